@@ -1,0 +1,37 @@
+# Everything a person types here. The first target of a fresh clone also makes .venv; later ones install nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+# One thread per process: the two test workers would otherwise fight over the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help demo test lint format clean
+
+help:    ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1	/'
+
+demo: .venv/installed    ## 20 imputations of the penguins, into build/demo
+	$(BIN)/pyro-mgp impute examples/data/penguins.csv -o build/demo -m 20 --seed 0 --overwrite
+	@echo "The results lie in build/demo:" && ls build/demo
+
+test: .venv/installed    ## all tests and the examples in the docstrings
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+
+lint: .venv/installed    ## style, formatting and types, without changing a file
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/installed    ## mend style and formatting in place
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:    ## remove .venv and everything else that was made
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch first and on its own: left unpinned, it would pull gigabytes of CUDA packages.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet torch==2.13.0 -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
+	@touch $@
