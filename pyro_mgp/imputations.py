@@ -1,0 +1,368 @@
+"""Multiple imputations of a table: what leaves this package.
+
+An `Imputations` holds the table as it came and, for every incomplete column, m draws of its missing cells.
+A completed table is put together when it is asked for; observed cells are never touched.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, SupportsIndex, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pyro_mgp import _storage
+from pyro_mgp.table import Label, complete, missing
+
+Suffix = Literal["csv", "parquet"]
+
+_FORMAT_VERSION = 1
+_QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
+# What draws are held as, by the letter numpy gives to a family of dtypes.
+_DTYPES: dict[str, type] = {"f": np.float64, "i": np.int64, "b": np.bool_, "O": object, "U": object}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Imputations:
+    """m completed copies of a table that differ as much as its missing cells are uncertain.
+
+    Indexing, iteration and `len` see a sequence of m completed tables, each with the index, columns, dtypes
+    and observed cells of the table as it came.
+
+    Args:
+        frame: The table as it came, holes included; N rows, column labels unique.
+        values: Per incomplete column its draws `[m, n_missing]` in the column's own units, missing cells in
+            row order: float64, int64, bool, or object for labels. Narrower numbers are widened to these.
+        m: Number of imputations, at least 1.
+
+    Raises:
+        TypeError: If `m` is not an integer.
+        ValueError: If `m` is below 1, column labels are not unique, a column is unknown, lacks draws or has
+            draws of another shape or dtype, a draw is itself missing, or is no category of its column.
+
+    Example:
+        >>> frame = pd.DataFrame({"mass": [3.1, np.nan], "sex": ["male", None]})
+        >>> values = {"mass": [[4.0], [4.4]], "sex": [["male"], ["female"]]}
+        >>> draws = Imputations(frame, values, m=2)
+        >>> draws
+        Imputations(m=2, 2 rows x 2 columns, 2 missing cells in 2 columns)
+        >>> draws[1]
+           mass     sex
+        0   3.1    male
+        1   4.4  female
+    """
+
+    frame: pd.DataFrame
+    """The table as it came, holes included (a copy)."""
+    values: Mapping[Label, NDArray[Any]]
+    """Per incomplete column, in the table's order, its draws `[m, n_missing]`, read-only."""
+    m: int
+    """Number of imputations."""
+
+    def __post_init__(self) -> None:
+        m = operator.index(self.m)
+        if m < 1:
+            raise ValueError(f"m, the number of imputations, must be at least 1, got {m}")
+        frame = self.frame.copy()
+        object.__setattr__(self, "m", m)
+        object.__setattr__(self, "frame", frame)
+        object.__setattr__(self, "values", _checked(frame, self.values, m))
+
+    def __len__(self) -> int:
+        return self.m
+
+    def __getitem__(self, j: SupportsIndex) -> pd.DataFrame:
+        """Completed table j, counted from 0, or from the end when negative.
+
+        Raises:
+            IndexError: If there is no imputation j.
+            TypeError: If `j` is not one integer.
+        """
+        position = operator.index(j)
+        if not -self.m <= position < self.m:
+            raise IndexError(f"imputation {position} asked for, but they run from 0 to {self.m - 1}")
+        return complete(self.frame, {label: draws[position] for label, draws in self.values.items()})
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        return (self[j] for j in range(self.m))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same table (as `DataFrame.equals` sees it) and the same draws."""
+        if not isinstance(other, Imputations):
+            return NotImplemented
+        same_table = (  # and so the same holes and the same keys of values
+            self.frame.equals(other.frame)
+            and self.frame.index.identical(other.frame.index)
+            and self.frame.columns.identical(other.frame.columns)
+        )
+        return (
+            same_table and self.m == other.m and all(map(_same, self.values.values(), other.values.values()))
+        )
+
+    def __repr__(self) -> str:
+        n_rows, n_columns = self.frame.shape
+        n_missing = sum(draws.shape[1] for draws in self.values.values())
+        return (
+            f"Imputations(m={self.m}, {n_rows} rows x {n_columns} columns, "
+            f"{n_missing} missing cells in {len(self.values)} columns)"
+        )
+
+    def cells(self) -> pd.DataFrame:
+        """What the draws say about each missing cell.
+
+        Returns:
+            One row per missing cell, column by column, rows in the table's order within a column:
+
+            - `row`: index label (a tuple if the index has several levels); `column`: column label.
+            - `mean`, `sd` (divisor m - 1, NaN if m is 1), `q05`, `q50`, `q95`: over the m draws, in the
+              column's own units; booleans count as 0 and 1, so their mean is a share. NaN for labels.
+            - `mode`: the most frequent value, the first in order on a tie; `mode_share`: the share of the m
+              draws that equal it. For integers, booleans and labels; None and NaN for continuous columns.
+
+        Example:
+            >>> frame = pd.DataFrame({"sex": ["male", None]}, index=["a", "b"])
+            >>> draws = Imputations(frame, {"sex": [["male"], ["female"], ["male"]]}, m=3)
+            >>> draws.cells()[["row", "column", "mode", "mode_share"]]
+              row column  mode  mode_share
+            0   b    sex  male    0.666667
+        """
+        holes = missing(self.frame)
+        index, dtypes = self.frame.index, self.frame.dtypes
+        parts = [
+            _summary(index[holes[:, self._position(label)]], label, draws, dtypes[label])
+            for label, draws in self.values.items()
+        ]
+        nothing = _summary(index[:0], "", np.empty((self.m, 0)), None)
+        return pd.concat(parts, ignore_index=True) if parts else nothing
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write everything into the folder `path`, whole or not at all; `load` reads it back.
+
+        The folder holds `header.json`, `frame.parquet` (the table as it came) and `draws.safetensors`.
+
+        Args:
+            path: Folder to make; missing parents are made too.
+            overwrite: Replace a folder that this package wrote earlier.
+
+        Raises:
+            ValueError: If `path` exists and may not be replaced, or the table holds objects that cannot be
+                stored.
+
+        Example:
+            >>> import tempfile
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     draws.save(f"{folder}/draws")
+            ...     Imputations.load(f"{folder}/draws") == draws
+            True
+        """
+        arrays, columns = {}, []
+        for label, draws in self.values.items():
+            name, column = str(self._position(label)), {"label": _storage.to_json(label)}
+            if draws.dtype == object:
+                codes, levels = _codes(draws, self.frame[label].dtype)
+                column["levels"] = [_storage.to_json(level) for level in levels]
+                draws = codes.astype(np.int32)
+            arrays[name] = draws
+            columns.append({"array": name, **column})
+        with _storage.atomic_folder(path, overwrite=overwrite) as folder:
+            fields = {"m": self.m, "columns": columns}
+            _storage.write_header(folder, "Imputations", _FORMAT_VERSION, fields)
+            _storage.write_frame(folder / "frame.parquet", self.frame)
+            _storage.write_arrays(folder / "draws.safetensors", arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Imputations:
+        """Read what `save` wrote. Nothing in the folder is run: there is no pickle in it.
+
+        Raises:
+            ValueError: If the folder is not there, was not written by `save` or by another version of the
+                format, or a file in it is missing, damaged or cut short.
+        """
+        header = _storage.read_header(path, "Imputations", _FORMAT_VERSION)
+        frame = _storage.read_frame(Path(path) / "frame.parquet")
+        arrays = _storage.read_arrays(Path(path) / "draws.safetensors")
+        try:
+            values = {_storage.from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
+            return cls(frame, values, header["m"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error
+
+    def write_tables(self, folder: str | os.PathLike[str], suffix: Suffix = "csv") -> list[Path]:
+        """Write the m completed tables as `imputation_01.csv`, `imputation_02.csv`, ...
+
+        The number is padded with zeros to at least two digits. CSV leaves out an index that only counts the
+        rows from 0. Either all tables are written or none.
+
+        Args:
+            folder: Where to write; made if it does not exist.
+            suffix: "csv", or "parquet", which keeps dtypes.
+
+        Returns:
+            The m paths, in order.
+
+        Raises:
+            ValueError: If `suffix` is neither, `folder` is a file or holds imputations already, or a column
+                cannot be stored as Parquet.
+
+        Example:
+            >>> import tempfile
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     [path.name for path in draws.write_tables(folder)]
+            ['imputation_01.csv', 'imputation_02.csv']
+        """
+        if suffix not in get_args(Suffix):
+            raise ValueError(f"suffix must be one of {get_args(Suffix)}, got {suffix!r}")
+        target = Path(folder)
+        if target.exists() and not target.is_dir():
+            raise ValueError(f"{str(target)!r} is a file, expected a folder to write the tables into")
+        old = sorted(target.glob("imputation_*"))
+        if old:
+            raise ValueError(
+                f"{str(target)!r} holds imputations already, {old[0].name!r}: choose another folder"
+            )
+        target.mkdir(parents=True, exist_ok=True)
+        partial = target / f".{uuid.uuid4().hex[:8]}.partial"
+        partial.mkdir()
+        try:
+            digits = max(2, len(str(self.m)))
+            names = [f"imputation_{j + 1:0{digits}d}.{suffix}" for j in range(self.m)]
+            for name, table in zip(names, self, strict=True):
+                _write_table(partial / name, table, suffix)
+            return [(partial / name).rename(target / name) for name in names]
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _position(self, label: Label) -> int:
+        labels: list[Label] = list(self.frame.columns)
+        return labels.index(label)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def _checked(frame: pd.DataFrame, values: Mapping[Label, Any], m: int) -> dict[Label, NDArray[Any]]:
+    """The draws of the incomplete columns, in the table's order, of the right shape and dtype, read-only."""
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f"column labels must be unique, {twice!r} comes more than once")
+    unknown = [label for label in values if label not in frame.columns]
+    if unknown:
+        raise ValueError(f"draws for column {unknown[0]!r}, but the table has {list(frame.columns)}")
+    checked: dict[Label, NDArray[Any]] = {}
+    for label, n_missing in zip(frame.columns, missing(frame).sum(0).tolist(), strict=True):
+        if label in values:
+            draws = _checked_draws(label, frame[label].dtype, values[label], (m, n_missing))
+            if n_missing:
+                checked[label] = draws
+        elif n_missing:
+            raise ValueError(
+                f"column {label!r} has {n_missing} missing cells, but values has no draws for it"
+            )
+    return checked
+
+
+def _checked_draws(label: Label, dtype: Any, values: Any, shape: tuple[int, int]) -> NDArray[Any]:
+    given = np.asarray(values)
+    if given.shape != shape:
+        raise ValueError(
+            f"column {label!r}: draws must have shape [m, n_missing] = {list(shape)}, got {list(given.shape)}"
+        )
+    if given.dtype.kind not in _DTYPES:
+        raise ValueError(f"column {label!r}: draws must be float, int, bool or object, got {given.dtype}")
+    draws: NDArray[Any] = np.array(given, dtype=_DTYPES[given.dtype.kind])
+    if pd.isna(draws).any():
+        j, i = np.argwhere(pd.isna(draws))[0].tolist()
+        raise ValueError(f"column {label!r}: imputation {j} of missing cell {i} is itself missing")
+    if isinstance(dtype, pd.CategoricalDtype):
+        strange = pd.Index(pd.unique(draws.ravel())).difference(dtype.categories, sort=False)
+        if len(strange):
+            raise ValueError(
+                f"column {label!r}: drew {strange[0]!r}, but its categories are {list(dtype.categories)}"
+            )
+    draws.flags.writeable = False
+    return draws
+
+
+def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return left.dtype == right.dtype and np.array_equal(left, right)
+
+
+# ------------------------------------------------------------------------------------------------ summaries
+
+
+def _summary(rows: pd.Index[Any], label: Label, draws: NDArray[Any], dtype: Any) -> pd.DataFrame:
+    where = {"row": rows.to_flat_index(), "column": pd.Index([label] * len(rows))}
+    return pd.DataFrame(where | _numbers(draws) | _modes(draws, dtype))
+
+
+def _numbers(draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    """Mean, standard deviation and quantiles over the draws `[m, n]`, each `[n]`; NaN for labels."""
+    m, n = draws.shape
+    unknown = np.full(n, np.nan)
+    if draws.dtype == object:
+        return dict.fromkeys(("mean", "sd", *_QUANTILES), unknown)
+    x = draws.astype(np.float64)
+    sd = x.std(axis=0, ddof=1) if m > 1 else unknown
+    quantiles = np.quantile(x, list(_QUANTILES.values()), axis=0)
+    return {"mean": x.mean(axis=0), "sd": sd, **dict(zip(_QUANTILES, quantiles, strict=True))}
+
+
+def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
+    """Most frequent value of each cell `[n]`, and its share of the m draws; None and NaN if continuous."""
+    m, n = draws.shape
+    if draws.dtype == np.float64:
+        return {"mode": pd.Series([None] * n, dtype=object), "mode_share": np.full(n, np.nan)}
+    codes, levels = _codes(draws, dtype)
+    codes = np.sort(codes, axis=0)
+    # Sorted, equal draws stand in runs: how long is the run up to here, counted from where it started?
+    here = np.arange(m)[:, None]
+    starts = np.vstack([np.ones((1, n), bool), codes[1:] != codes[:-1]])
+    length = here - np.maximum.accumulate(np.where(starts, here, 0), axis=0) + 1
+    longest = length.argmax(axis=0)  # the first of several: the level that comes first
+    cells = np.arange(n)
+    mode = pd.Series([levels[code] for code in codes[longest, cells]], dtype=object)
+    return {"mode": mode, "mode_share": length[longest, cells] / m}
+
+
+def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]]:
+    """Draws as positions in a list of levels: categories in their own order, anything else sorted."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        levels = pd.Index(dtype.categories)
+        codes = levels.get_indexer(pd.Index(draws.ravel()))
+    else:
+        codes, levels = pd.factorize(draws.ravel(), sort=True)
+    return codes.reshape(draws.shape), levels.tolist()
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """The draws of one column, from its entry in the header and the arrays."""
+    draws = arrays[column["array"]]
+    if "levels" not in column:
+        return draws
+    levels = np.empty(len(column["levels"]), dtype=object)
+    levels[:] = [_storage.from_json(level) for level in column["levels"]]
+    return levels[draws]
+
+
+def _write_table(path: Path, table: pd.DataFrame, suffix: Suffix) -> None:
+    if suffix == "csv":
+        plain = table.index.identical(pd.RangeIndex(len(table)))
+        table.to_csv(path, index=not plain)
+        return
+    try:
+        table.to_parquet(path)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"the table cannot be written as Parquet, write it as CSV: {error}") from error
