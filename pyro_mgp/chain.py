@@ -1,0 +1,260 @@
+"""The chain: sparse GPs walked one after the other, as a Pyro model and guide. The paper, nothing else.
+
+    L = N/B · Σ_{i in batch} Σ_{d observed} E_q[log p(x_id | f_id)]  -  Σ_links KL[q(u) ‖ p(u)]
+
+Each link predicts its column from all others at the current fill; its draws are written into the missing
+cells of that column before the next link looks. One loop, one write: `Chain.walk`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyro_mgp.link import Conditional, Link, Moments
+from pyro_mgp.local_parameters import LocalModule, local_method
+
+Propagate = Literal["predictive", "latent"]
+Noise = Callable[[int, Tensor], Tensor]
+"""Standard normal numbers `[S, n]` for the link of that number at rows `[n]`."""
+
+# Keeps the square root of a vanishing variance differentiable.
+_TINY = 1e-12
+
+
+class Chain(LocalModule):
+    """Sparse GPs chained over the incomplete columns of a table (MGP, Jafrasteh et al. 2023).
+
+    In training mode (`chain.train()`) the model scores observed cells under the marginals q(f), as the
+    paper's bound does. In evaluation mode (`chain.eval()`) it uses the drawn `u`: one posterior function
+    per link shared by all rows, so that `pyro.infer.Predictive(chain.model, guide=chain.guide)` gives
+    proper imputations in its site `"filled"`.
+
+    Args:
+        links: The links, in the order they are walked.
+        names: One name per link; the sites are `name` and `"u_" + name`.
+        n_rows: Rows N of the training table, for the factor N/B of a minibatch.
+        n_paths: Monte Carlo paths S per row in training.
+        n_sweeps: Walks before a draw counts, in evaluation mode.
+        propagate: What later links see in a missing cell: the "predictive" draw f + noise, or the
+            "latent" function value f as in the paper.
+        backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
+            each link learns from the observed cells of its own column.
+
+    Raises:
+        ValueError: If names and links do not pair up, or two links predict the same column.
+
+    Example:
+        >>> from pyro_mgp.link import Link, matern32
+        >>> from pyro_mgp.likelihoods import Gaussian
+        >>> Xu = torch.zeros(1, 1).double()
+        >>> links = [Link(matern32(1), Xu, d, [1 - d], Gaussian(0.5)) for d in (0, 1)]
+        >>> chain = Chain(links, ["a", "b"], n_rows=3)
+        >>> observed = torch.tensor([[True, True], [True, False], [False, True]])
+        >>> chain.model(torch.zeros(3, 2).double(), observed).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        names: Sequence[str],
+        n_rows: int,
+        *,
+        n_paths: int = 1,
+        n_sweeps: int = 1,
+        propagate: Propagate = "predictive",
+        backpropagate: bool = True,
+    ) -> None:
+        columns = [link.column for link in links]
+        if len(names) != len(links) or len(set(columns)) != len(columns):
+            raise ValueError(
+                f"expected one name and one column per link, got {len(links)} links of columns {columns} "
+                f"and names {list(names)}"
+            )
+        super().__init__()
+        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList](links)
+        self.names = tuple(names)
+        self.n_rows = n_rows
+        self.n_paths = n_paths
+        self.n_sweeps = n_sweeps
+        self.propagate = propagate
+        self.backpropagate = backpropagate
+
+    @local_method
+    def model(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
+    ) -> Tensor:
+        """Score the observed cells, and draw the missing ones.
+
+        Args:
+            filled: Rows of the table with their current fill, `[B, D]`, standardised units.
+            observed: Bool `[B, D]`, True where the cell is known.
+            rows: Their row numbers in the training table, `[B]`, if they are a minibatch of it.
+            noise: Standard normal numbers of the walk; drawn when not given.
+
+        Returns:
+            The rows with their holes drawn, `[S, B, D]`, or `[B, D]` for a single path.
+        """
+        drawn = [_sample_prior(name, link) for name, link in zip(self.names, self.links, strict=True)]
+        n_paths = self.n_paths if self.training else 1
+        conditionals = self.conditionals(None if self.training else [u[None] for u in drawn])
+        start = filled.expand(n_paths, *filled.shape)
+        noise = noise or _fresh_noise(start)
+        n_sweeps = 1 if self.training else self.n_sweeps
+        *_, (end, visited) = self.sweeps(conditionals, start, observed, lambda _: noise, n_sweeps)
+        with contextlib.ExitStack() as plates:
+            if n_paths > 1:
+                plates.enter_context(poutine.scale(scale=1 / n_paths))
+                plates.enter_context(pyro.plate("paths", n_paths, dim=-2))
+            n_rows = len(filled) if rows is None else self.n_rows
+            plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
+            for name, link, moments in zip(self.names, self.links, visited, strict=True):
+                mean, variance = _one_path(moments.mean), _one_path(moments.variance)
+                site = link.likelihood(mean, variance).mask(observed[:, link.column])
+                pyro.sample(name, site, obs=filled[:, link.column].expand_as(mean))
+            return pyro.deterministic("filled", _one_path(end), event_dim=1)
+
+    @local_method
+    def guide(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
+    ) -> None:
+        """Draw the whitened inducing values of every link from q(u); takes the arguments of `model`."""
+        for name, link in zip(self.names, self.links, strict=True):
+            pyro.sample(f"u_{name}", dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril))
+
+    @local_method
+    def conditionals(self, functions: Sequence[Tensor] | None = None) -> list[Conditional]:
+        """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
+        if functions is None:
+            return [link() for link in self.links]
+        return [link(function) for link, function in zip(self.links, functions, strict=True)]
+
+    @local_method
+    def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:
+        """Draws `[S, M]` from q(u) of every link, given `noise(link number, M)` of shape `[S, M]`."""
+        return [
+            link.u_loc + noise(i, link.n_inducing) @ link.u_scale_tril.T for i, link in enumerate(self.links)
+        ]
+
+    def sweeps(
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        observed: Tensor,
+        noise: Callable[[int], Noise],
+        n_sweeps: int,
+        rows: Sequence[Tensor] | None = None,
+    ) -> Iterator[tuple[Tensor, list[Moments]]]:
+        """Walk again and again, each walk starting from the fill that the last one left.
+
+        Takes the arguments of `walk`; `noise(sweep)` is the noise of one walk.
+        """
+        for sweep in range(n_sweeps):
+            filled, visited = self.walk(conditionals, filled, observed, noise(sweep), rows)
+            yield filled, visited
+
+    @local_method
+    def walk(
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        observed: Tensor,
+        noise: Noise,
+        rows: Sequence[Tensor] | None = None,
+    ) -> tuple[Tensor, list[Moments]]:
+        """One walk through the chain.
+
+        Args:
+            conditionals: The links' factorisations, in the order of the chain.
+            filled: Table with its current fill, `[S, n, D]`; not changed.
+            observed: Bool `[n, D]`.
+            noise: Standard normal numbers.
+            rows: For each link the rows to visit; they must include its missing cells. Default: all rows.
+
+        Returns:
+            The table with its missing cells redrawn, `[S, n, D]`, and each link's moments at its rows.
+        """
+        filled = filled.clone()
+        every = torch.arange(filled.shape[1], device=filled.device)
+        visited = []
+        for i, (link, conditional) in enumerate(zip(self.links, conditionals, strict=True)):
+            here = every if rows is None else rows[i]
+            inputs = filled[:, here][:, :, link.inputs]
+            moments = conditional.moments(inputs if self.backpropagate else inputs.detach())
+            drawn = self._draw(link, moments, noise(i, here))
+            kept = filled[:, here, link.column]
+            filled[:, here, link.column] = torch.where(observed[here, link.column], kept, drawn)
+            visited.append(moments)
+        return filled, visited
+
+    @torch.no_grad()
+    @local_method
+    def log_density(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        values: Tensor,
+        scored: Tensor,
+        *,
+        n_paths: int = 10,
+        n_sweeps: int = 2,
+    ) -> Tensor:
+        """Predictive log density of cells that the chain has not seen.
+
+        Args:
+            filled: Rows with a fill in their unseen cells, `[n, D]`.
+            observed: Bool `[n, D]`, False at the scored cells.
+            values: True values of the scored cells, `[n, D]`.
+            scored: Bool `[n, D]`, which cells to score.
+            n_paths: Components of the mixture that predicts a cell.
+            n_sweeps: Walks before the score.
+
+        Returns:
+            Log density of each scored cell, standardised units, link after link, `[cells]`.
+        """
+        start = filled.expand(n_paths, *filled.shape)
+        rows = [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
+        noise = _fresh_noise(start)
+        walks = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, rows)
+        *_, (_, visited) = walks
+        parts = [values.new_zeros(0)]
+        for link, here, moments in zip(self.links, rows, visited, strict=True):
+            predictive = link.likelihood(moments.mean, moments.variance)
+            components = predictive.predictive_log_prob(values[here, link.column])
+            mixture = components.logsumexp(0) - math.log(n_paths)
+            parts.append(mixture[scored[here, link.column]])
+        return torch.cat(parts)
+
+    def _draw(self, link: Link, moments: Moments, noise: Tensor) -> Tensor:
+        variance = moments.variance
+        if self.propagate == "predictive":
+            variance = variance + link.likelihood.noise
+        drawn = moments.mean + noise * (variance + _TINY).sqrt()
+        return drawn if self.backpropagate else drawn.detach()
+
+
+def _sample_prior(name: str, link: Link) -> Tensor:
+    """The whitened inducing values of a link, `[M]`, under their prior."""
+    loc = link.u_loc.new_zeros(link.n_inducing)
+    return pyro.sample(f"u_{name}", dist.MultivariateNormal(loc, scale_tril=torch.eye(len(loc)).to(loc)))
+
+
+def _one_path(paths: Tensor) -> Tensor:
+    """Drop the leading dimension `[S, ...]` of a single path, so that Pyro sees one plate only."""
+    return paths[0] if len(paths) == 1 else paths
+
+
+def _fresh_noise(filled: Tensor) -> Noise:
+    """Noise from torch's current generator, for paths `[S, n, D]`."""
+    n_paths = len(filled)
+    return lambda _, rows: torch.randn(n_paths, len(rows), dtype=filled.dtype, device=filled.device)

@@ -1,0 +1,182 @@
+"""A link of the chain: the sparse variational Gaussian process of one column.
+
+    prior        f ~ GP(0, k),   u = f(Z) = L v,   L Lᵀ = K_ZZ,   v ~ N(0, I)       (whitened)
+    posterior    q(v) = N(r, T Tᵀ)
+    basis        φ(x) = L⁻¹ k_Z(x)                 so that α(x)ᵀ u = φ(x)ᵀ v
+    marginal     μ(x) = φᵀ r,      σ²(x) = k(x, x) - φᵀφ + ‖Tᵀ φ‖²
+    one function μ(x) = φᵀ v,      σ²(x) = k(x, x) - φᵀφ                            (v drawn once)
+
+The algebra is that of `pyro.contrib.gp.util.conditional`; it stands here because a walk through the chain
+visits each link many times and factorises it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyro.contrib.gp.kernels as kernels
+import torch
+from pyro.contrib.gp.kernels import Kernel
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_mgp.likelihoods import Gaussian
+from pyro_mgp.local_parameters import LocalModule, local_parameters
+
+KernelFactory = Callable[[int], Kernel]
+
+# Added to the diagonal of K_ZZ, relative to its mean, and raised tenfold until the factorisation succeeds.
+_JITTER = 1e-10
+_MAX_JITTER = 1e-2
+
+
+def matern32(input_dim: int) -> Kernel:
+    """The paper's kernel: Matérn 3/2 with one lengthscale per input (ARD)."""
+    return kernels.Matern32(input_dim, lengthscale=torch.full((input_dim,), float(input_dim) ** 0.5))
+
+
+def linear_matern32(input_dim: int) -> Kernel:
+    """The default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 for what bends."""
+    trend = kernels.Polynomial(input_dim, variance=torch.tensor(1.0 / input_dim), degree=1)
+    return kernels.Sum(trend, matern32(input_dim))
+
+
+KERNELS: dict[str, KernelFactory] = {"linear+matern32": linear_matern32, "matern32": matern32}
+"""The kernels that have a name."""
+
+
+def resolve_kernel(kernel: str | KernelFactory) -> KernelFactory:
+    """The factory that a name stands for, or the factory itself.
+
+    Raises:
+        ValueError: If the name is not in `KERNELS`.
+    """
+    if callable(kernel):
+        return kernel
+    if kernel not in KERNELS:
+        raise ValueError(
+            f"kernel must be one of {sorted(KERNELS)} or a function input_dim -> pyro.contrib.gp kernel, "
+            f"got {kernel!r}"
+        )
+    return KERNELS[kernel]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of a latent function at some rows, for each path."""
+
+    mean: Tensor
+    """`[S, n]`, standardised units."""
+    variance: Tensor
+    """`[S, n]`, non-negative."""
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """A link factorised once: moments of its function at any rows."""
+
+    kernel: Kernel
+    Xu: Tensor
+    factor: Tensor
+    """Cholesky factor L of K_ZZ, `[M, M]`."""
+    weights: Tensor
+    """Whitened values v: `[1, M]` for the posterior mean r, `[S, M]` for one drawn function per path."""
+    scale_tril: Tensor | None
+    """Factor T of q(v), `[M, M]`; None when `weights` are drawn functions."""
+
+    def moments(self, inputs: Tensor) -> Moments:
+        """Moments at `inputs`, `[S, n, P]`. The only place where paths are flattened into rows."""
+        n_paths, n_rows, n_inputs = inputs.shape
+        flat = inputs.reshape(-1, n_inputs)
+        with local_parameters():
+            cross, variance = self.kernel(self.Xu, flat), self.kernel(flat, diag=True)
+        basis = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        variance = variance - basis.square().sum(0)
+        if self.scale_tril is not None:
+            variance = variance + (self.scale_tril.T @ basis).square().sum(0)
+        per_path = basis.reshape(len(basis), n_paths, n_rows).permute(1, 0, 2)
+        mean = (self.weights[:, None, :] @ per_path)[:, 0, :]
+        # k(x, x) - φᵀφ is non-negative up to rounding.
+        return Moments(mean, variance.clamp(min=0).reshape(n_paths, n_rows))
+
+
+class Link(LocalModule):
+    """Sparse variational GP of one column given the others, with its likelihood.
+
+    Args:
+        kernel: Covariance function over the P inputs.
+        Xu: Starting inducing inputs Z, `[M, P]`, standardised units.
+        column: Encoded column that this link predicts.
+        inputs: The P encoded columns it predicts from.
+        likelihood: Observation model of the column.
+
+    Raises:
+        ValueError: If the shapes of `kernel`, `Xu` and `inputs` disagree, or `column` is among `inputs`.
+    """
+
+    inputs: Tensor
+
+    def __init__(
+        self, kernel: Kernel, Xu: Tensor, column: int, inputs: Sequence[int], likelihood: Gaussian
+    ) -> None:
+        super().__init__()
+        if Xu.dim() != 2 or Xu.shape[1] != len(inputs) or kernel.input_dim != len(inputs):
+            raise ValueError(
+                f"link of column {column} has {len(inputs)} inputs, but its inducing inputs have shape "
+                f"{tuple(Xu.shape)} and its kernel takes {kernel.input_dim} inputs"
+            )
+        if column in inputs:
+            raise ValueError(f"column {column} cannot be an input of its own link")
+        self.column = column
+        self.register_buffer("inputs", torch.as_tensor(inputs, device=Xu.device))
+        self.kernel = kernel.to(Xu)
+        self.likelihood = likelihood.to(Xu)
+        self.Xu = PyroParam(Xu)
+        self.u_loc = PyroParam(Xu.new_zeros(len(Xu)))
+        self.u_scale_tril = PyroParam(torch.eye(len(Xu)).to(Xu), constraints.lower_cholesky)
+
+    @property
+    def n_inducing(self) -> int:
+        """Number M of inducing inputs."""
+        return len(self.Xu)
+
+    def forward(self, functions: Tensor | None = None) -> Conditional:
+        """The link factorised at its current parameters.
+
+        Args:
+            functions: Whitened values of drawn functions, `[S, M]`; None for the marginal of q.
+
+        Raises:
+            ValueError: If K_ZZ cannot be factorised with any jitter up to one per cent of its diagonal.
+        """
+        Xu = self.Xu
+        factor = factorise(self.kernel(Xu))
+        if functions is not None:
+            return Conditional(self.kernel, Xu, factor, functions, None)
+        return Conditional(self.kernel, Xu, factor, self.u_loc[None], self.u_scale_tril)
+
+
+def factorise(covariance: Tensor) -> Tensor:
+    """Cholesky factor of a covariance matrix, with the smallest jitter of a ladder that succeeds.
+
+    Args:
+        covariance: `[..., M, M]`, positive semi-definite.
+
+    Raises:
+        ValueError: If it is not finite, or still not positive definite with a jitter of one per cent.
+    """
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None]
+    jitter = _JITTER
+    while jitter <= _MAX_JITTER:
+        lifted = covariance + torch.diag_embed(jitter * scale.expand(covariance.shape[:-1]))
+        factor, info = torch.linalg.cholesky_ex(lifted)
+        if not info.any():
+            return factor
+        jitter *= 10
+    raise ValueError(
+        f"the covariance matrix of {covariance.shape[-1]} inducing inputs is not positive definite even with "
+        f"{_MAX_JITTER:.0%} of its diagonal added; the kernel's parameters may have diverged: "
+        "use a smaller learning rate or fewer inducing inputs"
+    )
