@@ -1,0 +1,116 @@
+"""From an encoded table to an untrained chain: which columns get a link, in which order, starting where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_mgp.chain import Chain
+from pyro_mgp.likelihoods import Gaussian
+from pyro_mgp.link import KernelFactory, Link
+from pyro_mgp.table import ColumnCodec, Label, TableCodec
+
+# Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
+_NOISE_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """One link to be: which encoded column it predicts, and from which."""
+
+    name: str
+    column: int
+    inputs: tuple[int, ...]
+
+
+def wire(codec: TableCodec, incomplete: NDArray[np.bool_], order: Sequence[Label] | None) -> list[Wiring]:
+    """The links of a table, in the order of the chain.
+
+    A link sees all columns but those of its own variable: the other indicators of a category are missing
+    whenever it is, and would otherwise explain it away.
+
+    Args:
+        codec: The table's codec.
+        incomplete: Bool `[D]`, the encoded columns that get a link.
+        order: Labels of the linked columns, or None for ascending standard deviation before scaling.
+
+    Raises:
+        ValueError: If `order` does not name each column with a link exactly once.
+    """
+    groups = codec.groups
+    linked = np.flatnonzero(incomplete)
+    if order is None:
+        linked = linked[np.argsort(codec.raw_scale[linked], kind="stable")]
+    else:
+        linked = np.concatenate([np.arange(0), *_ordered(codec, linked, order)])
+    return [
+        Wiring(codec.names[d], d, tuple(np.flatnonzero(groups != groups[d]).tolist()))
+        for d in linked.tolist()
+    ]
+
+
+def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]) -> list[NDArray[np.intp]]:
+    labels = [codec.columns[group].name for group in dict.fromkeys(codec.groups[linked].tolist())]
+    if len(set(order)) != len(order) or set(order) != set(labels):
+        raise ValueError(
+            f"order must name each column with a link once: expected {labels} in any order, got {list(order)}"
+        )
+    return [np.arange(codec.n_encoded)[codec.slices[label]] for label in order]
+
+
+def target_wiring(codec: TableCodec, target: ColumnCodec) -> Wiring:
+    """The last link, of a target in column D: it sees every column, and no other link sees it."""
+    name = str(target.name) if str(target.name) not in codec.names else f"target {target.name}"
+    return Wiring(name, codec.n_encoded, tuple(range(codec.n_encoded)))
+
+
+def starting_noise(covariance: Tensor, wirings: Sequence[Wiring]) -> list[float]:
+    """Noise variance at which each link starts, from the joint Gaussian `[D, D]` of the starting fill."""
+    noise = []
+    for wiring in wirings:
+        if wiring.column >= len(covariance):  # a target, which the fill does not know
+            noise.append(_NOISE_SHARE)
+            continue
+        inputs = list(wiring.inputs)
+        cross = covariance[inputs, wiring.column]
+        explained = cross @ torch.linalg.solve(covariance[inputs][:, inputs], cross)
+        noise.append(_NOISE_SHARE * float(covariance[wiring.column, wiring.column] - explained))
+    return noise
+
+
+def build_chain(
+    wirings: Sequence[Wiring],
+    kernel: KernelFactory,
+    inducing: Tensor,
+    noise: Sequence[float],
+    *,
+    train_inducing: bool,
+    n_rows: int,
+    **switches: Any,
+) -> Chain:
+    """An untrained chain.
+
+    Args:
+        wirings: Its links, in order.
+        kernel: Factory `input_dim -> Kernel`.
+        inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
+        noise: Starting noise variance per link.
+        train_inducing: Whether the inducing inputs are parameters to be trained.
+        n_rows: Rows of the training table.
+        switches: Further arguments of `Chain`.
+    """
+    links = []
+    for wiring, variance in zip(wirings, noise, strict=True):
+        inputs = list(wiring.inputs)
+        link = Link(
+            kernel(len(inputs)), inducing[:, inputs].clone(), wiring.column, inputs, Gaussian(variance)
+        )
+        link.Xu_unconstrained.requires_grad_(train_inducing)
+        links.append(link)
+    return Chain(links, [wiring.name for wiring in wirings], n_rows, **switches)

@@ -1,0 +1,597 @@
+"""The front door: a table with holes in, multiple imputations out.
+
+Walks the corridor: `table` encodes, `fill` starts, `chain` and `training` learn, `sampling` draws, `table`
+decodes, `imputations` leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+from tqdm import tqdm
+
+from pyro_mgp import _storage
+from pyro_mgp.assembly import Wiring, build_chain, starting_noise, target_wiring, wire
+from pyro_mgp.chain import Chain, Propagate
+from pyro_mgp.fill import FillName, JointGaussian
+from pyro_mgp.imputations import Imputations
+from pyro_mgp.link import KernelFactory, resolve_kernel
+from pyro_mgp.noise import KeyedNoise
+from pyro_mgp.sampling import Rows, Sampler, Start
+from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
+from pyro_mgp.training import Cells, History, Options, train
+
+_FORMAT_VERSION = 1
+# Paths whose mean `transform` and `predict` report.
+_POINT_PATHS = 20
+# Inducing inputs per link when the user leaves the choice to us.
+_N_INDUCING = 100
+# Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
+_FEWEST_HELD_OUT = 100
+
+
+class FitWarning(UserWarning):
+    """A setting could not be used as given; the message says what was used instead."""
+
+
+class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Multiple imputation by a chain of sparse Gaussian processes (MGP).
+
+    Args:
+        kernel: A name of `pyro_mgp.link.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel.
+        n_inducing: Inducing inputs per link; None takes 100, or all rows of a smaller table.
+        initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median".
+        n_sweeps: Walks through the chain before a draw counts.
+        refresh_fill: Whether training redraws the holes as it goes, or keeps the initial fill.
+        propagate: What later links see in a missing cell: "predictive" draws f + noise, or "latent" f.
+        backpropagate: Whether gradients pass through the draws into earlier links.
+        joint_draws: One posterior function per imputation for all rows, or each cell alone.
+        natural_gradient: Natural-gradient steps for q(u), or Adam.
+        train_inducing: Whether the inducing inputs move.
+        n_paths: Monte Carlo paths per row in training.
+        columns: Which columns get a link: the "incomplete" ones, or "all", for new rows with holes elsewhere.
+        order: Labels of the linked columns in the order of the chain; None takes ascending standard
+            deviation, in the columns' own units.
+        max_steps: Most training steps.
+        learning_rate: Adam's step size.
+        batch_size: Rows in a minibatch; smaller tables are seen whole.
+        validation_fraction: Share of the observed cells held out to decide when to stop; 0 for none.
+        patience: Checks without progress, ten steps apart, before training stops.
+        device: "auto", "cpu", "cuda", ...
+        random_state: Seed, generator or None. The same seed gives the same imputations.
+        progress: Show progress bars, on terminals only.
+
+    Attributes:
+        chain_: The Pyro module, with `model` and `guide`.
+        history_: What happened in training.
+        order_: Names of the encoded columns with a link, in the order of the chain.
+        codec_: How the table is encoded.
+        seed_: The seed that all randomness is keyed by.
+        n_features_in_, feature_names_in_: As in scikit-learn.
+
+    Example:
+        >>> frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0) ** 2})
+        >>> frame.loc[3, "y"] = np.nan
+        >>> imputer = MGPImputer(random_state=0, max_steps=20).fit(frame)
+        >>> imputer.impute(m=5)
+        Imputations(m=5, 20 rows x 2 columns, 1 missing cells in 1 columns)
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str | KernelFactory = "linear+matern32",
+        n_inducing: int | None = None,
+        initial_fill: FillName = "linear",
+        n_sweeps: int = 10,
+        refresh_fill: bool = True,
+        propagate: Propagate = "predictive",
+        backpropagate: bool = False,
+        joint_draws: bool = True,
+        natural_gradient: bool = True,
+        train_inducing: bool = False,
+        n_paths: int = 1,
+        columns: Literal["incomplete", "all"] = "incomplete",
+        order: Sequence[Label] | None = None,
+        max_steps: int = 200,
+        learning_rate: float = 0.1,
+        batch_size: int = 2000,
+        validation_fraction: float = 0.1,
+        patience: int = 3,
+        device: str = "auto",
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.kernel = kernel
+        self.n_inducing = n_inducing
+        self.initial_fill = initial_fill
+        self.n_sweeps = n_sweeps
+        self.refresh_fill = refresh_fill
+        self.propagate = propagate
+        self.backpropagate = backpropagate
+        self.joint_draws = joint_draws
+        self.natural_gradient = natural_gradient
+        self.train_inducing = train_inducing
+        self.n_paths = n_paths
+        self.columns = columns
+        self.order = order
+        self.max_steps = max_steps
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The paper's corner: mean fill that stays, one walk, latent draws, Matérn 3/2, Adam throughout.
+
+        Settings of its experiments: M = 100, B = 100, S = 20, Adam 0.01, 10,000 iterations (give
+        `max_steps=2000` for a table the size of Parkinson).
+
+        Args:
+            changes: Any parameters of `MGPImputer` to set differently.
+        """
+        corner: dict[str, Any] = {
+            "kernel": "matern32",
+            "initial_fill": "mean",
+            "n_sweeps": 1,
+            "refresh_fill": False,
+            "propagate": "latent",
+            "backpropagate": True,
+            "joint_draws": False,
+            "natural_gradient": False,
+            "train_inducing": True,
+            "n_inducing": 100,
+            "n_paths": 20,
+            "batch_size": 100,
+            "learning_rate": 0.01,
+            "max_steps": 10_000,
+            "validation_fraction": 0.0,
+            "patience": 10_000,
+        }
+        return cls(**{**corner, **changes})
+
+    def fit(self, X: pd.DataFrame | ArrayLike, y: pd.Series[Any] | ArrayLike | None = None) -> Self:
+        """Learn the chain from a table with holes.
+
+        Args:
+            X: DataFrame or two-dimensional array, N rows, at least two columns; NaN, None, pd.NA are missing.
+            y: Optional numeric target, `[N]`, complete or not. It becomes the last link: predicted from the
+                columns, never used to impute them (put it among the columns for that).
+
+        Returns:
+            The fitted imputer.
+
+        Raises:
+            ValueError, TypeError: If the table or a setting cannot be used; the message names column and row.
+        """
+        self._check_settings()
+        frame = as_frame(X)
+        self.codec_, table = TableCodec.fit_encode(frame)
+        self.target_codec_, target = _fit_target(y, frame)
+        self.n_features_in_ = frame.shape[1]
+        if isinstance(X, pd.DataFrame) and all(isinstance(label, str) for label in X.columns):
+            self.feature_names_in_ = np.asarray(X.columns, dtype=object)
+        self.seed_ = _seed(self.random_state)
+        complete_columns = np.logical_and.reduce(table.observed)
+        with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
+        self._wirings = wire(self.codec_, with_link, self.order)
+        if self.target_codec_ is not None:
+            self._wirings.append(target_wiring(self.codec_, self.target_codec_))
+        self.order_ = [wiring.name for wiring in self._wirings]
+        # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
+        sort = torch.as_tensor(np.argsort(table.keys))
+        self._train(_rows(table, target, _device(self.device))[sort])
+        self._fitted_frame = frame.copy()
+        return self
+
+    def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
+        """One completed table: missing cells at their posterior mean, categories and booleans at their mode.
+
+        Best for prediction; too smooth for inference, which wants `impute`.
+
+        Args:
+            X: Table with the columns of the fitted one, any rows.
+
+        Returns:
+            The completed table; a DataFrame or an array, as it came.
+
+        Raises:
+            ValueError, TypeError: If the table does not fit the fitted one; the message says where.
+        """
+        frame, rows = self._encode(X)
+        incomplete = self._incomplete(rows)
+        point = self._sampler().means(rows[incomplete], range(_POINT_PATHS))
+        cells = self._decode(frame, [(slice(0, len(point)), point[None])])
+        completed = complete(frame, {label: values[0] for label, values in cells.items()})
+        return completed if isinstance(X, pd.DataFrame) else completed.to_numpy()
+
+    def impute(
+        self,
+        X: pd.DataFrame | ArrayLike | None = None,
+        m: int = 20,
+        *,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        batch_size: int | None = None,
+    ) -> Imputations:
+        """Draw m imputations of every missing cell from its posterior predictive distribution.
+
+        Imputation j is the same whatever m, the batch size, and the order and company of the rows.
+
+        Args:
+            X: Table with the columns of the fitted one; None for the fitted table itself.
+            m: Number of imputations.
+            random_state: Seed of other draws than those of the imputer's own seed.
+            batch_size: Rows drawn at a time; chosen by memory when None.
+
+        Returns:
+            The draws and the table they complete.
+
+        Raises:
+            ValueError, TypeError: If m is below 1, or the table does not fit the fitted one.
+        """
+        m = _at_least("m, the number of imputations,", m, 1)
+        if batch_size is not None:
+            _at_least("batch_size", batch_size, 1)
+        if X is None:
+            X = self._own_table()
+        frame, rows = self._encode(X)
+        incomplete = self._incomplete(rows)
+        sampler = self._sampler(None if random_state is None else _seed(random_state))
+        batches = sampler.draws(rows[incomplete], range(m), batch_size)
+        return Imputations(frame, self._decode(frame, self._watched(batches, len(incomplete))), m)
+
+    def predict(self, X: pd.DataFrame | ArrayLike, level: float = 0.95) -> pd.DataFrame:
+        """Predict the target of `fit(X, y)`.
+
+        Args:
+            X: Table with the columns of the fitted one; its holes are averaged over.
+            level: Probability that the interval should hold a new observation with.
+
+        Returns:
+            One row per row of X, in the target's own units: `mean`, `sd`, and the bounds `lower` and `upper`
+            of the central interval.
+
+        Raises:
+            ValueError, TypeError: If no target was fitted, or the table does not fit the fitted one.
+        """
+        check_is_fitted(self, "chain_")
+        if self.target_codec_ is None:
+            raise ValueError(
+                "predict needs a target: call fit(X, y) first, or impute the column with impute(X)"
+            )
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level}")
+        frame, rows = self._encode(X)
+        mixture = self._sampler().target(rows, range(_POINT_PATHS))
+        mean, scale = self.target_codec_.mean[0], self.target_codec_.scale[0]
+        columns = {
+            "mean": mixture.expectation() * scale + mean,
+            "sd": mixture.standard_deviation() * scale,
+            "lower": mixture.quantile((1 - level) / 2) * scale + mean,
+            "upper": mixture.quantile((1 + level) / 2) * scale + mean,
+        }
+        return pd.DataFrame({k: v.cpu().numpy() for k, v in columns.items()}, index=frame.index)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the fitted imputer into the folder `path`, whole or not at all; `load` reads it back.
+
+        The folder holds `header.json` and `arrays.safetensors`. The fitted table is not in it.
+
+        Args:
+            path: Folder to make; missing parents are made too.
+            overwrite: Replace a folder that this package wrote earlier.
+
+        Raises:
+            ValueError: If `path` exists and may not be replaced.
+        """
+        check_is_fitted(self, "chain_")
+        settings = self.get_params()
+        settings["random_state"] = self.seed_
+        settings["kernel"] = self.kernel if isinstance(self.kernel, str) else None
+        fields = {
+            "settings": settings | {"order": None if self.order is None else list(self.order)},
+            "seed": self.seed_,
+            "n_rows": self.chain_.n_rows,
+            "codec": self.codec_.to_dict(),
+            "target": None if self.target_codec_ is None else self.target_codec_.to_dict(),
+            "wirings": [dataclasses.asdict(wiring) for wiring in self._wirings],
+            "history": dataclasses.asdict(self.history_),
+            "feature_names": list(getattr(self, "feature_names_in_", [])),
+        }
+        arrays = {f"chain.{name}": value for name, value in self.chain_.state_dict().items()}
+        gaussian = self.start_.gaussian
+        arrays |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
+        with _storage.atomic_folder(path, overwrite=overwrite) as folder:
+            _storage.write_header(folder, "MGPImputer", _FORMAT_VERSION, fields)
+            numbers = {name: value.cpu().numpy() for name, value in arrays.items()}
+            _storage.write_arrays(folder / "arrays.safetensors", numbers)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, kernel: KernelFactory | None = None, device: str = "auto"
+    ) -> Self:
+        """Read what `save` wrote, on any machine. Nothing in the folder is run: there is no pickle in it.
+
+        Args:
+            path: The folder.
+            kernel: The kernel factory, if the imputer was fitted with one of the user's own.
+            device: Where to put the chain.
+
+        Raises:
+            ValueError: If the folder is not there, was not written by `save` or by another version of the
+                format, a file in it is missing, damaged or cut short, or the kernel is not given.
+        """
+        header = _storage.read_header(path, "MGPImputer", _FORMAT_VERSION)
+        arrays = _storage.read_arrays(Path(path) / "arrays.safetensors")
+        try:
+            settings = header["settings"] | {"device": device}
+            if settings["kernel"] is None:
+                if kernel is None:
+                    raise ValueError(
+                        "it was fitted with a kernel of your own, pass it: load(path, kernel=...)"
+                    )
+                settings["kernel"] = kernel
+            return cls(**settings)._restore(header, arrays)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
+
+    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
+        device = _device(self.device)
+        tensors = {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
+        self.seed_ = header["seed"]
+        self.codec_ = TableCodec.from_dict(header["codec"])
+        self.target_codec_ = None if header["target"] is None else ColumnCodec.from_dict(header["target"])
+        self._wirings = [Wiring(w["name"], w["column"], tuple(w["inputs"])) for w in header["wirings"]]
+        self.order_ = [wiring.name for wiring in self._wirings]
+        self.history_ = History(**header["history"])
+        self.n_features_in_ = len(self.codec_.columns)
+        if header["feature_names"]:
+            self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
+        gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
+        self.start_ = Start(gaussian, drawn=self.initial_fill == "linear")
+        n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if self._wirings else 0
+        inducing = gaussian.mean.new_zeros(n_inducing, self.codec_.n_encoded)
+        self.chain_ = self._build(inducing, [1.0] * len(self._wirings), header["n_rows"])
+        state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
+        self.chain_.load_state_dict(state)
+        self.chain_.eval()
+        return self
+
+    def _train(self, rows: Rows) -> None:
+        """Build the chain, train it, and fit the starting fill that new rows get."""
+        cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed))
+        seen = Rows(rows.values, rows.observed & ~cells.held_out, rows.keys)
+        start = self._fit_start(seen)
+        filled = start.draw(seen, KeyedNoise(self.seed_, seen.keys, range(1)))[0]
+        noise = starting_noise(start.gaussian.covariance, self._wirings)
+        self.chain_ = self._build(filled[: self._choose_n_inducing(len(rows))], noise, len(rows))
+        self.history_ = History()
+        if self._wirings:
+            self.history_ = train(
+                self.chain_, cells, filled, self._options(), seed=self.seed_, progress=self.progress
+            )
+        self.chain_.eval()
+        self.start_ = self._fit_start(rows)
+
+    def _fit_start(self, rows: Rows) -> Start:
+        n_columns = self.codec_.n_encoded
+        values, observed = rows.values[:, :n_columns], rows.observed[:, :n_columns]
+        gaussian = JointGaussian.fit(values, observed, self.initial_fill)
+        return Start(gaussian, drawn=self.initial_fill == "linear")
+
+    def _build(self, inducing: Tensor, noise: Sequence[float], n_rows: int) -> Chain:
+        return build_chain(
+            self._wirings,
+            resolve_kernel(self.kernel),
+            inducing,
+            noise,
+            train_inducing=self.train_inducing,
+            n_rows=n_rows,
+            n_paths=self.n_paths,
+            n_sweeps=self.n_sweeps,
+            propagate=self.propagate,
+            backpropagate=self.backpropagate,
+        )
+
+    def _options(self) -> Options:
+        return Options(
+            max_steps=self.max_steps,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            natural_gradient=self.natural_gradient,
+            refresh_fill=self.refresh_fill,
+            patience=self.patience,
+        )
+
+    def _hold_out(self, observed: Tensor) -> Tensor:
+        """Which observed cells training does not see: a category's indicators together, or none at all."""
+        groups = torch.as_tensor(self.codec_.groups)
+        if self.target_codec_ is not None:
+            groups = torch.cat([groups, groups.max()[None] + 1])
+        linked = torch.zeros(len(groups), dtype=torch.bool)
+        linked[[wiring.column for wiring in self._wirings]] = True
+        generator = torch.Generator().manual_seed(self.seed_)
+        chance = torch.rand(len(observed), int(groups.max()) + 1, generator=generator)[:, groups]
+        held_out = (chance < self.validation_fraction) & linked & observed.cpu()
+        enough = int(held_out.sum()) >= _FEWEST_HELD_OUT
+        return (held_out if enough else torch.zeros_like(held_out)).to(observed.device)
+
+    def _choose_n_inducing(self, n_rows: int) -> int:
+        if self.n_inducing is not None and self.n_inducing > n_rows:
+            warnings.warn(
+                f"n_inducing={self.n_inducing} is more than the {n_rows} rows of the table; using {n_rows}",
+                FitWarning,
+                stacklevel=4,
+            )
+        return min(self.n_inducing or _N_INDUCING, n_rows)
+
+    def _sampler(self, seed: int | None = None) -> Sampler:
+        seed = self.seed_ if seed is None else seed
+        return Sampler(self.chain_, self.start_, self.joint_draws, self.n_sweeps, seed)
+
+    def _own_table(self) -> pd.DataFrame:
+        check_is_fitted(self, "chain_")
+        if not hasattr(self, "_fitted_frame"):
+            raise ValueError(
+                "a loaded imputer does not hold the table it was fitted to: call impute(X, m=...)"
+            )
+        return self._fitted_frame
+
+    def _encode(self, X: pd.DataFrame | ArrayLike) -> tuple[pd.DataFrame, Rows]:
+        """A table to complete, as a frame and as rows on the chain's device."""
+        check_is_fitted(self, "chain_")
+        frame = as_frame(X)
+        table = self.codec_.encode(frame)
+        self._warn_of_columns_without_link(table)
+        target = None if self.target_codec_ is None else np.full(len(frame), np.nan)
+        return frame, _rows(table, target, self.start_.gaussian.mean.device)
+
+    def _warn_of_columns_without_link(self, table: Table) -> None:
+        incomplete = np.flatnonzero(~table.observed.all(0))
+        linked = {wiring.column for wiring in self._wirings}
+        names = {self.codec_.columns[self.codec_.groups[d]].name for d in incomplete if d not in linked}
+        if names:
+            warnings.warn(
+                f"columns {sorted(names, key=str)} had no missing cells when the imputer was fitted, so they "
+                "have no link; here they are filled by the starting fill alone: fit with columns='all' to "
+                "model them",
+                FitWarning,
+                stacklevel=4,
+            )
+
+    def _incomplete(self, rows: Rows) -> Tensor:
+        """Numbers of the rows with missing cells, a target apart."""
+        return (~rows.observed[:, : self.codec_.n_encoded]).any(1).nonzero()[:, 0]
+
+    def _decode(
+        self, frame: pd.DataFrame, batches: Iterable[tuple[slice, Tensor]]
+    ) -> dict[Label, NDArray[Any]]:
+        """Draws of the missing cells, per incomplete column `[S, n_missing]`, in the column's own units.
+
+        Args:
+            frame: The table.
+            batches: Slices of its incomplete rows, in order, and these rows filled, `[S, n, D]`.
+        """
+        holes = missing(frame)
+        holes = holes[np.logical_or.reduce(holes, axis=1)]
+        slices = self.codec_.slices
+        parts: dict[Label, list[NDArray[Any]]] = {
+            column.name: [] for i, column in enumerate(self.codec_.columns) if holes[:, i].any()
+        }
+        for here, filled in batches:
+            numbers = filled.cpu().numpy()
+            for position, column in enumerate(self.codec_.columns):
+                if column.name in parts:
+                    cells = numbers[:, holes[here, position], slices[column.name]]
+                    parts[column.name].append(column.decode(cells))
+        return {label: np.concatenate(part, axis=1) for label, part in parts.items()}
+
+    def _watched(
+        self, batches: Iterable[tuple[slice, Tensor]], n_rows: int
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The batches, with a progress bar on terminals."""
+        with tqdm(
+            total=n_rows, desc="imputing", unit="rows", disable=None if self.progress else True, leave=False
+        ) as bar:
+            for here, filled in batches:
+                yield here, filled
+                bar.update(here.stop - here.start)
+
+    def _check_settings(self) -> None:
+        """Raise a ValueError for a setting that cannot work, before anything is computed."""
+        for name in ("n_sweeps", "n_paths", "max_steps", "batch_size", "patience"):
+            _at_least(name, getattr(self, name), 1)
+        if self.n_inducing is not None:
+            _at_least("n_inducing", self.n_inducing, 1)
+        _one_of("propagate", self.propagate, get_args(Propagate))
+        _one_of("initial_fill", self.initial_fill, get_args(FillName))
+        _one_of("columns", self.columns, ("incomplete", "all"))
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 <= self.validation_fraction <= 0.5:
+            raise ValueError(
+                f"validation_fraction must lie between 0 and 0.5, got {self.validation_fraction}"
+            )
+        if self.natural_gradient and self.backpropagate:
+            raise ValueError(
+                "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
+                "cells, and diverge when gradients of later links are mixed in"
+            )
+        resolve_kernel(self.kernel)
+
+
+def _at_least(name: str, value: int, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from error
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _seed(random_state: int | np.random.RandomState | np.random.Generator | None) -> int:
+    """One seed that everything is keyed by; no generator but the user's own moves."""
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    if random_state is None:
+        return int(np.random.default_rng().integers(2**31))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    return _at_least("random_state", random_state, 0)
+
+
+def _fit_target(
+    y: pd.Series[Any] | ArrayLike | None, frame: pd.DataFrame
+) -> tuple[ColumnCodec | None, NDArray[np.float64] | None]:
+    """The codec of a target and its standardised values `[N]`, NaN where missing."""
+    if y is None:
+        return None, None
+    target = y if isinstance(y, pd.Series) else pd.Series(np.asarray(y))
+    if len(target) != len(frame):
+        raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
+    if target.name is None:
+        target = target.rename("target")
+    codec = ColumnCodec.fit(target)
+    if codec.kind not in (Kind.CONTINUOUS, Kind.INTEGER):
+        raise TypeError(f"y must be numeric, got {codec.kind} values (dtype {codec.dtype})")
+    return codec, codec.encode(target)[:, 0]
+
+
+def _rows(table: Table, target: NDArray[np.float64] | None, device: torch.device) -> Rows:
+    """An encoded table on a device, a target as its last column; missing cells hold zeros."""
+    values = table.values if target is None else np.column_stack([table.values, target])
+    observed = ~np.isnan(values)
+    return Rows(
+        torch.as_tensor(np.where(observed, values, 0.0), device=device),
+        torch.as_tensor(observed, device=device),
+        torch.as_tensor(table.keys.view(np.int64), device=device),
+    )

@@ -1,0 +1,265 @@
+"""Stochastic variational inference for anything with a Pyro `model` and `guide` that walks a table.
+
+Each step scores a minibatch under a bound of the `Trace_ELBO` family, moves every q(u) by a natural-gradient
+step and everything else by Adam, and writes the model's draws back as the next fill of its rows. Some
+observed cells are held out; training stops when their predictive log density stops improving.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from pyro_mgp.local_parameters import local_parameters
+from pyro_mgp.natural_gradient import natural_step, variational_pairs
+
+# A held-out cell that is an outlier must not decide alone when training stops.
+_LOWEST_LOG_DENSITY = -10.0
+# Smallest gain in mean held-out log density per cell that counts as progress.
+_MIN_GAIN = 1e-3
+# Rows whose held-out cells are scored at each check.
+_VALIDATION_ROWS = 2000
+# Steps of the last pass, in which q(u) learns from the held-out cells as well.
+_LAST_STEPS = (5, 50)
+
+
+class Trainable(Protocol):
+    """What training needs of a chain."""
+
+    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Any:
+        """Score the observed cells; give the redrawn rows `[B, D]` in a deterministic site "filled"."""
+
+    def guide(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Any:
+        """Draw the latent sites of `model`."""
+
+    def log_density(self, filled: Tensor, observed: Tensor, values: Tensor, scored: Tensor) -> Tensor:
+        """Predictive log density of the scored cells, `[cells]`."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The leaves to train."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The leaves and their names; those of q(u) end in `u_loc` and `u_scale_tril`."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that `load_state_dict` needs."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> Any:
+        """Go back to an earlier state."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train."""
+
+    max_steps: int = 200
+    """Most steps to take."""
+    learning_rate: float = 0.1
+    """Adam's step size."""
+    batch_size: int = 2000
+    """Rows in a minibatch; tables up to this size are seen whole."""
+    natural_gradient: bool = True
+    """Natural-gradient steps for q(u); False leaves it to Adam, as in the paper."""
+    refresh_fill: bool = True
+    """Write the draws of each step back as the next fill; False keeps the starting fill, as in the paper."""
+    patience: int = 3
+    """Checks without progress before training stops."""
+    check_every: int = 10
+    """Steps between checks."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened during training."""
+
+    loss: list[float] = field(default_factory=list)
+    """Negative evidence bound (nats, whole table) at each step."""
+    validation: list[float] = field(default_factory=list)
+    """Mean predictive log density per held-out cell (standardised units) at each check."""
+    steps: list[int] = field(default_factory=list)
+    """Number of steps taken at each check."""
+    best_step: int = 0
+    """Steps after which the kept parameters were reached."""
+    converged: bool = False
+    """Whether training stopped before `max_steps` because the held-out cells stopped improving."""
+    seconds: float = 0.0
+    """Wall time."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """An incomplete table, and which of its observed cells are held out."""
+
+    values: Tensor
+    """Standardised values `[N, D]`; anything finite in missing cells."""
+    observed: Tensor
+    """Bool `[N, D]`."""
+    held_out: Tensor
+    """Bool `[N, D]`, a subset of the observed cells."""
+
+
+def train(
+    chain: Trainable,
+    cells: Cells,
+    filled: Tensor,
+    options: Options,
+    *,
+    seed: int,
+    elbo: ELBO | None = None,
+    progress: bool = True,
+) -> History:
+    """Train `chain` in place.
+
+    Args:
+        chain: Module with `model` and `guide`, see `Trainable`.
+        cells: The table.
+        filled: The table with its missing and held-out cells filled, `[N, D]`.
+        options: How to train.
+        seed: Seeds the draws; the generators of the process are left as they were.
+        elbo: Bound to maximise; `TraceMeanField_ELBO()` by default.
+        progress: Show a progress bar, on terminals only.
+
+    Returns:
+        The history; the parameters in `chain` are those of the best check, with q(u) refitted to all cells.
+
+    Raises:
+        FloatingPointError: If the bound stops being finite.
+    """
+    started = time.perf_counter()
+    devices = [filled.device] if filled.is_cuda else []
+    with (
+        torch.random.fork_rng(devices),
+        tqdm(
+            total=options.max_steps, desc="training", disable=None if progress else True, leave=False
+        ) as bar,
+    ):
+        torch.manual_seed(seed)
+        run = _Run(chain, cells, filled.clone(), options, elbo or TraceMeanField_ELBO())
+        history = run.search(bar)
+        run.finish()
+    return History(**{**vars(history), "seconds": time.perf_counter() - started})
+
+
+class _Redrawn(Messenger):
+    """Catches the rows that the model redrew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled: Tensor | None = None
+
+    def _pyro_post_sample(self, message: Any) -> None:
+        if message["name"] == "filled":
+            self.filled = message["value"].detach()
+
+
+class _Run:
+    """One training run: its optimiser, its fill, and the parameters that served best so far."""
+
+    def __init__(self, chain: Trainable, cells: Cells, filled: Tensor, options: Options, elbo: ELBO) -> None:
+        self.chain, self.cells, self.filled, self.options, self.elbo = chain, cells, filled, options, elbo
+        self.pairs = variational_pairs(chain) if options.natural_gradient else []
+        natural = {id(leaf) for pair in self.pairs for leaf in (pair.loc, pair.tril)}
+        others = [p for p in chain.parameters() if p.requires_grad and id(p) not in natural]
+        self.adam = torch.optim.Adam(others, lr=options.learning_rate)
+        self.whole = len(filled) <= options.batch_size
+        self.best = _snapshot(chain)
+        self.observed = cells.observed & ~cells.held_out
+        candidates = cells.held_out.any(1).nonzero()[:, 0]
+        self.validation_rows = candidates[torch.randperm(len(candidates))[:_VALIDATION_ROWS]]
+
+    def search(self, bar: Any) -> History:
+        """Step until the held-out cells stop improving; leaves the best parameters in the chain."""
+        options = self.options
+        losses: list[float] = []
+        validation: list[float] = []
+        steps: list[int] = []
+        best, best_step = -math.inf, 0
+        while (
+            len(losses) < options.max_steps
+            and len(losses) - best_step < options.patience * options.check_every
+        ):
+            n_steps = min(options.check_every, options.max_steps - len(losses))
+            window = torch.stack([self.step(len(losses) + k) for k in range(n_steps)]).tolist()
+            losses += window
+            steps.append(len(losses))
+            validation.append(self.score(window))
+            bar.update(n_steps)
+            bar.set_postfix(held_out=f"{validation[-1]:.3f}")
+            if not math.isfinite(validation[-1]):
+                raise FloatingPointError(
+                    f"the evidence bound is no longer finite after {len(losses)} steps; "
+                    f"use a learning rate below {options.learning_rate}"
+                )
+            if validation[-1] > best + _MIN_GAIN:
+                best, best_step, self.best = validation[-1], len(losses), _snapshot(self.chain)
+        self.chain.load_state_dict(self.best)
+        converged = len(losses) - best_step >= options.patience * options.check_every
+        return History(losses, validation, steps, best_step, converged)
+
+    def finish(self) -> None:
+        """Let q(u) learn from the held-out cells too.
+
+        The steps 1, 1/2, 1/3, ... make its natural parameters the mean of what each minibatch and each
+        redrawn fill asks for.
+        """
+        if not self.pairs:
+            return
+        self.filled = torch.where(self.cells.held_out, self.cells.values, self.filled)
+        self.observed = self.cells.observed
+        fewest, most = _LAST_STEPS
+        n_batches = math.ceil(len(self.filled) / self.options.batch_size)
+        for k in range(min(max(n_batches, fewest), most)):
+            self.differentiate(self.minibatch())
+            natural_step(self.pairs, 1 / (k + 1))
+
+    def step(self, number: int) -> Tensor:
+        """One step; gives the loss."""
+        loss = self.differentiate(self.minibatch())
+        natural_step(self.pairs, 1.0 if self.whole else (1 + number) ** -0.5)
+        self.adam.step()
+        return loss
+
+    def minibatch(self) -> Tensor | None:
+        """Row numbers, or None for the whole table."""
+        if self.whole:
+            return None
+        return torch.randperm(len(self.filled), device=self.filled.device)[: self.options.batch_size]
+
+    def differentiate(self, rows: Tensor | None) -> Tensor:
+        """The negative bound on some rows and its gradients; their fill is refreshed on the way."""
+        here = slice(None) if rows is None else rows
+        for parameter in self.chain.parameters():
+            parameter.grad = None
+        with local_parameters(), _Redrawn() as redrawn:
+            loss = self.elbo.differentiable_loss(
+                self.chain.model, self.chain.guide, self.filled[here], self.observed[here], rows
+            )
+        loss.backward()
+        if self.options.refresh_fill and redrawn.filled is not None:
+            paths = redrawn.filled
+            self.filled[here] = paths if paths.dim() == 2 else paths[0]
+        return loss.detach()
+
+    def score(self, window: list[float]) -> float:
+        """Mean log density of the held-out cells; without any, the bound per cell over the last steps."""
+        scored = self.cells.held_out[self.validation_rows]
+        if len(scored) == 0:
+            return -sum(window) / len(window) / max(int(self.observed.sum()), 1)
+        here = self.validation_rows
+        density = self.chain.log_density(
+            self.filled[here], self.observed[here], self.cells.values[here], scored
+        )
+        return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
+
+
+def _snapshot(chain: Trainable) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in chain.state_dict().items()}
