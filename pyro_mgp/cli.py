@@ -1,0 +1,434 @@
+"""The command line: `pyro-mgp impute TABLE -o OUT`.
+
+Imports that take long stand inside the functions that need them: `--help` and most errors come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pyro_mgp.files import Source
+    from pyro_mgp.imputations import Imputations
+    from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.table import Label
+
+PROGRAM = "pyro-mgp"
+
+_FORMAT_VERSION = 1
+_INTERRUPTED = 130
+
+# ------------------------------------------------------------------------------------------ command line
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments after the program's name; None takes those of the process.
+
+    Returns:
+        The exit status: 0, 2 for an error the user can mend, 130 if interrupted.
+
+    Raises:
+        SystemExit: After `--help` (0), or if the arguments make no sense (2).
+    """
+    args = parser().parse_args(argv)
+    try:
+        args.run(args)
+    except KeyboardInterrupt:
+        _say(f"{PROGRAM}: interrupted, nothing was written", sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        _say(f"{PROGRAM}: error: {_sentence(error)}", sys.stderr)
+        return 2
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, one subparser per command."""
+    whole = argparse.ArgumentParser(
+        prog=PROGRAM, description="Multiple imputation of tables by a chain of sparse Gaussian processes."
+    )
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_impute(commands)
+    return whole
+
+
+def _add_impute(commands: Any) -> None:
+    impute = commands.add_parser(
+        "impute",
+        help="fill the missing cells of a table m times",
+        usage="pyro-mgp impute TABLE -o OUT [-m M] [--seed SEED] [other options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    impute.set_defaults(run=_impute)
+    option = impute.add_argument
+    option("table", metavar="TABLE", help="CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file")
+    option("-o", "--out", metavar="OUT", required=True, help="folder to make; must not exist yet")
+    option("-m", metavar="M", type=_at_least(1), default=20, help="number of completed tables (default: 20)")
+    option("--seed", type=_at_least(0), default=0, help="same seed, same imputations (default: 0)")
+    option(
+        "--drop", metavar="COLUMN", nargs="+", action="extend", default=[],
+        help="columns to leave out of the model, such as identifiers; they pass through as they are",
+    )  # fmt: skip
+    option(
+        "--missing", metavar="TEXT", nargs="+", action="extend",
+        help="what marks a missing cell in a CSV besides an empty one, in upper or lower case "
+        "(default: NA N/A #N/A <NA> NaN NULL)",
+    )  # fmt: skip
+    option(
+        "--format", choices=("csv", "tsv", "parquet"),
+        help="format of the completed tables (default: that of TABLE)",
+    )  # fmt: skip
+    option("--overwrite", action="store_true", help="replace OUT if an earlier run of this command wrote it")
+    option("--quiet", action="store_true", help="no progress bars and no summary; warnings and errors only")
+    model = impute.add_argument_group("model")
+    option = model.add_argument
+    option("--steps", metavar="STEPS", type=_at_least(1), help="most training steps (default: 200)")
+    option(
+        "--columns", choices=("incomplete", "all"), default="incomplete",
+        help="columns to learn to predict: those with missing cells here, or all of them, so that the saved "
+        "imputer can fill new rows with holes elsewhere (default: incomplete)",
+    )  # fmt: skip
+    option(
+        "--paper", action="store_true",
+        help="the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
+    )  # fmt: skip
+    option(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto",
+        help="where to compute; auto takes a CUDA GPU if there is one (default: auto)",
+    )  # fmt: skip
+
+
+_DESCRIPTION = """\
+Fill the missing cells of a table m times, each time with other values that could have
+stood there. Run your analysis on every completed table and pool the results by Rubin's
+rules: the intervals then tell how much is unknown because cells are missing.
+
+Columns may hold numbers, integers, true/false, or text of at most 100 different values."""
+
+_EPILOG = """\
+written into OUT, whole or not at all:
+  imputation_01.csv ...  the m completed tables; observed cells, rows and columns as they came
+  cells.csv              per missing cell: mean, sd, quantiles, most frequent value; rows count from 0
+  summary.csv            per incomplete column (and category): observed against imputed
+  draws/                 all draws, for Python: Imputations.load("OUT/draws")
+  imputer/               the fitted model, to fill new rows: MGPImputer.load("OUT/imputer")
+  header.json            what was run; tells --overwrite that the folder may be replaced
+
+A first column without a name in the header is taken as row labels, not as data.
+
+examples:
+  pyro-mgp impute penguins.csv -o imputed
+  pyro-mgp impute survey.csv -o imputed -m 50 --seed 1 --drop id name --missing NA -999"""
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """A type of argument: an integer from `least` up to what fits 63 bits."""
+
+    def integer(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,19}", text) or not least <= int(text) < 2**63:
+            raise argparse.ArgumentTypeError(f"expected an integer of at least {least}, got {text!r}")
+        return int(text)
+
+    return integer
+
+
+# ---------------------------------------------------------------------------------------------- messages
+
+
+def _say(text: str, stream: Any = None) -> None:
+    """Print, with a question mark for letters that the stream cannot show."""
+    stream = stream or sys.stdout
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+
+
+# What the package says to Python users, and what it means here.
+_IN_THE_SHELL = (
+    (r"frame\.drop\(columns=\['?(.+?)'?\]\)", r"--drop '\1'"),
+    (r"frame\.dropna\(how='all'\)", "a filter before"),
+    (r"set it missing: frame\.replace\(.+?\)", "leave it empty"),
+    (r"overwrite=True", "--overwrite"),
+)
+
+
+def _in_the_shell(message: str) -> str:
+    for pattern, replacement in _IN_THE_SHELL:
+        message = re.sub(pattern, replacement, message)
+    return " ".join(message.split())
+
+
+def _sentence(error: BaseException) -> str:
+    """The error in one line, in words of the command line."""
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f" {str(error.filename)!r}"
+        return f"cannot read or write{where}: {error.strerror}"
+    return _in_the_shell(str(error))
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Show each of the package's own warnings once, as one line on stderr; leave others as they are."""
+    from pyro_mgp.imputer import FitWarning
+    from pyro_mgp.table import TableWarning
+
+    seen: set[str] = set()
+    with warnings.catch_warnings():
+        for category in (FitWarning, TableWarning):
+            warnings.simplefilter("always", category)
+        show = warnings.showwarning
+
+        def show_ours(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, (FitWarning, TableWarning)):
+                show(message, category, *where, **more)
+            elif str(message) not in seen:
+                seen.add(str(message))
+                _say(f"{PROGRAM}: warning: {_in_the_shell(str(message))}", sys.stderr)
+
+        warnings.showwarning = show_ours
+        yield
+
+
+# ------------------------------------------------------------------------------------------ output folder
+
+
+def check_out(out: Path, overwrite: bool) -> None:
+    """Find out before the work whether the folder can be written after it.
+
+    Raises:
+        ValueError: If `out` exists and may not be replaced, or cannot be made.
+    """
+    where = repr(str(out))
+    if out.exists() and not overwrite:
+        raise ValueError(f"{where} exists already: choose another folder with -o, or pass --overwrite")
+    if out.exists():
+        strange = _strange(out)
+        if strange is not None:
+            raise ValueError(
+                f"--overwrite replaces only what an earlier run wrote, but {where} {strange}: choose another "
+                "folder with -o, or clear it yourself"
+            )
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    if not parent.is_dir():
+        raise ValueError(f"{where} cannot be made: {str(parent)!r} is a file, not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f"{where} cannot be made: no permission to write into {str(parent)!r}")
+
+
+def _strange(out: Path) -> str | None:
+    """What keeps us from replacing `out`, if anything."""
+    from pyro_mgp import _storage
+
+    if not out.is_dir():
+        return "is a file"
+    found = {entry.name for entry in out.iterdir()}
+    if not found:
+        return None
+    try:
+        known = set(_storage.read_header(out, "impute", _FORMAT_VERSION)["files"])
+    except (ValueError, KeyError, TypeError):
+        return "was not written by this program"
+    others = sorted(found - known)
+    return f"also holds {others[0]!r}" if others else None
+
+
+# ------------------------------------------------------------------------------------------------ impute
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """Wall time in seconds."""
+
+    fit: float
+    impute: float
+
+
+def _impute(args: argparse.Namespace) -> None:
+    """`pyro-mgp impute`: check, read, fit, draw, write, tell."""
+    from pyro_mgp import files, summary
+
+    table, out = Path(args.table), Path(args.out)
+    check_out(out, args.overwrite)
+    source = files.read_table(table, args.missing or files.MISSING)
+    modelled = source.frame.drop(columns=_labels(source.frame, args.drop))
+    counter = files.row_counter(modelled)
+    if counter is not None:
+        _say(
+            f"{PROGRAM}: note: column {counter!r} counts the rows; if it means nothing else, leave it out "
+            f"of the model with --drop {counter}",
+            sys.stderr,
+        )
+    with _one_line_warnings():
+        imputer, draws, timing = _fit_and_draw(modelled, args)
+    compared = summary.summarise(draws)
+    names = _write(out, source, draws, imputer, compared, args)
+    if not args.quiet:
+        passed = source.frame[_labels(source.frame, args.drop)]
+        lines = [
+            *_about_the_table(args.table, draws, passed),
+            *_about_the_cells(draws, compared),
+            *_about_the_work(imputer, draws, timing),
+            *_about_the_files(args.out, names),
+        ]
+        _say("\n".join(lines))
+
+
+def _labels(frame: pd.DataFrame, names: Sequence[str]) -> list[Label]:
+    """The labels that columns named on the command line have in the table."""
+    labels = {str(label): label for label in frame.columns}
+    for name in names:
+        if name not in labels:
+            some = ", ".join(list(labels)[:10]) + (", ..." if len(labels) > 10 else "")
+            raise ValueError(f"--drop: there is no column {name!r}; the table has {some}")
+    return [labels[name] for name in dict.fromkeys(names)]
+
+
+def _fit_and_draw(frame: pd.DataFrame, args: argparse.Namespace) -> tuple[MGPImputer, Imputations, _Timing]:
+    import torch
+
+    from pyro_mgp.imputer import MGPImputer
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: PyTorch finds no CUDA GPU here; use --device cpu or auto")
+    settings = {
+        "columns": args.columns,
+        "device": args.device,
+        "random_state": args.seed,
+        "progress": not args.quiet,
+    }
+    if args.steps is not None:
+        settings["max_steps"] = args.steps
+    imputer = (MGPImputer.paper if args.paper else MGPImputer)(**settings)
+    start = time.perf_counter()
+    imputer.fit(frame)
+    fitted = time.perf_counter()
+    draws = imputer.impute(m=args.m)
+    return imputer, draws, _Timing(fitted - start, time.perf_counter() - fitted)
+
+
+def _write(
+    out: Path,
+    source: Source,
+    draws: Imputations,
+    imputer: MGPImputer,
+    compared: pd.DataFrame,
+    args: argparse.Namespace,
+) -> list[str]:
+    """Write everything, whole or not at all; returns the names of the completed tables."""
+    from pyro_mgp import _storage, files
+
+    with _storage.atomic_folder(out, overwrite=args.overwrite) as folder:
+        names = files.write_tables(folder, source, draws, args.format or source.format)
+        files.write_frame(folder / "cells.csv", draws.cells(), "csv")
+        files.write_frame(folder / "summary.csv", compared, "csv")
+        draws.save(folder / "draws")
+        imputer.save(folder / "imputer")
+        run = {
+            "table": Path(args.table).name,
+            "m": args.m,
+            "seed": args.seed,
+            "columns": args.columns,
+            "paper": args.paper,
+            "steps": args.steps,
+            "dropped": args.drop,
+        }
+        written = sorted([_storage.HEADER, *(entry.name for entry in folder.iterdir())])
+        _storage.write_header(folder, "impute", _FORMAT_VERSION, {"run": run, "files": written})
+    return names
+
+
+def _about_the_table(table: str, draws: Imputations, passed: pd.DataFrame) -> list[str]:
+    from pyro_mgp.summary import percent
+    from pyro_mgp.table import missing
+
+    n_rows, n_columns = draws.frame.shape
+    n_missing = sum(values.shape[1] for values in draws.values.values())
+    holes = "no cell is missing"
+    if n_missing:
+        share = percent(n_missing / (n_rows * n_columns))
+        holes = f"{_count(n_missing, 'missing cell')} ({share}) in {_count(len(draws.values), 'column')}"
+    lines = [f"{table}: {_count(n_rows, 'row')}, {_count(n_columns, 'column')}; {holes}"]
+    if passed.shape[1]:
+        left = int(missing(passed).sum())
+        still = f" ({_count(left, 'missing cell')} left missing)" if left else ""
+        lines += _wrapped("left out", f"{_names(passed.columns)}{still}")
+    return lines
+
+
+def _about_the_cells(draws: Imputations, compared: pd.DataFrame) -> list[str]:
+    from pyro_mgp.summary import format_summary
+
+    if not draws.values:
+        return ["", "Nothing to impute: the completed tables equal the table as it came."]
+    draws_of = "the draw" if draws.m == 1 else f"all {draws.m} draws"
+    return ["", *format_summary(compared), f"(mean ± sd, or shares; imputed: over {draws_of} of each cell)"]
+
+
+def _about_the_work(imputer: MGPImputer, draws: Imputations, timing: _Timing) -> list[str]:
+    history = imputer.history_
+    if not imputer.order_:
+        return [""]
+    end = "stopped when nothing improved" if history.converged else "the most that --steps allows"
+    return [
+        "",
+        *_wrapped("chain", _names(imputer.order_)),
+        f"fitted      in {_seconds(timing.fit)}, {_count(len(history.loss), 'step')}, {end}",
+        f"imputed     in {_seconds(timing.impute)}, {_count(draws.m, 'table')}",
+    ]
+
+
+def _about_the_files(out: str, names: Sequence[str]) -> list[str]:
+    tables = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    return [
+        f"written     to {out}: {tables},",
+        "            cells.csv, summary.csv, draws/, imputer/",
+        "",
+        "Next, in Python:",
+        "    from pyro_mgp import Imputations, MGPImputer",
+        f"    draws = Imputations.load({str(Path(out) / 'draws')!r})  # draws[0], draws.cells(), ...",
+        f"    imputer = MGPImputer.load({str(Path(out) / 'imputer')!r})  # imputer.impute(new_rows)",
+    ]
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    from pyro_mgp.summary import WIDTH
+
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=f"{title:<12}", subsequent_indent=" " * 12, break_on_hyphens=False
+    )
+
+
+def _names(labels: Iterable[Label], most: int = 12) -> str:
+    from pyro_mgp.summary import NAME_WIDTH, shortened
+
+    names = [shortened(str(label), 2 * NAME_WIDTH) for label in labels]
+    more = [f"... and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join(names[:most] + more)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _seconds(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
