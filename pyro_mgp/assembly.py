@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_mgp.chain import Chain
+from pyro_mgp.kernels import KernelFactory
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import KernelFactory, Link
+from pyro_mgp.link import Link
 from pyro_mgp.table import ColumnCodec, Label, TableCodec
 
 # Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
 _NOISE_SHARE = 0.8
+
+
+# Inducing inputs are rows of the table and often close to each other; training wants K_ZZ well conditioned.
+_JITTER = 1e-6
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,8 @@ def build_chain(
     links = []
     for wiring, variance in zip(wirings, noise, strict=True):
         inputs = list(wiring.inputs)
-        link = Link(
-            kernel(len(inputs)), inducing[:, inputs].clone(), wiring.column, inputs, Gaussian(variance)
-        )
+        Xu = inducing[:, inputs].clone()
+        link = Link(kernel(len(inputs)), Xu, wiring.column, inputs, Gaussian(variance), _JITTER)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
     return Chain(links, [wiring.name for wiring in wirings], n_rows, **switches)

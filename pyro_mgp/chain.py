@@ -54,7 +54,8 @@ class Chain(LocalModule):
         ValueError: If names and links do not pair up, or two links predict the same column.
 
     Example:
-        >>> from pyro_mgp.link import Link, matern32
+        >>> from pyro_mgp.kernels import matern32
+        >>> from pyro_mgp.link import Link
         >>> from pyro_mgp.likelihoods import Gaussian
         >>> Xu = torch.zeros(1, 1).double()
         >>> links = [Link(matern32(1), Xu, d, [1 - d], Gaussian(0.5)) for d in (0, 1)]
@@ -109,7 +110,7 @@ class Chain(LocalModule):
         n_paths = self.n_paths if self.training else 1
         conditionals = self.conditionals(None if self.training else [u[None] for u in drawn])
         start = filled.expand(n_paths, *filled.shape)
-        noise = noise or _fresh_noise(start)
+        noise = noise or fresh_noise(start)
         n_sweeps = 1 if self.training else self.n_sweeps
         *_, (end, visited) = self.sweeps(conditionals, start, observed, lambda _: noise, n_sweeps)
         with contextlib.ExitStack() as plates:
@@ -224,7 +225,7 @@ class Chain(LocalModule):
         """
         start = filled.expand(n_paths, *filled.shape)
         rows = [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
-        noise = _fresh_noise(start)
+        noise = fresh_noise(start)
         walks = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, rows)
         *_, (_, visited) = walks
         parts = [values.new_zeros(0)]
@@ -254,7 +255,7 @@ def _one_path(paths: Tensor) -> Tensor:
     return paths[0] if len(paths) == 1 else paths
 
 
-def _fresh_noise(filled: Tensor) -> Noise:
+def fresh_noise(filled: Tensor) -> Noise:
     """Noise from torch's current generator, for paths `[S, n, D]`."""
     n_paths = len(filled)
     return lambda _, rows: torch.randn(n_paths, len(rows), dtype=filled.dtype, device=filled.device)

@@ -28,7 +28,7 @@ from pyro_mgp.assembly import Wiring, build_chain, starting_noise, target_wiring
 from pyro_mgp.chain import Chain, Propagate
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
-from pyro_mgp.link import KernelFactory, resolve_kernel
+from pyro_mgp.kernels import KernelFactory, resolve_kernel
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Rows, Sampler, Start
 from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
@@ -51,7 +51,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Multiple imputation by a chain of sparse Gaussian processes (MGP).
 
     Args:
-        kernel: A name of `pyro_mgp.link.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel.
+        kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel.
         n_inducing: Inducing inputs per link; None takes 100, or all rows of a smaller table.
         initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median".
         n_sweeps: Walks through the chain before a draw counts.

@@ -12,10 +12,9 @@ visits each link many times and factorises it once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyro.contrib.gp.kernels as kernels
 import torch
 from pyro.contrib.gp.kernels import Kernel
 from pyro.nn import PyroParam
@@ -25,42 +24,7 @@ from torch.distributions import constraints
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.local_parameters import LocalModule, local_parameters
 
-KernelFactory = Callable[[int], Kernel]
-
-# Added to the diagonal of K_ZZ, relative to its mean, and raised tenfold until the factorisation succeeds.
-_JITTER = 1e-10
 _MAX_JITTER = 1e-2
-
-
-def matern32(input_dim: int) -> Kernel:
-    """The paper's kernel: Matérn 3/2 with one lengthscale per input (ARD)."""
-    return kernels.Matern32(input_dim, lengthscale=torch.full((input_dim,), float(input_dim) ** 0.5))
-
-
-def linear_matern32(input_dim: int) -> Kernel:
-    """The default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 for what bends."""
-    trend = kernels.Polynomial(input_dim, variance=torch.tensor(1.0 / input_dim), degree=1)
-    return kernels.Sum(trend, matern32(input_dim))
-
-
-KERNELS: dict[str, KernelFactory] = {"linear+matern32": linear_matern32, "matern32": matern32}
-"""The kernels that have a name."""
-
-
-def resolve_kernel(kernel: str | KernelFactory) -> KernelFactory:
-    """The factory that a name stands for, or the factory itself.
-
-    Raises:
-        ValueError: If the name is not in `KERNELS`.
-    """
-    if callable(kernel):
-        return kernel
-    if kernel not in KERNELS:
-        raise ValueError(
-            f"kernel must be one of {sorted(KERNELS)} or a function input_dim -> pyro.contrib.gp kernel, "
-            f"got {kernel!r}"
-        )
-    return KERNELS[kernel]
 
 
 @dataclass(frozen=True)
@@ -111,6 +75,7 @@ class Link(LocalModule):
         column: Encoded column that this link predicts.
         inputs: The P encoded columns it predicts from.
         likelihood: Observation model of the column.
+        jitter: Added to the diagonal of K_ZZ, relative to its mean. Small is exact, large well conditioned.
 
     Raises:
         ValueError: If the shapes of `kernel`, `Xu` and `inputs` disagree, or `column` is among `inputs`.
@@ -119,7 +84,13 @@ class Link(LocalModule):
     inputs: Tensor
 
     def __init__(
-        self, kernel: Kernel, Xu: Tensor, column: int, inputs: Sequence[int], likelihood: Gaussian
+        self,
+        kernel: Kernel,
+        Xu: Tensor,
+        column: int,
+        inputs: Sequence[int],
+        likelihood: Gaussian,
+        jitter: float = 1e-10,
     ) -> None:
         super().__init__()
         if Xu.dim() != 2 or Xu.shape[1] != len(inputs) or kernel.input_dim != len(inputs):
@@ -130,6 +101,7 @@ class Link(LocalModule):
         if column in inputs:
             raise ValueError(f"column {column} cannot be an input of its own link")
         self.column = column
+        self.jitter = jitter
         self.register_buffer("inputs", torch.as_tensor(inputs, device=Xu.device))
         self.kernel = kernel.to(Xu)
         self.likelihood = likelihood.to(Xu)
@@ -152,23 +124,23 @@ class Link(LocalModule):
             ValueError: If K_ZZ cannot be factorised with any jitter up to one per cent of its diagonal.
         """
         Xu = self.Xu
-        factor = factorise(self.kernel(Xu))
+        factor = factorise(self.kernel(Xu), self.jitter)
         if functions is not None:
             return Conditional(self.kernel, Xu, factor, functions, None)
         return Conditional(self.kernel, Xu, factor, self.u_loc[None], self.u_scale_tril)
 
 
-def factorise(covariance: Tensor) -> Tensor:
-    """Cholesky factor of a covariance matrix, with the smallest jitter of a ladder that succeeds.
+def factorise(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
+    """Cholesky factor of a covariance matrix, with jitter raised tenfold until it succeeds.
 
     Args:
         covariance: `[..., M, M]`, positive semi-definite.
+        jitter: Added to the diagonal first, relative to its mean.
 
     Raises:
         ValueError: If it is not finite, or still not positive definite with a jitter of one per cent.
     """
     scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None]
-    jitter = _JITTER
     while jitter <= _MAX_JITTER:
         lifted = covariance + torch.diag_embed(jitter * scale.expand(covariance.shape[:-1]))
         factor, info = torch.linalg.cholesky_ex(lifted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,13 +19,18 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from pyro_mgp import conjugate
+from pyro_mgp.chain import Chain
 from pyro_mgp.local_parameters import local_parameters
-from pyro_mgp.natural_gradient import natural_step, variational_pairs
+from pyro_mgp.natural_gradient import VariationalPair, natural_step, variational_pairs
 
-# A held-out cell that is an outlier must not decide alone when training stops.
-_LOWEST_LOG_DENSITY = -10.0
-# Smallest gain in mean held-out log density per cell that counts as progress.
-_MIN_GAIN = 1e-3
+# Held-out cells that a Gaussian cannot explain (outliers, rare values) must not decide alone when training
+# stops: their log density falls without bound while everything else still improves.
+_LOWEST_LOG_DENSITY = -3.0
+# Checks whose mean score is compared: each check sees another draw of the holes.
+_SMOOTHED = 3
+# Smallest gain in that mean, per cell, that counts as progress.
+_MIN_GAIN = 2e-3
 # Rows whose held-out cells are scored at each check.
 _VALIDATION_ROWS = 2000
 # Steps of the last pass, in which q(u) learns from the held-out cells as well.
@@ -125,7 +130,7 @@ def train(
         filled: The table with its missing and held-out cells filled, `[N, D]`.
         options: How to train.
         seed: Seeds the draws; the generators of the process are left as they were.
-        elbo: Bound to maximise; `TraceMeanField_ELBO()` by default.
+        elbo: Bound to maximise. By default `TraceMeanField_ELBO()`, in closed form where `conjugate` applies.
         progress: Show a progress bar, on terminals only.
 
     Returns:
@@ -143,36 +148,90 @@ def train(
         ) as bar,
     ):
         torch.manual_seed(seed)
-        run = _Run(chain, cells, filled.clone(), options, elbo or TraceMeanField_ELBO())
+        run = _Run(chain, cells, filled.clone(), options, elbo)
         history = run.search(bar)
         run.finish()
     return History(**{**vars(history), "seconds": time.perf_counter() - started})
 
 
-class _Redrawn(Messenger):
-    """Catches the rows that the model redrew."""
+class Step(Protocol):
+    """One step's gradients and its move of q(u)."""
 
-    def __init__(self) -> None:
+    def __call__(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float
+    ) -> tuple[Tensor, Tensor]:
+        """Leave the negative bound's gradients on the parameters, and move q(u) by a natural step.
+
+        Returns:
+            The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
+        """
+
+    def publish(self) -> None:
+        """Write q(u) into the chain, if it is kept elsewhere."""
+
+    def restore(self) -> None:
+        """Read q(u) from the chain again."""
+
+
+class SviStep:
+    """Steps under any bound of the `Trace_ELBO` family, for any chain.
+
+    Args:
+        chain: Module with `model` and `guide`, see `Trainable`.
+        elbo: The bound.
+        pairs: The q(u) that move by natural gradient; those of Adam are not among them.
+    """
+
+    def __init__(self, chain: Trainable, elbo: ELBO, pairs: Sequence[VariationalPair]) -> None:
+        self.chain, self.elbo, self.pairs = chain, elbo, pairs
+
+    def __call__(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Step`."""
+        with local_parameters(), _Redrawn(filled) as redrawn:
+            loss = self.elbo.differentiable_loss(self.chain.model, self.chain.guide, filled, observed, rows)
+        loss.backward()
+        natural_step(self.pairs, step_size)
+        return loss.detach(), redrawn.filled
+
+    def publish(self) -> None:
+        """Nothing to do: q(u) is kept in the chain."""
+
+    def restore(self) -> None:
+        """Nothing to do: q(u) is kept in the chain."""
+
+
+class _Redrawn(Messenger):
+    """Catches the rows that the model redrew, of the first path if there are several."""
+
+    def __init__(self, filled: Tensor) -> None:
         super().__init__()
-        self.filled: Tensor | None = None
+        self.filled = filled
 
     def _pyro_post_sample(self, message: Any) -> None:
         if message["name"] == "filled":
-            self.filled = message["value"].detach()
+            paths = message["value"].detach()
+            self.filled = paths if paths.dim() == 2 else paths[0]
 
 
 class _Run:
     """One training run: its optimiser, its fill, and the parameters that served best so far."""
 
-    def __init__(self, chain: Trainable, cells: Cells, filled: Tensor, options: Options, elbo: ELBO) -> None:
-        self.chain, self.cells, self.filled, self.options, self.elbo = chain, cells, filled, options, elbo
+    def __init__(self, chain: Trainable, cells: Cells, filled: Tensor, options: Options, elbo: ELBO | None):
+        self.chain, self.cells, self.filled, self.options = chain, cells, filled, options
+        self.observed = cells.observed & ~cells.held_out
         self.pairs = variational_pairs(chain) if options.natural_gradient else []
+        self.step: Step
+        if elbo is None and self.pairs and isinstance(chain, Chain) and conjugate.applies_to(chain):
+            self.step = conjugate.ConjugateStep(chain)
+        else:
+            self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs)
         natural = {id(leaf) for pair in self.pairs for leaf in (pair.loc, pair.tril)}
         others = [p for p in chain.parameters() if p.requires_grad and id(p) not in natural]
         self.adam = torch.optim.Adam(others, lr=options.learning_rate)
         self.whole = len(filled) <= options.batch_size
         self.best = _snapshot(chain)
-        self.observed = cells.observed & ~cells.held_out
         candidates = cells.held_out.any(1).nonzero()[:, 0]
         self.validation_rows = candidates[torch.randperm(len(candidates))[:_VALIDATION_ROWS]]
 
@@ -183,12 +242,11 @@ class _Run:
         validation: list[float] = []
         steps: list[int] = []
         best, best_step = -math.inf, 0
-        while (
-            len(losses) < options.max_steps
-            and len(losses) - best_step < options.patience * options.check_every
-        ):
+        longest_wait = options.patience * options.check_every
+        while len(losses) < options.max_steps and len(losses) - best_step < longest_wait:
             n_steps = min(options.check_every, options.max_steps - len(losses))
-            window = torch.stack([self.step(len(losses) + k) for k in range(n_steps)]).tolist()
+            window = torch.stack([self.advance(len(losses) + k) for k in range(n_steps)]).tolist()
+            self.step.publish()
             losses += window
             steps.append(len(losses))
             validation.append(self.score(window))
@@ -199,11 +257,31 @@ class _Run:
                     f"the evidence bound is no longer finite after {len(losses)} steps; "
                     f"use a learning rate below {options.learning_rate}"
                 )
-            if validation[-1] > best + _MIN_GAIN:
-                best, best_step, self.best = validation[-1], len(losses), _snapshot(self.chain)
+            recent = sum(validation[-_SMOOTHED:]) / len(validation[-_SMOOTHED:])
+            if recent > best + _MIN_GAIN:
+                best, best_step, self.best = recent, len(losses), _snapshot(self.chain)
         self.chain.load_state_dict(self.best)
-        converged = len(losses) - best_step >= options.patience * options.check_every
-        return History(losses, validation, steps, best_step, converged)
+        self.step.restore()
+        return History(losses, validation, steps, best_step, len(losses) - best_step >= longest_wait)
+
+    def advance(self, number: int) -> Tensor:
+        """One step of everything; gives the loss."""
+        loss = self.follow(1.0 if self.whole else (1 + number) ** -0.5)
+        self.adam.step()
+        return loss
+
+    def follow(self, step_size: float) -> Tensor:
+        """Move q(u) and refresh the fill on the next rows; leaves the other parameters' gradients."""
+        rows = None
+        if not self.whole:
+            rows = torch.randperm(len(self.filled), device=self.filled.device)[: self.options.batch_size]
+        here = slice(None) if rows is None else rows
+        for parameter in self.chain.parameters():
+            parameter.grad = None
+        loss, redrawn = self.step(self.filled[here], self.observed[here], rows, step_size)
+        if self.options.refresh_fill:
+            self.filled[here] = redrawn
+        return loss
 
     def finish(self) -> None:
         """Let q(u) learn from the held-out cells too.
@@ -218,45 +296,17 @@ class _Run:
         fewest, most = _LAST_STEPS
         n_batches = math.ceil(len(self.filled) / self.options.batch_size)
         for k in range(min(max(n_batches, fewest), most)):
-            self.differentiate(self.minibatch())
-            natural_step(self.pairs, 1 / (k + 1))
-
-    def step(self, number: int) -> Tensor:
-        """One step; gives the loss."""
-        loss = self.differentiate(self.minibatch())
-        natural_step(self.pairs, 1.0 if self.whole else (1 + number) ** -0.5)
-        self.adam.step()
-        return loss
-
-    def minibatch(self) -> Tensor | None:
-        """Row numbers, or None for the whole table."""
-        if self.whole:
-            return None
-        return torch.randperm(len(self.filled), device=self.filled.device)[: self.options.batch_size]
-
-    def differentiate(self, rows: Tensor | None) -> Tensor:
-        """The negative bound on some rows and its gradients; their fill is refreshed on the way."""
-        here = slice(None) if rows is None else rows
-        for parameter in self.chain.parameters():
-            parameter.grad = None
-        with local_parameters(), _Redrawn() as redrawn:
-            loss = self.elbo.differentiable_loss(
-                self.chain.model, self.chain.guide, self.filled[here], self.observed[here], rows
-            )
-        loss.backward()
-        if self.options.refresh_fill and redrawn.filled is not None:
-            paths = redrawn.filled
-            self.filled[here] = paths if paths.dim() == 2 else paths[0]
-        return loss.detach()
+            self.follow(1 / (k + 1))
+        self.step.publish()
 
     def score(self, window: list[float]) -> float:
         """Mean log density of the held-out cells; without any, the bound per cell over the last steps."""
-        scored = self.cells.held_out[self.validation_rows]
-        if len(scored) == 0:
-            return -sum(window) / len(window) / max(int(self.observed.sum()), 1)
         here = self.validation_rows
+        if len(here) == 0:
+            return -sum(window) / len(window) / max(int(self.observed.sum()), 1)
+        cells = self.cells
         density = self.chain.log_density(
-            self.filled[here], self.observed[here], self.cells.values[here], scored
+            self.filled[here], self.observed[here], cells.values[here], cells.held_out[here]
         )
         return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
 

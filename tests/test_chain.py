@@ -14,8 +14,9 @@ from scipy.stats import multivariate_normal
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from pyro_mgp.chain import Chain
+from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import Link, linear_matern32, matern32
+from pyro_mgp.link import Link
 
 
 def make_chain(kernel=linear_matern32, n_rows=12, n_inducing=5, seed=0, **switches):

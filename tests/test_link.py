@@ -10,8 +10,9 @@ from pyro.contrib.gp.util import conditional
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
 
+from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import KERNELS, Link, factorise, linear_matern32, matern32, resolve_kernel
+from pyro_mgp.link import Link, factorise
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
 
@@ -135,20 +136,3 @@ def test_shapes_that_disagree_are_errors_that_print_them():
         Link(matern32(4), torch.zeros(5, 2).double(), 0, [1, 2], Gaussian(0.1))
     with pytest.raises(ValueError, match="column 1 cannot be an input of its own link"):
         Link(matern32(2), torch.zeros(5, 2).double(), 1, [1, 2], Gaussian(0.1))
-
-
-def test_kernels_are_found_by_name_or_taken_as_given():
-    assert resolve_kernel("matern32") is matern32
-    assert resolve_kernel(kernels.RBF) is kernels.RBF
-    with pytest.raises(ValueError, match=r"must be one of \['linear\+matern32', 'matern32'\].*'cubic'"):
-        resolve_kernel("cubic")
-
-
-@pytest.mark.parametrize("name", sorted(KERNELS))
-def test_named_kernels_are_covariance_functions_of_any_dimension(name):
-    X = torch.randn(20, 4).double()
-    with torch.no_grad(), local_parameters():
-        kernel = KERNELS[name](4).double()
-        K = kernel(X)
-        torch.testing.assert_close(K.diagonal(), kernel(X, diag=True), atol=1e-5, rtol=1e-5)
-        assert torch.linalg.eigvalsh(K).min() > -1e-9

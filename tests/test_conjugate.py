@@ -1,0 +1,102 @@
+"""The closed form, against the Pyro bound and the natural-gradient step that it stands for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pyro.infer import TraceMeanField_ELBO
+from test_chain import fixed, make_chain
+
+from pyro_mgp import conjugate
+from pyro_mgp.conjugate import ConjugateStep, Posterior
+from pyro_mgp.kernels import linear_matern32, matern32
+from pyro_mgp.natural_gradient import natural_step, variational_pairs
+
+ROWS = torch.tensor([1, 3, 5, 6, 11])
+
+
+def make(kernel=linear_matern32, **switches):
+    """A chain that trains in closed form, its table, and noise that both ways of walking will use."""
+    chain, table, observed = make_chain(kernel, backpropagate=False, **switches)
+    for link in chain.links:
+        link.jitter = 1e-6
+    return chain, table, observed, fixed(torch.randn(1, 12, 3).double())
+
+
+@pytest.fixture
+def silence_of(monkeypatch):
+    """Let the closed form draw with the given noise."""
+    return lambda noise: monkeypatch.setattr(conjugate, "fresh_noise", lambda _: noise)
+
+
+@pytest.mark.parametrize("kernel", [linear_matern32, matern32])
+@pytest.mark.parametrize("propagate", ["predictive", "latent"])
+@pytest.mark.parametrize("rows", [None, ROWS])
+def test_loss_draws_and_gradients_are_those_of_the_pyro_model(kernel, propagate, rows, silence_of):
+    chain, table, observed, noise = make(kernel, propagate=propagate)
+    silence_of(noise)
+    here = slice(None) if rows is None else rows
+    loss, redrawn = ConjugateStep(chain)(table[here], observed[here], rows, 0.0)
+    ours = {name: p.grad.clone() for name, p in chain.named_parameters() if p.grad is not None}
+
+    chain.zero_grad()
+    expected = TraceMeanField_ELBO().differentiable_loss(
+        chain.model, chain.guide, table[here], observed[here], rows, noise=noise
+    )
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+    for name, parameter in chain.named_parameters():
+        if "u_loc" not in name and "u_scale_tril" not in name:
+            torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-7, atol=1e-9)
+    with torch.no_grad():
+        walked, _ = chain.walk(chain.conditionals(), table[None, here], observed[here], noise)
+    torch.testing.assert_close(redrawn, walked[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "step_size"), [(None, 1.0), (ROWS, 0.3)])
+def test_q_moves_as_by_the_natural_gradient(rows, step_size, silence_of):
+    chain, table, observed, noise = make()
+    silence_of(noise)
+    here = slice(None) if rows is None else rows
+    step = ConjugateStep(chain)
+    step(table[here], observed[here], rows, step_size)
+
+    chain.zero_grad()
+    TraceMeanField_ELBO().differentiable_loss(
+        chain.model, chain.guide, table[here], observed[here], rows, noise=noise
+    ).backward()
+    natural_step(variational_pairs(chain), step_size)
+    with torch.no_grad():
+        expected = Posterior.of(chain)
+    torch.testing.assert_close(step.posterior.precision, expected.precision, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(step.posterior.shift, expected.shift, rtol=1e-6, atol=1e-6)
+
+
+def test_q_is_published_into_the_links_and_read_back():
+    chain, table, observed, _ = make()
+    step = ConjugateStep(chain)
+    step(table, observed, None, 1.0)
+    step.publish()
+    moved = step.posterior
+    step.restore()
+    torch.testing.assert_close(step.posterior.precision, moved.precision, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(step.posterior.shift, moved.shift, rtol=1e-9, atol=1e-9)
+
+
+def test_a_column_without_a_single_observed_cell_in_the_rows_goes_back_to_the_prior():
+    chain, table, observed, _ = make()
+    observed[:, 1] = False
+    step = ConjugateStep(chain)
+    loss, _ = step(table, observed, None, 1.0)
+    torch.testing.assert_close(step.posterior.precision[1], torch.eye(5).double())
+    assert loss.isfinite()
+
+
+def test_the_closed_form_is_refused_where_it_does_not_hold():
+    assert conjugate.applies_to(make()[0])
+    assert not conjugate.applies_to(make(n_paths=2)[0])
+    chain, *_ = make_chain(backpropagate=True)
+    assert not conjugate.applies_to(chain)
+    chain, *_ = make()
+    chain.links[1].jitter = 1e-10
+    assert not conjugate.applies_to(chain)
