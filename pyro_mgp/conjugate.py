@@ -14,6 +14,7 @@ The value is that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the K
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain, fresh_noise
+from pyro_mgp.kernels import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import factorise
 from pyro_mgp.local_parameters import local_parameters
@@ -112,13 +114,14 @@ class ConjugateStep:
             The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
         """
         with local_parameters():
-            inverse = self._inverse_factors()
-            statistics, redrawn = self._walk(inverse, filled, observed, rows)
+            kernels = stack_kernels([(link.kernel, link.Xu) for link in self.chain.links])
             noise = torch.stack([link.likelihood.noise for link in self.chain.links])
+            inverse = self._inverse_factors(kernels)
+            statistics, redrawn = self._walk(kernels, noise, inverse, filled, observed, rows)
+            whitened = _whitened(inverse, statistics)
             with torch.no_grad():
-                optimum = _optimum(inverse, statistics, noise)
-                self.posterior = self.posterior.towards(optimum, step_size)
-            loss = -_bound(inverse, statistics, noise, *self.posterior.moments())
+                self.posterior = self.posterior.towards(_optimum(whitened, noise), step_size)
+            loss = -_bound(whitened, noise, *self.posterior.moments())
             loss.backward()
         return loss.detach(), redrawn
 
@@ -135,37 +138,37 @@ class ConjugateStep:
         with torch.no_grad():
             self.posterior = Posterior.of(self.chain)
 
-    def _inverse_factors(self) -> Tensor:
+    def _inverse_factors(self, kernels: KernelStack) -> Tensor:
         """W = L⁻¹ of every link, `[L, M, M]`."""
-        factors = factorise(
-            torch.stack([link.kernel(link.Xu) for link in self.chain.links]),
-            max(link.jitter for link in self.chain.links),
-        )
+        factors = factorise(kernels.among(), max(link.jitter for link in self.chain.links))
         identity = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
         return torch.linalg.solve_triangular(factors, identity, upper=False)
 
     def _walk(
-        self, inverse: Tensor, filled: Tensor, observed: Tensor, rows: Tensor | None
+        self,
+        kernels: KernelStack,
+        noise: Tensor,
+        inverse: Tensor,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
     ) -> tuple[Statistics, Tensor]:
         """`Chain.walk`, collecting each link's statistics where its column is observed."""
-        chain = self.chain
-        filled, noise = filled.clone(), fresh_noise(filled[None])
+        filled, fresh = filled.clone(), fresh_noise(filled[None])
         weights, spread = self._drawing_weights(inverse)
+        added = noise.detach() if self.chain.propagate == "predictive" else torch.zeros_like(noise)
         parts = []
-        for i, link in enumerate(chain.links):
+        for i, link in enumerate(self.chain.links):
             inputs, seen = filled[:, link.inputs], observed[:, link.column]
             kept, holes = seen.nonzero()[:, 0], (~seen).nonzero()[:, 0]
             with torch.no_grad():
-                unknown = inputs[holes]
-                cross, variance = link.kernel(link.Xu, unknown), link.kernel(unknown, diag=True)
-                variance = (variance + (spread[i] @ cross).mul_(cross).sum(0)).clamp(min=0)
-                if chain.propagate == "predictive":
-                    variance = variance + link.likelihood.noise
-                filled[holes, link.column] = weights[i] @ cross + noise(i, holes)[0] * variance.sqrt()
-            known, y = inputs[kept], filled[kept, link.column]
-            cross, prior = link.kernel(link.Xu, known), link.kernel(known, diag=True)
+                cross, variance = kernels.cross(i, inputs[holes]), kernels.variance(i, inputs[holes])
+                variance = (variance + (spread[i] @ cross).mul_(cross).sum(0)).clamp(min=0) + added[i]
+                filled[holes, link.column] = weights[i] @ cross + fresh(i, holes)[0] * variance.sqrt()
+            y = filled[kept, link.column]
+            cross, prior = kernels.cross(i, inputs[kept]), kernels.variance(i, inputs[kept])
             parts.append((cross @ cross.T, cross @ y, y @ y, prior.sum(), y.new_tensor(len(y))))
-        factor = 1.0 if rows is None else chain.n_rows / len(rows)
+        factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
         return Statistics(*(factor * torch.stack(part) for part in zip(*parts, strict=True))), filled
 
     @torch.no_grad()
@@ -177,24 +180,29 @@ class ConjugateStep:
         return weights, inverse.mT @ (covariance - identity) @ inverse
 
 
-def _optimum(inverse: Tensor, statistics: Statistics, noise: Tensor) -> Posterior:
-    """The q(v) that maximises the bound at the current kernels and noises."""
+def _whitened(inverse: Tensor, statistics: Statistics) -> Statistics:
+    """The statistics with G = W H Wᵀ for H and W b for b."""
     gram = inverse @ statistics.gram @ inverse.mT
+    projection = (inverse @ statistics.projection[..., None])[..., 0]
+    return dataclasses.replace(statistics, gram=gram, projection=projection)
+
+
+def _optimum(statistics: Statistics, noise: Tensor) -> Posterior:
+    """The q(v) that maximises the bound of whitened statistics at the current kernels and noises."""
+    gram = statistics.gram
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     precision = identity + (gram + gram.mT) / (2 * noise[:, None, None])
-    return Posterior(precision, (inverse @ statistics.projection[..., None])[..., 0] / noise[:, None])
+    return Posterior(precision, statistics.projection / noise[:, None])
 
 
-def _bound(inverse: Tensor, statistics: Statistics, noise: Tensor, loc: Tensor, covariance: Tensor) -> Tensor:
-    """The evidence bound of the module's docstring, summed over links."""
-    gram = inverse @ statistics.gram @ inverse.mT
+def _bound(statistics: Statistics, noise: Tensor, loc: Tensor, covariance: Tensor) -> Tensor:
+    """The evidence bound of the module's docstring, of whitened statistics, summed over links."""
+    gram = statistics.gram
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    projected = (inverse @ statistics.projection[..., None])[..., 0]
     # rᵀ G r - tr G + tr(S G) = tr((r rᵀ + S - I) G)
     inner = loc[:, :, None] * loc[:, None, :] + covariance - identity
-    residual = (
-        statistics.square - 2 * (loc * projected).sum(-1) + (inner * gram).sum((-2, -1)) + statistics.trace
-    )
+    fitted = 2 * (loc * statistics.projection).sum(-1) - (inner * gram).sum((-2, -1))
+    residual = statistics.square - fitted + statistics.trace
     expected = -0.5 * (statistics.count * (2 * math.pi * noise).log() + residual / noise)
     divergence = 0.5 * (
         covariance.diagonal(dim1=-2, dim2=-1).sum(-1)

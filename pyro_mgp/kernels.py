@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyro.contrib.gp.kernels as kernels
@@ -55,6 +55,105 @@ def linear_matern32(input_dim: int) -> Kernel:
     """The default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 for what bends."""
     trend = kernels.Polynomial(input_dim, variance=torch.tensor(1.0 / input_dim), degree=1)
     return kernels.Sum(trend, matern32(input_dim))
+
+
+class KernelStack:
+    """The kernels of L links, read once and then evaluated many times.
+
+    Args:
+        links: Kernel and inducing inputs `[M, P]` of each link.
+    """
+
+    def __init__(self, links: Sequence[tuple[Kernel, Tensor]]) -> None:
+        self.links = links
+
+    def among(self) -> Tensor:
+        """K_ZZ of every link, `[L, M, M]`."""
+        return torch.stack([kernel(Xu) for kernel, Xu in self.links])
+
+    def cross(self, link: int, X: Tensor) -> Tensor:
+        """K_ZX of one link, `[M, n]`, at inputs `[n, P]`."""
+        kernel, Xu = self.links[link]
+        return kernel(Xu, X)
+
+    def variance(self, link: int, X: Tensor) -> Tensor:
+        """k(x, x) of one link at inputs `[n, P]`, `[n]`."""
+        return self.links[link][0](X, diag=True)
+
+
+class _LinearMatern32Stack(KernelStack):
+    """A stack of `linear_matern32` kernels over equally many inputs: parameters are read in one go each.
+
+    Reading a parameter through Pyro costs as much as the arithmetic on it.
+    """
+
+    def __init__(self, links: Sequence[tuple[Kernel, Tensor]]) -> None:
+        super().__init__(links)
+        trends, bends = [k.kern0 for k, _ in links], [k.kern1 for k, _ in links]
+        self.slope, self.bias = _positive(trends, "variance"), _positive(trends, "bias")
+        self.amplitude = _positive(bends, "variance")
+        self.scale = math.sqrt(3) / _positive(bends, "lengthscale")
+        self.Xu = torch.stack([Xu for _, Xu in links])
+        self.scaled = self.Xu * self.scale[:, None, :]
+        self.norms = self.scaled.square().sum(-1)
+
+    def among(self) -> Tensor:
+        """See `KernelStack`."""
+        products = self.scaled @ self.scaled.mT
+        squared = self.norms[:, :, None] + self.norms[:, None, :] - 2 * products
+        trend = self.slope[:, None, None] * (self.bias[:, None, None] + self.Xu @ self.Xu.mT)
+        return trend + self.amplitude[:, None, None] * _Matern32OfSquare.apply(squared)
+
+    def cross(self, link: int, X: Tensor) -> Tensor:
+        """See `KernelStack`."""
+        scaled = X * self.scale[link]
+        squared = torch.addmm(self.norms[link][:, None], self.scaled[link], scaled.T, alpha=-2)
+        bend = self.amplitude[link] * _Matern32OfSquare.apply(squared + scaled.square().sum(1))
+        slope = self.slope[link]
+        return torch.addmm(bend + slope * self.bias[link], slope * self.Xu[link], X.T)
+
+    def variance(self, link: int, X: Tensor) -> Tensor:
+        """See `KernelStack`."""
+        return self.amplitude[link] + self.slope[link] * (self.bias[link] + X.square().sum(1))
+
+
+def _positive(kernels: Sequence[Kernel], name: str) -> Tensor:
+    """A positive parameter of every kernel, stacked."""
+    return torch.stack([getattr(kernel, f"{name}_unconstrained") for kernel in kernels]).exp()
+
+
+# Any other set means that the user put priors or other constraints on some of them.
+_PARAMETERS = {
+    "kern0.variance_unconstrained",
+    "kern0.bias_unconstrained",
+    "kern1.variance_unconstrained",
+    "kern1.lengthscale_unconstrained",
+}
+
+
+def stack_kernels(links: Sequence[tuple[Kernel, Tensor]]) -> KernelStack:
+    """The fastest stack that fits kernels and their inducing inputs.
+
+    Args:
+        links: Kernel and inducing inputs `[M, P]` of each link; M is the same for all.
+    """
+    alike = len({(Xu.shape, type(k)) for k, Xu in links}) == 1
+    if alike and all(_is_linear_matern32(kernel) for kernel, _ in links):
+        return _LinearMatern32Stack(links)
+    return KernelStack(links)
+
+
+def _is_linear_matern32(kernel: Kernel) -> bool:
+    """Whether a kernel has the structure, all inputs and free parameters of `linear_matern32`."""
+    return (
+        type(kernel) is kernels.Sum
+        and type(kernel.kern0) is kernels.Polynomial
+        and type(kernel.kern1) is Matern32
+        and kernel.kern0.degree == 1
+        and all(part.active_dims == list(range(kernel.input_dim)) for part in (kernel.kern0, kernel.kern1))
+        and kernel.kern1.lengthscale_unconstrained.dim() == 1
+        and {name for name, _ in kernel.named_parameters()} == _PARAMETERS
+    )
 
 
 KERNELS: dict[str, KernelFactory] = {"linear+matern32": linear_matern32, "matern32": matern32}
