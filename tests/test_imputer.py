@@ -1,0 +1,1436 @@
+"""The front door as a user meets it: tables in, imputations out, and sentences that say what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyro
+import pyro.contrib.gp.kernels as kernels
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from pyro_mgp import Imputations, MGPImputer, _storage
+from pyro_mgp.imputer import FitWarning
+from pyro_mgp.table import TableWarning, missing
+
+NAN = np.nan
+
+
+def small(**changes: Any) -> MGPImputer:
+    """An imputer that is fitted in a tenth of a second."""
+    return MGPImputer(**{"max_steps": 5, "n_inducing": 10, "random_state": 0, **changes})
+
+
+def toy(n_rows: int = 40) -> pd.DataFrame:
+    """y follows x, z is complete; a third of y and a fifth of x are missing."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=n_rows)
+    frame = pd.DataFrame({"x": x, "y": 2 * x + 0.5 * rng.normal(size=n_rows), "z": rng.normal(size=n_rows)})
+    frame.loc[::3, "y"] = NAN
+    frame.loc[1::5, "x"] = NAN
+    return frame
+
+
+def mixed(n_rows: int = 30) -> pd.DataFrame:
+    """One column of each dtype, a hole in each that can have one; all but str are driven by one number."""
+    rng = np.random.default_rng(2)
+    t = np.linspace(-1, 1, n_rows) + 0.3 * rng.normal(size=n_rows)
+    word = pd.Series(np.where(t > 0.3, "high", np.where(t < -0.3, "low", "mid")), dtype=object)
+    sizes = pd.CategoricalDtype(["low", "mid", "high", "huge"], ordered=True)
+    frame = pd.DataFrame(
+        {
+            "float": t + 0.1 * rng.normal(size=n_rows),
+            "float32": (100 * t).astype(np.float32),
+            "Int64": pd.array(np.rint(10 * t).astype(int), dtype="Int64"),
+            "Int8": pd.array(np.rint(5 * t).astype(int), dtype="Int8"),
+            "boolean": pd.array(t > 0, dtype="boolean"),
+            "flag": pd.Series([bool(v > 0.2) for v in t], dtype=object),
+            "str": pd.Series(rng.choice(["low", "mid", "high"], size=n_rows), dtype="str"),
+            "string": word.astype("string"),
+            "text": word,
+            "size": word.astype(sizes),
+            "int": np.rint(7 * t).astype(np.int64),
+            "bool": t > 0.1,
+        }
+    )
+    for j, label in enumerate(frame.columns[:-2]):
+        frame.loc[j % 4 :: 6, label] = None
+    return frame
+
+
+def assert_completes(completed: pd.DataFrame, frame: pd.DataFrame) -> None:
+    """`completed` is `frame` with its holes filled and nothing else changed."""
+    assert completed.index.identical(frame.index)
+    assert completed.columns.identical(frame.columns)
+    assert not missing(completed).any()
+    for label in frame.columns:
+        before, after = frame[label], completed[label]
+        assert after.dtype == before.dtype
+        if isinstance(before.dtype, pd.CategoricalDtype):
+            assert after.cat.categories.tolist() == before.cat.categories.tolist()
+            assert after.cat.ordered == before.cat.ordered
+        seen = before.notna().to_numpy()
+        pd.testing.assert_series_equal(after[seen], before[seen], check_exact=True)
+        if isinstance(before.dtype, np.dtype) and before.dtype != object:
+            assert after[seen].to_numpy().tobytes() == before[seen].to_numpy().tobytes()
+
+
+def assert_close(left: Imputations, right: Imputations) -> None:
+    """The same draws up to the rounding of sums taken in another order."""
+    assert list(left.values) == list(right.values)
+    for label, draws in left.values.items():
+        if draws.dtype == np.float64:
+            np.testing.assert_allclose(draws, right.values[label], rtol=1e-8, atol=1e-8)
+        else:
+            np.testing.assert_array_equal(draws, right.values[label])
+
+
+def first(draws: Imputations, m: int) -> Imputations:
+    return Imputations(draws.frame, {label: values[:m] for label, values in draws.values.items()}, m)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> MGPImputer:
+    """Fitted to `toy()`; no test may change it."""
+    return small(max_steps=20).fit(toy())
+
+
+@pytest.fixture(scope="module")
+def fitted_mixed() -> MGPImputer:
+    """Fitted to `mixed()`; no test may change it."""
+    return small(n_sweeps=3).fit(mixed())
+
+
+@pytest.fixture(scope="module")
+def saved(fitted: MGPImputer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `fitted`; tests that spoil it take a copy."""
+    path = tmp_path_factory.mktemp("saved") / "imputer"
+    fitted.save(path)
+    return path
+
+
+# -------------------------------------------------------------------------------------------- the public face
+
+
+def test_completed_tables_are_the_table_with_its_holes_filled(fitted_mixed: MGPImputer) -> None:
+    frame = mixed()
+    draws = fitted_mixed.impute(m=3)
+    assert (len(draws), draws.m) == (3, 3)
+    for completed in [*draws, fitted_mixed.transform(frame)]:
+        assert_completes(completed, frame)
+        assert [type(cell) for cell in completed["flag"]] == [bool] * len(frame)
+        assert {type(cell) for cell in completed["text"]} == {str}
+
+
+INDEXES = {
+    "labels": pd.Index([f"r{i}" for i in range(8)], name="who"),
+    "levels": pd.MultiIndex.from_product([["u", "v"], [2, 1], ["b", "a"]], names=["site", "visit", None]),
+    "duplicates": pd.Index([5, 5, 5, 1, 1, 2, 5, 5]),
+    "equal": pd.MultiIndex.from_tuples([("u", 1)] * 8),
+    "dates": pd.date_range("2024-01-01", periods=8),
+}
+
+
+@pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
+def test_new_rows_keep_their_index(fitted_mixed: MGPImputer, index: pd.Index[Any]) -> None:
+    new = mixed().iloc[8:16].set_axis(index)
+    assert missing(new).any(axis=0).sum() == 10
+    assert_completes(fitted_mixed.transform(new), new)
+    draws = fitted_mixed.impute(new, m=2)
+    for completed in draws:
+        assert_completes(completed, new)
+    plain = fitted_mixed.impute(new.reset_index(drop=True), m=2)
+    for label, values in draws.values.items():  # no two rows are equal, so labels decide nothing
+        np.testing.assert_array_equal(values, plain.values[label])
+
+
+@pytest.mark.parametrize("index", [INDEXES["levels"], INDEXES["duplicates"]])
+def test_fit_takes_any_index(index: pd.Index[Any]) -> None:
+    frame = toy(8).set_axis(index)
+    for completed in small(n_inducing=None).fit(frame).impute(m=2):
+        assert_completes(completed, frame)
+
+
+def test_draws_differ_between_imputations(fitted_mixed: MGPImputer) -> None:
+    draws = fitted_mixed.impute(m=20)
+    assert list(draws.values) == mixed().columns[:-2].tolist()
+    different = {
+        label: [len(set(cell)) for cell in draws.T.tolist()] for label, draws in draws.values.items()
+    }
+    assert set(different["float"] + different["float32"]) == {20}
+    assert min(max(different[label]) for label in ("Int64", "Int8")) > 2
+    assert max(max(different[label]) for label in ("boolean", "flag")) == 2
+    assert min(different["str"]) > 1  # nothing explains it
+
+
+def test_own_rows_need_no_table(fitted: MGPImputer) -> None:
+    frame = toy()
+    assert fitted.impute(m=2) == fitted.impute(frame, m=2)
+    ours = small().fit(frame)
+    before = ours.impute(m=2)
+    frame.loc[:, "y"] = 0.0
+    pd.testing.assert_frame_equal(before.frame, toy())
+    assert ours.impute(m=2) == before  # what happens to the user's table later does not matter
+
+
+def test_neither_the_table_nor_the_target_is_changed() -> None:
+    frame, y = mixed(), pd.Series(np.arange(30.0), name="t")
+    y[3] = NAN
+    imputer = small().fit(frame, y)
+    imputer.impute(frame, m=2)
+    imputer.transform(frame)
+    imputer.predict(frame)
+    pd.testing.assert_frame_equal(frame, mixed(), check_exact=True)
+    assert y.isna().tolist() == [i == 3 for i in range(30)]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_an_array_gives_an_array(fitted: MGPImputer, dtype: type) -> None:
+    array = toy().to_numpy(dtype)
+    imputer = small(max_steps=20).fit(array)
+    completed = imputer.transform(array)
+    assert isinstance(completed, np.ndarray)
+    assert (completed.dtype, completed.shape) == (dtype, array.shape)
+    seen = ~np.isnan(array)
+    assert completed[seen].tobytes() == array[seen].tobytes()
+    assert np.isfinite(completed).all()
+    # A cell that narrower floats round otherwise can give its row other noise: the answer is near, not equal.
+    tolerance = 1e-8 if dtype is np.float64 else 0.3
+    np.testing.assert_allclose(completed, fitted.transform(toy()), rtol=0, atol=tolerance)
+    draws = imputer.impute(array[:5], m=2)
+    assert [table.columns.tolist() for table in draws] == [["x0", "x1", "x2"]] * 2
+
+
+def test_an_object_array_and_a_list_of_rows_are_tables_too() -> None:
+    rows = [[0.5 * i, "b" if i % 2 else "a", None if i == 3 else i * i] for i in range(10)]
+    rows[4][1] = None
+    imputer = small(n_inducing=None).fit(np.array(rows, dtype=object))
+    completed = imputer.transform(rows)
+    assert isinstance(completed, np.ndarray)
+    assert completed[4, 1] in ("a", "b")
+    assert isinstance(completed[3, 2], int | float)
+    assert completed[5].tolist() == rows[5]
+
+
+def test_transform_is_the_posterior_mean(fitted: MGPImputer) -> None:
+    frame = toy()
+    point, draws = fitted.transform(frame), fitted.impute(m=800)
+    for label, values in draws.values.items():
+        filled = point[label][frame[label].isna()].to_numpy()
+        # 20 functions are averaged: the error is below sd / sqrt(20) = .22 sd where all doubt is in them.
+        error = (filled - values.mean(0)) / values.std(0)
+        assert np.sqrt(np.mean(error**2)) < 0.2
+        assert np.abs(error).max() < 0.5
+        assert filled.std() > 3 * (filled - values.mean(0)).std()  # so a constant would not pass
+
+
+def test_transform_takes_the_mode_of_labels_and_booleans(fitted_mixed: MGPImputer) -> None:
+    frame = mixed()
+    point = fitted_mixed.transform(frame)
+    cells = fitted_mixed.impute(m=200).cells()
+    clear = cells[cells["column"].isin(["boolean", "flag", "str", "string", "text", "size"])]
+    clear = clear[clear["mode_share"] > 0.7]
+    assert clear["column"].nunique() >= 4
+    assert all(
+        point.loc[row, column] == mode for row, column, mode in clear[["row", "column", "mode"]].values
+    )
+
+
+def test_cells_summarise_the_draws(fitted: MGPImputer) -> None:
+    frame = toy()
+    draws = fitted.impute(m=7)
+    cells = draws.cells()
+    holes = [(row, label) for label in ("x", "y") for row in frame.index[frame[label].isna()]]
+    assert list(zip(cells["row"], cells["column"], strict=True)) == holes
+    drawn = np.array([[table.loc[row, label] for table in draws] for row, label in holes])
+    np.testing.assert_allclose(cells["mean"], drawn.mean(1))
+    np.testing.assert_allclose(cells["sd"], drawn.std(1, ddof=1))
+    np.testing.assert_allclose(cells["q50"], np.median(drawn, axis=1))
+
+
+def test_a_column_entirely_missing_in_new_rows_is_filled(fitted_mixed: MGPImputer) -> None:
+    new = mixed().iloc[8:12].assign(size=NAN, boolean=None, float=NAN)
+    completed = fitted_mixed.transform(new)
+    assert not missing(completed).any()
+    assert completed["size"].isin(["low", "mid", "high"]).all()
+    assert completed["boolean"].isin([True, False]).all()
+    assert completed["float"].nunique() == 4
+
+
+@pytest.mark.parametrize("training", [{}, {"natural_gradient": False, "n_paths": 2}], ids=["natural", "Adam"])
+@pytest.mark.parametrize(
+    "names",
+    [[7, "a.b c", 3], ["", "7", "µ/g"], ["x", "u_x", "z"], ["rows", "paths", "z"], ["filled", "links", "z"]],
+    ids=str,
+)
+def test_columns_may_have_any_names(names: list[Any], training: dict[str, Any]) -> None:
+    frame = toy().set_axis(names, axis=1)
+    imputer = small(**training).fit(frame)
+    assert imputer.order_ == [str(name) for name in names[:2]]
+    plain = small(**training).fit(toy()).impute(m=2)
+    for completed, expected in zip(imputer.impute(m=2), plain, strict=True):
+        assert_completes(completed, frame)
+        np.testing.assert_allclose(completed.to_numpy(), expected.to_numpy())
+
+
+def test_nothing_works_before_fit() -> None:
+    for use in (
+        lambda i: i.transform(toy()),
+        lambda i: i.impute(),
+        lambda i: i.impute(toy()),
+        lambda i: i.predict(toy()),
+        lambda i: i.save("never"),
+    ):
+        with pytest.raises(NotFittedError, match="not fitted yet"):
+            use(MGPImputer())
+    assert not Path("never").exists()
+
+
+def test_nothing_is_printed_off_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    small(progress=True).fit(toy()).impute(m=2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_device_may_be_named(device: torch.device, tmp_path: Path) -> None:
+    imputer = small(device=str(device)).fit(mixed())
+    assert {p.device.type for p in imputer.chain_.parameters()} == {device.type}
+    imputer.save(tmp_path / "imputer")
+    loaded = MGPImputer.load(tmp_path / "imputer", device="cpu")
+    assert {p.device.type for p in loaded.chain_.parameters()} == {"cpu"}
+    there, here = imputer.impute(mixed(), m=2), loaded.impute(mixed(), m=2)
+    np.testing.assert_allclose(there.values["float"], here.values["float"], atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ determinism
+
+
+def test_same_seed_same_draws(fitted: MGPImputer) -> None:
+    again = small(max_steps=20).fit(toy())
+    assert again.impute(m=3) == fitted.impute(m=3)
+    pd.testing.assert_frame_equal(again.transform(toy()), fitted.transform(toy()), check_exact=True)
+    other = small(max_steps=20, random_state=1).fit(toy()).impute(m=3)
+    assert (other.values["y"] != fitted.impute(m=3).values["y"]).all()
+
+
+def test_asking_twice_gives_the_same(fitted: MGPImputer) -> None:
+    assert fitted.impute(m=3) == fitted.impute(m=3)
+
+
+@pytest.mark.parametrize("which", ["fitted", "fitted_mixed"])
+def test_five_imputations_are_the_first_five_of_twenty(which: str, request: pytest.FixtureRequest) -> None:
+    imputer: MGPImputer = request.getfixturevalue(which)
+    assert_close(imputer.impute(m=5), first(imputer.impute(m=20), 5))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+@pytest.mark.parametrize("which", ["fitted", "fitted_mixed"])
+def test_draws_do_not_depend_on_the_batch_size(
+    which: str, batch_size: int, request: pytest.FixtureRequest
+) -> None:
+    imputer: MGPImputer = request.getfixturevalue(which)
+    assert_close(imputer.impute(m=2, batch_size=batch_size), imputer.impute(m=2))
+
+
+def test_draws_do_not_depend_on_the_batch_size_when_cells_are_drawn_alone() -> None:
+    imputer = small(joint_draws=False).fit(toy())
+    assert_close(imputer.impute(m=4, batch_size=3), imputer.impute(m=4))
+
+
+def test_draws_of_a_row_do_not_depend_on_its_company(fitted: MGPImputer) -> None:
+    frame = toy()
+    together = fitted.impute(m=4)
+    alone = [fitted.impute(frame.loc[[row]], m=4) for row in frame.index]
+    for label in ("x", "y"):
+        parts = [draws.values[label] for draws in alone if label in draws.values]
+        np.testing.assert_allclose(np.hstack(parts), together.values[label], rtol=1e-8, atol=1e-8)
+
+
+def test_two_imputations_of_equal_rows_differ(fitted: MGPImputer) -> None:
+    twins = pd.DataFrame({"x": [0.5] * 3, "y": [NAN] * 3, "z": [0.1] * 3})
+    values = fitted.impute(twins, m=1).values["y"]
+    assert len(np.unique(values)) == 3
+
+
+def test_a_seed_at_impute_gives_other_draws(fitted: MGPImputer) -> None:
+    own, other = fitted.impute(m=2), fitted.impute(m=2, random_state=9)
+    assert (own.values["y"] != other.values["y"]).all()
+    assert fitted.impute(m=2, random_state=9) == other
+    assert fitted.impute(m=2, random_state=np.int64(fitted.seed_)) == own
+    a, b = (fitted.impute(m=2, random_state=np.random.default_rng(4)) for _ in range(2))
+    assert a == b
+
+
+def test_random_state_takes_every_kind_of_seed() -> None:
+    def draws(random_state: Any) -> Imputations:
+        return small(random_state=random_state).fit(toy()).impute(m=2)
+
+    assert draws(3) == draws(np.int64(3))
+    assert draws(np.random.RandomState(3)) == draws(np.random.RandomState(3))
+    assert draws(np.random.default_rng(3)) == draws(np.random.default_rng(3))
+    generator = np.random.default_rng(3)
+    assert draws(generator) != draws(generator)  # the user's generator moves on
+    free = small(random_state=None).fit(toy())
+    assert free.impute(m=2) == free.impute(m=2)
+    assert free.seed_ != small(random_state=None).fit(toy()).seed_
+    with pytest.raises(ValueError, match="random_state must be at least 0, got -1"):
+        draws(-1)
+    with pytest.raises(TypeError, match=r"random_state must be an integer, got 1\.5"):
+        draws(1.5)
+
+
+@pytest.mark.parametrize("seed", [2**31, 2**63 - 1, 2**70])
+def test_a_large_seed_works_or_is_refused_by_name(seed: int) -> None:
+    try:
+        assert small(random_state=seed).fit(toy()).impute(m=1).m == 1
+    except ValueError as error:
+        assert "random_state" in str(error)
+
+
+def test_nothing_global_is_touched() -> None:
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002 (the legacy generator is the global state that is meant)
+    torch.manual_seed(5)
+    pyro.param("theirs", torch.tensor(1.0))
+
+    def state() -> tuple[Any, ...]:
+        return (
+            random.getstate(),
+            [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],  # noqa: NPY002
+            torch.get_rng_state().tolist(),
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            torch.distributions.Distribution._validate_args,
+            {name: value.item() for name, value in pyro.get_param_store().items()},
+            pyro.settings.get(),
+        )
+
+    before = state()
+    for imputer in (
+        small(),
+        MGPImputer.paper(max_steps=2, n_inducing=5, n_paths=2),
+        small(random_state=None),
+    ):
+        imputer.fit(toy(), np.arange(40.0)).impute(m=2)
+        imputer.transform(toy())
+        imputer.predict(toy())
+    assert state() == before
+    pyro.clear_param_store()
+
+
+def test_results_do_not_depend_on_what_is_global(fitted: MGPImputer) -> None:
+    torch.manual_seed(99)
+    np.random.seed(99)  # noqa: NPY002
+    assert small(max_steps=20).fit(toy()).impute(m=2) == fitted.impute(m=2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = small(max_steps=20).fit(toy())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_allclose(
+        wide.impute(m=2).values["y"], fitted.impute(m=2).values["y"], rtol=0, atol=1e-3
+    )
+
+
+ALONE = """
+import sys, numpy as np, pandas as pd
+from pyro_mgp import MGPImputer
+draws = MGPImputer(max_steps=5, n_inducing=10, random_state=0).fit(pd.read_pickle(sys.argv[1])).impute(m=2)
+np.save(sys.argv[2], draws.values["y"])
+"""
+
+
+def test_an_imputer_fitted_after_another_is_as_if_fitted_alone(tmp_path: Path) -> None:
+    other = toy().assign(y=lambda f: -5 * f["x"] + f["z"] ** 2).where(toy().notna())
+    one = small().fit(toy()).impute(m=2)
+    two = small().fit(other).impute(m=2)
+    assert small().fit(toy()).impute(m=2) == one
+    other.to_pickle(tmp_path / "other.pkl")
+    paths = {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    command = [sys.executable, "-c", ALONE, str(tmp_path / "other.pkl"), str(tmp_path / "y.npy")]
+    subprocess.run(command, check=True, env=os.environ | paths)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), two.values["y"], rtol=1e-8, atol=1e-8)
+
+
+# -------------------------------------------------------------------------------------------- property tests
+
+# Every example of FEW fits twice. The tables are small as they come: shrinking them would take minutes.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+FEW = settings(deadline=None, max_examples=8, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
+MORE = settings(FEW, max_examples=15)
+
+
+@st.composite
+def numeric_tables(draw: st.DrawFn) -> pd.DataFrame:
+    """Three columns of small numbers, the first complete; holes anywhere else but in two rows that vary."""
+    n_rows = draw(st.integers(3, 10))
+    cell = st.integers(-300, 300).map(lambda i: i / 100)
+    cells = np.array(draw(st.lists(st.tuples(cell, cell, cell), min_size=n_rows, max_size=n_rows)))
+    holes = np.array(draw(st.lists(st.tuples(*[st.booleans()] * 2), min_size=n_rows, max_size=n_rows)))
+    cells[0], cells[1], holes[:2] = 0.0, [1.0, 3.0, -2.0], False
+    cells[:, 1:][holes] = NAN
+    return pd.DataFrame(cells, columns=["a", "b", "c"], index=[f"r{i}" for i in range(n_rows)])
+
+
+@st.composite
+def mixed_rows(draw: st.DrawFn) -> pd.DataFrame:
+    """New rows for `fitted_mixed`: any cells that its columns can hold, holes anywhere."""
+    n_rows = draw(st.integers(1, 6))
+    template = mixed()
+
+    def column(label: str) -> pd.Series[Any]:
+        if label in ("float", "float32"):
+            cell: st.SearchStrategy[Any] = st.floats(-1e6, 1e6, width=32)
+        elif label in ("Int64", "Int8", "int"):
+            cell = st.integers(-128, 127)
+        elif label in ("boolean", "flag", "bool"):
+            cell = st.booleans()
+        else:
+            cell = st.sampled_from(["low", "mid", "high"])
+        if label not in ("int", "bool"):  # these dtypes have no way to say missing
+            cell = st.none() | cell
+        cells = draw(st.lists(cell, min_size=n_rows, max_size=n_rows))
+        return pd.Series(cells, dtype=template[label].dtype)
+
+    index = draw(st.lists(st.integers(0, 2), min_size=n_rows, max_size=n_rows))
+    return pd.DataFrame({label: column(label) for label in template.columns}).set_axis(index)
+
+
+@FEW
+@given(frame=numeric_tables())
+def test_observed_cells_never_change(frame: pd.DataFrame) -> None:
+    frame["flag"] = pd.array([None if v < 0 else v > 1 for v in frame["a"]], dtype="boolean")
+    frame["word"] = pd.Categorical(["u", "v", *["w"] * (len(frame) - 2)])
+    frame.iloc[:2, frame.columns.get_loc("flag")] = [True, False]
+    imputer = small(n_inducing=None, max_steps=2).fit(frame)
+    draws = imputer.impute(m=2)
+    for completed in [*draws, imputer.transform(frame)]:
+        assert_completes(completed, frame)
+        assert np.isfinite(completed[["a", "b", "c"]]).all(axis=None)
+
+
+@MORE
+@given(new=mixed_rows())
+def test_any_new_rows_are_completed(fitted_mixed: MGPImputer, new: pd.DataFrame) -> None:
+    draws = fitted_mixed.impute(new, m=2)
+    for completed in [*draws, fitted_mixed.transform(new)]:
+        assert_completes(completed, new)
+        assert np.isfinite(completed[["float", "float32"]]).all(axis=None)
+        for label in ("str", "string", "text", "size"):
+            assert completed[label].isin(["low", "mid", "high"]).all()
+
+
+@FEW
+@given(frame=numeric_tables(), data=st.data())
+def test_permuted_rows_permute_the_answer(frame: pd.DataFrame, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(frame))))
+    turned = frame.iloc[order]
+    one, two = (small(n_inducing=5 if len(frame) > 5 else None).fit(table) for table in (frame, turned))
+    for ours, theirs in zip(one.impute(m=2), two.impute(m=2), strict=True):
+        pd.testing.assert_frame_equal(ours.iloc[order], theirs, rtol=1e-6, atol=1e-8)
+    pd.testing.assert_frame_equal(
+        one.transform(frame).iloc[order], two.transform(turned), rtol=1e-6, atol=1e-8
+    )
+
+
+@FEW
+@given(new=numeric_tables(), data=st.data())
+def test_permuted_new_rows_permute_the_answer(
+    fitted: MGPImputer, new: pd.DataFrame, data: st.DataObject
+) -> None:
+    new = new[["b", "c", "a"]].set_axis(["x", "y", "z"], axis=1)
+    order = data.draw(st.permutations(range(len(new))))
+    for ours, theirs in zip(fitted.impute(new, m=2), fitted.impute(new.iloc[order], m=2), strict=True):
+        pd.testing.assert_frame_equal(ours.iloc[order], theirs, rtol=1e-8, atol=1e-8)
+
+
+@FEW
+@given(frame=numeric_tables(), label=st.sampled_from(["a", "b", "c"]))
+def test_a_columns_units_scale_its_answer(frame: pd.DataFrame, label: str) -> None:
+    order = [column for column in ("c", "b") if frame[column].isna().any()]
+    scaled = frame.assign(**{label: 1000 * frame[label] + 5})
+    one, two = (small(n_inducing=None, order=order).fit(table) for table in (frame, scaled))
+    pairs = [*zip(one.impute(m=2), two.impute(m=2), strict=True)]
+    for ours, theirs in [*pairs, (one.transform(frame), two.transform(scaled))]:
+        expected = ours.assign(**{label: 1000 * ours[label] + 5})
+        pd.testing.assert_frame_equal(expected, theirs, rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- bad input at fit
+
+BAD_TABLES: dict[str, tuple[Callable[[pd.DataFrame], object], type[Exception], str]] = {
+    "entirely missing": (lambda f: f.assign(y=NAN), ValueError, "Column 'y' is entirely missing.*Drop it"),
+    "constant": (
+        lambda f: f.assign(y=f["y"] * 0 + 3),
+        ValueError,
+        r"Column 'y' is constant: .* got only 3\.0.*Drop it",
+    ),
+    "one category": (
+        lambda f: f.assign(w=["same"] * 39 + [None]),
+        ValueError,
+        "Column 'w' is constant: .* got only 'same'",
+    ),
+    "infinite": (
+        lambda f: f.set_axis(list("abcdefghij" * 4)).assign(z=[1.0] * 3 + [np.inf] + [2.0] * 36),
+        ValueError,
+        r"Column 'z': row 'd' \(position 3\) holds inf; expected finite numbers",
+    ),
+    "1e300": (
+        lambda f: f.assign(z=[0.0] * 39 + [-1e300]),
+        ValueError,
+        r"Column 'z': row 39 \(position 39\) holds -1e\+300; .* at most 1e\+100",
+    ),
+    "duplicate names": (
+        lambda f: f.set_axis(["x", "y", "y"], axis=1),
+        ValueError,
+        r"Column names must be unique, got \['y'\]",
+    ),
+    "no rows": (lambda f: f.iloc[:0], ValueError, "at least two rows, got no rows"),
+    "one row": (lambda f: f.iloc[[2]], ValueError, "at least two rows, got one row"),
+    "no columns": (lambda f: f[[]], ValueError, "at least two columns, got no columns"),
+    "one column": (lambda f: f[["y"]], ValueError, "at least two columns, got only one column, 'y'"),
+    "mixed types": (
+        lambda f: f.assign(w=[1, "b"] * 20),
+        TypeError,
+        r"Column 'w' mixes types.*row 1 \(position 1\) holds 'b'",
+    ),
+    "dates": (
+        lambda f: f.assign(w=pd.date_range("2024-01-01", periods=40)),
+        TypeError,
+        "Column 'w': expected numbers, booleans, text or pandas categories, got dtype datetime64",
+    ),
+    "not a table": (lambda f: f["y"], TypeError, "Expected a table: .*got Series"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "error", "sentence"), BAD_TABLES.values(), ids=BAD_TABLES)
+def test_fit_refuses_a_table_it_cannot_use(
+    spoil: Callable[[pd.DataFrame], object], error: type[Exception], sentence: str
+) -> None:
+    imputer = small()
+    with pytest.raises(error, match=sentence):
+        imputer.fit(spoil(toy()))
+    with pytest.raises(NotFittedError):
+        imputer.transform(toy())
+
+
+def test_a_row_entirely_missing_is_imputed_from_the_marginal() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=100)
+    frame = pd.DataFrame({"x": 10 + 2 * x, "y": -x + 0.5 * rng.normal(size=100)}).set_axis(range(100, 200))
+    frame.loc[103] = NAN
+    with pytest.warns(TableWarning, match=r"1 row is entirely missing: row 103 \(position 3\)") as said:
+        imputer = small(max_steps=20).fit(frame)
+    assert len(said) == 1
+    with pytest.warns(TableWarning, match="1 row is entirely missing") as said:
+        draws = imputer.impute(m=300)
+    assert len(said) == 1
+    assert_completes(draws[0], frame)
+    row = np.column_stack([draws.values["x"], draws.values["y"]])
+    off = np.abs(row.mean(0) - frame.mean()) / frame.std()
+    spread = row.std(0) / frame.std()
+    assert (off < 0.5).all()
+    assert ((spread > 0.6) & (spread < 1.5)).all()
+    assert np.corrcoef(row.T)[0, 1] < -0.6  # jointly, not column by column
+    with pytest.warns(TableWarning):
+        assert_completes(imputer.transform(frame), frame)
+
+
+@pytest.mark.parametrize("columns", ["incomplete", "all"])
+def test_a_table_without_holes_comes_back_unchanged(columns: Any, tmp_path: Path) -> None:
+    full = mixed().dropna()
+    assert len(full) >= 4
+    imputer = small(columns=columns, n_inducing=3).fit(full)
+    draws = imputer.impute(m=3)
+    assert (draws.m, len(draws.cells())) == (3, 0)
+    imputer.save(tmp_path / "imputer")
+    loaded = MGPImputer.load(tmp_path / "imputer")
+    tables = [*draws, imputer.transform(full), loaded.transform(full), *loaded.impute(full, m=1)]
+    for completed in tables:
+        pd.testing.assert_frame_equal(completed, full, check_exact=True)
+        assert_completes(completed, full)
+
+
+def test_more_inducing_inputs_than_rows_are_reduced_and_said_once() -> None:
+    with pytest.warns(
+        FitWarning, match="n_inducing=41 is more than the 40 rows of the table; using 40"
+    ) as said:
+        imputer = small(n_inducing=41).fit(toy())
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    assert [link.n_inducing for link in imputer.chain_.links] == [40, 40]
+    assert [link.n_inducing for link in small(n_inducing=None).fit(toy()).chain_.links] == [40, 40]
+    assert [link.n_inducing for link in small(n_inducing=40).fit(toy()).chain_.links] == [40, 40]
+
+
+BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *[
+        ({name: 0}, ValueError, f"{name} must be at least 1, got 0")
+        for name in ("n_sweeps", "n_paths", "max_steps", "batch_size", "patience", "n_inducing")
+    ],
+    ({"max_steps": 2.5}, TypeError, r"max_steps must be an integer, got 2\.5"),
+    ({"n_inducing": "many"}, TypeError, "n_inducing must be an integer, got 'many'"),
+    (
+        {"propagate": "mean"},
+        ValueError,
+        r"propagate must be one of \['predictive', 'latent'\], got 'mean'",
+    ),
+    ({"initial_fill": "zero"}, ValueError, r"initial_fill must be one of \[.*'linear'.*\], got 'zero'"),
+    ({"columns": ["x"]}, ValueError, r"columns must be one of \['incomplete', 'all'\], got \['x'\]"),
+    ({"learning_rate": 0.0}, ValueError, r"learning_rate must be positive, got 0\.0"),
+    ({"learning_rate": NAN}, ValueError, "learning_rate must be positive, got nan"),
+    (
+        {"validation_fraction": -0.1},
+        ValueError,
+        r"validation_fraction must lie between 0 and 0\.5, got -0\.1",
+    ),
+    ({"validation_fraction": 0.6}, ValueError, r"validation_fraction must lie between 0 and 0\.5, got 0\.6"),
+    ({"backpropagate": True}, ValueError, "natural_gradient=True needs backpropagate=False"),
+    ({"kernel": "rbf"}, ValueError, r"kernel must be one of \['linear\+matern32', 'matern32'\].*got 'rbf'"),
+    ({"order": ["y"]}, ValueError, r"order must name each column with a link once: expected \['x', 'y'\]"),
+    ({"order": ["x", "y", "y"]}, ValueError, r"order must name .* got \['x', 'y', 'y'\]"),
+    ({"order": ["x", "y", "z"]}, ValueError, r"order must name .* got \['x', 'y', 'z'\]"),
+    ({"device": "abacus"}, ValueError, "device"),
+]
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "sentence"), BAD_SETTINGS, ids=[str(s).strip("{}") for s, _, _ in BAD_SETTINGS]
+)
+def test_fit_refuses_a_setting_out_of_range(
+    setting: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        small(**setting).fit(toy())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without an accelerator")
+def test_a_device_that_is_not_there_is_a_value_error(saved: Path) -> None:
+    with pytest.raises(ValueError, match="cuda"):
+        small(device="cuda").fit(toy())
+    with pytest.raises(ValueError, match="cuda"):
+        MGPImputer.load(saved, device="cuda")
+
+
+def test_a_learning_rate_that_diverges_says_so() -> None:
+    with pytest.raises((ValueError, FloatingPointError), match="learning rate"):
+        small(learning_rate=1e8, max_steps=50).fit(toy())
+
+
+def test_a_column_with_two_observed_cells_survives_the_validation() -> None:
+    rng = np.random.default_rng(0)
+    array = rng.normal(size=(400, 4))
+    array[:, 1] += array[:, 0]
+    array[rng.random(array.shape) < 0.3] = NAN
+    array[:, 0] = rng.normal(size=400)
+    array[2:, 3] = NAN
+    array[:2, 3] = [1.0, 2.0]
+    for seed in range(8):  # a quarter of the seeds would hold both cells out
+        imputer = small(max_steps=1, n_sweeps=1, n_inducing=5, random_state=seed, validation_fraction=0.5)
+        assert np.isfinite(imputer.fit(array).transform(array)).all()
+
+
+# --------------------------------------------------------------------------------- bad input to a fitted one
+
+BAD_ROWS: dict[str, tuple[Callable[[pd.DataFrame], object], type[Exception], str]] = {
+    "missing": (
+        lambda f: f.drop(columns="float"),
+        ValueError,
+        r"columns differ from those at fit: missing \['float'\]",
+    ),
+    "extra": (lambda f: f.assign(w=1.0), ValueError, r"unexpected \['w'\]"),
+    "renamed": (
+        lambda f: f.rename(columns={"float": "Float"}),
+        ValueError,
+        r"missing \['float'\] and unexpected \['Float'\]",
+    ),
+    "reordered": (lambda f: f[f.columns[::-1]], ValueError, "another order than at fit.*Reorder them"),
+    "text for numbers": (
+        lambda f: f.assign(float="1.5"),
+        TypeError,
+        r"Column 'float': expected continuous cells \(dtype float64 at fit\), got categorical",
+    ),
+    "numbers for booleans": (
+        lambda f: f.assign(boolean=1),
+        TypeError,
+        "Column 'boolean': expected boolean cells .*got integer cells",
+    ),
+    "numbers for text": (
+        lambda f: f.assign(str=1.0),
+        TypeError,
+        "Column 'str': expected categorical cells .*got continuous cells",
+    ),
+    "unseen category": (
+        lambda f: f.set_axis([f"r{i}" for i in range(len(f))]).assign(string=["mid"] * 7 + ["tiny"]),
+        ValueError,
+        r"Column 'string': row 'r7' \(position 7\) holds the category 'tiny', unseen at fit",
+    ),
+    "category of the dtype, but unseen": (
+        lambda f: f.assign(size=pd.Categorical(["huge"] * 8, dtype=f["size"].dtype)),
+        ValueError,
+        "Column 'size': row .* holds the category 'huge', unseen at fit",
+    ),
+    "infinite": (
+        lambda f: f.assign(float=-np.inf),
+        ValueError,
+        r"Column 'float': row 8 \(position 0\) holds -inf",
+    ),
+    "1e300": (lambda f: f.assign(float=1e300), ValueError, r"Column 'float': row .* holds 1e\+300"),
+    "duplicate names": (
+        lambda f: f.rename(columns={"float": "str"}),
+        ValueError,
+        r"Column names must be unique, got \['str'\]",
+    ),
+    "no rows": (lambda f: f.iloc[:0], ValueError, "at least one row, got no rows"),
+    "an array": (lambda f: f.to_numpy(), ValueError, "columns differ from those at fit"),
+}
+
+
+@pytest.mark.parametrize("use", [MGPImputer.transform, MGPImputer.impute], ids=["transform", "impute"])
+@pytest.mark.parametrize(("spoil", "error", "sentence"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_new_rows_must_fit_the_fitted_table(
+    fitted_mixed: MGPImputer,
+    use: Callable[[MGPImputer, object], object],
+    spoil: Callable[[pd.DataFrame], object],
+    error: type[Exception],
+    sentence: str,
+) -> None:
+    with pytest.raises(error, match=sentence):
+        use(fitted_mixed, spoil(mixed().iloc[8:16]))
+
+
+def test_an_array_with_other_columns_is_refused() -> None:
+    imputer = small().fit(toy().to_numpy())
+    with pytest.raises(ValueError, match=r"missing \['x2'\]"):
+        imputer.transform(toy().to_numpy()[:, :2])
+
+
+def test_floats_stand_in_for_integers_and_stay_floats(fitted_mixed: MGPImputer) -> None:
+    new = mixed().iloc[:6].astype({"Int64": "float64"})
+    assert new["Int64"].isna().any()
+    completed = fitted_mixed.transform(new)
+    assert_completes(completed, new)
+    assert (completed["Int64"] % 1 == 0).all()
+
+
+@pytest.mark.parametrize("m", [0, -3])
+def test_there_is_at_least_one_imputation(fitted: MGPImputer, m: int) -> None:
+    with pytest.raises(ValueError, match=f"m, the number of imputations, must be at least 1, got {m}"):
+        fitted.impute(m=m)
+
+
+def test_m_and_batch_size_are_integers(fitted: MGPImputer) -> None:
+    with pytest.raises(TypeError, match=r"m, the number of imputations, must be an integer, got 2\.0"):
+        fitted.impute(m=2.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        fitted.impute(m=1, batch_size=0)
+    assert fitted.impute(m=np.int64(2)).m == 2  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------- a target
+
+
+def regression(n_rows: int, seed: int) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    """y = 100 + 30 a - 20 b + noise of sd 5; a is missing in every sixth row, b in every seventh other."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(n_rows, 2)), columns=["a", "b"])
+    y = 100 + 30 * frame["a"] - 20 * frame["b"] + 5 * rng.normal(size=n_rows)
+    frame.loc[::6, "a"] = NAN
+    frame.loc[frame["a"].notna() & (frame.index % 7 == 3), "b"] = NAN
+    return frame, y.rename("yield")
+
+
+@pytest.fixture(scope="module")
+def regressor() -> MGPImputer:
+    """Fitted to 100 rows of `regression`, target and all; no test may change it."""
+    return small(max_steps=20, n_inducing=30).fit(*regression(100, 0))
+
+
+def test_predictions_are_near_and_intervals_cover(regressor: MGPImputer) -> None:
+    frame, y = regression(300, 1)
+    frame.index, y.index = [f"r{i}" for i in range(300)], [f"r{i}" for i in range(300)]
+    answer = regressor.predict(frame)
+    assert answer.columns.tolist() == ["mean", "sd", "lower", "upper"]
+    assert answer.index.identical(frame.index)
+    complete = frame.notna().all(axis=1)
+    error = answer["mean"] - y
+    assert np.sqrt((error**2).mean()) < 0.5 * y.std()
+    assert np.sqrt((error[complete] ** 2).mean()) < 0.35 * y.std()
+    for rows in (complete, ~complete):
+        inside = y[rows].between(answer["lower"][rows], answer["upper"][rows]).mean()
+        assert 0.85 <= inside <= 1.0
+    assert (answer["lower"] < answer["mean"]).all()
+    assert (answer["mean"] < answer["upper"]).all()
+    assert answer["sd"][~complete].mean() > 1.2 * answer["sd"][complete].mean()  # holes cost certainty
+
+
+def test_predictions_are_sharp_where_the_columns_were_complete() -> None:
+    frame, y = regression(100, 0)
+    complete = frame.notna().all(axis=1)
+    imputer = small(max_steps=200, n_inducing=30).fit(frame[complete], y[complete])
+    new, truth = regression(300, 1)
+    new, truth = new.dropna(), truth[new.notna().all(axis=1)]
+    answer = imputer.predict(new)
+    assert np.sqrt(((answer["mean"] - truth) ** 2).mean()) < 1.3 * 5  # 5 is the noise
+    assert answer["sd"].between(4, 8).mean() > 0.95
+    assert truth.between(answer["lower"], answer["upper"]).mean() > 0.85
+
+
+def test_the_interval_has_the_level_asked_for(regressor: MGPImputer) -> None:
+    frame, _ = regression(20, 2)
+    wide, narrow = regressor.predict(frame), regressor.predict(frame, level=0.5)
+    complete = frame.notna().all(axis=1)
+    ratio = (narrow["upper"] - narrow["lower"]) / (wide["upper"] - wide["lower"])
+    np.testing.assert_allclose(ratio[complete], 0.6745 / 1.96, atol=0.03)
+    pd.testing.assert_frame_equal(wide[["mean", "sd"]], narrow[["mean", "sd"]])
+    for level in (0, 1, 1.5):
+        with pytest.raises(ValueError, match=f"level must lie between 0 and 1, got {level}"):
+            regressor.predict(frame, level=level)
+
+
+def test_predict_refuses_other_columns(regressor: MGPImputer) -> None:
+    with pytest.raises(ValueError, match=r"missing \['b'\]"):
+        regressor.predict(pd.DataFrame({"a": [1.0]}))
+
+
+def test_the_targets_units_scale_the_prediction(regressor: MGPImputer) -> None:
+    frame, y = regression(100, 0)
+    scaled = small(max_steps=20, n_inducing=30).fit(frame, 1000 * y + 5).predict(frame.head())
+    expected = regressor.predict(frame.head()) * 1000
+    expected[["mean", "lower", "upper"]] += 5
+    pd.testing.assert_frame_equal(scaled, expected, rtol=1e-6)
+
+
+def test_a_target_may_be_incomplete() -> None:
+    frame, y = regression(100, 0)
+    holed = y.mask(np.arange(100) % 4 == 0)
+    imputer = small(max_steps=20, n_inducing=30).fit(frame, holed)
+    unseen = holed.isna() & frame.notna().all(axis=1)
+    error = imputer.predict(frame)["mean"][unseen] - y[unseen]
+    assert np.sqrt((error**2).mean()) < 0.35 * y.std()
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        [*range(39), None],
+        np.arange(40.0),
+        np.arange(40, dtype=np.int8),
+        pd.Series([*range(39), None], dtype="Int64", name="x"),  # the name of a column, too
+        pd.Series(range(40), index=range(100, 140), name=3),
+    ],
+    ids=["list", "array", "int8", "Int64", "other index"],
+)
+def test_a_target_may_come_in_many_forms(y: Any) -> None:
+    answer = small().fit(toy(), y).predict(toy())
+    assert answer.shape == (40, 4)
+    assert np.isfinite(answer).all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "sentence"),
+    [
+        (["a", "b"] * 20, TypeError, "y must be numeric, got categorical values"),
+        ([True, False] * 20, TypeError, "y must be numeric, got boolean values"),
+        (pd.Series(["a", "b"] * 20, dtype="category"), TypeError, "y must be numeric, got categorical"),
+        (np.arange(39.0), ValueError, "one value per row of X: expected 40, got 39"),
+        (np.full(40, NAN), ValueError, "Column 'target' is entirely missing"),
+        (np.ones(40), ValueError, "Column 'target' is constant"),
+        (np.r_[np.arange(39.0), np.inf], ValueError, r"Column 'target': row 39 \(position 39\) holds inf"),
+    ],
+)
+def test_fit_refuses_a_target_it_cannot_use(y: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        small().fit(toy(), y)
+
+
+def test_predict_needs_a_target(fitted: MGPImputer) -> None:
+    with pytest.raises(ValueError, match=r"predict needs a target: call fit\(X, y\) first"):
+        fitted.predict(toy())
+    imputer = small().fit(toy(), np.arange(40.0)).fit(toy())  # the second fit forgets the target
+    with pytest.raises(ValueError, match="predict needs a target"):
+        imputer.predict(toy())
+
+
+def test_the_target_is_the_last_link_and_no_column_of_the_imputations() -> None:
+    one = small().fit(toy(), np.arange(40.0))
+    two = small().fit(toy(), -5 * toy()["z"] ** 2)
+    assert one.order_ == ["x", "y", "target"]
+    assert two.order_ == ["x", "y", "target z"]  # a column has its name already
+    assert list(two.impute(m=1).values) == ["x", "y"]
+
+
+def test_the_target_informs_the_imputations_of_the_fitted_rows() -> None:
+    """x is y but for a little noise: y shows where a hole of x lies, unless x may not see it."""
+    generator = np.random.default_rng(5)
+    x = generator.normal(size=150)
+    frame = pd.DataFrame(
+        {"x": np.where(generator.random(150) < 0.3, np.nan, x), "z": generator.normal(size=150)}
+    )
+    y, holes = x + 0.1 * generator.normal(size=150), frame["x"].isna()
+    errors = {}
+    for seen in (True, False):
+        imputer = MGPImputer(target_is_input=seen, max_steps=20, random_state=0, n_inducing=30).fit(frame, y)
+        errors[seen] = np.abs(imputer.impute(m=5).values["x"] - x[holes]).mean()
+        # Other rows come without a target: x is as unknown as it was.
+        assert np.abs(imputer.impute(frame, m=5).values["x"] - x[holes]).mean() > 0.5
+    assert errors[True] < 0.3
+    assert errors[False] > 0.5
+
+
+# ----------------------------------------------------------------------------------------------------- saving
+
+
+def rbf(input_dim: int) -> kernels.Kernel:
+    """A kernel of the user's own."""
+    return kernels.RBF(input_dim, lengthscale=torch.full((input_dim,), 2.0))
+
+
+SAVED: dict[str, Callable[[], tuple[MGPImputer, pd.DataFrame]]] = {
+    "numbers": lambda: (small().fit(toy()), toy()),
+    "every dtype": lambda: (small().fit(mixed()), mixed()),
+    "target": lambda: (small().fit(toy(), np.arange(40.0)), toy()),
+    "paper": lambda: (MGPImputer.paper(max_steps=2, n_inducing=5, n_paths=2).fit(toy()), toy()),
+    "all columns": lambda: (small(columns="all").fit(toy()), toy()),
+    "order": lambda: (small(order=("y", "x")).fit(toy()), toy()),
+    "no seed": lambda: (small(random_state=None).fit(toy()), toy()),
+    "generator": lambda: (small(random_state=np.random.default_rng(0)).fit(toy()), toy()),
+    "integer labels": lambda: (
+        small(order=[2, 1]).fit(toy().set_axis([1, 2, 3], axis=1)),
+        toy().set_axis([1, 2, 3], axis=1),
+    ),
+    "numpy settings": lambda: (
+        small(max_steps=np.int64(3), learning_rate=np.float32(0.1), joint_draws=np.bool_(True)).fit(toy()),
+        toy(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_a_loaded_imputer_is_the_saved_one(case: str, tmp_path: Path) -> None:
+    imputer, frame = SAVED[case]()
+    imputer.save(tmp_path / "deep" / "imputer")
+    assert sorted(os.listdir(tmp_path / "deep")) == ["imputer"]
+    assert sorted(os.listdir(tmp_path / "deep" / "imputer")) == ["arrays.safetensors", "header.json"]
+    loaded = MGPImputer.load(tmp_path / "deep" / "imputer")
+    new = frame.iloc[3:17]
+    assert loaded.impute(new, m=3) == imputer.impute(new, m=3)
+    pd.testing.assert_frame_equal(loaded.transform(new), imputer.transform(new), check_exact=True)
+    if case == "target":
+        pd.testing.assert_frame_equal(loaded.predict(new), imputer.predict(new), check_exact=True)
+    assert loaded.history_ == imputer.history_
+    assert len(loaded.history_.loss) > 0
+    assert (loaded.seed_, loaded.order_, loaded.codec_) == (imputer.seed_, imputer.order_, imputer.codec_)
+    assert loaded.get_feature_names_out().tolist() == imputer.get_feature_names_out().tolist()
+    apart = {"device", "random_state", "order"}
+    ours, theirs = imputer.get_params(), loaded.get_params()
+    assert {k: v for k, v in ours.items() if k not in apart} == {
+        k: v for k, v in theirs.items() if k not in apart
+    }
+    assert not loaded.chain_.training
+    loaded.save(tmp_path / "again")
+    assert MGPImputer.load(tmp_path / "again").impute(new, m=2) == imputer.impute(new, m=2)
+
+
+def test_a_loaded_imputer_fits_again(saved: Path, fitted: MGPImputer) -> None:
+    assert MGPImputer.load(saved).fit(toy()).impute(m=2) == fitted.impute(m=2)
+
+
+def test_a_loaded_imputer_does_not_hold_the_table(saved: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"does not hold the table it was fitted to: call impute\(X, m=\.\.\.\)"
+    ):
+        MGPImputer.load(saved).impute(m=2)
+
+
+def test_the_header_is_json_that_a_person_can_read(saved: Path, fitted: MGPImputer) -> None:
+    header = json.loads((saved / "header.json").read_text("utf-8"))
+    assert header["format"] == "pyro_mgp.MGPImputer"
+    assert header["history"]["loss"] == fitted.history_.loss
+    assert header["settings"]["n_inducing"] == 10
+
+
+def test_an_existing_folder_is_kept_unless_it_may_be_replaced(
+    saved: Path, fitted_mixed: MGPImputer, tmp_path: Path
+) -> None:
+    ours = tmp_path / "ours"
+    shutil.copytree(saved, ours)
+    with pytest.raises(ValueError, match="exists already: choose another path, or pass overwrite=True"):
+        fitted_mixed.save(ours)
+    assert MGPImputer.load(ours).get_feature_names_out().tolist() == ["x", "y", "z"]
+    fitted_mixed.save(ours, overwrite=True)
+    assert MGPImputer.load(ours).impute(mixed(), m=1) == fitted_mixed.impute(m=1)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="was not written by pyro_mgp, so it is not overwritten"):
+        fitted_mixed.save(theirs, overwrite=True)
+    assert (theirs / "thesis.tex").read_text() == "years of work"
+    assert sorted(os.listdir(tmp_path)) == ["ours", "theirs"]
+
+
+def test_a_path_below_a_file_is_refused(fitted: MGPImputer, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises((ValueError, OSError), match=r"notes\.txt"):
+        fitted.save(tmp_path / "notes.txt" / "imputer")
+    with pytest.raises(ValueError, match="exists already"):
+        fitted.save(tmp_path / "notes.txt")
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_failed_save_leaves_nothing(
+    saved: Path,
+    fitted: MGPImputer,
+    fitted_mixed: MGPImputer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    overwrite: bool,
+) -> None:
+    def disk_full(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    target = tmp_path / "imputer"
+    if overwrite:
+        shutil.copytree(saved, target)
+    with monkeypatch.context() as patched:
+        patched.setattr(_storage, "write_arrays", disk_full)
+        with pytest.raises(OSError, match="no space left"):
+            fitted_mixed.save(target, overwrite=overwrite)
+    assert os.listdir(tmp_path) == (["imputer"] if overwrite else [])
+    if overwrite:
+        assert MGPImputer.load(target).impute(toy(), m=1) == fitted.impute(m=1)
+
+
+def edit_header(folder: Path, **changes: object) -> None:
+    header = json.loads((folder / "header.json").read_text("utf-8"))
+    (folder / "header.json").write_text(json.dumps(header | changes), "utf-8")
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def drop_array(folder: Path) -> None:
+    arrays = load_file(folder / "arrays.safetensors")
+    del arrays["chain.links.0.u_loc_unconstrained"]
+    save_file(arrays, folder / "arrays.safetensors")
+
+
+BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "arrays cut short": (
+        lambda f: cut(f / "arrays.safetensors"),
+        "arrays.safetensors' is damaged or cut short",
+    ),
+    "arrays gone": (lambda f: (f / "arrays.safetensors").unlink(), "arrays.safetensors' is missing"),
+    "arrays empty": (lambda f: (f / "arrays.safetensors").write_bytes(b""), "damaged or cut short"),
+    "one array gone": (drop_array, "cannot be restored"),
+    "header cut short": (lambda f: cut(f / "header.json"), "header.json' is damaged or cut short"),
+    "header gone": (lambda f: (f / "header.json").unlink(), "was not written by MGPImputer.save"),
+    "header of a list": (lambda f: (f / "header.json").write_text("[]"), "expected 'pyro_mgp.MGPImputer'"),
+    "another version": (
+        lambda f: edit_header(f, format_version=99, package_version="9.9"),
+        r"has format version 99, this program reads version 1: load it with pyro_mgp 9\.9",
+    ),
+    "another class": (
+        lambda f: edit_header(f, format="pyro_mgp.Imputations"),
+        r"holds 'pyro_mgp\.Imputations', expected 'pyro_mgp\.MGPImputer'",
+    ),
+    "codec gone": (lambda f: edit_header(f, codec=None), "cannot be restored"),
+    "settings unknown": (lambda f: edit_header(f, settings={"depth": 3, "kernel": "matern32"}), "restored"),
+    "not a folder": (lambda f: (shutil.rmtree(f), f.write_text("hello")), "there is no folder"),
+    "nothing": (shutil.rmtree, "there is no folder .* expected one written by MGPImputer.save"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "sentence"), BAD_FOLDERS.values(), ids=BAD_FOLDERS)
+def test_load_refuses_a_folder_it_cannot_use(
+    saved: Path, tmp_path: Path, spoil: Callable[[Path], object], sentence: str
+) -> None:
+    folder = tmp_path / "imputer"
+    shutil.copytree(saved, folder)
+    spoil(folder)
+    with pytest.raises(ValueError, match=sentence):
+        MGPImputer.load(folder)
+
+
+def test_load_refuses_saved_imputations(fitted: MGPImputer, tmp_path: Path) -> None:
+    fitted.impute(m=2).save(tmp_path / "draws")
+    with pytest.raises(ValueError, match=r"holds 'pyro_mgp\.Imputations', expected 'pyro_mgp\.MGPImputer'"):
+        MGPImputer.load(tmp_path / "draws")
+
+
+def test_a_kernel_of_ones_own_is_asked_for_at_load(tmp_path: Path) -> None:
+    imputer = small(kernel=rbf).fit(toy())
+    imputer.save(tmp_path / "imputer")
+    with pytest.raises(
+        ValueError, match=r"fitted with a kernel of your own, pass it: load\(path, kernel=\.\.\.\)"
+    ):
+        MGPImputer.load(tmp_path / "imputer")
+    with pytest.raises(ValueError, match="cannot be restored"):
+        MGPImputer.load(tmp_path / "imputer", kernel=lambda d: kernels.Polynomial(d, degree=1))
+    loaded = MGPImputer.load(tmp_path / "imputer", kernel=rbf)
+    assert loaded.kernel is rbf
+    assert loaded.impute(toy(), m=2) == imputer.impute(m=2)
+
+
+# --------------------------------------------------------------------------------------------------- settings
+
+
+def test_the_papers_corner() -> None:
+    imputer = MGPImputer.paper(max_steps=3, n_inducing=10, n_paths=4, random_state=0)
+    assert (imputer.batch_size, imputer.learning_rate, imputer.propagate) == (100, 0.01, "latent")
+    draws = imputer.fit(toy(120)).impute(m=2)
+    assert len(imputer.history_.loss) == 3
+    for completed in draws:
+        assert_completes(completed, toy(120))
+        assert np.isfinite(completed).all(axis=None)
+    chain = imputer.chain_
+    assert (chain.n_paths, chain.n_sweeps, chain.propagate, chain.backpropagate) == (4, 1, "latent", True)
+    assert all(isinstance(link.kernel, kernels.Matern32) for link in chain.links)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"kernel": "matern32"},
+        {"kernel": lambda d: kernels.RBF(d)},
+        {"kernel": rbf},
+        {"n_inducing": 5},
+        {"initial_fill": "mean"},
+        {"initial_fill": "median"},
+        {"n_sweeps": 1},
+        {"refresh_fill": False},
+        {"propagate": "latent"},
+        {"joint_draws": False},
+        {"natural_gradient": False},
+        {"natural_gradient": False, "backpropagate": True},
+        {"train_inducing": True},
+        {"n_paths": 3},
+        {"columns": "all"},
+        {"order": ["y", "x"]},
+        {"learning_rate": 0.01},
+        {"batch_size": 10},
+        {"max_steps": 2},
+    ],
+    ids=lambda setting: ", ".join(setting),
+)
+def test_every_switch_runs_and_matters(setting: dict[str, Any]) -> None:
+    usual, draws = small().fit(toy()).impute(m=2), small(**setting).fit(toy()).impute(m=2)
+    for completed in draws:
+        assert_completes(completed, toy())
+        assert np.isfinite(completed).all(axis=None)
+    assert not np.allclose(draws.values["y"], usual.values["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("fill", ["mean", "median"])
+def test_without_a_link_the_hole_holds_the_starting_fill(fill: Any) -> None:
+    frame = toy().assign(z=lambda f: np.exp(f["z"]))
+    imputer = small(initial_fill=fill).fit(frame)
+    new = frame.head(4).assign(z=NAN)
+    with pytest.warns(FitWarning, match=r"columns \['z'\] had no missing cells when.*columns='all'") as said:
+        completed = imputer.transform(new)
+    assert len(said) == 1
+    np.testing.assert_allclose(completed["z"], frame["z"].agg(fill), rtol=1e-12)
+    assert frame["z"].mean() > 1.2 * frame["z"].median()
+
+
+def test_columns_complete_at_fit_may_have_holes_later() -> None:
+    frame = mixed()[["float", "int", "str"]].dropna().iloc[:20]
+    frame.iloc[0, 0] = NAN
+    new = frame.iloc[5:10].astype({"int": "Int64"})
+    new.iloc[[1, 3], 1] = pd.NA
+    new.iloc[2, 2] = None
+    imputer = small().fit(frame)
+    with pytest.warns(FitWarning, match=r"columns \['int', 'str'\] had no missing cells") as said:
+        draws = imputer.impute(new, m=4)
+    assert said[0].filename == __file__
+    for completed in draws:
+        assert_completes(completed, new)
+    every = small(columns="all").fit(frame)  # and no warning, which would be an error
+    assert set(every.order_) == {"float", "int", "str=high", "str=low", "str=mid"}
+    for completed in every.impute(new, m=2):
+        assert_completes(completed, new)
+
+
+def test_the_order_is_ascending_in_the_columns_own_units_or_the_users() -> None:
+    frame = toy().assign(x=lambda f: 100 * f["x"])
+    assert small().fit(toy()).order_ == ["x", "y"]
+    assert small().fit(frame).order_ == ["y", "x"]
+    assert small(order=["x", "y"]).fit(frame).order_ == ["x", "y"]
+    every = small(columns="all").fit(frame).order_
+    assert every == frame.std().sort_values().index.tolist()
+
+
+def test_sweeps_and_the_refreshed_fill_do_not_matter_without_holes() -> None:
+    full = toy().interpolate().bfill()
+    new = toy().head()
+    one, two = (
+        small(columns="all", initial_fill="mean", refresh_fill=r).fit(full).impute(new, m=2)
+        for r in (True, False)
+    )
+    assert one == two
+
+
+def test_inducing_inputs_stay_unless_they_are_trained() -> None:
+    def inputs(**changes: Any) -> torch.Tensor:
+        return small(**changes).fit(toy()).chain_.links[0].Xu.detach()
+
+    assert torch.equal(inputs(max_steps=1), inputs())
+    assert not torch.allclose(inputs(train_inducing=True), inputs())
+    assert inputs().requires_grad is False
+
+
+def test_adam_moves_the_posterior_by_its_step_and_natural_gradients_at_once() -> None:
+    def largest(natural: bool) -> float:
+        chain = small(max_steps=1, natural_gradient=natural).fit(toy()).chain_
+        return max(float(link.u_loc.detach().abs().max()) for link in chain.links)
+
+    assert largest(False) == pytest.approx(0.1, rel=1e-3)
+    assert largest(True) > 0.3
+
+
+def test_joint_draws_share_their_function_and_single_ones_do_not() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=80)
+    frame = pd.DataFrame({"x": x, "y": x + rng.normal(size=80)})
+    frame.loc[12:, "y"] = NAN  # twelve points leave much doubt about the function
+    joint, single = (small(joint_draws=j).fit(frame).impute(m=300).values["y"] for j in (True, False))
+    assert joint.mean(1).std() > 1.5 * single.mean(1).std()
+    assert joint.std(0).mean() == pytest.approx(single.std(0).mean(), rel=0.15)
+
+
+@pytest.mark.parametrize("propagate", ["predictive", "latent"])
+def test_draws_hold_the_noise_whatever_later_links_see(propagate: Any) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=100), "y": rng.normal(size=100)})
+    frame.loc[::4, "y"] = NAN  # nothing explains y: a draw must be as wide as the column
+    values = small(propagate=propagate, max_steps=20).fit(frame).impute(m=100).values["y"]
+    assert values.std(0).mean() > 0.7 * frame["y"].std()
+
+
+def test_training_is_recorded_and_learns() -> None:
+    history = small(max_steps=25).fit(toy(100)).history_
+    assert len(history.loss) == 25
+    assert history.steps == [10, 20, 25]
+    assert len(history.validation) == 3
+    assert history.loss[-1] < history.loss[0]
+    assert 0 < history.best_step <= 25
+    assert history.seconds > 0
+    assert not history.converged
+
+
+def test_training_stops_when_held_out_cells_stop_improving() -> None:
+    frame = toy(900)
+    imputer = small(n_inducing=5, max_steps=200, patience=1).fit(frame)
+    assert imputer.history_.converged
+    assert len(imputer.history_.loss) < 200
+    # Standard normal cells have a log density of -1.42: those of y are known better than that.
+    assert max(imputer.history_.validation) > -1.42
+    other = small(n_inducing=5, max_steps=10, validation_fraction=0.0).fit(frame)
+    assert other.history_.validation != imputer.history_.validation[:1]
+
+
+def test_scikit_learn_manners() -> None:
+    imputer = small(kernel=rbf)
+    assert clone(imputer).get_params() == imputer.get_params()
+    assert imputer.set_params(n_sweeps=3).n_sweeps == 3
+    with pytest.raises(ValueError, match="Invalid parameter 'depth'"):
+        imputer.set_params(depth=3)
+    assert repr(MGPImputer(n_inducing=7, random_state=0)) == "MGPImputer(n_inducing=7, random_state=0)"
+    assert set(MGPImputer.paper().get_params()) == set(MGPImputer().get_params())
+    with pytest.raises(NotFittedError):
+        imputer.get_feature_names_out()
+    fitted = imputer.fit(toy())
+    assert fitted is imputer
+    assert fitted.n_features_in_ == 3
+    assert fitted.feature_names_in_.tolist() == ["x", "y", "z"]
+    assert fitted.get_feature_names_out().tolist() == ["x", "y", "z"]
+    assert not hasattr(clone(fitted), "chain_")
+    pd.testing.assert_frame_equal(clone(fitted).fit_transform(toy()), fitted.transform(toy()))
+    arrays = small().fit(toy().to_numpy())
+    assert not hasattr(arrays, "feature_names_in_")
+    assert arrays.get_feature_names_out().tolist() == ["x0", "x1", "x2"]
+
+
+def test_fit_changes_no_parameter() -> None:
+    imputer = small(random_state=None, order=["y", "x"])
+    before = imputer.get_params()
+    imputer.fit(toy())
+    assert imputer.get_params() == before
+
+
+def test_a_second_fit_forgets_the_first() -> None:
+    imputer = small().fit(mixed(), np.arange(30.0)).fit(toy())
+    assert imputer.impute(m=2) == small().fit(toy()).impute(m=2)
+    imputer.fit(toy().to_numpy())
+    assert imputer.get_feature_names_out().tolist() == ["x0", "x1", "x2"]
+
+
+def test_set_output_gives_a_frame_for_an_array() -> None:
+    array = toy().to_numpy()
+    completed = small().set_output(transform="pandas").fit(array).transform(array)
+    assert isinstance(completed, pd.DataFrame)
+    assert completed.columns.tolist() == ["x0", "x1", "x2"]
+
+
+# ------------------------------------------------------------------------------------------------- statistics
+
+
+def test_imputations_are_as_uncertain_as_the_truth() -> None:
+    rng = np.random.default_rng(7)
+    n_rows, noise = 250, 0.6
+    x = rng.normal(3.0, 1.0, size=n_rows)
+    truth = 2 * x + noise * rng.normal(size=n_rows)
+    holes = rng.random(n_rows) < 0.4
+    frame = pd.DataFrame({"x": x, "y": np.where(holes, NAN, truth)})
+    imputer = small(max_steps=30, n_inducing=20).fit(frame)
+    draws = imputer.impute(m=50)
+    values = draws.values["y"]
+    error = values.mean(0) - truth[holes]
+    assert np.sqrt(np.mean(error**2)) < 1.2 * noise
+    assert np.sqrt(np.mean((frame["y"].mean() - truth[holes]) ** 2)) > 2.5 * noise
+    assert abs(error.mean()) < 4 * noise / np.sqrt(holes.sum())
+    spread = values.std(0, ddof=1)
+    assert noise / 1.5 < spread.mean() < noise * 1.5
+    low, high = np.quantile(values, [0.05, 0.95], axis=0)
+    assert 0.8 < np.mean((low < truth[holes]) & (truth[holes] < high)) < 0.97
+    expected = np.corrcoef(x, truth)[0, 1]
+    completed = [np.corrcoef(table["x"], table["y"])[0, 1] for table in draws]
+    assert np.mean(completed) == pytest.approx(expected, abs=0.02)
+    slopes = [np.polyfit(table["x"], table["y"], 1)[0] for table in draws]
+    assert np.mean(slopes) == pytest.approx(2.0, abs=0.15)
+    point = np.asarray(imputer.transform(frame)["y"])[holes]
+    assert np.sqrt(np.mean((point - truth[holes]) ** 2)) < 1.2 * noise
+
+
+def test_imputed_labels_follow_their_shares() -> None:
+    rng = np.random.default_rng(0)
+    words = pd.Series(rng.choice(["a", "b", "c"], p=[0.6, 0.3, 0.1], size=300), dtype="category")
+    frame = pd.DataFrame({"x": rng.normal(size=300), "word": words})
+    frame.loc[::3, "word"] = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = small(max_steps=20).fit(frame).impute(m=20).values["word"]
+    shares = pd.Series(drawn.ravel()).value_counts(normalize=True)
+    assert shares.index.tolist() == ["a", "b", "c"]  # most frequent first
+    assert shares["a"] < 0.85
