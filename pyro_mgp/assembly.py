@@ -34,8 +34,14 @@ class Wiring:
     inputs: tuple[int, ...]
 
 
-def wire(codec: TableCodec, incomplete: NDArray[np.bool_], order: Sequence[Label] | None) -> list[Wiring]:
-    """The links of a table, in the order of the chain.
+def wire(
+    codec: TableCodec,
+    incomplete: NDArray[np.bool_],
+    order: Sequence[Label] | None,
+    target: ColumnCodec | None = None,
+    target_is_input: bool = True,
+) -> list[Wiring]:
+    """The links of a table, in the order of the chain, a target last.
 
     A link sees all columns but those of its own variable: the other indicators of a category are missing
     whenever it is, and would otherwise explain it away.
@@ -44,6 +50,8 @@ def wire(codec: TableCodec, incomplete: NDArray[np.bool_], order: Sequence[Label
         codec: The table's codec.
         incomplete: Bool `[D]`, the encoded columns that get a link.
         order: Labels of the linked columns, or None for ascending standard deviation before scaling.
+        target: Codec of a target, which is column D.
+        target_is_input: Whether the other links see the target.
 
     Raises:
         ValueError: If `order` does not name each column with a link exactly once.
@@ -54,10 +62,17 @@ def wire(codec: TableCodec, incomplete: NDArray[np.bool_], order: Sequence[Label
         linked = linked[np.argsort(codec.raw_scale[linked], kind="stable")]
     else:
         linked = np.concatenate([np.arange(0), *_ordered(codec, linked, order)])
-    return [
-        Wiring(codec.names[d], d, tuple(np.flatnonzero(groups != groups[d]).tolist()))
+    extra = (codec.n_encoded,) if target is not None and target_is_input else ()
+    wirings = [
+        Wiring(codec.names[d], d, (*np.flatnonzero(groups != groups[d]).tolist(), *extra))
         for d in linked.tolist()
     ]
+    if target is None:
+        return wirings
+    name = str(target.name)
+    while name in codec.names:
+        name = f"target {name}"
+    return [*wirings, Wiring(name, codec.n_encoded, tuple(range(codec.n_encoded)))]
 
 
 def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]) -> list[NDArray[np.intp]]:
@@ -69,19 +84,10 @@ def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]
     return [np.arange(codec.n_encoded)[codec.slices[label]] for label in order]
 
 
-def target_wiring(codec: TableCodec, target: ColumnCodec) -> Wiring:
-    """The last link, of a target in column D: it sees every column, and no other link sees it."""
-    name = str(target.name) if str(target.name) not in codec.names else f"target {target.name}"
-    return Wiring(name, codec.n_encoded, tuple(range(codec.n_encoded)))
-
-
 def starting_noise(covariance: Tensor, wirings: Sequence[Wiring]) -> list[float]:
     """Noise variance at which each link starts, from the joint Gaussian `[D, D]` of the starting fill."""
     noise = []
     for wiring in wirings:
-        if wiring.column >= len(covariance):  # a target, which the fill does not know
-            noise.append(_NOISE_SHARE)
-            continue
         inputs = list(wiring.inputs)
         cross = covariance[inputs, wiring.column]
         explained = cross @ torch.linalg.solve(covariance[inputs][:, inputs], cross)

@@ -41,7 +41,7 @@ class Chain(LocalModule):
 
     Args:
         links: The links, in the order they are walked.
-        names: One name per link; the sites are `name` and `"u_" + name`.
+        names: One name per link; its sites are `"x_" + name` (observed cells) and `"u_" + name`.
         n_rows: Rows N of the training table, for the factor N/B of a minibatch.
         n_paths: Monte Carlo paths S per row in training.
         n_sweeps: Walks before a draw counts, in evaluation mode.
@@ -122,7 +122,7 @@ class Chain(LocalModule):
             for name, link, moments in zip(self.names, self.links, visited, strict=True):
                 mean, variance = _one_path(moments.mean), _one_path(moments.variance)
                 site = link.likelihood(mean, variance).mask(observed[:, link.column])
-                pyro.sample(name, site, obs=filled[:, link.column].expand_as(mean))
+                pyro.sample(f"x_{name}", site, obs=filled[:, link.column].expand_as(mean))
             return pyro.deterministic("filled", _one_path(end), event_dim=1)
 
     @local_method

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,7 +59,7 @@ class JointGaussian:
         if fill not in get_args(FillName):
             raise ValueError(f"initial_fill must be one of {get_args(FillName)}, got {fill!r}")
         holes = torch.where(observed, values, torch.nan)
-        centre = holes.nanmedian(0).values if fill == "median" else holes.nanmean(0)
+        centre = _median(holes) if fill == "median" else holes.nanmean(0)
         spread = (holes - centre).square().nanmean(0)
         start = cls(centre, torch.diag(spread.clamp(min=1e-6)))
         if fill != "linear":
@@ -104,6 +105,11 @@ class JointGaussian:
         pull = missing * (deviation @ precision)
         shift = torch.cholesky_solve(pull[:, :, None], factor)[:, :, 0]
         return torch.where(observed, values, self.mean - shift), factor
+
+
+def _median(holes: Tensor) -> Tensor:
+    """Medians of the observed cells `[D]`; torch's own takes the lower of two middle values."""
+    return torch.as_tensor(np.nanmedian(holes.cpu().numpy(), axis=0), device=holes.device)
 
 
 def _chunks(values: Tensor, observed: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mgp import _storage
-from pyro_mgp.assembly import Wiring, build_chain, starting_noise, target_wiring, wire
+from pyro_mgp.assembly import Wiring, build_chain, starting_noise, wire
 from pyro_mgp.chain import Chain, Propagate
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
@@ -39,6 +39,8 @@ _FORMAT_VERSION = 1
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
 _N_INDUCING = 100
+# A column with fewer observed cells needs them all.
+_FEWEST_OBSERVED = 20
 # Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
 _FEWEST_HELD_OUT = 100
 
@@ -63,6 +65,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         train_inducing: Whether the inducing inputs move.
         n_paths: Monte Carlo paths per row in training.
         columns: Which columns get a link: the "incomplete" ones, or "all", for new rows with holes elsewhere.
+        target_is_input: Whether the columns' links see the target of `fit(X, y)`, as imputations that are to
+            be analysed with it must; the paper's do not.
         order: Labels of the linked columns in the order of the chain; None takes ascending standard
             deviation, in the columns' own units.
         max_steps: Most training steps.
@@ -105,6 +109,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         train_inducing: bool = False,
         n_paths: int = 1,
         columns: Literal["incomplete", "all"] = "incomplete",
+        target_is_input: bool = True,
         order: Sequence[Label] | None = None,
         max_steps: int = 200,
         learning_rate: float = 0.1,
@@ -127,6 +132,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.train_inducing = train_inducing
         self.n_paths = n_paths
         self.columns = columns
+        self.target_is_input = target_is_input
         self.order = order
         self.max_steps = max_steps
         self.learning_rate = learning_rate
@@ -159,6 +165,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "train_inducing": True,
             "n_inducing": 100,
             "n_paths": 20,
+            "target_is_input": False,
             "batch_size": 100,
             "learning_rate": 0.01,
             "max_steps": 10_000,
@@ -172,8 +179,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Args:
             X: DataFrame or two-dimensional array, N rows, at least two columns; NaN, None, pd.NA are missing.
-            y: Optional numeric target, `[N]`, complete or not. It becomes the last link: predicted from the
-                columns, never used to impute them (put it among the columns for that).
+            y: Optional numeric target, `[N]`, complete or not. It becomes the last link, for `predict`.
 
         Returns:
             The fitted imputer.
@@ -183,22 +189,19 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         self._check_settings()
         frame = as_frame(X)
-        self.codec_, table = TableCodec.fit_encode(frame)
-        self.target_codec_, target = _fit_target(y, frame)
-        self.n_features_in_ = frame.shape[1]
-        if isinstance(X, pd.DataFrame) and all(isinstance(label, str) for label in X.columns):
-            self.feature_names_in_ = np.asarray(X.columns, dtype=object)
-        self.seed_ = _seed(self.random_state)
+        codec, table = TableCodec.fit_encode(frame)
+        target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
-        self._wirings = wire(self.codec_, with_link, self.order)
-        if self.target_codec_ is not None:
-            self._wirings.append(target_wiring(self.codec_, self.target_codec_))
-        self.order_ = [wiring.name for wiring in self._wirings]
+        wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input)
+        # Nothing is learnt before here: a table that is refused leaves a fitted imputer as it was.
+        self.seed_ = _seed(self.random_state)
+        self.codec_, self.target_codec_, self._wirings = codec, target_codec, wirings
+        self._note_features(X, frame)
+        rows = _rows(table, target, _device(self.device))
         # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
-        sort = torch.as_tensor(np.argsort(table.keys))
-        self._train(_rows(table, target, _device(self.device))[sort])
-        self._fitted_frame = frame.copy()
+        self._train(rows[torch.as_tensor(np.argsort(table.keys))])
+        self._fitted_frame, self._fitted_target = frame.copy(), target
         return self
 
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
@@ -215,7 +218,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: If the table does not fit the fitted one; the message says where.
         """
-        frame, rows = self._encode(X)
+        frame, rows = self._encode(X, None)
         incomplete = self._incomplete(rows)
         point = self._sampler().means(rows[incomplete], range(_POINT_PATHS))
         cells = self._decode(frame, [(slice(0, len(point)), point[None])])
@@ -235,7 +238,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Imputation j is the same whatever m, the batch size, and the order and company of the rows.
 
         Args:
-            X: Table with the columns of the fitted one; None for the fitted table itself.
+            X: Table with the columns of the fitted one; None for the fitted table itself, its target known.
             m: Number of imputations.
             random_state: Seed of other draws than those of the imputer's own seed.
             batch_size: Rows drawn at a time; chosen by memory when None.
@@ -249,9 +252,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         m = _at_least("m, the number of imputations,", m, 1)
         if batch_size is not None:
             _at_least("batch_size", batch_size, 1)
+        target = None
         if X is None:
-            X = self._own_table()
-        frame, rows = self._encode(X)
+            X, target = self._own_table()
+        frame, rows = self._encode(X, target)
         incomplete = self._incomplete(rows)
         sampler = self._sampler(None if random_state is None else _seed(random_state))
         batches = sampler.draws(rows[incomplete], range(m), batch_size)
@@ -278,7 +282,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
-        frame, rows = self._encode(X)
+        frame, rows = self._encode(X, None)
         mixture = self._sampler().target(rows, range(_POINT_PATHS))
         mean, scale = self.target_codec_.mean[0], self.target_codec_.scale[0]
         columns = {
@@ -302,11 +306,14 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError: If `path` exists and may not be replaced.
         """
         check_is_fitted(self, "chain_")
-        settings = self.get_params()
-        settings["random_state"] = self.seed_
-        settings["kernel"] = self.kernel if isinstance(self.kernel, str) else None
+        settings = self.get_params() | {
+            "random_state": self.seed_,
+            "kernel": self.kernel if isinstance(self.kernel, str) else None,
+            "order": None,
+        }
         fields = {
-            "settings": settings | {"order": None if self.order is None else list(self.order)},
+            "settings": {name: _storage.to_json(value) for name, value in settings.items()},
+            "order": None if self.order is None else [_storage.to_json(label) for label in self.order],
             "seed": self.seed_,
             "n_rows": self.chain_.n_rows,
             "codec": self.codec_.to_dict(),
@@ -341,7 +348,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         header = _storage.read_header(path, "MGPImputer", _FORMAT_VERSION)
         arrays = _storage.read_arrays(Path(path) / "arrays.safetensors")
         try:
-            settings = header["settings"] | {"device": device}
+            _device(device)
+            settings = header["settings"] | {"device": device, "order": header["order"]}
             if settings["kernel"] is None:
                 if kernel is None:
                     raise ValueError(
@@ -359,7 +367,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.codec_ = TableCodec.from_dict(header["codec"])
         self.target_codec_ = None if header["target"] is None else ColumnCodec.from_dict(header["target"])
         self._wirings = [Wiring(w["name"], w["column"], tuple(w["inputs"])) for w in header["wirings"]]
-        self.order_ = [wiring.name for wiring in self._wirings]
         self.history_ = History(**header["history"])
         self.n_features_in_ = len(self.codec_.columns)
         if header["feature_names"]:
@@ -367,7 +374,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
         self.start_ = Start(gaussian, drawn=self.initial_fill == "linear")
         n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if self._wirings else 0
-        inducing = gaussian.mean.new_zeros(n_inducing, self.codec_.n_encoded)
+        inducing = gaussian.mean.new_zeros(n_inducing, len(gaussian.mean))
         self.chain_ = self._build(inducing, [1.0] * len(self._wirings), header["n_rows"])
         state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
         self.chain_.load_state_dict(state)
@@ -391,9 +398,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.start_ = self._fit_start(rows)
 
     def _fit_start(self, rows: Rows) -> Start:
-        n_columns = self.codec_.n_encoded
-        values, observed = rows.values[:, :n_columns], rows.observed[:, :n_columns]
-        gaussian = JointGaussian.fit(values, observed, self.initial_fill)
+        gaussian = JointGaussian.fit(rows.values, rows.observed, self.initial_fill)
         return Start(gaussian, drawn=self.initial_fill == "linear")
 
     def _build(self, inducing: Tensor, noise: Sequence[float], n_rows: int) -> Chain:
@@ -409,6 +414,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             propagate=self.propagate,
             backpropagate=self.backpropagate,
         )
+
+    @property
+    def order_(self) -> list[str]:
+        """Names of the encoded columns with a link, in the order of the chain."""
+        return [wiring.name for wiring in self._wirings]
 
     def _options(self) -> Options:
         return Options(
@@ -427,11 +437,20 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             groups = torch.cat([groups, groups.max()[None] + 1])
         linked = torch.zeros(len(groups), dtype=torch.bool)
         linked[[wiring.column for wiring in self._wirings]] = True
+        linked &= observed.cpu().sum(0) >= _FEWEST_OBSERVED
         generator = torch.Generator().manual_seed(self.seed_)
         chance = torch.rand(len(observed), int(groups.max()) + 1, generator=generator)[:, groups]
         held_out = (chance < self.validation_fraction) & linked & observed.cpu()
         enough = int(held_out.sum()) >= _FEWEST_HELD_OUT
         return (held_out if enough else torch.zeros_like(held_out)).to(observed.device)
+
+    def _note_features(self, X: object, frame: pd.DataFrame) -> None:
+        """What scikit-learn wants to know of the input."""
+        self.n_features_in_ = frame.shape[1]
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        if isinstance(X, pd.DataFrame) and all(isinstance(label, str) for label in X.columns):
+            self.feature_names_in_ = np.asarray(X.columns, dtype=object)
 
     def _choose_n_inducing(self, n_rows: int) -> int:
         if self.n_inducing is not None and self.n_inducing > n_rows:
@@ -446,21 +465,25 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         seed = self.seed_ if seed is None else seed
         return Sampler(self.chain_, self.start_, self.joint_draws, self.n_sweeps, seed)
 
-    def _own_table(self) -> pd.DataFrame:
+    def _own_table(self) -> tuple[pd.DataFrame, NDArray[np.float64] | None]:
+        """The fitted table and its standardised target."""
         check_is_fitted(self, "chain_")
         if not hasattr(self, "_fitted_frame"):
             raise ValueError(
                 "a loaded imputer does not hold the table it was fitted to: call impute(X, m=...)"
             )
-        return self._fitted_frame
+        return self._fitted_frame, self._fitted_target
 
-    def _encode(self, X: pd.DataFrame | ArrayLike) -> tuple[pd.DataFrame, Rows]:
-        """A table to complete, as a frame and as rows on the chain's device."""
+    def _encode(
+        self, X: pd.DataFrame | ArrayLike, target: NDArray[np.float64] | None
+    ) -> tuple[pd.DataFrame, Rows]:
+        """A table to complete, as a frame and as rows on the chain's device; a target is mostly unknown."""
         check_is_fitted(self, "chain_")
         frame = as_frame(X)
         table = self.codec_.encode(frame)
         self._warn_of_columns_without_link(table)
-        target = None if self.target_codec_ is None else np.full(len(frame), np.nan)
+        if self.target_codec_ is not None and target is None:
+            target = np.full(len(frame), np.nan)
         return frame, _rows(table, target, self.start_.gaussian.mean.device)
 
     def _warn_of_columns_without_link(self, table: Table) -> None:
@@ -535,6 +558,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "cells, and diverge when gradients of later links are mixed in"
             )
         resolve_kernel(self.kernel)
+        _device(self.device)
 
 
 def _at_least(name: str, value: int, least: int) -> int:
@@ -553,9 +577,15 @@ def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def _device(name: str) -> torch.device:
+    """The torch device of that name, if this machine has it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device must be 'auto', 'cpu' or another one of this machine, got {name!r}"
+        ) from error
 
 
 def _seed(random_state: int | np.random.RandomState | np.random.Generator | None) -> int:
@@ -566,7 +596,10 @@ def _seed(random_state: int | np.random.RandomState | np.random.Generator | None
         return int(np.random.default_rng().integers(2**31))
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31))
-    return _at_least("random_state", random_state, 0)
+    seed = _at_least("random_state", random_state, 0)
+    if seed >= 2**63:
+        raise ValueError(f"random_state must be below 2**63, got {seed}")
+    return seed
 
 
 def _fit_target(
@@ -575,7 +608,10 @@ def _fit_target(
     """The codec of a target and its standardised values `[N]`, NaN where missing."""
     if y is None:
         return None, None
-    target = y if isinstance(y, pd.Series) else pd.Series(np.asarray(y))
+    target = y if isinstance(y, pd.Series) else np.asarray(y)
+    if target.ndim != 1:
+        raise ValueError(f"y must have one dimension, got shape {target.shape}")
+    target = pd.Series(target)
     if len(target) != len(frame):
         raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
     if target.name is None:

@@ -76,7 +76,9 @@ class ExpectedNormal(TorchDistribution):
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ExpectedNormal:
         """The same distribution with a larger batch shape."""
         mean, variance, noise = (p.expand(batch_shape) for p in (self.f_mean, self.f_variance, self.noise))
-        return ExpectedNormal(mean, variance, noise, validate_args=False)
+        new = ExpectedNormal(mean, variance, noise, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
 
 class Gaussian(LocalModule):

@@ -82,8 +82,7 @@ def _updated(
 ) -> tuple[Tensor, Tensor]:
     """New leaves of a stack of L links: all arguments `[L, M]` or `[L, M, M]`."""
     tril = _TO_TRIL(leaf)
-    eta1, eta2 = loc, tril @ tril.mT + loc[:, :, None] * loc[:, None, :]
-    d1, d2 = _expectation_gradient(eta1, eta2, loc_gradient, leaf_gradient)
+    d1, d2 = _expectation_gradient(loc, tril, loc_gradient, leaf_gradient)
     precision = torch.cholesky_inverse(tril)
     size = torch.full_like(loc[:, :1], step_size)
     for _ in range(_HALVINGS):
@@ -102,12 +101,12 @@ def _updated(
 
 
 def _expectation_gradient(
-    eta1: Tensor, eta2: Tensor, loc_gradient: Tensor, leaf_gradient: Tensor
+    loc: Tensor, tril: Tensor, loc_gradient: Tensor, leaf_gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Pull the leaves' gradients back to the expectation parameters, through η ↦ (r, T)."""
-    eta1, eta2 = eta1.clone().requires_grad_(), eta2.clone().requires_grad_()
+    """Pull the leaves' gradients back to η = (r, S + r rᵀ): ∂/∂η₂ = ∂/∂S, ∂/∂η₁ = ∂/∂r - 2 ∂/∂S r."""
+    covariance = (tril @ tril.mT).requires_grad_()
     with torch.enable_grad():
-        covariance = eta2 - eta1[:, :, None] * eta1[:, None, :]
         leaf = _TO_TRIL.inv(torch.linalg.cholesky(covariance))
-        d1, d2 = torch.autograd.grad([eta1.clone(), leaf], [eta1, eta2], [loc_gradient, leaf_gradient])
-    return d1, (d2 + d2.mT) / 2
+        (d2,) = torch.autograd.grad(leaf, covariance, leaf_gradient)
+    d2 = (d2 + d2.mT) / 2
+    return loc_gradient - 2 * (d2 @ loc[:, :, None])[:, :, 0], d2

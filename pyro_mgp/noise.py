@@ -45,8 +45,8 @@ class KeyedNoise:
         paths = torch.as_tensor(list(self.imputations), device=keys.device)
         per_path = _mix(state ^ _mix(paths + _signed(_GOLDEN)))
         bits = _mix(per_path[:, None] + _mix(keys ^ state)[None, :])
-        # 53 bits, centred in their interval so that 0 and 1 cannot occur.
-        uniform = (_shift(bits, 11).double() + 0.5) * 2.0**-53
+        # 52 bits, centred in their interval so that 0 and 1 cannot occur.
+        uniform = (_shift(bits, 12).double() + 0.5) * 2.0**-52
         return torch.special.ndtri(uniform)
 
 

@@ -19,7 +19,7 @@ from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.noise import KeyedNoise
 
 # What a stream of keyed noise is for.
-_START, _FUNCTION, _WALK = range(3)
+_START, _FUNCTION, _WALK, _OBSERVATION = range(4)
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
 
@@ -76,25 +76,20 @@ class Start:
     """What stands in the holes before the first walk."""
 
     gaussian: JointGaussian
-    """Covers the first columns of the chain, a target excepted."""
+    """Over all columns of the chain."""
     drawn: bool
     """Whether rows start from a draw, or from the conditional mean."""
 
     def draw(self, rows: Rows, noise: KeyedNoise) -> Tensor:
         """The first fill of each path, `[S, n, D]`."""
-        expected = self.expected(rows).expand(len(noise.imputations), -1, -1)
         if not self.drawn:
-            return expected
-        n_columns = len(self.gaussian.mean)
-        eps = torch.stack([noise.normal(_START, d) for d in range(n_columns)], dim=-1)
-        filled = self.gaussian.draw(rows.values[:, :n_columns], rows.observed[:, :n_columns], eps)
-        return torch.cat([filled, expected[:, :, n_columns:]], dim=-1)
+            return self.expected(rows).expand(len(noise.imputations), -1, -1)
+        eps = torch.stack([noise.normal(_START, d) for d in range(len(self.gaussian.mean))], dim=-1)
+        return self.gaussian.draw(rows.values, rows.observed, eps)
 
     def expected(self, rows: Rows) -> Tensor:
-        """The rows filled by their conditional means, `[n, D]`; a target is left as it is."""
-        n_columns = len(self.gaussian.mean)
-        filled = self.gaussian.conditional_mean(rows.values[:, :n_columns], rows.observed[:, :n_columns])
-        return torch.cat([filled, rows.values[:, n_columns:]], dim=-1)
+        """The rows filled by their conditional means, `[n, D]`."""
+        return self.gaussian.conditional_mean(rows.values, rows.observed)
 
 
 @dataclass(frozen=True)
@@ -126,7 +121,10 @@ class Sampler:
         """
         conditionals = self._conditionals(imputations)
         for here in _batches(len(rows), len(imputations), batch_size):
-            *_, (filled, _) = self._walks(conditionals, rows[here], imputations)
+            batch = rows[here]
+            *_, (filled, _) = self._walks(conditionals, batch, imputations)
+            if self.chain.propagate == "latent":
+                filled = self._with_noise(filled, batch, imputations)
             yield here, filled
 
     @torch.no_grad()
@@ -154,15 +152,27 @@ class Sampler:
 
     @torch.no_grad()
     def target(self, rows: Rows, imputations: Sequence[int]) -> Mixture:
-        """Predictive distribution of the last link's column at all rows, noise included."""
+        """Predictive distribution of the last link's column, missing in all rows, noise included.
+
+        Its components are the paths in the second half of the sweeps.
+        """
         conditionals = self._conditionals(imputations)
-        link = self.chain.links[-1]
+        noise = self.chain.links[-1].likelihood.noise
         parts = []
         for here in _batches(len(rows), len(imputations), None):
-            *_, (filled, _) = self._walks(conditionals, rows[here], imputations)
-            moments = conditionals[-1].moments(filled[:, :, link.inputs])
-            parts.append((moments.mean, moments.variance + link.likelihood.noise))
-        return Mixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+            walks = [visited[-1] for _, visited in self._walks(conditionals, rows[here], imputations)]
+            counted = walks[self.n_sweeps // 2 :]
+            parts.append([torch.cat([m.mean for m in counted]), torch.cat([m.variance for m in counted])])
+        mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        return Mixture(mean, variance + noise)
+
+    def _with_noise(self, filled: Tensor, rows: Rows, imputations: Sequence[int]) -> Tensor:
+        """Function values in the holes made observations of them: what later links did not see."""
+        noise = KeyedNoise(self.seed, rows.keys, imputations)
+        for i, (link, cells) in enumerate(zip(self.chain.links, self._holes(rows), strict=True)):
+            eps = noise.normal(_OBSERVATION, i, rows=cells)
+            filled[:, cells, link.column] += eps * link.likelihood.noise.sqrt()
+        return filled
 
     def _conditionals(self, imputations: Sequence[int]) -> list[Conditional]:
         if not self.joint:
@@ -188,12 +198,8 @@ class Sampler:
         )
 
     def _holes(self, rows: Rows) -> list[Tensor]:
-        """For each link, the rows whose cell it has to draw: none for a target, which feeds no other link."""
-        n_columns = len(self.start.gaussian.mean)
-        return [
-            ((~rows.observed[:, link.column]) & (link.column < n_columns)).nonzero()[:, 0]
-            for link in self.chain.links
-        ]
+        """For each link, the rows whose cell it has to draw."""
+        return [(~rows.observed[:, link.column]).nonzero()[:, 0] for link in self.chain.links]
 
 
 def _batches(n_rows: int, n_paths: int, batch_size: int | None) -> Iterator[slice]:

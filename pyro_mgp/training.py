@@ -73,7 +73,7 @@ class Options:
     batch_size: int = 2000
     """Rows in a minibatch; tables up to this size are seen whole."""
     natural_gradient: bool = True
-    """Natural-gradient steps for q(u); False leaves it to Adam, as in the paper."""
+    """Natural-gradient steps for q(u), if the bound has an exact KL; False leaves it to Adam (the paper)."""
     refresh_fill: bool = True
     """Write the draws of each step back as the next fill; False keeps the starting fill, as in the paper."""
     patience: int = 3
@@ -134,7 +134,8 @@ def train(
         progress: Show a progress bar, on terminals only.
 
     Returns:
-        The history; the parameters in `chain` are those of the best check, with q(u) refitted to all cells.
+        The history; the parameters in `chain` are those of the best check. With natural gradients, q(u) has
+        then been refitted to all cells, the held-out ones included.
 
     Raises:
         FloatingPointError: If the bound stops being finite.
@@ -142,6 +143,7 @@ def train(
     started = time.perf_counter()
     devices = [filled.device] if filled.is_cuda else []
     with (
+        torch.enable_grad(),
         torch.random.fork_rng(devices),
         tqdm(
             total=options.max_steps, desc="training", disable=None if progress else True, leave=False
@@ -221,7 +223,9 @@ class _Run:
     def __init__(self, chain: Trainable, cells: Cells, filled: Tensor, options: Options, elbo: ELBO | None):
         self.chain, self.cells, self.filled, self.options = chain, cells, filled, options
         self.observed = cells.observed & ~cells.held_out
-        self.pairs = variational_pairs(chain) if options.natural_gradient else []
+        # Where the KL is sampled its gradient is too noisy for steps of size 1.
+        exact = elbo is None or isinstance(elbo, TraceMeanField_ELBO)
+        self.pairs = variational_pairs(chain) if options.natural_gradient and exact else []
         self.step: Step
         if elbo is None and self.pairs and isinstance(chain, Chain) and conjugate.applies_to(chain):
             self.step = conjugate.ConjugateStep(chain)
@@ -252,7 +256,7 @@ class _Run:
             validation.append(self.score(window))
             bar.update(n_steps)
             bar.set_postfix(held_out=f"{validation[-1]:.3f}")
-            if not math.isfinite(validation[-1]):
+            if not math.isfinite(validation[-1] + sum(window)):
                 raise FloatingPointError(
                     f"the evidence bound is no longer finite after {len(losses)} steps; "
                     f"use a learning rate below {options.learning_rate}"
