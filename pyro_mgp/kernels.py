@@ -90,12 +90,15 @@ class _LinearMatern32Stack(KernelStack):
     def __init__(self, links: Sequence[tuple[Kernel, Tensor]]) -> None:
         super().__init__(links)
         trends, bends = [k.kern0 for k, _ in links], [k.kern1 for k, _ in links]
+        self.Xu = torch.stack([Xu for _, Xu in links])
         self.slope, self.bias = _positive(trends, "variance"), _positive(trends, "bias")
         self.amplitude = _positive(bends, "variance")
-        self.scale = math.sqrt(3) / _positive(bends, "lengthscale")
-        self.Xu = torch.stack([Xu for _, Xu in links])
-        self.scaled = self.Xu * self.scale[:, None, :]
+        scale = math.sqrt(3) / _positive(bends, "lengthscale")
+        self.scaled = self.Xu * scale[:, None, :]
         self.norms = self.scaled.square().sum(-1)
+        # Taken apart once: the gradient of one slice after the other would add up whole stacks.
+        stacks = (self.Xu, self.slope, self.bias, self.amplitude, scale, self.scaled, self.norms)
+        self.parts = list(zip(*(stack.unbind() for stack in stacks), strict=True))
 
     def among(self) -> Tensor:
         """See `KernelStack`."""
@@ -106,15 +109,16 @@ class _LinearMatern32Stack(KernelStack):
 
     def cross(self, link: int, X: Tensor) -> Tensor:
         """See `KernelStack`."""
-        scaled = X * self.scale[link]
-        squared = torch.addmm(self.norms[link][:, None], self.scaled[link], scaled.T, alpha=-2)
-        bend = self.amplitude[link] * _Matern32OfSquare.apply(squared + scaled.square().sum(1))
-        slope = self.slope[link]
-        return torch.addmm(bend + slope * self.bias[link], slope * self.Xu[link], X.T)
+        Xu, slope, bias, amplitude, scale, scaled_Xu, norms = self.parts[link]
+        scaled = X * scale
+        squared = torch.addmm(norms[:, None], scaled_Xu, scaled.T, alpha=-2)
+        bend = amplitude * _Matern32OfSquare.apply(squared + scaled.square().sum(1))
+        return torch.addmm(bend + slope * bias, slope * Xu, X.T)
 
     def variance(self, link: int, X: Tensor) -> Tensor:
         """See `KernelStack`."""
-        return self.amplitude[link] + self.slope[link] * (self.bias[link] + X.square().sum(1))
+        _, slope, bias, amplitude, *_ = self.parts[link]
+        return amplitude + slope * (bias + X.square().sum(1))
 
 
 def _positive(kernels: Sequence[Kernel], name: str) -> Tensor:

@@ -233,7 +233,8 @@ class _Run:
             self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs)
         natural = {id(leaf) for pair in self.pairs for leaf in (pair.loc, pair.tril)}
         others = [p for p in chain.parameters() if p.requires_grad and id(p) not in natural]
-        self.adam = torch.optim.Adam(others, lr=options.learning_rate)
+        # Fused: the parameters are many and small, one call per step updates them all.
+        self.adam = torch.optim.Adam(others, lr=options.learning_rate, fused=True)
         self.whole = len(filled) <= options.batch_size
         self.best = _snapshot(chain)
         candidates = cells.held_out.any(1).nonzero()[:, 0]
