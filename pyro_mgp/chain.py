@@ -20,7 +20,7 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_mgp.link import Conditional, Link, Moments
+from pyro_mgp.link import Conditional, Link, Moments, condition
 from pyro_mgp.local_parameters import LocalModule, local_method
 
 Propagate = Literal["predictive", "latent"]
@@ -136,9 +136,7 @@ class Chain(LocalModule):
     @local_method
     def conditionals(self, functions: Sequence[Tensor] | None = None) -> list[Conditional]:
         """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
-        if functions is None:
-            return [link() for link in self.links]
-        return [link(function) for link, function in zip(self.links, functions, strict=True)]
+        return condition(self.links, functions)
 
     @local_method
     def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:

@@ -31,6 +31,7 @@ from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Rows, Sampler, Start
+from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
 
@@ -249,17 +250,74 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: If m is below 1, or the table does not fit the fitted one.
         """
-        m = _at_least("m, the number of imputations,", m, 1)
+        frame, rows, sampler = self._prepare(X, m, random_state, batch_size)
+        incomplete = self._incomplete(rows)
+        batches = sampler.draws(rows[incomplete], range(m), batch_size)
+        return Imputations(frame, self._decode(frame, self._watched(batches, len(incomplete))), m)
+
+    def impute_to_parquet(
+        self,
+        path: str | os.PathLike[str],
+        X: pd.DataFrame | ArrayLike | None = None,
+        m: int = 20,
+        *,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        batch_size: int = 20_000,
+        overwrite: bool = False,
+    ) -> list[Path]:
+        """Draw m imputations of a large table and write each completed copy to Parquet as it is drawn.
+
+        Gives the tables of `impute(X, m)`; beyond the table itself and its encoding, memory is needed for
+        `batch_size` rows only.
+
+        Args:
+            path: Folder to make, whole or not at all; holds `imputation_01.parquet`, ...
+            X: Table with the columns of the fitted one; None for the fitted table itself.
+            m: Number of imputations.
+            random_state: Seed of other draws than those of the imputer's own seed.
+            batch_size: Rows drawn and written at a time.
+            overwrite: Replace a folder that this package wrote earlier.
+
+        Returns:
+            The m paths.
+
+        Raises:
+            ValueError, TypeError: As for `impute`, or if the folder or its files cannot be written.
+        """
+        frame, rows, sampler = self._prepare(X, m, random_state, batch_size)
+        starts = tqdm(
+            range(0, len(frame), batch_size),
+            desc="imputing",
+            unit="batches",
+            disable=None if self.progress else True,
+            leave=False,
+        )
+        chunks = (
+            self._impute_chunk(frame.iloc[i : i + batch_size], rows[i : i + batch_size], m, sampler)
+            for i in starts
+        )
+        return write_chunks(path, chunks, frame, m, overwrite=overwrite)
+
+    def _prepare(
+        self,
+        X: pd.DataFrame | ArrayLike | None,
+        m: int,
+        random_state: int | np.random.RandomState | np.random.Generator | None,
+        batch_size: int | None,
+    ) -> tuple[pd.DataFrame, Rows, Sampler]:
+        """What drawing needs: the table, its rows, and who draws."""
+        _at_least("m, the number of imputations,", m, 1)
         if batch_size is not None:
             _at_least("batch_size", batch_size, 1)
         target = None
         if X is None:
             X, target = self._own_table()
         frame, rows = self._encode(X, target)
-        incomplete = self._incomplete(rows)
-        sampler = self._sampler(None if random_state is None else _seed(random_state))
-        batches = sampler.draws(rows[incomplete], range(m), batch_size)
-        return Imputations(frame, self._decode(frame, self._watched(batches, len(incomplete))), m)
+        return frame, rows, self._sampler(None if random_state is None else _seed(random_state))
+
+    def _impute_chunk(self, frame: pd.DataFrame, rows: Rows, m: int, sampler: Sampler) -> Imputations:
+        batches = sampler.draws(rows[self._incomplete(rows)], range(m))
+        return Imputations(frame, self._decode(frame, batches), m)
 
     def predict(self, X: pd.DataFrame | ArrayLike, level: float = 0.95) -> pd.DataFrame:
         """Predict the target of `fit(X, y)`.

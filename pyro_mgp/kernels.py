@@ -91,9 +91,9 @@ class _LinearMatern32Stack(KernelStack):
         super().__init__(links)
         trends, bends = [k.kern0 for k, _ in links], [k.kern1 for k, _ in links]
         self.Xu = torch.stack([Xu for _, Xu in links])
-        self.slope, self.bias = _positive(trends, "variance"), _positive(trends, "bias")
-        self.amplitude = _positive(bends, "variance")
-        scale = math.sqrt(3) / _positive(bends, "lengthscale")
+        self.slope, self.bias = _stacked(trends, "variance"), _stacked(trends, "bias")
+        self.amplitude = _stacked(bends, "variance")
+        scale = math.sqrt(3) / _stacked(bends, "lengthscale")
         self.scaled = self.Xu * scale[:, None, :]
         self.norms = self.scaled.square().sum(-1)
         # Taken apart once: the gradient of one slice after the other would add up whole stacks.
@@ -121,9 +121,9 @@ class _LinearMatern32Stack(KernelStack):
         return amplitude + slope * (bias + X.square().sum(1))
 
 
-def _positive(kernels: Sequence[Kernel], name: str) -> Tensor:
-    """A positive parameter of every kernel, stacked."""
-    return torch.stack([getattr(kernel, f"{name}_unconstrained") for kernel in kernels]).exp()
+def _stacked(kernels: Sequence[Kernel], name: str) -> Tensor:
+    """A parameter of every kernel, stacked; read as Pyro wants it, so that it sees the parameter."""
+    return torch.stack([getattr(kernel, name) for kernel in kernels])
 
 
 # Any other set means that the user put priors or other constraints on some of them.

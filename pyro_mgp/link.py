@@ -21,6 +21,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyro_mgp.kernels import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.local_parameters import LocalModule, local_parameters
 
@@ -41,8 +42,10 @@ class Moments:
 class Conditional:
     """A link factorised once: moments of its function at any rows."""
 
-    kernel: Kernel
-    Xu: Tensor
+    kernels: KernelStack
+    """The chain's kernels."""
+    number: int
+    """Which of them is the link's."""
     factor: Tensor
     """Cholesky factor L of K_ZZ, `[M, M]`."""
     weights: Tensor
@@ -55,7 +58,8 @@ class Conditional:
         n_paths, n_rows, n_inputs = inputs.shape
         flat = inputs.reshape(-1, n_inputs)
         with local_parameters():
-            cross, variance = self.kernel(self.Xu, flat), self.kernel(flat, diag=True)
+            cross = self.kernels.cross(self.number, flat)
+            variance = self.kernels.variance(self.number, flat)
         basis = torch.linalg.solve_triangular(self.factor, cross, upper=False)
         variance = variance - basis.square().sum(0)
         if self.scale_tril is not None:
@@ -115,27 +119,42 @@ class Link(LocalModule):
         return len(self.Xu)
 
     def forward(self, functions: Tensor | None = None) -> Conditional:
-        """The link factorised at its current parameters.
+        """The link factorised at its current parameters; see `condition`."""
+        return condition([self], None if functions is None else [functions])[0]
 
-        Args:
-            functions: Whitened values of drawn functions, `[S, M]`; None for the marginal of q.
 
-        Raises:
-            ValueError: If K_ZZ cannot be factorised with any jitter up to one per cent of its diagonal.
-        """
-        Xu = self.Xu
-        factor = factorise(self.kernel(Xu), self.jitter)
-        if functions is not None:
-            return Conditional(self.kernel, Xu, factor, functions, None)
-        return Conditional(self.kernel, Xu, factor, self.u_loc[None], self.u_scale_tril)
+def condition(links: Sequence[Link], functions: Sequence[Tensor] | None = None) -> list[Conditional]:
+    """Links factorised at their current parameters, in one batched call where they are equally large.
+
+    Args:
+        links: The links.
+        functions: Whitened values of drawn functions, `[S, M]` per link; None for the marginals of q.
+
+    Raises:
+        ValueError: If a K_ZZ cannot be factorised with any jitter up to one per cent of its diagonal.
+    """
+    if len({link.n_inducing for link in links}) > 1:
+        given = [None] * len(links) if functions is None else functions
+        return [link(function) for link, function in zip(links, given, strict=True)]
+    kernels = stack_kernels([(link.kernel, link.Xu) for link in links])
+    factors = factorise(kernels.among(), max(link.jitter for link in links)) if links else ()
+    if functions is not None:
+        return [
+            Conditional(kernels, i, factor, function, None)
+            for i, (factor, function) in enumerate(zip(factors, functions, strict=True))
+        ]
+    return [
+        Conditional(kernels, i, factor, link.u_loc[None], link.u_scale_tril)
+        for i, (factor, link) in enumerate(zip(factors, links, strict=True))
+    ]
 
 
 def factorise(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
-    """Cholesky factor of a covariance matrix, with jitter raised tenfold until it succeeds.
+    """Cholesky factors of covariance matrices, with jitter raised tenfold until they succeed.
 
     Args:
         covariance: `[..., M, M]`, positive semi-definite.
-        jitter: Added to the diagonal first, relative to its mean.
+        jitter: Added to the diagonals first, relative to their means.
 
     Raises:
         ValueError: If it is not finite, or still not positive definite with a jitter of one per cent.
