@@ -21,29 +21,7 @@ from sklearn.impute import IterativeImputer
 from sklearn.linear_model import BayesianRidge
 
 from pyro_mgp import MGPImputer
-
-
-def split(table: pd.DataFrame, rate: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Training rows and test rows with holes, and the true test rows."""
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(table))
-    holes = generator.random(table.shape) < rate
-    n_train = int(0.7 * len(table))
-    punched = table.astype(float).mask(holes)
-    return punched.iloc[order[:n_train]], punched.iloc[order[n_train:]], table.iloc[order[n_train:]]
-
-
-def rmse(completed: pd.DataFrame, truth: pd.DataFrame, test: pd.DataFrame, train: pd.DataFrame) -> float:
-    """Mean over columns of the root mean squared error of the missing test cells."""
-    unit = train.fillna(train.mean()).std(ddof=0)
-    squared = ((completed - truth) / unit).where(test.isna()) ** 2
-    return float(np.sqrt(squared.mean()).mean())
-
-
-def coverage(draws: np.ndarray, truth: np.ndarray, level: float = 0.95) -> float:
-    """Share of true cells inside the central interval of their draws `[m, cells]`."""
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return float(np.mean((low <= truth) & (truth <= high)))
+from pyro_mgp.bench.protocol import coverage, rmse, split
 
 
 def chained_ridge(train: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:

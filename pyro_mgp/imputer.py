@@ -35,6 +35,9 @@ from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
 
+RandomState = int | np.random.RandomState | np.random.Generator | None
+"""A seed, a generator to draw one from, or None for one of the system's."""
+
 _FORMAT_VERSION = 1
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
@@ -118,7 +121,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         validation_fraction: float = 0.1,
         patience: int = 3,
         device: str = "auto",
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        random_state: RandomState = None,
         progress: bool = True,
     ) -> None:
         self.kernel = kernel
@@ -231,7 +234,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         X: pd.DataFrame | ArrayLike | None = None,
         m: int = 20,
         *,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        random_state: RandomState = None,
         batch_size: int | None = None,
     ) -> Imputations:
         """Draw m imputations of every missing cell from its posterior predictive distribution.
@@ -261,7 +264,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         X: pd.DataFrame | ArrayLike | None = None,
         m: int = 20,
         *,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        random_state: RandomState = None,
         batch_size: int = 20_000,
         overwrite: bool = False,
     ) -> list[Path]:
@@ -302,7 +305,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self,
         X: pd.DataFrame | ArrayLike | None,
         m: int,
-        random_state: int | np.random.RandomState | np.random.Generator | None,
+        random_state: RandomState,
         batch_size: int | None,
     ) -> tuple[pd.DataFrame, Rows, Sampler]:
         """What drawing needs: the table, its rows, and who draws."""
@@ -646,7 +649,7 @@ def _device(name: str) -> torch.device:
         ) from error
 
 
-def _seed(random_state: int | np.random.RandomState | np.random.Generator | None) -> int:
+def _seed(random_state: RandomState) -> int:
     """One seed that everything is keyed by; no generator but the user's own moves."""
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**31))
