@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import KernelFactory
-from pyro_mgp.likelihoods import Gaussian
+from pyro_mgp.likelihoods import Discrete, Gaussian
 from pyro_mgp.link import Link
 from pyro_mgp.table import ColumnCodec, Label, TableCodec
 
@@ -95,6 +96,18 @@ def starting_noise(covariance: Tensor, wirings: Sequence[Wiring]) -> list[float]
     return noise
 
 
+def discrete_variables(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Discrete]:
+    """The variables with links whose draws are to be one of few values."""
+    numbers = {wiring.column: number for number, wiring in enumerate(wirings)}
+    found = []
+    for column in codec.columns:
+        columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
+        if column.discrete is not None and all(d in numbers for d in columns):
+            off, on = (torch.as_tensor(values, device=device) for values in column.discrete)
+            found.append(Discrete(tuple(numbers[d] for d in columns), columns, off, on))
+    return found
+
+
 def build_chain(
     wirings: Sequence[Wiring],
     kernel: KernelFactory,
@@ -115,12 +128,20 @@ def build_chain(
         train_inducing: Whether the inducing inputs are parameters to be trained.
         n_rows: Rows of the training table.
         switches: Further arguments of `Chain`.
+
+    Raises:
+        TypeError: If `kernel` does not give a kernel.
     """
     links = []
     for wiring, variance in zip(wirings, noise, strict=True):
         inputs = list(wiring.inputs)
         Xu = inducing[:, inputs].clone()
-        link = Link(kernel(len(inputs)), Xu, wiring.column, inputs, Gaussian(variance), _JITTER)
+        covariance = kernel(len(inputs))
+        if not isinstance(covariance, Kernel):
+            raise TypeError(
+                f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
+            )
+        link = Link(covariance, Xu, wiring.column, inputs, Gaussian(variance), _JITTER)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
     return Chain(links, [wiring.name for wiring in wirings], n_rows, **switches)

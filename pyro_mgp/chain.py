@@ -20,6 +20,7 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_mgp.likelihoods import Discrete
 from pyro_mgp.link import Conditional, Link, Moments, condition
 from pyro_mgp.local_parameters import LocalModule, local_method
 
@@ -49,6 +50,7 @@ class Chain(LocalModule):
             "latent" function value f as in the paper.
         backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
             each link learns from the observed cells of its own column.
+        discrete: Variables whose predictive draws are one of few values.
 
     Raises:
         ValueError: If names and links do not pair up, or two links predict the same column.
@@ -75,6 +77,7 @@ class Chain(LocalModule):
         n_sweeps: int = 1,
         propagate: Propagate = "predictive",
         backpropagate: bool = True,
+        discrete: Sequence[Discrete] = (),
     ) -> None:
         columns = [link.column for link in links]
         if len(names) != len(links) or len(set(columns)) != len(columns):
@@ -90,6 +93,7 @@ class Chain(LocalModule):
         self.n_sweeps = n_sweeps
         self.propagate = propagate
         self.backpropagate = backpropagate
+        self.discrete = tuple(discrete)
 
     @local_method
     def model(
@@ -190,10 +194,13 @@ class Chain(LocalModule):
             here = every if rows is None else rows[i]
             inputs = filled[:, here][:, :, link.inputs]
             moments = conditional.moments(inputs if self.backpropagate else inputs.detach())
-            drawn = self._draw(link, moments, noise(i, here))
+            eps = noise(i, here)
+            drawn = self._draw(link, moments, eps)
             kept = filled[:, here, link.column]
             filled[:, here, link.column] = torch.where(observed[here, link.column], kept, drawn)
             visited.append(moments)
+            if self.propagate == "predictive":
+                self.draw_levels(i, filled, observed, visited, eps, here)
         return filled, visited
 
     @torch.no_grad()
@@ -233,6 +240,33 @@ class Chain(LocalModule):
             mixture = components.logsumexp(0) - math.log(n_paths)
             parts.append(mixture[scored[here, link.column]])
         return torch.cat(parts)
+
+    def draw_levels(
+        self,
+        number: int,
+        filled: Tensor,
+        observed: Tensor,
+        visited: Sequence[Moments],
+        eps: Tensor,
+        rows: Tensor,
+    ) -> None:
+        """After the last link of a discrete variable, give its missing cells one of its values, in place.
+
+        Args:
+            number: Number of the link just visited.
+            filled: The table, `[S, n, D]`.
+            observed: Bool `[n, D]`.
+            visited: Moments of all links so far.
+            eps: Standard normal numbers `[S, k]` that decide.
+            rows: Rows to which moments and numbers belong, `[k]`.
+        """
+        for variable in self.discrete:
+            if number == max(variable.links):
+                mean = torch.stack([visited[link].mean for link in variable.links], dim=-1)
+                drawn = variable.draw(mean, torch.special.ndtr(eps))
+                for k, column in enumerate(variable.columns):
+                    kept = filled[:, rows, column]
+                    filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
 
     def _draw(self, link: Link, moments: Moments, noise: Tensor) -> Tensor:
         variance = moments.variance

@@ -24,7 +24,7 @@ from torch import Tensor
 from pyro_mgp.chain import Chain, fresh_noise
 from pyro_mgp.kernels import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import factorise
+from pyro_mgp.link import Moments, factorise
 from pyro_mgp.local_parameters import local_parameters
 
 # H loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
@@ -66,7 +66,13 @@ class Posterior:
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean r `[L, M]` and covariance S `[L, M, M]`."""
-        covariance = torch.cholesky_inverse(torch.linalg.cholesky(self.precision))
+        factor, info = torch.linalg.cholesky_ex(self.precision)
+        if info.any():
+            raise FloatingPointError(
+                "the posterior of the inducing values is no longer positive definite: use a smaller learning "
+                "rate, or a larger batch_size"
+            )
+        covariance = torch.cholesky_inverse(factor)
         return (covariance @ self.shift[..., None])[..., 0], covariance
 
     def towards(self, other: Posterior, step_size: float) -> Posterior:
@@ -157,14 +163,18 @@ class ConjugateStep:
         filled, fresh = filled.clone(), fresh_noise(filled[None])
         weights, spread = self._drawing_weights(inverse)
         added = noise.detach() if self.chain.propagate == "predictive" else torch.zeros_like(noise)
-        parts = []
+        parts, visited = [], []
         for i, link in enumerate(self.chain.links):
             inputs, seen = filled[:, link.inputs], observed[:, link.column]
             kept, holes = seen.nonzero()[:, 0], (~seen).nonzero()[:, 0]
             with torch.no_grad():
                 cross, variance = kernels.cross(i, inputs[holes]), kernels.variance(i, inputs[holes])
                 variance = (variance + (spread[i] @ cross).mul_(cross).sum(0)).clamp(min=0) + added[i]
-                filled[holes, link.column] = weights[i] @ cross + fresh(i, holes)[0] * variance.sqrt()
+                mean, eps = (weights[i] @ cross)[None], fresh(i, holes)
+                filled[holes, link.column] = (mean + eps * variance.sqrt())[0]
+                visited.append(Moments(mean, variance[None]))
+                if self.chain.propagate == "predictive":
+                    self.chain.draw_levels(i, filled[None], observed, visited, eps, holes)
             y = filled[kept, link.column]
             cross, prior = kernels.cross(i, inputs[kept]), kernels.variance(i, inputs[kept])
             parts.append((cross @ cross.T, cross @ y, y @ y, prior.sum(), y.new_tensor(len(y))))

@@ -80,7 +80,7 @@ class Imputations:
         return self.m
 
     def __getitem__(self, j: SupportsIndex) -> pd.DataFrame:
-        """Completed table j, counted from 0, or from the end when negative.
+        """Completed table j, counted from 0, or from the end when negative; for several, `list(draws)[:2]`.
 
         Raises:
             IndexError: If there is no imputation j.

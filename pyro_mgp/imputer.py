@@ -7,10 +7,12 @@ decodes, `imputations` leaves.
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 import operator
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -24,7 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mgp import _storage
-from pyro_mgp.assembly import Wiring, build_chain, starting_noise, wire
+from pyro_mgp.assembly import Wiring, build_chain, discrete_variables, starting_noise, wire
 from pyro_mgp.chain import Chain, Propagate
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
@@ -34,6 +36,7 @@ from pyro_mgp.sampling import Rows, Sampler, Start
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
+from pyro_mgp.user_warning import warn_user
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
@@ -198,15 +201,22 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
         wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input)
-        # Nothing is learnt before here: a table that is refused leaves a fitted imputer as it was.
-        self.seed_ = _seed(self.random_state)
-        self.codec_, self.target_codec_, self._wirings = codec, target_codec, wirings
-        self._note_features(X, frame)
         rows = _rows(table, target, _device(self.device))
-        # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
-        self._train(rows[torch.as_tensor(np.argsort(table.keys))])
-        self._fitted_frame, self._fitted_target = frame.copy(), target
+        with self._as_it_was_on_failure():
+            self.seed_ = _seed(self.random_state)
+            self.codec_, self.target_codec_, self._wirings = codec, target_codec, wirings
+            self._note_features(X, frame)
+            # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
+            self._train(rows[torch.as_tensor(np.argsort(table.keys))])
+            self._fitted = frame.copy(), rows
         return self
+
+    def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
+        """Fit to a table and complete it; a target is ignored.
+
+        A scikit-learn pipeline hands its target, classes perhaps, to every step. To model one, call `fit`.
+        """
+        return self.fit(X).transform(X)
 
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
         """One completed table: missing cells at their posterior mean, categories and booleans at their mode.
@@ -222,7 +232,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: If the table does not fit the fitted one; the message says where.
         """
-        frame, rows = self._encode(X, None)
+        frame, rows = self._encode(X)
         incomplete = self._incomplete(rows)
         point = self._sampler().means(rows[incomplete], range(_POINT_PATHS))
         cells = self._decode(frame, [(slice(0, len(point)), point[None])])
@@ -239,7 +249,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> Imputations:
         """Draw m imputations of every missing cell from its posterior predictive distribution.
 
-        Imputation j is the same whatever m, the batch size, and the order and company of the rows.
+        Imputation j is the same whatever m, the batch size and the order of the rows, and a row is imputed
+        the same alone or among others. (Rows equal in every cell are told apart within one call only.)
 
         Args:
             X: Table with the columns of the fitted one; None for the fitted table itself, its target known.
@@ -312,10 +323,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         _at_least("m, the number of imputations,", m, 1)
         if batch_size is not None:
             _at_least("batch_size", batch_size, 1)
-        target = None
-        if X is None:
-            X, target = self._own_table()
-        frame, rows = self._encode(X, target)
+        frame, rows = self._own_table() if X is None else self._encode(X)
         return frame, rows, self._sampler(None if random_state is None else _seed(random_state))
 
     def _impute_chunk(self, frame: pd.DataFrame, rows: Rows, m: int, sampler: Sampler) -> Imputations:
@@ -343,7 +351,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
-        frame, rows = self._encode(X, None)
+        frame, rows = self._encode(X)
         mixture = self._sampler().target(rows, range(_POINT_PATHS))
         mean, scale = self.target_codec_.mean[0], self.target_codec_.scale[0]
         columns = {
@@ -474,11 +482,13 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             n_sweeps=self.n_sweeps,
             propagate=self.propagate,
             backpropagate=self.backpropagate,
+            discrete=discrete_variables(self.codec_, self._wirings, inducing.device),
         )
 
     @property
     def order_(self) -> list[str]:
         """Names of the encoded columns with a link, in the order of the chain."""
+        check_is_fitted(self, "chain_")
         return [wiring.name for wiring in self._wirings]
 
     def _options(self) -> Options:
@@ -505,6 +515,16 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         enough = int(held_out.sum()) >= _FEWEST_HELD_OUT
         return (held_out if enough else torch.zeros_like(held_out)).to(observed.device)
 
+    @contextmanager
+    def _as_it_was_on_failure(self) -> Iterator[None]:
+        """Let a fit that fails leave a fitted imputer as it was."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
+
     def _note_features(self, X: object, frame: pd.DataFrame) -> None:
         """What scikit-learn wants to know of the input."""
         self.n_features_in_ = frame.shape[1]
@@ -515,10 +535,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _choose_n_inducing(self, n_rows: int) -> int:
         if self.n_inducing is not None and self.n_inducing > n_rows:
-            warnings.warn(
+            warn_user(
                 f"n_inducing={self.n_inducing} is more than the {n_rows} rows of the table; using {n_rows}",
                 FitWarning,
-                stacklevel=4,
             )
         return min(self.n_inducing or _N_INDUCING, n_rows)
 
@@ -526,25 +545,22 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         seed = self.seed_ if seed is None else seed
         return Sampler(self.chain_, self.start_, self.joint_draws, self.n_sweeps, seed)
 
-    def _own_table(self) -> tuple[pd.DataFrame, NDArray[np.float64] | None]:
-        """The fitted table and its standardised target."""
+    def _own_table(self) -> tuple[pd.DataFrame, Rows]:
+        """The fitted table and its rows, a target known."""
         check_is_fitted(self, "chain_")
-        if not hasattr(self, "_fitted_frame"):
+        if not hasattr(self, "_fitted"):
             raise ValueError(
                 "a loaded imputer does not hold the table it was fitted to: call impute(X, m=...)"
             )
-        return self._fitted_frame, self._fitted_target
+        return self._fitted
 
-    def _encode(
-        self, X: pd.DataFrame | ArrayLike, target: NDArray[np.float64] | None
-    ) -> tuple[pd.DataFrame, Rows]:
-        """A table to complete, as a frame and as rows on the chain's device; a target is mostly unknown."""
+    def _encode(self, X: pd.DataFrame | ArrayLike) -> tuple[pd.DataFrame, Rows]:
+        """A table to complete, as a frame and as rows on the chain's device, a target unknown."""
         check_is_fitted(self, "chain_")
         frame = as_frame(X)
         table = self.codec_.encode(frame)
         self._warn_of_columns_without_link(table)
-        if self.target_codec_ is not None and target is None:
-            target = np.full(len(frame), np.nan)
+        target = None if self.target_codec_ is None else np.full(len(frame), np.nan)
         return frame, _rows(table, target, self.start_.gaussian.mean.device)
 
     def _warn_of_columns_without_link(self, table: Table) -> None:
@@ -552,12 +568,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         linked = {wiring.column for wiring in self._wirings}
         names = {self.codec_.columns[self.codec_.groups[d]].name for d in incomplete if d not in linked}
         if names:
-            warnings.warn(
+            warn_user(
                 f"columns {sorted(names, key=str)} had no missing cells when the imputer was fitted, so they "
                 "have no link; here they are filled by the starting fill alone: fit with columns='all' to "
                 "model them",
                 FitWarning,
-                stacklevel=4,
             )
 
     def _incomplete(self, rows: Rows) -> Tensor:
@@ -607,9 +622,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         _one_of("propagate", self.propagate, get_args(Propagate))
         _one_of("initial_fill", self.initial_fill, get_args(FillName))
         _one_of("columns", self.columns, ("incomplete", "all"))
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if not 0 <= self.validation_fraction <= 0.5:
+        if not 0 < _number("learning_rate", self.learning_rate) < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
+        if not 0 <= _number("validation_fraction", self.validation_fraction) <= 0.5:
             raise ValueError(
                 f"validation_fraction must lie between 0 and 0.5, got {self.validation_fraction}"
             )
@@ -630,6 +645,12 @@ def _at_least(name: str, value: int, least: int) -> int:
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def _number(name: str, value: float) -> float:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
 def _one_of(name: str, value: object, choices: Sequence[str]) -> None:

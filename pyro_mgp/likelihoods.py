@@ -8,6 +8,7 @@ and is not the paper's objective.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,9 @@ from pyro_mgp.local_parameters import LocalModule
 
 # Smallest noise variance, in standardised units: a column that others determine exactly stays well posed.
 MIN_NOISE = 1e-5
+
+# Least probability of a value, where a link's mean says zero or less.
+_LEAST_SHARE = 1e-4
 
 
 class ExpectedNormal(TorchDistribution):
@@ -97,3 +101,37 @@ class Gaussian(LocalModule):
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNormal:
         """The observation distribution at rows whose latent function has these moments."""
         return ExpectedNormal(mean, variance, self.noise)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """A boolean, a category or an integer of two values, whose draws shall be such values.
+
+    Its links see indicators as Gaussian columns, so their means estimate the values' probabilities. Rounding
+    Gaussian draws instead would all but never give a rare value (Horton, Lipsitz and Parzen 2003).
+    """
+
+    links: tuple[int, ...]
+    """Numbers of the links of its encoded columns."""
+    columns: tuple[int, ...]
+    """These columns, K of them."""
+    off: Tensor
+    """Standardised value of "no" in each, `[K]`."""
+    on: Tensor
+    """Standardised value of "yes" in each, `[K]`."""
+
+    def draw(self, mean: Tensor, uniform: Tensor) -> Tensor:
+        """Values drawn with the probabilities that the links' means say, `[S, n, K]`.
+
+        Args:
+            mean: Means of the links, `[S, n, K]`, standardised units.
+            uniform: Uniform numbers, `[S, n]`.
+        """
+        share = ((mean - self.off) / (self.on - self.off)).clamp(_LEAST_SHARE, 1.0)
+        if len(self.columns) == 1:
+            yes = uniform[..., None] < share
+        else:
+            reached = share.cumsum(-1) / share.sum(-1, keepdim=True) < uniform[..., None]
+            level = reached.sum(-1).clamp(max=len(self.columns) - 1)
+            yes = torch.nn.functional.one_hot(level, len(self.columns)).bool()
+        return torch.where(yes, self.on, self.off)

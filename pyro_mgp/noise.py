@@ -38,6 +38,10 @@ class KeyedNoise:
 
     def normal(self, *stream: int, rows: Tensor | None = None) -> Tensor:
         """Standard normal numbers `[S, n]` of one stream, e.g. (sweep, column), at `rows` (default: all)."""
+        return torch.special.ndtri(self.uniform(*stream, rows=rows))
+
+    def uniform(self, *stream: int, rows: Tensor | None = None) -> Tensor:
+        """Numbers uniform on (0, 1), `[S, n]`; the arguments of `normal`, whose ranks they are."""
         keys = self.keys if rows is None else self.keys[rows]
         state = torch.tensor(_signed(self.seed), device=keys.device)
         for number in stream:
@@ -46,8 +50,7 @@ class KeyedNoise:
         per_path = _mix(state ^ _mix(paths + _signed(_GOLDEN)))
         bits = _mix(per_path[:, None] + _mix(keys ^ state)[None, :])
         # 52 bits, centred in their interval so that 0 and 1 cannot occur.
-        uniform = (_shift(bits, 12).double() + 0.5) * 2.0**-52
-        return torch.special.ndtri(uniform)
+        return (_shift(bits, 12).double() + 0.5) * 2.0**-52
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from pyro_mgp.noise import KeyedNoise
 
 # What a stream of keyed noise is for.
 _START, _FUNCTION, _WALK, _OBSERVATION = range(4)
+# Decimals of a draw in standard deviations of its column: far below the smallest noise.
+_DECIMALS = 5
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
 
@@ -122,10 +124,11 @@ class Sampler:
         conditionals = self._conditionals(imputations)
         for here in _batches(len(rows), len(imputations), batch_size):
             batch = rows[here]
-            *_, (filled, _) = self._walks(conditionals, batch, imputations)
+            *_, (filled, visited) = self._walks(conditionals, batch, imputations)
             if self.chain.propagate == "latent":
-                filled = self._with_noise(filled, batch, imputations)
-            yield here, filled
+                filled = self._observed(filled, visited, batch, imputations)
+            # Rounding errors of the arithmetic, which depend on the batch, shall not show in the draws.
+            yield here, torch.round(filled, decimals=_DECIMALS)
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -146,7 +149,7 @@ class Sampler:
                     if sweep in counted:
                         total[cells, link.column] += moments.mean.mean(0) / len(counted)
             for link, cells in zip(self.chain.links, holes, strict=True):
-                point[cells, link.column] = total[cells, link.column]
+                point[cells, link.column] = total[cells, link.column].round(decimals=_DECIMALS)
             parts.append(point)
         return torch.cat(parts)
 
@@ -166,12 +169,15 @@ class Sampler:
         mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         return Mixture(mean, variance + noise)
 
-    def _with_noise(self, filled: Tensor, rows: Rows, imputations: Sequence[int]) -> Tensor:
+    def _observed(
+        self, filled: Tensor, visited: Sequence[Moments], rows: Rows, imputations: Sequence[int]
+    ) -> Tensor:
         """Function values in the holes made observations of them: what later links did not see."""
-        noise = KeyedNoise(self.seed, rows.keys, imputations)
-        for i, (link, cells) in enumerate(zip(self.chain.links, self._holes(rows), strict=True)):
+        noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows)
+        for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             eps = noise.normal(_OBSERVATION, i, rows=cells)
             filled[:, cells, link.column] += eps * link.likelihood.noise.sqrt()
+            self.chain.draw_levels(i, filled, rows.observed, visited, eps, cells)
         return filled
 
     def _conditionals(self, imputations: Sequence[int]) -> list[Conditional]:

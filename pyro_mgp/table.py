@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 import math
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
+
+from pyro_mgp.user_warning import warn_user
 
 __all__ = [
     "ColumnCodec",
@@ -137,6 +138,9 @@ class ColumnCodec:
         levels: The categories observed at fit, in the order of the encoded columns; None unless CATEGORICAL.
         mean: Mean of the observed cells, one per encoded column, in the column's own units.
         scale: Population standard deviation of the observed cells, likewise.
+        low: Smallest observed cell of an encoded column, in its own units; 0 for indicators.
+        high: Largest, likewise; 1 for indicators.
+        two_valued: Whether the observed cells are only ``low`` and ``high``, with no float among the kinds.
 
     Example:
         >>> codec = ColumnCodec.fit(pd.Series([1.0, 3.0, None], name="mass"))
@@ -154,6 +158,9 @@ class ColumnCodec:
     levels: tuple[Level, ...] | None
     mean: tuple[float, ...]
     scale: tuple[float, ...]
+    low: float
+    high: float
+    two_valued: bool
 
     @classmethod
     def fit(cls, column: pd.Series[Any]) -> ColumnCodec:
@@ -178,7 +185,10 @@ class ColumnCodec:
         observed = raw[~np.isnan(raw[:, 0])]
         _check_varies(column, name, observed)
         mean, scale = zip(*(_moments(values) for values in observed.T), strict=True)
-        return cls(name, kind, str(column.dtype), levels, mean, scale)
+        low, high = float(observed.min()), float(observed.max())
+        only_two = bool(((observed == low) | (observed == high)).all())
+        two_valued = only_two and kind in (Kind.BOOLEAN, Kind.INTEGER)
+        return cls(name, kind, str(column.dtype), levels, mean, scale, low, high, two_valued)
 
     @property
     def width(self) -> int:
@@ -212,8 +222,9 @@ class ColumnCodec:
     def decode(self, values: ArrayLike) -> NDArray[Any]:
         """Cells from standardised ``values`` [..., width], as an array [...] in the column's own units.
 
-        CONTINUOUS gives float64; INTEGER int64, rounded and clipped to the range of int64; BOOLEAN bool, True
-        from 0.5 upwards; CATEGORICAL an object array of labels, the level with the largest score.
+        CONTINUOUS gives float64; INTEGER int64, rounded and clipped to the observed range, or the nearer of
+        two values where only two were observed; BOOLEAN bool, True from 0.5 upwards; CATEGORICAL an object
+        array of labels, the level with the largest score.
 
         Raises:
             ValueError: The last axis is not ``width`` long, or a value is NaN.
@@ -231,7 +242,7 @@ class ColumnCodec:
         if self.kind is Kind.BOOLEAN:
             return np.asarray(raw[..., 0] >= 0.5)
         if self.kind is Kind.INTEGER:
-            return _to_integers(raw[..., 0], np.iinfo(np.int64))
+            return _to_integers(self._within_range(raw[..., 0]), np.iinfo(np.int64))
         return np.asarray(raw[..., 0])
 
     def to_dict(self) -> dict[str, Any]:
@@ -243,14 +254,31 @@ class ColumnCodec:
             "levels": None if self.levels is None else list(self.levels),
             "mean": list(self.mean),
             "scale": list(self.scale),
+            "low": self.low,
+            "high": self.high,
+            "two_valued": self.two_valued,
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> ColumnCodec:
         """The codec that :meth:`to_dict` wrote; labels come back with the type they had."""
         levels = None if state["levels"] is None else tuple(state["levels"])
-        mean, scale = tuple(state["mean"]), tuple(state["scale"])
-        return cls(state["name"], Kind(state["kind"]), state["dtype"], levels, mean, scale)
+        tuples = {"levels": levels, "mean": tuple(state["mean"]), "scale": tuple(state["scale"])}
+        return cls(**{**state, **tuples, "kind": Kind(state["kind"])})
+
+    @property
+    def discrete(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Standardised values [width] of "no" and "yes" in each encoded column, if nothing lies between."""
+        if self.levels is None and not self.two_valued:
+            return None
+        mean, scale = np.asarray(self.mean), np.asarray(self.scale)
+        return (self.low - mean) / scale, (self.high - mean) / scale
+
+    def _within_range(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers clipped to the observed range: no -1 children, no grade 7 out of 6."""
+        if self.two_valued:
+            return np.where(raw >= (self.low + self.high) / 2, self.high, self.low)
+        return np.clip(raw, self.low, self.high)
 
     def _check_kind(self, column: pd.Series[Any], kind: Kind) -> None:
         numeric = {Kind.CONTINUOUS, Kind.INTEGER}
@@ -535,11 +563,10 @@ def _warn_of_empty_rows(index: pd.Index[Any], holes: NDArray[np.bool_]) -> None:
         return
     first = ", ".join(_row(index, i) for i in empty[:3]) + (", ..." if empty.size > 3 else "")
     are = "1 row is" if empty.size == 1 else f"{empty.size} rows are"
-    warnings.warn(
+    warn_user(
         f"{are} entirely missing: {first}. With nothing to predict from, such rows are imputed from the "
         "marginal distribution of the columns. Drop them with frame.dropna(how='all') if that is not wanted.",
         TableWarning,
-        stacklevel=3,  # the line that called fit or encode
     )
 
 

@@ -33,8 +33,8 @@ _SMOOTHED = 3
 _MIN_GAIN = 2e-3
 # Rows whose held-out cells are scored at each check.
 _VALIDATION_ROWS = 2000
-# Steps of the last pass, in which q(u) learns from the held-out cells as well.
-_LAST_STEPS = (5, 50)
+# Passes over a table seen whole in which q(u) learns from the held-out cells as well.
+_LAST_PASSES = 5
 
 
 class Trainable(Protocol):
@@ -235,6 +235,7 @@ class _Run:
         others = [p for p in chain.parameters() if p.requires_grad and id(p) not in natural]
         # Fused: the parameters are many and small, one call per step updates them all.
         self.adam = torch.optim.Adam(others, lr=options.learning_rate, fused=True)
+        self.ahead: list[Tensor | None] = []
         self.whole = len(filled) <= options.batch_size
         self.best = _snapshot(chain)
         candidates = cells.held_out.any(1).nonzero()[:, 0]
@@ -271,15 +272,23 @@ class _Run:
 
     def advance(self, number: int) -> Tensor:
         """One step of everything; gives the loss."""
-        loss = self.follow(1.0 if self.whole else (1 + number) ** -0.5)
+        if not self.ahead:
+            self.ahead = list(self.minibatches())
+        loss = self.follow(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
         self.adam.step()
         return loss
 
-    def follow(self, step_size: float) -> Tensor:
-        """Move q(u) and refresh the fill on the next rows; leaves the other parameters' gradients."""
-        rows = None
-        if not self.whole:
-            rows = torch.randperm(len(self.filled), device=self.filled.device)[: self.options.batch_size]
+    def minibatches(self) -> Iterator[Tensor | None]:
+        """Row numbers of one pass over the table, shuffled; None for a table that is seen whole."""
+        if self.whole:
+            yield None
+            return
+        # Of nearly equal size: a few rows left over must not speak for the whole table.
+        n_batches = math.ceil(len(self.filled) / self.options.batch_size)
+        yield from torch.randperm(len(self.filled), device=self.filled.device).tensor_split(n_batches)
+
+    def follow(self, rows: Tensor | None, step_size: float) -> Tensor:
+        """Move q(u) and refresh the fill on some rows; leaves the other parameters' gradients."""
         here = slice(None) if rows is None else rows
         for parameter in self.chain.parameters():
             parameter.grad = None
@@ -291,17 +300,17 @@ class _Run:
     def finish(self) -> None:
         """Let q(u) learn from the held-out cells too.
 
-        The steps 1, 1/2, 1/3, ... make its natural parameters the mean of what each minibatch and each
-        redrawn fill asks for.
+        The steps 1, 1/2, 1/3, ... make its natural parameters the mean of what each minibatch of one pass, or
+        each redrawn fill of a table seen whole, asks for. Every row is heard once.
         """
         if not self.pairs:
             return
         self.filled = torch.where(self.cells.held_out, self.cells.values, self.filled)
         self.observed = self.cells.observed
-        fewest, most = _LAST_STEPS
-        n_batches = math.ceil(len(self.filled) / self.options.batch_size)
-        for k in range(min(max(n_batches, fewest), most)):
-            self.follow(1 / (k + 1))
+        passes = _LAST_PASSES if self.whole else 1
+        batches = [rows for _ in range(passes) for rows in self.minibatches()]
+        for k, rows in enumerate(batches):
+            self.follow(rows, 1 / (k + 1))
         self.step.publish()
 
     def score(self, window: list[float]) -> float:

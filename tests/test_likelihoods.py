@@ -16,7 +16,7 @@ from scipy.stats import kstest, norm
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from pyro_mgp.likelihoods import MIN_NOISE, ExpectedNormal, Gaussian
+from pyro_mgp.likelihoods import MIN_NOISE, Discrete, ExpectedNormal, Gaussian
 
 
 def moments(*shape: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,3 +203,35 @@ def test_the_noise_survives_a_state_dict() -> None:
     loaded = Gaussian(1.0)
     loaded.load_state_dict(saved)
     assert loaded.noise.item() == pytest.approx(0.123, rel=1e-12)
+
+
+# --------------------------------------------------------------------------------------------- discrete draws
+
+
+def indicators(shares: list[float]) -> Discrete:
+    """A variable whose indicators occur with these shares, standardised as the table codec does."""
+    p = torch.tensor(shares).double()
+    sd = (p * (1 - p)).sqrt()
+    return Discrete(tuple(range(len(p))), tuple(range(len(p))), -p / sd, (1 - p) / sd)
+
+
+@pytest.mark.parametrize("shares", [[0.7, 0.2, 0.1], [0.03]])
+def test_values_are_drawn_with_the_probabilities_that_the_means_say(shares: list[float]) -> None:
+    variable = indicators(shares)
+    uniform = ((torch.arange(10_000) + 0.5) / 10_000).double()[None]
+    drawn = variable.draw(torch.zeros(1, 10_000, len(shares)).double(), uniform)  # means at the marginal
+    yes = torch.isclose(drawn, variable.on)
+    assert (yes | torch.isclose(drawn, variable.off)).all()
+    torch.testing.assert_close(yes.double().mean((0, 1)), torch.tensor(shares).double(), atol=1e-3, rtol=0)
+    if len(shares) > 1:
+        assert (yes.sum(-1) == 1).all()
+
+
+def test_means_outside_zero_and_one_are_all_but_never_and_always() -> None:
+    variable = indicators([0.5, 0.5])
+    mean = torch.stack(
+        [2 * variable.off[0] * torch.ones(1, 1000), 2 * variable.on[1] * torch.ones(1, 1000)], -1
+    )
+    uniform = ((torch.arange(1000) + 0.5) / 1000).double()[None]
+    level = torch.isclose(variable.draw(mean.double(), uniform), variable.on).double().argmax(-1)
+    assert level.float().mean() > 0.998

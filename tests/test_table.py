@@ -254,13 +254,29 @@ def test_integer_labels_name_columns_too() -> None:
 # ---------------------------------------------------------------------------------------------------- decode
 
 
-def test_integers_are_rounded_and_clipped_to_int64() -> None:
-    codec = fit_x(pd.Series([-1, 1]))  # mean 0, sd 1
-    decoded = codec.decode([[0.4], [0.6], [-3.7], [1e40], [-1e40], [np.inf]])
+def test_integers_are_rounded_and_kept_within_the_observed_range() -> None:
+    codec = fit_x(pd.Series([-3, 0, 3]))  # mean 0, sd √6
+    raw = np.array([0.4, 0.6, -2.6, 1e40, -1e40, np.inf])
+    decoded = codec.decode(raw[:, None] / 6**0.5)
     assert decoded.dtype == np.int64
-    assert decoded[:3].tolist() == [0, 1, -4]
-    assert decoded[4] == -(2**63)
-    assert decoded[3] == decoded[5] == 2**63 - 1024  # the largest float64 below 2⁶³
+    assert decoded.tolist() == [0, 1, -3, 3, -3, 3]
+    assert codec.discrete is None
+
+
+def test_integers_of_two_values_are_one_of_them() -> None:
+    codec = fit_x(pd.Series([1, 5, 5, None], dtype="Int64"))
+    off, on = codec.discrete
+    raw = (np.array([-7.0, 1.0, 2.9, 3.1, 5.0, 40.0]) - codec.mean[0]) / codec.scale[0]
+    assert codec.decode(raw[:, None]).tolist() == [1, 1, 1, 5, 5, 5]
+    assert codec.decode(np.stack([off, on])).tolist() == [1, 5]
+
+
+def test_indicators_have_a_value_for_no_and_one_for_yes() -> None:
+    codec = fit_x(pd.Series(["a", "b", "b", "b"]))
+    off, on = codec.discrete
+    hot = np.where(np.eye(2, dtype=bool), on, off)
+    np.testing.assert_allclose(hot, codec.encode(pd.Series(["a", "b"], name="x")))
+    assert fit_x(pd.Series([0.0, 1.0])).discrete is None
 
 
 def test_booleans_turn_true_at_one_half_in_their_own_units() -> None:

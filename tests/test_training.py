@@ -276,7 +276,7 @@ def test_a_minibatch_is_rows_of_the_table_without_repetition(device: torch.devic
     trained((chain, cells, filled), elbo=recording, max_steps=5, batch_size=30, refresh_fill=False)
     seen = cells.observed & ~cells.held_out
     for table, observed, rows in recording.calls[:5]:
-        assert len(rows.unique()) == 30
+        assert len(rows.unique()) == len(rows) in (26, 27)  # 80 rows in three nearly equal parts
         assert torch.equal(table, filled[rows])
         assert torch.equal(observed, seen[rows])
     visited = torch.cat([rows for _, _, rows in recording.calls]).unique()
