@@ -270,13 +270,8 @@ def _impute(args: argparse.Namespace) -> None:
     check_out(out, args.overwrite)
     source = files.read_table(table, args.missing or files.MISSING)
     modelled = source.frame.drop(columns=_labels(source.frame, args.drop))
-    counter = files.row_counter(modelled)
-    if counter is not None:
-        _say(
-            f"{PROGRAM}: note: column {counter!r} counts the rows; if it means nothing else, leave it out "
-            f"of the model with --drop {counter}",
-            sys.stderr,
-        )
+    for note in _notes(modelled):
+        _say(f"{PROGRAM}: note: {note}", sys.stderr)
     with _one_line_warnings():
         imputer, draws, timing = _fit_and_draw(modelled, args)
     compared = summary.summarise(draws)
@@ -290,6 +285,23 @@ def _impute(args: argparse.Namespace) -> None:
             *_about_the_files(args.out, names),
         ]
         _say("\n".join(lines))
+
+
+def _notes(frame: pd.DataFrame) -> Iterator[str]:
+    """What a newcomer may not have meant."""
+    from pyro_mgp import files
+
+    counter = files.row_counter(frame)
+    if counter is not None:
+        yield (
+            f"column {counter!r} counts the rows; if it means nothing else, leave it out of the model with "
+            f"--drop {counter}"
+        )
+    for label, cell in files.read_as_text(frame):
+        yield (
+            f"column {label!r} is read as text because of cells such as {cell!r}; if that marks a missing "
+            f"cell, pass --missing '{cell}', or leave the column out with --drop {label}"
+        )
 
 
 def _labels(frame: pd.DataFrame, names: Sequence[str]) -> list[Label]:

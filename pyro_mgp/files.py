@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyro_mgp import table
-from pyro_mgp.imputations import Imputations
+from pyro_mgp.imputations import Imputations, table_names
 from pyro_mgp.table import Label
 
 MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "NULL")
@@ -203,6 +203,25 @@ def _type(observed: set[str]) -> tuple[str, Callable[[str], Any]]:
     return "string", str
 
 
+def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
+    """Text columns most of whose cells are numbers or dates, each with a cell that is not a number.
+
+    A mark for missing cells that nobody told of ("?", "-"), thousands separators and dates make such columns.
+    """
+    found: list[tuple[Label, str]] = []
+    for label in frame.columns:
+        if frame[label].dtype != "string":
+            continue
+        cells = frame[label].dropna().astype(str)
+        other = cells[pd.to_numeric(cells.str.replace(",", ""), errors="coerce").isna()]
+        commas = cells[cells.str.contains(",", regex=False)]
+        dates = pd.to_datetime(cells, format="ISO8601", errors="coerce").notna()
+        if len(cells) and (len(other) < len(cells) / 2 or dates.mean() > 0.5):
+            strange = pd.concat([other, commas])
+            found += [(label, strange.iloc[0])] if len(strange) else []
+    return found
+
+
 def row_counter(frame: pd.DataFrame) -> Label | None:
     """The label of the first column if it only counts the rows, from 0 or 1; else None."""
     if frame.shape[1] < 3 or len(frame) < 3:
@@ -230,8 +249,7 @@ def write_tables(folder: Path, source: Source, draws: Imputations, format: str) 
     Raises:
         ValueError: If a column cannot be stored as Parquet.
     """
-    digits = max(2, len(str(draws.m)))
-    names = [f"imputation_{j + 1:0{digits}d}.{format}" for j in range(draws.m)]
+    names = table_names(draws.m, format)
     for j, name in enumerate(names):
         path = folder / name
         if format != "parquet" and source.text is not None:

@@ -234,8 +234,7 @@ class Imputations:
         partial = target / f".{uuid.uuid4().hex[:8]}.partial"
         partial.mkdir()
         try:
-            digits = max(2, len(str(self.m)))
-            names = [f"imputation_{j + 1:0{digits}d}.{suffix}" for j in range(self.m)]
+            names = table_names(self.m, suffix)
             for name, table in zip(names, self, strict=True):
                 _write_table(partial / name, table, suffix)
             return [(partial / name).rename(target / name) for name in names]
@@ -245,6 +244,12 @@ class Imputations:
     def _position(self, label: Label) -> int:
         labels: list[Label] = list(self.frame.columns)
         return labels.index(label)
+
+
+def table_names(m: int, suffix: str) -> list[str]:
+    """Names of the files of m completed tables: `imputation_01.csv`, ..., padded to at least two digits."""
+    digits = max(2, len(str(m)))
+    return [f"imputation_{j + 1:0{digits}d}.{suffix}" for j in range(m)]
 
 
 # ------------------------------------------------------------------------------------------------ checks

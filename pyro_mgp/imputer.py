@@ -122,7 +122,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         learning_rate: float = 0.1,
         batch_size: int = 2000,
         validation_fraction: float = 0.1,
-        patience: int = 3,
+        patience: int = 6,
         device: str = "auto",
         random_state: RandomState = None,
         progress: bool = True,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyro_mgp import _storage
-from pyro_mgp.imputations import Imputations
+from pyro_mgp.imputations import Imputations, table_names
 
 _FORMAT_VERSION = 1
 
@@ -40,8 +40,7 @@ def write_chunks(
     Raises:
         ValueError: If `path` exists and may not be replaced, or a column cannot be stored as Parquet.
     """
-    digits = max(2, len(str(m)))
-    names = [f"imputation_{j + 1:0{digits}d}.parquet" for j in range(m)]
+    names = table_names(m, "parquet")
     with _storage.atomic_folder(path, overwrite=overwrite) as folder, contextlib.ExitStack() as files:
         try:
             schema = pa.Schema.from_pandas(like)

@@ -76,8 +76,8 @@ class Options:
     """Natural-gradient steps for q(u), if the bound has an exact KL; False leaves it to Adam (the paper)."""
     refresh_fill: bool = True
     """Write the draws of each step back as the next fill; False keeps the starting fill, as in the paper."""
-    patience: int = 3
-    """Checks without progress before training stops."""
+    patience: int = 6
+    """Checks without progress before training stops; fewer, and a lucky first check may end it."""
     check_every: int = 10
     """Steps between checks."""
 

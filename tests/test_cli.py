@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -574,3 +575,38 @@ def test_the_package_gives_its_names_when_asked() -> None:
     assert all(getattr(pyro_mgp, name).__name__ == name for name in pyro_mgp.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Imputer'"):
         pyro_mgp.Imputer  # noqa: B018
+
+
+# ------------------------------------------------------------------------------------------------------ notes
+
+
+@pytest.mark.parametrize(
+    ("cells", "cell"),
+    [
+        (["1", "2.5", "?", "4"], "?"),
+        (["1,000", "2,000", "3,500", "4,000"], "1,000"),
+        (["2020-01-02", "2020-01-03", "2021-05-06", ""], "2020-01-02"),
+        (["7", "8", "missing", "9"], "missing"),
+    ],
+)
+def test_numbers_and_dates_read_as_text_are_pointed_out(cells: list[str], cell: str) -> None:
+    frame = files.typed([["x", "y"], *([c, "1"] for c in cells)])
+    assert files.read_as_text(frame) == [("x", cell)]
+
+
+@pytest.mark.parametrize("cells", [["a", "b", "1"], ["007", "008", "009"], ["1", "2", ""], ["", "", ""]])
+def test_text_and_numbers_are_not(cells: list[str]) -> None:
+    assert files.read_as_text(files.typed([["x", "y"], *([c, "1"] for c in cells)])) == []
+
+
+def test_a_note_says_which_option_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"{i if i % 9 else '?'},{i * i}\n" for i in range(30)))
+    assert run(path, "-o", tmp_path / "out", "-m", "1", "--steps", "2", "--quiet") == 0
+    said = capsys.readouterr().err
+    assert "note: column 'x' is read as text because of cells such as '?'" in said
+    assert "pass --missing '?'" in said
+
+
+def test_the_package_knows_its_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", pyro_mgp.__version__)
