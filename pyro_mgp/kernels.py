@@ -82,42 +82,46 @@ class KernelStack:
 
 
 class _LinearMatern32Stack(KernelStack):
-    """A stack of `linear_matern32` kernels over equally many inputs: parameters are read in one go each.
+    """A stack of `linear_matern32` kernels, whose numbers of inputs may differ.
 
-    Reading a parameter through Pyro costs as much as the arithmetic on it.
+    Reading a parameter through Pyro costs as much as the arithmetic on it, so each is read once.
     """
 
     def __init__(self, links: Sequence[tuple[Kernel, Tensor]]) -> None:
         super().__init__(links)
         trends, bends = [k.kern0 for k, _ in links], [k.kern1 for k, _ in links]
-        self.Xu = torch.stack([Xu for _, Xu in links])
         self.slope, self.bias = _stacked(trends, "variance"), _stacked(trends, "bias")
         self.amplitude = _stacked(bends, "variance")
-        scale = math.sqrt(3) / _stacked(bends, "lengthscale")
-        self.scaled = self.Xu * scale[:, None, :]
-        self.norms = self.scaled.square().sum(-1)
-        # Taken apart once: the gradient of one slice after the other would add up whole stacks.
-        stacks = (self.Xu, self.slope, self.bias, self.amplitude, scale, self.scaled, self.norms)
-        self.parts = list(zip(*(stack.unbind() for stack in stacks), strict=True))
+        self.scales = [math.sqrt(3) / bend.lengthscale for bend in bends]
+        self.scaled = [Xu * scale for (_, Xu), scale in zip(links, self.scales, strict=True)]
+        self.norms = [scaled.square().sum(-1) for scaled in self.scaled]
+        # Taken apart once: the gradient of one entry after the other would add up whole stacks.
+        numbers = (self.slope, self.bias, self.amplitude)
+        self.numbers = list(zip(*(stack.unbind() for stack in numbers), strict=True))
 
     def among(self) -> Tensor:
         """See `KernelStack`."""
-        products = self.scaled @ self.scaled.mT
-        squared = self.norms[:, :, None] + self.norms[:, None, :] - 2 * products
-        trend = self.slope[:, None, None] * (self.bias[:, None, None] + self.Xu @ self.Xu.mT)
-        return trend + self.amplitude[:, None, None] * _Matern32OfSquare.apply(squared)
+        squared = torch.stack(
+            [
+                torch.addmm(norms[:, None], scaled, scaled.T, alpha=-2) + norms
+                for scaled, norms in zip(self.scaled, self.norms, strict=True)
+            ]
+        )
+        products = torch.stack([Xu @ Xu.T for _, Xu in self.links])
+        slope, bias, amplitude = (x[:, None, None] for x in (self.slope, self.bias, self.amplitude))
+        return slope * (bias + products) + amplitude * _Matern32OfSquare.apply(squared)
 
     def cross(self, link: int, X: Tensor) -> Tensor:
         """See `KernelStack`."""
-        Xu, slope, bias, amplitude, scale, scaled_Xu, norms = self.parts[link]
-        scaled = X * scale
-        squared = torch.addmm(norms[:, None], scaled_Xu, scaled.T, alpha=-2)
+        slope, bias, amplitude = self.numbers[link]
+        Xu, scaled = self.links[link][1], X * self.scales[link]
+        squared = torch.addmm(self.norms[link][:, None], self.scaled[link], scaled.T, alpha=-2)
         bend = amplitude * _Matern32OfSquare.apply(squared + scaled.square().sum(1))
         return torch.addmm(bend + slope * bias, slope * Xu, X.T)
 
     def variance(self, link: int, X: Tensor) -> Tensor:
         """See `KernelStack`."""
-        _, slope, bias, amplitude, *_ = self.parts[link]
+        slope, bias, amplitude = self.numbers[link]
         return amplitude + slope * (bias + X.square().sum(1))
 
 
@@ -141,8 +145,7 @@ def stack_kernels(links: Sequence[tuple[Kernel, Tensor]]) -> KernelStack:
     Args:
         links: Kernel and inducing inputs `[M, P]` of each link; M is the same for all.
     """
-    alike = len({(Xu.shape, type(k)) for k, Xu in links}) == 1
-    if alike and all(_is_linear_matern32(kernel) for kernel, _ in links):
+    if links and all(_is_linear_matern32(kernel) for kernel, _ in links):
         return _LinearMatern32Stack(links)
     return KernelStack(links)
 
