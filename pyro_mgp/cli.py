@@ -67,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_impute(commands)
+    _add_bench(commands)
     return whole
 
 
@@ -116,6 +117,21 @@ def _add_impute(commands: Any) -> None:
         "--device", choices=("auto", "cpu", "cuda"), default="auto",
         help="where to compute; auto takes a CUDA GPU if there is one (default: auto)",
     )  # fmt: skip
+
+
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser("bench", help="measure the package on this machine")
+    kinds = bench.add_subparsers(title="measurements", metavar="WHAT", required=True)
+    speed = kinds.add_parser(
+        "speed",
+        help="speed against plain code and the hardware",
+        description="Measure speed on this machine. The measurements: step (training step and walk), latency "
+        "(one new row), import, sizes (10,000 to 1,000,000 rows: minutes).",
+    )
+    speed.set_defaults(run=_bench_speed)
+    names = ("step", "latency", "import", "sizes")
+    speed.add_argument("--only", nargs="+", choices=names, default=names, help="take some measurements only")
+    speed.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
 
 
 _DESCRIPTION = """\
@@ -285,6 +301,17 @@ def _impute(args: argparse.Namespace) -> None:
             *_about_the_files(args.out, names),
         ]
         _say("\n".join(lines))
+
+
+def _bench_speed(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench speed`: measure, show, write."""
+    from pyro_mgp.bench import speed
+
+    figures = speed.run(args.only)
+    for row in figures.itertuples():
+        _say(f"{row.what:<36} {row.measured:8.2f} {row.unit:<6} {row.asked:<17} {row.detail}")
+    if args.out is not None:
+        figures.to_csv(args.out, index=False)
 
 
 def _notes(frame: pd.DataFrame) -> Iterator[str]:
