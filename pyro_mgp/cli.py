@@ -184,6 +184,7 @@ _IN_THE_SHELL = (
     (r"frame\.dropna\(how='all'\)", "a filter before"),
     (r"set it missing: frame\.replace\(.+?\)", "leave it empty"),
     (r"overwrite=True", "--overwrite"),
+    (r"write it as CSV", "try --format csv"),
 )
 
 
@@ -374,11 +375,12 @@ def _write(
 ) -> list[str]:
     """Write everything, whole or not at all; returns the names of the completed tables."""
     from pyro_mgp import _storage, files
+    from pyro_mgp.imputations import write_table
 
     with _storage.atomic_folder(out, overwrite=args.overwrite) as folder:
         names = files.write_tables(folder, source, draws, args.format or source.format)
-        files.write_frame(folder / "cells.csv", draws.cells(), "csv")
-        files.write_frame(folder / "summary.csv", compared, "csv")
+        write_table(folder / "cells.csv", draws.cells(), "csv")
+        write_table(folder / "summary.csv", compared, "csv")
         draws.save(folder / "draws")
         imputer.save(folder / "imputer")
         run = {

@@ -21,14 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyro_mgp import table
-from pyro_mgp.imputations import Imputations, table_names
+from pyro_mgp.imputations import DELIMITERS, Imputations, table_names, write_table
 from pyro_mgp.table import Label
 
 MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "NULL")
 """What stands for a missing cell in a CSV, in upper or lower case, besides an empty cell."""
 
 _FORMATS = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _decode(content: bytes, path: Path) -> str:
 def _parse(content: str, format: str, path: Path) -> list[list[str]]:
     """The header and the rows, all of one length."""
     where = repr(str(path))
-    reader = csv.reader(io.StringIO(content, newline=""), delimiter=_DELIMITERS[format], strict=True)
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=DELIMITERS[format], strict=True)
     rows: list[list[str]] = []
     try:
         for row in reader:
@@ -125,7 +124,7 @@ def _parse(content: str, format: str, path: Path) -> list[list[str]]:
 def _check_names(names: list[str], format: str, where: str) -> None:
     if len(names) == 1 and ";" in names[0]:
         raise ValueError(
-            f"{where} seems to be separated by semicolons: expected {_DELIMITERS[format]!r}; save it again "
+            f"{where} seems to be separated by semicolons: expected {DELIMITERS[format]!r}; save it again "
             "with that, and with points in decimal numbers"
         )
     for position, name in enumerate(names):
@@ -255,9 +254,9 @@ def write_tables(folder: Path, source: Source, draws: Imputations, format: str) 
         if format != "parquet" and source.text is not None:
             rows = completed_text(source.text, draws, j)
             with path.open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, delimiter=_DELIMITERS[format], lineterminator="\n").writerows(rows)
+                csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\n").writerows(rows)
         else:
-            write_frame(path, completed_frame(source, draws, j), format)
+            write_table(path, completed_frame(source, draws, j), format)
     return names
 
 
@@ -295,19 +294,3 @@ def _speller(cells: Sequence[str]) -> Callable[[bool], str]:
 
 def _is_truth(cell: str) -> bool:
     return cell.strip().lower() in _TRUTH
-
-
-def write_frame(path: Path, frame: pd.DataFrame, format: str) -> None:
-    """Write a table; CSV leaves out an index that only counts the rows from 0.
-
-    Raises:
-        ValueError: If it cannot be stored as Parquet.
-    """
-    if format != "parquet":
-        plain = frame.index.identical(pd.RangeIndex(len(frame)))
-        frame.to_csv(path, sep=_DELIMITERS[format], index=not plain, lineterminator="\n")
-        return
-    try:
-        frame.to_parquet(path)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise ValueError(f"the table cannot be written as Parquet, try --format csv: {error}") from error

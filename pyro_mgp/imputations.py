@@ -24,6 +24,9 @@ from pyro_mgp.table import Label, complete, missing
 
 Suffix = Literal["csv", "parquet"]
 
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+"""What stands between the cells of a text file, by its suffix."""
+
 _FORMAT_VERSION = 1
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
 # What draws are held as, by the letter numpy gives to a family of dtypes.
@@ -236,7 +239,7 @@ class Imputations:
         try:
             names = table_names(self.m, suffix)
             for name, table in zip(names, self, strict=True):
-                _write_table(partial / name, table, suffix)
+                write_table(partial / name, table, suffix)
             return [(partial / name).rename(target / name) for name in names]
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -362,10 +365,20 @@ def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ND
     return levels[draws]
 
 
-def _write_table(path: Path, table: pd.DataFrame, suffix: Suffix) -> None:
-    if suffix == "csv":
+def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
+    """Write a table for others to read; text formats leave out an index that only counts the rows from 0.
+
+    Args:
+        path: File to write.
+        table: The table.
+        suffix: "csv", "tsv", or "parquet", which keeps dtypes.
+
+    Raises:
+        ValueError: If a column cannot be stored as Parquet.
+    """
+    if suffix != "parquet":
         plain = table.index.identical(pd.RangeIndex(len(table)))
-        table.to_csv(path, index=not plain)
+        table.to_csv(path, sep=DELIMITERS[suffix], index=not plain, lineterminator="\n")
         return
     try:
         table.to_parquet(path)

@@ -140,7 +140,7 @@ class ColumnCodec:
         scale: Population standard deviation of the observed cells, likewise.
         low: Smallest observed cell of an encoded column, in its own units; 0 for indicators.
         high: Largest, likewise; 1 for indicators.
-        two_valued: Whether the observed cells are only ``low`` and ``high``, with no float among the kinds.
+        two_valued: Whether it is a boolean, or an integer seen as ``low`` and ``high`` only.
 
     Example:
         >>> codec = ColumnCodec.fit(pd.Series([1.0, 3.0, None], name="mass"))
