@@ -138,7 +138,7 @@ class Chain(LocalModule):
             pyro.sample(f"u_{name}", dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril))
 
     @local_method
-    def conditionals(self, functions: Sequence[Tensor] | None = None) -> list[Conditional]:
+    def conditionals(self, functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
         """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
         return condition(self.links, functions)
 
@@ -188,20 +188,47 @@ class Chain(LocalModule):
             The table with its missing cells redrawn, `[S, n, D]`, and each link's moments at its rows.
         """
         filled = filled.clone()
-        every = torch.arange(filled.shape[1], device=filled.device)
-        visited = []
-        for i, (link, conditional) in enumerate(zip(self.links, conditionals, strict=True)):
-            here = every if rows is None else rows[i]
-            inputs = filled[:, here][:, :, link.inputs]
-            moments = conditional.moments(inputs if self.backpropagate else inputs.detach())
-            eps = noise(i, here)
-            drawn = self._draw(link, moments, eps)
-            kept = filled[:, here, link.column]
-            filled[:, here, link.column] = torch.where(observed[here, link.column], kept, drawn)
-            visited.append(moments)
-            if self.propagate == "predictive":
-                self.draw_levels(i, filled, observed, visited, eps, here)
+        visited: list[Moments] = []
+        for i, conditional in enumerate(conditionals):
+            self.visit(conditional, filled, observed, noise, visited, None if rows is None else rows[i])
         return filled, visited
+
+    @local_method
+    def visit(
+        self,
+        conditional: Conditional,
+        filled: Tensor,
+        observed: Tensor,
+        noise: Noise,
+        visited: list[Moments],
+        rows: Tensor | None,
+    ) -> None:
+        """Redraw the missing cells of the next link's column, in place.
+
+        Args:
+            conditional: The link's factorisation.
+            filled: The table, `[S, n, D]`.
+            observed: Bool `[n, D]`.
+            noise: Standard normal numbers.
+            visited: Moments of the links before this one; those of this one are put behind them.
+            rows: Rows to visit, which must include its missing cells, or None for all.
+        """
+        number = len(visited)
+        link = self.links[number]
+        if rows is None:
+            rows = torch.arange(filled.shape[1], device=filled.device)
+            # What gradients need must not change when the draws are written.
+            seen = filled.clone() if torch.is_grad_enabled() else filled
+        else:
+            seen = filled.index_select(1, rows)
+        moments = conditional.moments(seen if self.backpropagate else seen.detach())
+        eps = noise(number, rows)
+        drawn = self._draw(link, moments, eps)
+        kept = filled[:, rows, link.column]
+        filled[:, rows, link.column] = torch.where(observed[rows, link.column], kept, drawn)
+        visited.append(moments)
+        if self.propagate == "predictive":
+            self.draw_levels(number, filled, observed, visited, eps, rows)
 
     @torch.no_grad()
     @local_method

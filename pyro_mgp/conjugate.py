@@ -1,50 +1,41 @@
 """Closed-form training of a chain whose links each learn from the observed cells of their own column.
 
 With a Gaussian likelihood and no gradient through the draws, the bound of a link depends on its rows through
-four statistics only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened, and sums over observed rows:
+a few sums only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened, and sums over observed rows:
 
     H = K_Zf K_fZ,   b = K_Zf y,   c = yᵀy,   t = Σ k(x, x),   n rows
-    Σ E_q[log N(y; f, s²)] = -n/2 log 2πs² - (c - 2 rᵀ(Wb) + rᵀ G r + t - tr G + tr(S G)) / 2s²,   G = W H Wᵀ
+    Σ E_q[log N(y; f, s²)] = -n/2 log 2πs² - (c - 2 rᵀWb + t + tr(R G)) / 2s²,   G = W H Wᵀ,  R = rrᵀ + S - I
 
-so the rows cost two products of K_Zf with itself, and all algebra of all links is batched `[L, M, M]`. The
-optimal q(v) is S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009); a natural-gradient step of size ρ moves these
-natural parameters by ρ towards it (Hensman et al. 2013), N/B times the statistics standing in for all rows.
-The value is that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the KL term in closed form.
+so the rows cost one product of K_Zf with itself, and one for its gradient. The optimal q(v) is S⁻¹ = I + G/s²,
+S⁻¹ r = W b/s² (Titsias 2009); a natural-gradient step of size ρ moves these natural parameters by ρ towards
+it (Hensman et al. 2013), N/B times the sums standing in for all rows. The value is that of `Trace_ELBO` on
+`Chain.model` and `Chain.guide`, with the KL term in closed form.
+
+The gradient is written out, because only the last steps, from kernels to parameters, are worth automating:
+
+    ∂/∂H = -WᵀRW / 2s²,   ∂/∂b = Wᵀr / s²,   ∂/∂t = -1 / 2s²,   ∂/∂K_ZZ = Wᵀ Φ(RG - r(Wb)ᵀ) W / s²
+
+where Φ takes the lower triangle with half of its diagonal (Murray 2016, *Differentiation of the Cholesky
+decomposition*), and the last matrix is to be made symmetric.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain, fresh_noise
-from pyro_mgp.kernels import KernelStack, stack_kernels
+from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import Moments, factorise
+from pyro_mgp.link import Moments, can_be_inverted, factorise, invert, quadratic_conditionals
 from pyro_mgp.local_parameters import local_parameters
 
-# H loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
-_LEAST_JITTER = 1e-7
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What the bound needs of some rows, for L links; scaled to the whole table."""
-
-    gram: Tensor
-    """H, `[L, M, M]`."""
-    projection: Tensor
-    """b, `[L, M]`."""
-    square: Tensor
-    """c, `[L]`."""
-    trace: Tensor
-    """t, `[L]`."""
-    count: Tensor
-    """n, `[L]`."""
+# Entries of K_Zf that are worked on at a time: what the processor's cache holds.
+_ENTRIES_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True)
@@ -62,18 +53,19 @@ class Posterior:
         tril = torch.stack([link.u_scale_tril for link in chain.links])
         precision = torch.cholesky_inverse(tril)
         loc = torch.stack([link.u_loc for link in chain.links])
-        return cls(precision, (precision @ loc[..., None])[..., 0])
+        return cls(precision, _times(precision, loc))
 
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean r `[L, M]` and covariance S `[L, M, M]`."""
+    def __getitem__(self, links: slice) -> Posterior:
+        return Posterior(self.precision[links], self.shift[links])
+
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean r `[L, M]`, covariance S `[L, M, M]` and log |S| `[L]`; NaN where S⁻¹ is not positive."""
         factor, info = torch.linalg.cholesky_ex(self.precision)
-        if info.any():
-            raise FloatingPointError(
-                "the posterior of the inducing values is no longer positive definite: use a smaller learning "
-                "rate, or a larger batch_size"
-            )
+        # Asking whether any failed would make the host wait for a GPU; the loss will tell.
+        factor = factor.masked_fill((info > 0)[:, None, None], math.nan)
         covariance = torch.cholesky_inverse(factor)
-        return (covariance @ self.shift[..., None])[..., 0], covariance
+        log_det = -2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return _times(covariance, self.shift), covariance, log_det
 
     def towards(self, other: Posterior, step_size: float) -> Posterior:
         """Part of the way to another posterior, in natural parameters."""
@@ -82,13 +74,33 @@ class Posterior:
         )
 
 
+@dataclass(frozen=True)
+class Whitened:
+    """What the bound of G links needs of their rows, in whitened coordinates; scaled to the whole table."""
+
+    gram: Tensor
+    """G = W H Wᵀ, `[G, M, M]`."""
+    projection: Tensor
+    """W b, `[G, M]`."""
+    rest: Tensor
+    """c + t, `[G]`."""
+    count: Tensor
+    """n, `[G]`."""
+
+    def optimum(self, noise: Tensor) -> Posterior:
+        """The q(v) that maximises the bound at the current kernels and noises `[G]`."""
+        identity = torch.eye(self.gram.shape[-1], dtype=noise.dtype, device=noise.device)
+        precision = identity + (self.gram + self.gram.mT) / (2 * noise[:, None, None])
+        return Posterior(precision, self.projection / noise[:, None])
+
+
 def applies_to(chain: Chain) -> bool:
     """Whether the bound of this chain has the closed form of this module."""
     return (
         not chain.backpropagate
         and chain.n_paths == 1
         and all(isinstance(link.likelihood, Gaussian) for link in chain.links)
-        and all(link.jitter >= _LEAST_JITTER for link in chain.links)
+        and can_be_inverted(chain.links)
         and len({link.n_inducing for link in chain.links}) == 1
     )
 
@@ -119,22 +131,30 @@ class ConjugateStep:
         Returns:
             The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
         """
+        redrawn = filled.clone()
         with local_parameters():
-            kernels = stack_kernels([(link.kernel, link.Xu) for link in self.chain.links])
+            kernels = stack_kernels(self.chain.links)
             noise = torch.stack([link.likelihood.noise for link in self.chain.links])
-            inverse = self._inverse_factors(kernels)
-            statistics, redrawn = self._walk(kernels, noise, inverse, filled, observed, rows)
-            whitened = _whitened(inverse, statistics)
+            among = kernels.among()
+            factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
-                self.posterior = self.posterior.towards(_optimum(whitened, noise), step_size)
-            loss = -_bound(whitened, noise, *self.posterior.moments())
-            loss.backward()
-        return loss.detach(), redrawn
+                inverse = invert(factorise(among, max(link.jitter for link in self.chain.links)))
+                groups = [
+                    _Group(kernels, inverse, noise, seen, factor).descend(self.posterior, step_size)
+                    for seen in self._walk(kernels, inverse, redrawn, observed)
+                ]
+                losses, precision, shift, of_among, of_noise = (
+                    torch.cat(part) for part in zip(*groups, strict=True)
+                )
+                self.posterior = Posterior(precision, shift)
+            values, gradients = zip((among, of_among), (noise, of_noise), *kernels.pending(), strict=True)
+            torch.autograd.backward(values, gradients)
+        return losses.sum(), redrawn
 
     @torch.no_grad()
     def publish(self) -> None:
         """Write q(u) into the chain's links."""
-        loc, covariance = self.posterior.moments()
+        loc, covariance, _ = self.posterior.moments()
         tril = torch.linalg.cholesky(covariance)
         for link, new_loc, new_tril in zip(self.chain.links, loc, tril, strict=True):
             link.u_loc, link.u_scale_tril = new_loc, new_tril
@@ -144,80 +164,94 @@ class ConjugateStep:
         with torch.no_grad():
             self.posterior = Posterior.of(self.chain)
 
-    def _inverse_factors(self, kernels: KernelStack) -> Tensor:
-        """W = L⁻¹ of every link, `[L, M, M]`."""
-        factors = factorise(kernels.among(), max(link.jitter for link in self.chain.links))
-        identity = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
-        return torch.linalg.solve_triangular(factors, identity, upper=False)
-
     def _walk(
-        self,
-        kernels: KernelStack,
-        noise: Tensor,
-        inverse: Tensor,
-        filled: Tensor,
-        observed: Tensor,
-        rows: Tensor | None,
-    ) -> tuple[Statistics, Tensor]:
-        """`Chain.walk`, collecting each link's statistics where its column is observed."""
-        filled, fresh = filled.clone(), fresh_noise(filled[None])
-        weights, spread = self._drawing_weights(inverse)
-        added = noise.detach() if self.chain.propagate == "predictive" else torch.zeros_like(noise)
-        parts, visited = [], []
-        for i, link in enumerate(self.chain.links):
-            inputs, seen = filled[:, link.inputs], observed[:, link.column]
-            kept, holes = seen.nonzero()[:, 0], (~seen).nonzero()[:, 0]
-            with torch.no_grad():
-                cross, variance = kernels.cross(i, inputs[holes]), kernels.variance(i, inputs[holes])
-                variance = (variance + (spread[i] @ cross).mul_(cross).sum(0)).clamp(min=0) + added[i]
-                mean, eps = (weights[i] @ cross)[None], fresh(i, holes)
-                filled[holes, link.column] = (mean + eps * variance.sqrt())[0]
-                visited.append(Moments(mean, variance[None]))
-                if self.chain.propagate == "predictive":
-                    self.chain.draw_levels(i, filled[None], observed, visited, eps, holes)
-            y = filled[kept, link.column]
-            cross, prior = kernels.cross(i, inputs[kept]), kernels.variance(i, inputs[kept])
-            parts.append((cross @ cross.T, cross @ y, y @ y, prior.sum(), y.new_tensor(len(y))))
-        factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
-        return Statistics(*(factor * torch.stack(part) for part in zip(*parts, strict=True))), filled
-
-    @torch.no_grad()
-    def _drawing_weights(self, inverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Wᵀ r and A = Wᵀ(S - I)W: a row with covariances k to Z has mean kᵀWᵀr, variance k(x, x) + kᵀA k."""
-        loc, covariance = self.posterior.moments()
-        identity = torch.eye(loc.shape[-1], dtype=loc.dtype, device=loc.device)
-        weights = (inverse.mT @ loc[..., None])[..., 0]
-        return weights, inverse.mT @ (covariance - identity) @ inverse
+        self, kernels: KernelStack, inverse: Tensor, filled: Tensor, observed: Tensor
+    ) -> Iterator[Seen]:
+        """Walk through the chain and redraw the holes in place; gives what group after group of links saw."""
+        loc, covariance, _ = self.posterior.moments()
+        conditionals = quadratic_conditionals(kernels, inverse, loc[:, None], covariance)
+        paths, visited = filled[None], list[Moments]()
+        noise = fresh_noise(paths)
+        size = max(1, _ENTRIES_AT_ONCE // (inverse.shape[-1] * max(len(filled), 1)))
+        for first in range(0, len(conditionals), size):
+            links = self.chain.links[first : first + size]
+            columns = [link.column for link in links]
+            kept, valid = _observed_rows(observed[:, columns])
+            rows = []
+            for here, conditional in zip(kept, conditionals[first : first + size], strict=True):
+                rows.append(filled[here])
+                holes = (~observed[:, self.chain.links[len(visited)].column]).nonzero()[:, 0]
+                self.chain.visit(conditional, paths, observed, noise, visited, holes)
+            targets = torch.stack([filled[here, c] for here, c in zip(kept, columns, strict=True)])
+            yield Seen(first, torch.stack(rows), targets, valid)
 
 
-def _whitened(inverse: Tensor, statistics: Statistics) -> Statistics:
-    """The statistics with G = W H Wᵀ for H and W b for b."""
-    gram = inverse @ statistics.gram @ inverse.mT
-    projection = (inverse @ statistics.projection[..., None])[..., 0]
-    return dataclasses.replace(statistics, gram=gram, projection=projection)
+@dataclass(frozen=True)
+class _Group:
+    """Some links in succession, and the rows that they saw."""
+
+    kernels: KernelStack
+    inverse: Tensor
+    noise: Tensor
+    seen: Seen
+    factor: float
+
+    def descend(self, posterior: Posterior, step_size: float) -> tuple[Tensor, ...]:
+        """Move the links' q(v), and hand the gradients that go through the rows to the kernels.
+
+        Returns:
+            Of each link the negative bound, the precision and shift of its new q(v), and the gradients with
+            respect to K_ZZ and the noise variance.
+        """
+        links = slice(self.seen.first, self.seen.first + len(self.seen.rows))
+        W, noise = self.inverse[links], self.noise[links]
+        statistics = self._whitened(W)
+        moved = posterior[links].towards(statistics.optimum(noise), step_size)
+        r, S, log_det = moved.moments()
+        R = r[:, :, None] * r[:, None, :] + S - torch.eye(r.shape[-1], dtype=r.dtype, device=r.device)
+        residual = statistics.rest - 2 * (r * statistics.projection).sum(-1) + (R * statistics.gram).sum((-2, -1))
+        expected = -0.5 * (statistics.count * (2 * math.pi * noise).log() + residual / noise)
+        divergence = 0.5 * ((R.diagonal(dim1=-2, dim2=-1)).sum(-1) - log_det)
+        weight = self.factor / noise
+        self.kernels.pull(
+            RowSums(
+                0.5 * weight[:, None, None] * (W.mT @ R @ W),
+                -weight[:, None] * _times(W.mT, r),
+                0.5 * weight,
+            )
+        )
+        inner = (R @ statistics.gram - r[:, :, None] * statistics.projection[:, None, :]).tril_()
+        inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        of_among = -(W.mT @ inner @ W) / noise[:, None, None]
+        of_noise = 0.5 * (statistics.count - residual / noise) / noise
+        return divergence - expected, moved.precision, moved.shift, (of_among + of_among.mT) / 2, of_noise
+
+    def _whitened(self, inverse: Tensor) -> Whitened:
+        sums, targets, valid = self.kernels.sums(self.seen), self.seen.targets, self.seen.valid
+        if valid is None:
+            square, count = targets.square().sum(1), targets.new_full(targets.shape[:1], targets.shape[1])
+        else:
+            square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
+        return Whitened(
+            self.factor * (inverse @ sums.gram @ inverse.mT),
+            self.factor * _times(inverse, sums.projection),
+            self.factor * (square + sums.trace),
+            self.factor * count,
+        )
 
 
-def _optimum(statistics: Statistics, noise: Tensor) -> Posterior:
-    """The q(v) that maximises the bound of whitened statistics at the current kernels and noises."""
-    gram = statistics.gram
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    precision = identity + (gram + gram.mT) / (2 * noise[:, None, None])
-    return Posterior(precision, statistics.projection / noise[:, None])
+def _observed_rows(observed: Tensor) -> tuple[list[Tensor], Tensor | None]:
+    """Equally many rows for each of G columns, `[n, G]` bool; which of them count, `[G, n]`, or None for all."""
+    kept = [column.nonzero()[:, 0] for column in observed.T]
+    counts = [len(here) for here in kept]
+    longest = max(counts)
+    if min(counts) == longest:
+        return kept, None
+    padded = [torch.nn.functional.pad(here, (0, longest - len(here))) for here in kept]
+    lengths = torch.tensor(counts, device=observed.device)
+    return padded, torch.arange(longest, device=observed.device) < lengths[:, None]
 
 
-def _bound(statistics: Statistics, noise: Tensor, loc: Tensor, covariance: Tensor) -> Tensor:
-    """The evidence bound of the module's docstring, of whitened statistics, summed over links."""
-    gram = statistics.gram
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    # rᵀ G r - tr G + tr(S G) = tr((r rᵀ + S - I) G)
-    inner = loc[:, :, None] * loc[:, None, :] + covariance - identity
-    fitted = 2 * (loc * statistics.projection).sum(-1) - (inner * gram).sum((-2, -1))
-    residual = statistics.square - fitted + statistics.trace
-    expected = -0.5 * (statistics.count * (2 * math.pi * noise).log() + residual / noise)
-    divergence = 0.5 * (
-        covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
-        + loc.square().sum(-1)
-        - loc.shape[-1]
-        - torch.logdet(covariance)
-    )
-    return (expected - divergence).sum()
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Matrices `[L, M, M]` applied to vectors `[L, M]`."""
+    return (matrix @ vector[..., None])[..., 0]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from pyro.contrib.gp.kernels import Kernel
@@ -21,11 +22,13 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp.kernels import KernelStack, stack_kernels
+from pyro_mgp.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.local_parameters import LocalModule, local_parameters
 
 _MAX_JITTER = 1e-2
+# A quadratic form in K_ZZ⁻¹ loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
+_LEAST_JITTER = 1e-7
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,16 @@ class Moments:
     """`[S, n]`, non-negative."""
 
 
-@dataclass(frozen=True)
-class Conditional:
+class Conditional(Protocol):
     """A link factorised once: moments of its function at any rows."""
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Moments at rows of the table as S paths have filled them, `[S, n, D]`."""
+
+
+@dataclass(frozen=True)
+class BasisConditional:
+    """Moments by the whitened basis φ, as accurate as the numbers allow and differentiable."""
 
     kernels: KernelStack
     """The chain's kernels."""
@@ -53,21 +63,51 @@ class Conditional:
     scale_tril: Tensor | None
     """Factor T of q(v), `[M, M]`; None when `weights` are drawn functions."""
 
-    def moments(self, inputs: Tensor) -> Moments:
-        """Moments at `inputs`, `[S, n, P]`. The only place where paths are flattened into rows."""
-        n_paths, n_rows, n_inputs = inputs.shape
-        flat = inputs.reshape(-1, n_inputs)
+    def moments(self, rows: Tensor) -> Moments:
+        """See `Conditional`."""
         with local_parameters():
-            cross = self.kernels.cross(self.number, flat)
-            variance = self.kernels.variance(self.number, flat)
+            cross, variance = self.kernels.at(self.number, rows.flatten(0, 1))
         basis = torch.linalg.solve_triangular(self.factor, cross, upper=False)
         variance = variance - basis.square().sum(0)
         if self.scale_tril is not None:
             variance = variance + (self.scale_tril.T @ basis).square().sum(0)
-        per_path = basis.reshape(len(basis), n_paths, n_rows).permute(1, 0, 2)
-        mean = (self.weights[:, None, :] @ per_path)[:, 0, :]
-        # k(x, x) - φᵀφ is non-negative up to rounding.
-        return Moments(mean, variance.clamp(min=0).reshape(n_paths, n_rows))
+        return _moments(_per_path(self.weights, basis, len(rows)), variance)
+
+
+@dataclass(frozen=True)
+class QuadraticConditional:
+    """Moments by a quadratic form, one product per row; for K_ZZ that can be inverted, without gradient.
+
+    With W = L⁻¹ and q(v) = N(r, S), mean and variance of a row with covariances k to Z are kᵀWᵀr and
+    k(x, x) + kᵀAk, A = Wᵀ(S - I)W; of a drawn function v, kᵀWᵀv and A = -WᵀW.
+    """
+
+    kernels: KernelStack
+    """The chain's kernels."""
+    number: int
+    """Which of them is the link's."""
+    weights: Tensor
+    """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`."""
+    form: Tensor
+    """A, `[M, M]`."""
+
+    def moments(self, rows: Tensor) -> Moments:
+        """See `Conditional`."""
+        with torch.no_grad(), local_parameters():
+            cross, variance = self.kernels.at(self.number, rows.flatten(0, 1))
+            mean = _per_path(self.weights, cross, len(rows))
+            return _moments(mean, variance + (self.form @ cross).mul_(cross).sum(0))
+
+
+def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
+    """Each path's own weights, `[1, M]` or `[S, M]`, applied to its own columns of `[M, S · n]`: `[S, n]`."""
+    by_path = basis.unflatten(1, (n_paths, -1)).transpose(0, 1)
+    return (weights[:, None, :] @ by_path)[:, 0, :]
+
+
+def _moments(mean: Tensor, variance: Tensor) -> Moments:
+    # k(x, x) - φᵀφ is non-negative up to rounding.
+    return Moments(mean, variance.clamp(min=0).view_as(mean))
 
 
 class Link(LocalModule):
@@ -105,6 +145,7 @@ class Link(LocalModule):
         if column in inputs:
             raise ValueError(f"column {column} cannot be an input of its own link")
         self.column = column
+        self.width = 1 + max(inputs)
         self.jitter = jitter
         self.register_buffer("inputs", torch.as_tensor(inputs, device=Xu.device))
         self.kernel = kernel.to(Xu)
@@ -123,7 +164,7 @@ class Link(LocalModule):
         return condition([self], None if functions is None else [functions])[0]
 
 
-def condition(links: Sequence[Link], functions: Sequence[Tensor] | None = None) -> list[Conditional]:
+def condition(links: Sequence[Link], functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
     """Links factorised at their current parameters, in one batched call where they are equally large.
 
     Args:
@@ -136,16 +177,55 @@ def condition(links: Sequence[Link], functions: Sequence[Tensor] | None = None) 
     if len({link.n_inducing for link in links}) > 1:
         given = [None] * len(links) if functions is None else functions
         return [link(function) for link, function in zip(links, given, strict=True)]
-    kernels = stack_kernels([(link.kernel, link.Xu) for link in links])
-    factors = factorise(kernels.among(), max(link.jitter for link in links)) if links else ()
+    if not links:
+        return []
+    kernels = stack_kernels(links)
+    factors = factorise(kernels.among(), max(link.jitter for link in links))
+    if not torch.is_grad_enabled() and can_be_inverted(links):
+        inverse = invert(factors)
+        if functions is not None:
+            return quadratic_conditionals(kernels, inverse, torch.stack(tuple(functions)), None)
+        tril = torch.stack([link.u_scale_tril for link in links])
+        loc = torch.stack([link.u_loc for link in links])
+        return quadratic_conditionals(kernels, inverse, loc[:, None], tril @ tril.mT)
     if functions is not None:
         return [
-            Conditional(kernels, i, factor, function, None)
+            BasisConditional(kernels, i, factor, function, None)
             for i, (factor, function) in enumerate(zip(factors, functions, strict=True))
         ]
     return [
-        Conditional(kernels, i, factor, link.u_loc[None], link.u_scale_tril)
+        BasisConditional(kernels, i, factor, link.u_loc[None], link.u_scale_tril)
         for i, (factor, link) in enumerate(zip(factors, links, strict=True))
+    ]
+
+
+def can_be_inverted(links: Sequence[Link]) -> bool:
+    """Whether the inverse of K_ZZ keeps enough digits to stand in a sum."""
+    return all(link.jitter >= _LEAST_JITTER for link in links)
+
+
+def invert(factors: Tensor) -> Tensor:
+    """W = L⁻¹ of lower triangular factors, `[L, M, M]`."""
+    identity = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
+    return torch.linalg.solve_triangular(factors, identity, upper=False)
+
+
+def quadratic_conditionals(
+    kernels: KernelStack, inverse: Tensor, values: Tensor, covariance: Tensor | None
+) -> list[QuadraticConditional]:
+    """The links' conditionals from W.
+
+    Args:
+        kernels: Their kernels.
+        inverse: W = L⁻¹ of each K_ZZ, `[L, M, M]`.
+        values: Whitened values: r as `[L, 1, M]`, or drawn functions `[L, S, M]`.
+        covariance: S of q(v), `[L, M, M]`; None for drawn functions.
+    """
+    middle = -inverse if covariance is None else covariance @ inverse - inverse
+    weights, forms = values @ inverse, inverse.mT @ middle
+    return [
+        QuadraticConditional(kernels, i, weight, form)
+        for i, (weight, form) in enumerate(zip(weights, forms, strict=True))
     ]
 
 

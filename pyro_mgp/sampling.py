@@ -180,7 +180,7 @@ class Sampler:
             self.chain.draw_levels(i, filled, rows.observed, visited, eps, cells)
         return filled
 
-    def _conditionals(self, imputations: Sequence[int]) -> list[Conditional]:
+    def _conditionals(self, imputations: Sequence[int]) -> Sequence[Conditional]:
         if not self.joint:
             return self.chain.conditionals()
 

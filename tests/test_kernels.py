@@ -8,12 +8,10 @@ import torch
 
 from pyro_mgp.kernels import (
     KERNELS,
-    KernelStack,
     Matern32,
     linear_matern32,
     matern32,
     resolve_kernel,
-    stack_kernels,
 )
 from pyro_mgp.local_parameters import local_parameters
 
@@ -61,42 +59,3 @@ def test_named_kernels_are_covariance_functions_of_any_dimension(name):
         K = kernel(X)
         torch.testing.assert_close(K.diagonal(), kernel(X, diag=True), atol=1e-5, rtol=1e-5)
         assert torch.linalg.eigvalsh(K).min() > -1e-9
-
-
-@pytest.mark.parametrize("n_inputs", [(2, 2, 2), (1, 3, 2)])
-@pytest.mark.parametrize("factory", [linear_matern32, matern32, kernels.RBF])
-def test_a_stack_agrees_with_its_kernels_and_so_do_its_gradients(factory, n_inputs):
-    """The fast stack of the default kernel, and the plain one of any other."""
-    Xu, X = [torch.randn(5, n).double() for n in n_inputs], [torch.randn(9, n).double() for n in n_inputs]
-    weights = [torch.randn(3, 5, 5).double(), torch.randn(3, 5, 9).double(), torch.randn(3, 9).double()]
-    with local_parameters():
-        members = [factory(n).double() for n in n_inputs]
-        for parameter in (p for member in members for p in member.parameters()):
-            parameter.data += 0.3 * torch.randn_like(parameter)
-        values, gradients = [], []
-        for stack in (stack_kernels, KernelStack):
-            built = stack(list(zip(members, Xu, strict=True)))
-            matrices = [
-                built.among(),
-                torch.stack([built.cross(i, X[i]) for i in range(3)]),
-                torch.stack([built.variance(i, X[i]) for i in range(3)]),
-            ]
-            sum((w * m).sum() for w, m in zip(weights, matrices, strict=True)).backward()
-            values.append(matrices)
-            gradients.append([p.grad.clone() for member in members for p in member.parameters()])
-            for member in members:
-                member.zero_grad()
-    torch.testing.assert_close(*values, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)
-
-
-def test_only_the_default_kernels_own_structure_takes_the_fast_stack():
-    Xu = torch.randn(4, 2).double()
-    assert type(stack_kernels([(linear_matern32(2), Xu)] * 2)) is not KernelStack
-    others = [
-        kernels.Sum(kernels.Polynomial(2, degree=2), matern32(2)),
-        kernels.Sum(kernels.Polynomial(2), kernels.Matern32(2, lengthscale=torch.ones(2))),
-        kernels.Sum(kernels.Polynomial(2), Matern32(2)),  # one lengthscale for both inputs
-    ]
-    for kernel in others:
-        assert type(stack_kernels([(kernel, Xu)] * 2)) is KernelStack

@@ -12,15 +12,15 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ma
 
 from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import Link, factorise
+from pyro_mgp.link import BasisConditional, Link, QuadraticConditional, factorise
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
 
 
-def make_link(kernel, Xu, noise=0.1):
-    """A link of column 0 over the columns 1, 2, ..."""
+def make_link(kernel, Xu, noise=0.1, jitter=1e-10):
+    """A link of the column behind all its inputs."""
     n_inputs = Xu.shape[1]
-    return Link(kernel(n_inputs), Xu, 0, list(range(1, n_inputs + 1)), Gaussian(noise))
+    return Link(kernel(n_inputs), Xu, n_inputs, list(range(n_inputs)), Gaussian(noise), jitter)
 
 
 def fit_exactly(link, inputs, targets):
@@ -89,6 +89,24 @@ def test_drawn_functions_give_conditional_moments_per_path():
             loc, var = conditional(inputs[path], Xu, link.kernel, functions[path], whiten=True)
             torch.testing.assert_close(moments.mean[path], loc, atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(moments.variance[path], var, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [linear_matern32, matern32])
+@pytest.mark.parametrize("drawn", [True, False])
+def test_the_quadratic_form_agrees_with_the_whitened_basis(kernel, drawn):
+    """Without gradients, a well conditioned link takes the cheaper way to the same moments."""
+    link, rows = make_link(kernel, torch.randn(8, 3).double(), jitter=1e-6), torch.randn(4, 6, 4).double()
+    link.u_loc = torch.randn(8).double()
+    link.u_scale_tril = torch.linalg.cholesky(0.2 * torch.eye(8).double() + 0.1)
+    functions = torch.randn(4, 8).double() if drawn else None
+    exact = link(functions)
+    with torch.no_grad():
+        cheap = link(functions)
+        assert type(exact) is BasisConditional
+        assert type(cheap) is QuadraticConditional
+        ours, theirs = cheap.moments(rows), exact.moments(rows)
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-8, atol=1e-8)
 
 
 def test_a_marginal_averages_the_functions_it_is_made_of():

@@ -1,0 +1,287 @@
+"""The kernels of all links, read once and evaluated many times; in closed form where the kernel is ours.
+
+Rows are rows of the whole table, `[n, D]`: the inducing inputs of a link stand in its own columns and are
+zero elsewhere, so that no columns have to be gathered. With x̃ = (x, 1, Σ cₚxₚ²) and cₚ = 3/lengthscaleₚ²,
+
+    r² = (-2cz, Σ cₚzₚ², 1)ᵀ x̃,    k(z, x) = s (1 + r) exp(-r) + (a z, a b, 0)ᵀ x̃
+
+is the default kernel in two products and a few passes over the matrix, and its gradient two products more.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyro.contrib.gp.kernels as kernels
+import torch
+from pyro.contrib.gp.kernels import Kernel
+from torch import Tensor
+
+from pyro_mgp.kernels import Matern32, matern32_of_square
+
+# Squared distance beyond which the Matérn kernel is zero to the last bit: exp(-10⁴).
+_BEYOND = 1e8
+
+
+class Inducing(Protocol):
+    """What a stack needs of a link."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """Covariance function over P inputs."""
+
+    @property
+    def Xu(self) -> Tensor:
+        """Inducing inputs, `[M, P]`."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """Which columns of the table they stand for, `[P]`."""
+
+    @property
+    def width(self) -> int:
+        """Number of columns that a table needs for them, at least."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Rows that G links see, one after the other in the chain; no gradient goes back to them."""
+
+    first: int
+    """Number of the first link."""
+    rows: Tensor
+    """Rows of the table as each link sees them, `[G, n, D]`."""
+    targets: Tensor
+    """Values y of its column, `[G, n]`."""
+    valid: Tensor | None = None
+    """Bool `[G, n]`, which of the rows count where the numbers of rows differ; None for all."""
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """What a Gaussian bound needs of rows, or the gradients of a loss with respect to these."""
+
+    gram: Tensor
+    """H = K_Zf K_fZ, `[G, M, M]`; its gradient is symmetric."""
+    projection: Tensor
+    """b = K_Zf y, `[G, M]`."""
+    trace: Tensor
+    """t = Σ k(x, x), `[G]`."""
+
+
+class KernelStack:
+    """The kernels of L links.
+
+    Args:
+        links: The links; all have the same number M of inducing inputs.
+    """
+
+    def __init__(self, links: Sequence[Inducing]) -> None:
+        self.links = [(link.kernel, link.Xu, link.inputs) for link in links]
+
+    def among(self) -> Tensor:
+        """K_ZZ of every link, `[L, M, M]`."""
+        return torch.stack([kernel(Xu) for kernel, Xu, _ in self.links])
+
+    def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """K_Zf `[M, n]` and the variances k(x, x) `[n]` of one link, at rows of the table `[n, D]`."""
+        kernel, Xu, inputs = self.links[number]
+        X = rows[:, inputs]
+        return kernel(Xu, X), kernel(X, diag=True)
+
+    @torch.enable_grad()
+    def sums(self, seen: Seen) -> RowSums:
+        """The sums over rows. One group of links at a time: `pull` belongs to the last."""
+        parts = []
+        for k, (rows, targets) in enumerate(zip(seen.rows, seen.targets, strict=True)):
+            here = slice(None) if seen.valid is None else seen.valid[k]
+            cross, variance = self.at(seen.first + k, rows[here])
+            parts.append((cross @ cross.T, cross @ targets[here], variance.sum()))
+        self._last = [torch.stack(part) for part in zip(*parts, strict=True)]
+        return RowSums(*(part.detach() for part in self._last))
+
+    def pull(self, gradients: RowSums) -> None:
+        """Take in the gradients of a loss with respect to the last sums."""
+        torch.autograd.backward(self._last, [gradients.gram, gradients.projection, gradients.trace])
+
+    def pending(self) -> list[tuple[Tensor, Tensor]]:
+        """Tensors that depend on the parameters, and gradients of theirs still to be sent back from them."""
+        return []
+
+
+class Workspace(threading.local):
+    """Scratch matrices that are used again and again, one set per thread."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A matrix of that shape, with anything in it; what was taken under the name before is gone."""
+        size = math.prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or len(flat) < size or flat.dtype != like.dtype or flat.device != like.device:
+            flat = self._flat[name] = like.new_empty(size)
+        return flat[:size].view(shape)
+
+
+class LinearMatern32Stack(KernelStack):
+    """A stack of `linear_matern32` kernels, whose numbers of inputs may differ.
+
+    Where no gradient is wanted the matrices `[M, n]` lie in a workspace: asking the system for fresh memory
+    costs more than the arithmetic on it. What `at` gives then holds until it is called again.
+    """
+
+    def __init__(self, links: Sequence[Inducing]) -> None:
+        super().__init__(links)
+        self.width = max(link.width for link in links)
+        trends = [kernel.kern0 for kernel, *_ in self.links]
+        bends = [kernel.kern1 for kernel, *_ in self.links]
+        slope, bias = _stacked(trends, "variance"), _stacked(trends, "bias")
+        amplitude = _stacked(bends, "variance")
+        Z = self._placed([Xu for _, Xu, _ in self.links])
+        self.is_input = self._placed([torch.ones_like(Xu[0]) for _, Xu, _ in self.links]).detach()
+        precision = self._placed([3 / bend.lengthscale.square() for bend in bends])
+        norm = (Z.square() * precision[:, None]).sum(-1, keepdim=True)
+        one = torch.ones_like(norm)
+        far = torch.cat([-2 * precision[:, None] * Z, norm, one], dim=-1)
+        trend = torch.cat([Z, bias[:, None, None] * one, torch.zeros_like(one)], dim=-1)
+        near = slope[:, None, None] * trend
+        self.Z = torch.cat([Z, one, norm], dim=-1).mT
+        self.roots = (far, near, precision, amplitude.log(), slope, bias)
+        # Taken apart once: the gradient of one entry after the other would add up whole stacks.
+        self.each = list(zip(*(root.unbind() for root in self.roots), strict=True))
+        self.gradients = [torch.zeros_like(root) for root in self.roots]
+        self.workspace = Workspace()
+
+    def among(self) -> Tensor:
+        """See `KernelStack`."""
+        far, near, _, log_amplitude, *_ = self.roots
+        return matern32_of_square(far @ self.Z, log_amplitude[:, None, None]).baddbmm(near, self.Z)
+
+    def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See `KernelStack`."""
+        far, near, precision, log_amplitude, slope, bias = self.each[number]
+        columns = rows[:, : self.width].T.contiguous()
+        squares = columns.square()
+        variance = log_amplitude.exp() + slope * (bias + self.is_input[number] @ squares)
+        augmented = torch.cat([columns, torch.ones_like(columns[:1]), (precision @ squares)[None]])
+        if torch.is_grad_enabled():
+            cross = matern32_of_square(far @ augmented, log_amplitude).addmm(near, augmented)
+        else:
+            _, cross = self._fill(far[None], near[None], log_amplitude, augmented[None])
+            cross = cross[0]
+        return cross, variance
+
+    @torch.no_grad()
+    def sums(self, seen: Seen) -> RowSums:
+        """See `KernelStack`."""
+        here = slice(seen.first, seen.first + len(seen.rows))
+        far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots)
+        columns = seen.rows[..., : self.width].mT.contiguous()
+        squares, targets, count = columns.square(), seen.targets, columns.new_tensor(columns.shape[-1])
+        one, distance = torch.ones_like(columns[:, :1]), precision[:, None] @ squares
+        if seen.valid is not None:
+            # Rows that do not count are put out of the kernels' reach: their covariances are exactly zero.
+            out = ~seen.valid[:, None]
+            columns, squares, one = (x.masked_fill(out, 0.0) for x in (columns, squares, one))
+            distance, count = distance.masked_fill(out, _BEYOND), seen.valid.sum(1).to(columns)
+        augmented = torch.cat([columns, one, distance], dim=1)
+        decay, cross = self._fill(far, near, log_amplitude[:, None, None], augmented)
+        gram, projection = cross @ cross.mT, (cross @ targets[:, :, None])[..., 0]
+        reach = (squares.sum(-1) * self.is_input[here]).sum(-1)
+        self._last = (here, decay, cross, augmented, squares, targets, gram, projection, count, reach)
+        return RowSums(gram, projection, log_amplitude.exp() * count + slope * (bias * count + reach))
+
+    @torch.no_grad()
+    def pull(self, gradients: RowSums) -> None:
+        """See `KernelStack`."""
+        here, decay, cross, augmented, squares, targets, gram, projection, count, reach = self._last
+        _, near, _, log_amplitude, slope, bias = (root[here] for root in self.roots)
+        G = 2 * gradients.gram
+        of_cross = torch.bmm(G, cross, out=self.workspace.take("distance", cross.shape, cross))
+        of_cross.baddbmm_(gradients.projection[:, :, None], targets[:, None, :])
+        of_near = (augmented @ of_cross.mT).mT
+        # <∂/∂K, K> is the sum of the parts of K's two summands, and known without another pass.
+        total = (G * gram).sum((-2, -1)) + (gradients.projection * projection).sum(-1)
+        of_square = of_cross.mul_(decay)
+        of_far = (augmented @ of_square.mT).mT
+        of_distance = of_square.sum(1)
+        trace = gradients.trace
+        parts = (
+            -0.5 * of_far,
+            of_near,
+            -0.5 * (squares @ of_distance[:, :, None])[..., 0],
+            total - (of_near * near).sum((-2, -1)) + trace * log_amplitude.exp() * count,
+            trace * (bias * count + reach),
+            trace * slope * count,
+        )
+        for whole, part in zip(self.gradients, parts, strict=True):
+            whole[here] += part
+
+    def pending(self) -> list[tuple[Tensor, Tensor]]:
+        """See `KernelStack`."""
+        return list(zip(self.roots, self.gradients, strict=True))
+
+    def _fill(self, far: Tensor, near: Tensor, log_amplitude: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """s exp(-r) and K_Zf, both `[G, M, n]` in the workspace, at augmented rows `[G, D + 2, n]`."""
+        shape = (*far.shape[:2], rows.shape[-1])
+        distance, decay, cross = (
+            self.workspace.take(name, shape, rows) for name in ("distance", "decay", "cross")
+        )
+        torch.bmm(far, rows, out=distance)
+        distance.clamp_(min=0).sqrt_()
+        torch.sub(log_amplitude, distance, out=decay)
+        decay.exp_()
+        torch.addcmul(decay, distance, decay, out=cross)
+        return decay, cross.baddbmm_(near, rows)
+
+    def _placed(self, values: Sequence[Tensor]) -> Tensor:
+        """Values per input, `[..., P]` of each link, in the columns of the table: `[L, ..., D]`."""
+        return torch.stack(
+            [
+                value.new_zeros(*value.shape[:-1], self.width).index_copy(-1, inputs, value)
+                for value, (_, _, inputs) in zip(values, self.links, strict=True)
+            ]
+        )
+
+
+def _stacked(kernels: Sequence[Kernel], name: str) -> Tensor:
+    """A parameter of every kernel, stacked; read as Pyro wants it, so that it sees the parameter."""
+    return torch.stack([getattr(kernel, name) for kernel in kernels])
+
+
+# Any other set means that the user put priors or other constraints on some of them.
+_PARAMETERS = {
+    "kern0.variance_unconstrained",
+    "kern0.bias_unconstrained",
+    "kern1.variance_unconstrained",
+    "kern1.lengthscale_unconstrained",
+}
+
+
+def stack_kernels(links: Sequence[Inducing]) -> KernelStack:
+    """The fastest stack that fits the links.
+
+    Args:
+        links: The links; all have the same number M of inducing inputs.
+    """
+    if links and all(_is_linear_matern32(link.kernel) for link in links):
+        return LinearMatern32Stack(links)
+    return KernelStack(links)
+
+
+def _is_linear_matern32(kernel: Kernel) -> bool:
+    """Whether a kernel has the structure, all inputs and free parameters of `linear_matern32`."""
+    return (
+        type(kernel) is kernels.Sum
+        and type(kernel.kern0) is kernels.Polynomial
+        and type(kernel.kern1) is Matern32
+        and kernel.kern0.degree == 1
+        and all(part.active_dims == list(range(kernel.input_dim)) for part in (kernel.kern0, kernel.kern1))
+        and kernel.kern1.lengthscale_unconstrained.dim() == 1
+        and {name for name, _ in kernel.named_parameters()} == _PARAMETERS
+    )
