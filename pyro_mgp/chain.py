@@ -193,7 +193,6 @@ class Chain(LocalModule):
             self.visit(conditional, filled, observed, noise, visited, None if rows is None else rows[i])
         return filled, visited
 
-    @local_method
     def visit(
         self,
         conditional: Conditional,
@@ -203,7 +202,7 @@ class Chain(LocalModule):
         visited: list[Moments],
         rows: Tensor | None,
     ) -> None:
-        """Redraw the missing cells of the next link's column, in place.
+        """Redraw the missing cells of the next link's column, in place; to be called where parameters are local.
 
         Args:
             conditional: The link's factorisation.

@@ -22,7 +22,7 @@ decomposition*), and the last matrix is to be made symmetric.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,38 +40,44 @@ _ENTRIES_AT_ONCE = 2**18
 
 @dataclass(frozen=True)
 class Posterior:
-    """q(v) of L links in natural form."""
+    """q(v) of L links, in natural form and by its moments; NaN where S⁻¹ is not positive definite."""
 
     precision: Tensor
     """S⁻¹, `[L, M, M]`."""
     shift: Tensor
     """S⁻¹ r, `[L, M]`."""
+    mean: Tensor
+    """r, `[L, M]`."""
+    covariance: Tensor
+    """S, `[L, M, M]`."""
+    log_det: Tensor
+    """log |S|, `[L]`."""
+
+    @classmethod
+    def natural(cls, precision: Tensor, shift: Tensor) -> Posterior:
+        """From S⁻¹ and S⁻¹ r."""
+        factor, info = torch.linalg.cholesky_ex(precision)
+        # Asking whether any failed would make the host wait for a GPU; the loss will tell.
+        factor = factor.masked_fill_((info > 0)[:, None, None], math.nan)
+        covariance = torch.cholesky_inverse(factor)
+        log_det = -2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return cls(precision, shift, _times(covariance, shift), covariance, log_det)
 
     @classmethod
     def of(cls, chain: Chain) -> Posterior:
         """The q(v) of a chain's links."""
         tril = torch.stack([link.u_scale_tril for link in chain.links])
         precision = torch.cholesky_inverse(tril)
-        loc = torch.stack([link.u_loc for link in chain.links])
-        return cls(precision, _times(precision, loc))
+        mean = torch.stack([link.u_loc for link in chain.links])
+        return cls.natural(precision, _times(precision, mean))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Posterior]) -> Posterior:
+        """Of links in succession."""
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def __getitem__(self, links: slice) -> Posterior:
-        return Posterior(self.precision[links], self.shift[links])
-
-    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean r `[L, M]`, covariance S `[L, M, M]` and log |S| `[L]`; NaN where S⁻¹ is not positive."""
-        factor, info = torch.linalg.cholesky_ex(self.precision)
-        # Asking whether any failed would make the host wait for a GPU; the loss will tell.
-        factor = factor.masked_fill((info > 0)[:, None, None], math.nan)
-        covariance = torch.cholesky_inverse(factor)
-        log_det = -2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return _times(covariance, self.shift), covariance, log_det
-
-    def towards(self, other: Posterior, step_size: float) -> Posterior:
-        """Part of the way to another posterior, in natural parameters."""
-        return Posterior(
-            self.precision.lerp(other.precision, step_size), self.shift.lerp(other.shift, step_size)
-        )
+        return Posterior(**{name: value[links] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -87,11 +93,14 @@ class Whitened:
     count: Tensor
     """n, `[G]`."""
 
-    def optimum(self, noise: Tensor) -> Posterior:
-        """The q(v) that maximises the bound at the current kernels and noises `[G]`."""
-        identity = torch.eye(self.gram.shape[-1], dtype=noise.dtype, device=noise.device)
-        precision = identity + (self.gram + self.gram.mT) / (2 * noise[:, None, None])
-        return Posterior(precision, self.projection / noise[:, None])
+    def natural_step(self, posterior: Posterior, noise: Tensor, step_size: float) -> Posterior:
+        """Move part of the way to the q(v) that maximises the bound at the current kernels and noises `[G]`."""
+        optimum = (self.gram + self.gram.mT).div_(2 * noise[:, None, None])
+        optimum.diagonal(dim1=-2, dim2=-1).add_(1)
+        return Posterior.natural(
+            posterior.precision.lerp(optimum, step_size),
+            posterior.shift.lerp(self.projection / noise[:, None], step_size),
+        )
 
 
 def applies_to(chain: Chain) -> bool:
@@ -143,10 +152,9 @@ class ConjugateStep:
                     _Group(kernels, inverse, noise, seen, factor).descend(self.posterior, step_size)
                     for seen in self._walk(kernels, inverse, redrawn, observed)
                 ]
-                losses, precision, shift, of_among, of_noise = (
-                    torch.cat(part) for part in zip(*groups, strict=True)
-                )
-                self.posterior = Posterior(precision, shift)
+                posteriors, *rest = zip(*groups, strict=True)
+                self.posterior = Posterior.cat(posteriors)
+                losses, of_among, of_noise = (torch.cat(part) for part in rest)
             values, gradients = zip((among, of_among), (noise, of_noise), *kernels.pending(), strict=True)
             torch.autograd.backward(values, gradients)
         return losses.sum(), redrawn
@@ -154,9 +162,8 @@ class ConjugateStep:
     @torch.no_grad()
     def publish(self) -> None:
         """Write q(u) into the chain's links."""
-        loc, covariance, _ = self.posterior.moments()
-        tril = torch.linalg.cholesky(covariance)
-        for link, new_loc, new_tril in zip(self.chain.links, loc, tril, strict=True):
+        tril = torch.linalg.cholesky(self.posterior.covariance)
+        for link, new_loc, new_tril in zip(self.chain.links, self.posterior.mean, tril, strict=True):
             link.u_loc, link.u_scale_tril = new_loc, new_tril
 
     def restore(self) -> None:
@@ -168,8 +175,9 @@ class ConjugateStep:
         self, kernels: KernelStack, inverse: Tensor, filled: Tensor, observed: Tensor
     ) -> Iterator[Seen]:
         """Walk through the chain and redraw the holes in place; gives what group after group of links saw."""
-        loc, covariance, _ = self.posterior.moments()
-        conditionals = quadratic_conditionals(kernels, inverse, loc[:, None], covariance)
+        conditionals = quadratic_conditionals(
+            kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance
+        )
         paths, visited = filled[None], list[Moments]()
         noise = fresh_noise(paths)
         size = max(1, _ENTRIES_AT_ONCE // (inverse.shape[-1] * max(len(filled), 1)))
@@ -196,22 +204,23 @@ class _Group:
     seen: Seen
     factor: float
 
-    def descend(self, posterior: Posterior, step_size: float) -> tuple[Tensor, ...]:
+    def descend(self, posterior: Posterior, step_size: float) -> tuple[Posterior, Tensor, Tensor, Tensor]:
         """Move the links' q(v), and hand the gradients that go through the rows to the kernels.
 
         Returns:
-            Of each link the negative bound, the precision and shift of its new q(v), and the gradients with
-            respect to K_ZZ and the noise variance.
+            The new q(v), the negative bound of each link, and its gradients with respect to K_ZZ and the
+            noise variance.
         """
         links = slice(self.seen.first, self.seen.first + len(self.seen.rows))
         W, noise = self.inverse[links], self.noise[links]
         statistics = self._whitened(W)
-        moved = posterior[links].towards(statistics.optimum(noise), step_size)
-        r, S, log_det = moved.moments()
-        R = r[:, :, None] * r[:, None, :] + S - torch.eye(r.shape[-1], dtype=r.dtype, device=r.device)
+        moved = statistics.natural_step(posterior[links], noise, step_size)
+        r = moved.mean
+        R = torch.baddbmm(moved.covariance, r[:, :, None], r[:, None, :])
+        R.diagonal(dim1=-2, dim2=-1).sub_(1)
         residual = statistics.rest - 2 * (r * statistics.projection).sum(-1) + (R * statistics.gram).sum((-2, -1))
         expected = -0.5 * (statistics.count * (2 * math.pi * noise).log() + residual / noise)
-        divergence = 0.5 * ((R.diagonal(dim1=-2, dim2=-1)).sum(-1) - log_det)
+        divergence = 0.5 * (R.diagonal(dim1=-2, dim2=-1).sum(-1) - moved.log_det)
         weight = self.factor / noise
         self.kernels.pull(
             RowSums(
@@ -220,11 +229,12 @@ class _Group:
                 0.5 * weight,
             )
         )
-        inner = (R @ statistics.gram - r[:, :, None] * statistics.projection[:, None, :]).tril_()
+        shift = statistics.projection[:, None, :]
+        inner = torch.baddbmm(R @ statistics.gram, r[:, :, None], shift, alpha=-1).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         of_among = -(W.mT @ inner @ W) / noise[:, None, None]
         of_noise = 0.5 * (statistics.count - residual / noise) / noise
-        return divergence - expected, moved.precision, moved.shift, (of_among + of_among.mT) / 2, of_noise
+        return moved, divergence - expected, (of_among + of_among.mT) / 2, of_noise
 
     def _whitened(self, inverse: Tensor) -> Whitened:
         sums, targets, valid = self.kernels.sums(self.seen), self.seen.targets, self.seen.valid

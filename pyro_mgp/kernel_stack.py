@@ -22,6 +22,7 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_mgp.kernels import Matern32, matern32_of_square
+from pyro_mgp.local_parameters import local_parameters
 
 # Squared distance beyond which the Matérn kernel is zero to the last bit: exp(-10⁴).
 _BEYOND = 1e8
@@ -91,7 +92,8 @@ class KernelStack:
         """K_Zf `[M, n]` and the variances k(x, x) `[n]` of one link, at rows of the table `[n, D]`."""
         kernel, Xu, inputs = self.links[number]
         X = rows[:, inputs]
-        return kernel(Xu, X), kernel(X, diag=True)
+        with local_parameters():
+            return kernel(Xu, X), kernel(X, diag=True)
 
     @torch.enable_grad()
     def sums(self, seen: Seen) -> RowSums:

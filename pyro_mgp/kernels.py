@@ -65,9 +65,16 @@ def matern32(input_dim: int) -> Kernel:
 
 
 def linear_matern32(input_dim: int) -> Kernel:
-    """The default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 for what bends."""
-    trend = kernels.Polynomial(input_dim, variance=torch.tensor(1.0 / input_dim), degree=1)
-    return kernels.Sum(trend, matern32(input_dim))
+    """The default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 for what bends.
+
+    It starts smooth and mostly linear, where the kernels of most columns are found after some forty steps
+    from unit variances and lengthscales of √P.
+    """
+    trend = kernels.Polynomial(
+        input_dim, variance=torch.tensor(0.4 / input_dim), bias=torch.tensor(0.5), degree=1
+    )
+    lengthscale = torch.full((input_dim,), 4.0 * float(input_dim) ** 0.5)
+    return kernels.Sum(trend, Matern32(input_dim, torch.tensor(0.3), lengthscale))
 
 
 KERNELS: dict[str, KernelFactory] = {"linear+matern32": linear_matern32, "matern32": matern32}

@@ -24,7 +24,7 @@ from torch.distributions import constraints
 
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.local_parameters import LocalModule, local_parameters
+from pyro_mgp.local_parameters import LocalModule
 
 _MAX_JITTER = 1e-2
 # A quadratic form in K_ZZ⁻¹ loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
@@ -65,8 +65,7 @@ class BasisConditional:
 
     def moments(self, rows: Tensor) -> Moments:
         """See `Conditional`."""
-        with local_parameters():
-            cross, variance = self.kernels.at(self.number, rows.flatten(0, 1))
+        cross, variance = self.kernels.at(self.number, rows.flatten(0, 1))
         basis = torch.linalg.solve_triangular(self.factor, cross, upper=False)
         variance = variance - basis.square().sum(0)
         if self.scale_tril is not None:
@@ -93,7 +92,7 @@ class QuadraticConditional:
 
     def moments(self, rows: Tensor) -> Moments:
         """See `Conditional`."""
-        with torch.no_grad(), local_parameters():
+        with torch.no_grad():
             cross, variance = self.kernels.at(self.number, rows.flatten(0, 1))
             mean = _per_path(self.weights, cross, len(rows))
             return _moments(mean, variance + (self.form @ cross).mul_(cross).sum(0))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pyro_mgp import conjugate
+from pyro_mgp.adam import Adam
 from pyro_mgp.chain import Chain
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import VariationalPair, natural_step, variational_pairs
@@ -233,8 +234,7 @@ class _Run:
             self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs)
         natural = {id(leaf) for pair in self.pairs for leaf in (pair.loc, pair.tril)}
         others = [p for p in chain.parameters() if p.requires_grad and id(p) not in natural]
-        # Fused: the parameters are many and small, one call per step updates them all.
-        self.adam = torch.optim.Adam(others, lr=options.learning_rate, fused=True)
+        self.adam = Adam(others)
         self.ahead: list[Tensor | None] = []
         self.whole = len(filled) <= options.batch_size
         self.best = _snapshot(chain)
@@ -275,7 +275,7 @@ class _Run:
         if not self.ahead:
             self.ahead = list(self.minibatches())
         loss = self.follow(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
-        self.adam.step()
+        self.adam.step(self.options.learning_rate)
         return loss
 
     def minibatches(self) -> Iterator[Tensor | None]:

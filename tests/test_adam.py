@@ -1,0 +1,45 @@
+"""Adam in one vector, against torch's."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pyro_mgp.adam import Adam
+
+
+def test_it_moves_as_torchs_does():
+    ours = [nn.Parameter(torch.randn(3, 2).double()), nn.Parameter(torch.randn(()).double())]
+    theirs = [nn.Parameter(leaf.detach().clone()) for leaf in ours]
+    adam, reference = Adam(ours), torch.optim.Adam(theirs, lr=0.1)
+    for _ in range(20):
+        for leaves in (ours, theirs):
+            for leaf in leaves:
+                leaf.grad = None
+            (leaves[0].square().sum() * leaves[1].exp()).backward()
+        adam.step(0.1)
+        reference.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_parameter_without_gradient_stays():
+    still, moving = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    adam = Adam([still, moving])
+    moving.sum().backward()
+    adam.step(0.1)
+    assert still.tolist() == [1.0, 1.0]
+    torch.testing.assert_close(moving.data, torch.full((2,), 0.9))
+
+
+def test_released_parameters_have_memory_of_their_own():
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    adam = Adam([first, second])
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    adam.release()
+    assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
+    adam.vector.fill_(5.0)
+    assert first.tolist() == [1.0, 1.0]
+
+
+def test_without_parameters_there_is_nothing_to_do():
+    Adam([]).step(0.1)
