@@ -214,6 +214,10 @@ class Chain(LocalModule):
         """
         number = len(visited)
         link = self.links[number]
+        if rows is not None and len(rows) == 0:
+            nothing = filled.new_zeros(len(filled), 0)
+            visited.append(Moments(nothing, nothing))
+            return
         if rows is None:
             rows = torch.arange(filled.shape[1], device=filled.device)
             # What gradients need must not change when the draws are written.
@@ -238,8 +242,8 @@ class Chain(LocalModule):
         values: Tensor,
         scored: Tensor,
         *,
-        n_paths: int = 10,
-        n_sweeps: int = 2,
+        n_paths: int = 5,
+        n_sweeps: int = 1,
     ) -> Tensor:
         """Predictive log density of cells that the chain has not seen.
 

@@ -32,7 +32,7 @@ from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel
 from pyro_mgp.noise import KeyedNoise
-from pyro_mgp.sampling import Rows, Sampler, Start
+from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
@@ -107,7 +107,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         kernel: str | KernelFactory = "linear+matern32",
         n_inducing: int | None = None,
         initial_fill: FillName = "linear",
-        n_sweeps: int = 10,
+        n_sweeps: int = 6,
         refresh_fill: bool = True,
         propagate: Propagate = "predictive",
         backpropagate: bool = False,
@@ -118,11 +118,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         columns: Literal["incomplete", "all"] = "incomplete",
         target_is_input: bool = True,
         order: Sequence[Label] | None = None,
-        max_steps: int = 200,
-        learning_rate: float = 0.1,
+        max_steps: int = 100,
+        learning_rate: float = 0.15,
         batch_size: int = 2000,
         validation_fraction: float = 0.1,
-        patience: int = 6,
+        patience: int = 3,
         device: str = "auto",
         random_state: RandomState = None,
         progress: bool = True,
@@ -442,6 +442,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
         gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
         self.start_ = Start(gaussian, drawn=self.initial_fill == "linear")
+        self._factorised = Factorised()
         n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if self._wirings else 0
         inducing = gaussian.mean.new_zeros(n_inducing, len(gaussian.mean))
         self.chain_ = self._build(inducing, [1.0] * len(self._wirings), header["n_rows"])
@@ -465,6 +466,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         self.chain_.eval()
         self.start_ = self._fit_start(rows)
+        self._factorised = Factorised()
 
     def _fit_start(self, rows: Rows) -> Start:
         gaussian = JointGaussian.fit(rows.values, rows.observed, self.initial_fill)
@@ -543,7 +545,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _sampler(self, seed: int | None = None) -> Sampler:
         seed = self.seed_ if seed is None else seed
-        return Sampler(self.chain_, self.start_, self.joint_draws, self.n_sweeps, seed)
+        return Sampler(self.chain_, self.start_, self.joint_draws, self.n_sweeps, seed, self._factorised)
 
     def _own_table(self) -> tuple[pd.DataFrame, Rows]:
         """The fitted table and its rows, a target known."""

@@ -157,6 +157,9 @@ class LinearMatern32Stack(KernelStack):
         # Taken apart once: the gradient of one entry after the other would add up whole stacks.
         self.each = list(zip(*(root.unbind() for root in self.roots), strict=True))
         self.gradients = [torch.zeros_like(root) for root in self.roots]
+        # Of a row's squares: its distance from the origin, and its part of k(x, x).
+        self.of_squares = torch.stack([precision, slope[:, None] * self.is_input], dim=1).unbind()
+        self.at_origin = (amplitude + slope * bias).unbind()
         self.workspace = Workspace()
 
     def among(self) -> Tensor:
@@ -166,11 +169,11 @@ class LinearMatern32Stack(KernelStack):
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `KernelStack`."""
-        far, near, precision, log_amplitude, slope, bias = self.each[number]
+        far, near, _, log_amplitude, *_ = self.each[number]
         columns = rows[:, : self.width].T.contiguous()
-        squares = columns.square()
-        variance = log_amplitude.exp() + slope * (bias + self.is_input[number] @ squares)
-        augmented = torch.cat([columns, torch.ones_like(columns[:1]), (precision @ squares)[None]])
+        distance, variance = (self.of_squares[number] @ columns.square()).split(1)
+        augmented = torch.cat([columns, torch.ones_like(distance), distance])
+        variance = variance[0] + self.at_origin[number]
         if torch.is_grad_enabled():
             cross = matern32_of_square(far @ augmented, log_amplitude).addmm(near, augmented)
         else:

@@ -67,9 +67,9 @@ class Trainable(Protocol):
 class Options:
     """How to train."""
 
-    max_steps: int = 200
+    max_steps: int = 100
     """Most steps to take."""
-    learning_rate: float = 0.1
+    learning_rate: float = 0.15
     """Adam's step size."""
     batch_size: int = 2000
     """Rows in a minibatch; tables up to this size are seen whole."""
@@ -77,8 +77,8 @@ class Options:
     """Natural-gradient steps for q(u), if the bound has an exact KL; False leaves it to Adam (the paper)."""
     refresh_fill: bool = True
     """Write the draws of each step back as the next fill; False keeps the starting fill, as in the paper."""
-    patience: int = 6
-    """Checks without progress before training stops; fewer, and a lucky first check may end it."""
+    patience: int = 3
+    """Checks without progress before training stops."""
     check_every: int = 10
     """Steps between checks."""
 
@@ -264,8 +264,11 @@ class _Run:
                     f"use a learning rate below {options.learning_rate}"
                 )
             recent = sum(validation[-_SMOOTHED:]) / len(validation[-_SMOOTHED:])
-            if recent > best + _MIN_GAIN:
-                best, best_step, self.best = recent, len(losses), _snapshot(self.chain)
+            # Until there are as many checks as a mean is made of, a lucky one must not set the mark.
+            early = len(validation) < _SMOOTHED
+            if early or recent > best + _MIN_GAIN:
+                best, best_step = -math.inf if early else recent, len(losses)
+                self.best = _snapshot(self.chain)
         self.chain.load_state_dict(self.best)
         self.step.restore()
         return History(losses, validation, steps, best_step, len(losses) - best_step >= longest_wait)
@@ -303,6 +306,7 @@ class _Run:
         The steps 1, 1/2, 1/3, ... make its natural parameters the mean of what each minibatch of one pass, or
         each redrawn fill of a table seen whole, asks for. Every row is heard once.
         """
+        self.adam.release()
         if not self.pairs:
             return
         self.filled = torch.where(self.cells.held_out, self.cells.values, self.filled)

@@ -1,0 +1,126 @@
+"""Time to accuracy: natural gradients against Adam, and the default imputer against extra trees."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn wants it)
+from sklearn.impute import IterativeImputer
+
+from pyro_mgp.bench import data
+from pyro_mgp.bench.figures import Row
+from pyro_mgp.bench.protocol import rmse, split
+from pyro_mgp.imputations import Imputations
+from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.training import History
+
+# Steps of the run by Adam alone, and its learning rate: the best final score of .01, .03 and .1.
+_ADAM_STEPS, _ADAM_RATE = 2000, 0.03
+# Checks whose mean is compared, as in training.
+_SMOOTHED = 3
+
+
+def measure_training(folder: Path, steps: int = _ADAM_STEPS) -> list[Row]:
+    """Steps and seconds until natural gradients reach the held-out log density that Adam alone ends with."""
+    train, *_ = split(data.parkinson(folder), 0.1, 0)
+    common = {"random_state": 0, "columns": "all", "patience": steps, "progress": False}
+    natural = MGPImputer(**common).fit(train).history_
+    adam = MGPImputer(
+        natural_gradient=False, max_steps=steps, learning_rate=_ADAM_RATE, **common
+    ).fit(train).history_
+    goal = smoothed(adam)[-1]
+    reached = [step for step, score in zip(natural.steps, smoothed(natural), strict=True) if score >= goal]
+    if not reached:
+        said = f"not reached: {max(smoothed(natural)):.3f} after {natural.steps[-1]} steps, Adam {goal:.3f}"
+        return [Row("natural gradients against Adam, steps", float("nan"), "×", "≥ 20", said)]
+    seconds = natural.seconds * reached[0] / natural.steps[-1]
+    said = f"held-out log density {goal:.3f} after {reached[0]} and {adam.steps[-1]} steps"
+    return [
+        Row("Adam ÷ natural gradients, steps", adam.steps[-1] / reached[0], "×", "≥ 20", said),
+        Row(
+            "Adam ÷ natural gradients, time",
+            adam.seconds / seconds,
+            "×",
+            "≥ 10",
+            f"{seconds:.1f} s and {adam.seconds:.0f} s",
+        ),
+    ]
+
+
+def smoothed(history: History) -> list[float]:
+    """Means of the last few checks, at each check."""
+    scores = history.validation
+    return [float(np.mean(scores[max(0, k + 1 - _SMOOTHED) : k + 1])) for k in range(len(scores))]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an imputer took, and what it got."""
+
+    seconds: float
+    rmse: float
+
+
+def ours(train: pd.DataFrame, test: pd.DataFrame, truth: pd.DataFrame, seed: int) -> Result:
+    """Default settings: fit, 20 imputations of training and test rows; scored is the mean of the latter."""
+    start = time.perf_counter()
+    imputer = MGPImputer(random_state=seed, columns="all", progress=False).fit(train)
+    imputer.impute(m=20)
+    draws = imputer.impute(test, m=20)
+    seconds = time.perf_counter() - start
+    return Result(seconds, rmse(mean_table(draws, test), truth, test, train))
+
+
+def mean_table(draws: Imputations, test: pd.DataFrame) -> pd.DataFrame:
+    """A numeric table completed by the mean of its draws."""
+    completed = test.copy()
+    for label, values in draws.values.items():
+        completed.loc[test[label].isna(), label] = np.asarray(values, dtype=float).mean(0)
+    return completed
+
+
+def extra_trees(train: pd.DataFrame, test: pd.DataFrame, truth: pd.DataFrame, seed: int) -> Result:
+    """Chained extra trees, five rounds: fit, then one completed test table."""
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        trees = ExtraTreesRegressor(100, random_state=seed)
+        imputer = IterativeImputer(trees, max_iter=5, random_state=seed).fit(train)
+    completed = pd.DataFrame(imputer.transform(test), index=test.index, columns=test.columns)
+    return Result(time.perf_counter() - start, rmse(completed, truth, test, train))
+
+
+def measure_forests(folder: Path, splits: Sequence[int] = (0, 1)) -> list[Row]:
+    """Default imputer and chained extra trees in turn, on Parkinson (10 and 40 %) and Protein (10 %)."""
+    parkinson, protein = data.parkinson(folder), data.protein(folder)
+    return [
+        *_against_trees("Parkinson 10 %", parkinson, 0.1, splits, "≤ 0.25"),
+        *_against_trees("Parkinson 40 %", parkinson, 0.4, splits, "≤ 0.25"),
+        *_against_trees("Protein 10 %", protein, 0.1, splits[:1], "≤ 0.1"),
+    ]
+
+
+def _against_trees(
+    name: str, table: pd.DataFrame, rate: float, splits: Sequence[int], asked: str
+) -> list[Row]:
+    pairs = [[method(*split(table, rate, seed), seed) for method in (ours, extra_trees)] for seed in splits]
+    seconds = np.mean([[result.seconds for result in pair] for pair in pairs], axis=0)
+    errors = np.mean([[result.rmse for result in pair] for pair in pairs], axis=0)
+    return [
+        Row(
+            f"{name}, time ÷ extra trees",
+            seconds[0] / seconds[1],
+            "×",
+            asked,
+            f"{seconds[0]:.1f} s, extra trees {seconds[1]:.1f} s",
+        ),
+        Row(f"{name}, RMSE ÷ extra trees", errors[0] / errors[1], "×", "≤ 1", f"{errors[0]:.3f}, {errors[1]:.3f}"),
+    ]
