@@ -226,7 +226,7 @@ class Chain(LocalModule):
             seen = filled.index_select(1, rows)
         moments = conditional.moments(seen if self.backpropagate else seen.detach())
         eps = noise(number, rows)
-        drawn = self._draw(link, moments, eps)
+        drawn = self._draw(conditional, moments, eps)
         kept = filled[:, rows, link.column]
         filled[:, rows, link.column] = torch.where(observed[rows, link.column], kept, drawn)
         visited.append(moments)
@@ -298,11 +298,11 @@ class Chain(LocalModule):
                     kept = filled[:, rows, column]
                     filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
 
-    def _draw(self, link: Link, moments: Moments, noise: Tensor) -> Tensor:
+    def _draw(self, conditional: Conditional, moments: Moments, noise: Tensor) -> Tensor:
         variance = moments.variance
         if self.propagate == "predictive":
-            variance = variance + link.likelihood.noise
-        drawn = moments.mean + noise * (variance + _TINY).sqrt()
+            variance = variance + conditional.noise
+        drawn = torch.addcmul(moments.mean, noise, (variance + _TINY).sqrt())
         return drawn if self.backpropagate else drawn.detach()
 
 

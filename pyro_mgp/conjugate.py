@@ -32,10 +32,10 @@ from pyro_mgp.chain import Chain, fresh_noise
 from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import Moments, can_be_inverted, factorise, invert, quadratic_conditionals
-from pyro_mgp.local_parameters import local_parameters
+from pyro_mgp.local_parameters import local_parameters, read
 
 # Entries of K_Zf that are worked on at a time: what the processor's cache holds.
-_ENTRIES_AT_ONCE = 2**18
+_ENTRIES_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,14 @@ class ConjugateStep:
         redrawn = filled.clone()
         with local_parameters():
             kernels = stack_kernels(self.chain.links)
-            noise = torch.stack([link.likelihood.noise for link in self.chain.links])
+            noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             among = kernels.among()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
                 inverse = invert(factorise(among, max(link.jitter for link in self.chain.links)))
                 groups = [
                     _Group(kernels, inverse, noise, seen, factor).descend(self.posterior, step_size)
-                    for seen in self._walk(kernels, inverse, redrawn, observed)
+                    for seen in self._walk(kernels, inverse, noise, redrawn, observed)
                 ]
                 posteriors, *rest = zip(*groups, strict=True)
                 self.posterior = Posterior.cat(posteriors)
@@ -172,14 +172,14 @@ class ConjugateStep:
             self.posterior = Posterior.of(self.chain)
 
     def _walk(
-        self, kernels: KernelStack, inverse: Tensor, filled: Tensor, observed: Tensor
+        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, filled: Tensor, observed: Tensor
     ) -> Iterator[Seen]:
         """Walk through the chain and redraw the holes in place; gives what group after group of links saw."""
         conditionals = quadratic_conditionals(
-            kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance
+            kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
         )
         paths, visited = filled[None], list[Moments]()
-        noise = fresh_noise(paths)
+        fresh = fresh_noise(paths)
         size = max(1, _ENTRIES_AT_ONCE // (inverse.shape[-1] * max(len(filled), 1)))
         for first in range(0, len(conditionals), size):
             links = self.chain.links[first : first + size]
@@ -189,7 +189,7 @@ class ConjugateStep:
             for here, conditional in zip(kept, conditionals[first : first + size], strict=True):
                 rows.append(filled[here])
                 holes = (~observed[:, self.chain.links[len(visited)].column]).nonzero()[:, 0]
-                self.chain.visit(conditional, paths, observed, noise, visited, holes)
+                self.chain.visit(conditional, paths, observed, fresh, visited, holes)
             targets = torch.stack([filled[here, c] for here, c in zip(kept, columns, strict=True)])
             yield Seen(first, torch.stack(rows), targets, valid)
 

@@ -22,10 +22,12 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_mgp.kernels import Matern32, matern32_of_square
-from pyro_mgp.local_parameters import local_parameters
+from pyro_mgp.local_parameters import local_parameters, read
 
 # Squared distance beyond which the Matérn kernel is zero to the last bit: exp(-10⁴).
 _BEYOND = 1e8
+# Bytes; glibc's limit for pieces that it may keep is 32 MiB.
+_KEPT = 31 * 2**20
 
 
 class Inducing(Protocol):
@@ -120,6 +122,9 @@ class Workspace(threading.local):
 
     def __init__(self) -> None:
         self._flat: dict[str, Tensor] = {}
+        # The C library gives large pieces back to the system as soon as they are free, and asks for them
+        # again a moment later, page by page, unless it has seen a piece of this size come and go.
+        torch.empty(_KEPT, dtype=torch.uint8)
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A matrix of that shape, with anything in it; what was taken under the name before is gone."""
@@ -142,11 +147,11 @@ class LinearMatern32Stack(KernelStack):
         self.width = max(link.width for link in links)
         trends = [kernel.kern0 for kernel, *_ in self.links]
         bends = [kernel.kern1 for kernel, *_ in self.links]
-        slope, bias = _stacked(trends, "variance"), _stacked(trends, "bias")
-        amplitude = _stacked(bends, "variance")
+        slope, bias = read(trends, "variance", torch.stack), read(trends, "bias", torch.stack)
+        amplitude = read(bends, "variance", torch.stack)
         Z = self._placed([Xu for _, Xu, _ in self.links])
         self.is_input = self._placed([torch.ones_like(Xu[0]) for _, Xu, _ in self.links]).detach()
-        precision = self._placed([3 / bend.lengthscale.square() for bend in bends])
+        precision = 3 * self.is_input / read(bends, "lengthscale", self._placed).square()
         norm = (Z.square() * precision[:, None]).sum(-1, keepdim=True)
         one = torch.ones_like(norm)
         far = torch.cat([-2 * precision[:, None] * Z, norm, one], dim=-1)
@@ -252,11 +257,6 @@ class LinearMatern32Stack(KernelStack):
                 for value, (_, _, inputs) in zip(values, self.links, strict=True)
             ]
         )
-
-
-def _stacked(kernels: Sequence[Kernel], name: str) -> Tensor:
-    """A parameter of every kernel, stacked; read as Pyro wants it, so that it sees the parameter."""
-    return torch.stack([getattr(kernel, name) for kernel in kernels])
 
 
 # Any other set means that the user put priors or other constraints on some of them.

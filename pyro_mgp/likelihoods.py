@@ -21,6 +21,8 @@ from pyro_mgp.local_parameters import LocalModule
 
 # Smallest noise variance, in standardised units: a column that others determine exactly stays well posed.
 MIN_NOISE = 1e-5
+# One object for all links: parameters under the same constraint are read together.
+_POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 
 # Least probability of a value, where a link's mean says zero or less.
 _LEAST_SHARE = 1e-4
@@ -96,7 +98,7 @@ class Gaussian(LocalModule):
     def __init__(self, noise: float, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         start = torch.tensor(max(noise, 2 * MIN_NOISE), dtype=dtype)
-        self.noise = PyroParam(start, constraints.greater_than(MIN_NOISE))
+        self.noise = PyroParam(start, _POSITIVE_NOISE)
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNormal:
         """The observation distribution at rows whose latent function has these moments."""

@@ -24,7 +24,7 @@ from torch.distributions import constraints
 
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.local_parameters import LocalModule
+from pyro_mgp.local_parameters import LocalModule, read
 
 _MAX_JITTER = 1e-2
 # A quadratic form in K_ZZ⁻¹ loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
@@ -44,6 +44,10 @@ class Moments:
 class Conditional(Protocol):
     """A link factorised once: moments of its function at any rows."""
 
+    @property
+    def noise(self) -> Tensor:
+        """Variance of the observation noise, a scalar."""
+
     def moments(self, rows: Tensor) -> Moments:
         """Moments at rows of the table as S paths have filled them, `[S, n, D]`."""
 
@@ -62,6 +66,8 @@ class BasisConditional:
     """Whitened values v: `[1, M]` for the posterior mean r, `[S, M]` for one drawn function per path."""
     scale_tril: Tensor | None
     """Factor T of q(v), `[M, M]`; None when `weights` are drawn functions."""
+    noise: Tensor
+    """See `Conditional`."""
 
     def moments(self, rows: Tensor) -> Moments:
         """See `Conditional`."""
@@ -89,6 +95,8 @@ class QuadraticConditional:
     """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`."""
     form: Tensor
     """A, `[M, M]`."""
+    noise: Tensor
+    """See `Conditional`."""
 
     def moments(self, rows: Tensor) -> Moments:
         """See `Conditional`."""
@@ -180,21 +188,22 @@ def condition(links: Sequence[Link], functions: Sequence[Tensor] | None = None) 
         return []
     kernels = stack_kernels(links)
     factors = factorise(kernels.among(), max(link.jitter for link in links))
+    noise = read([link.likelihood for link in links], "noise", torch.stack)
     if not torch.is_grad_enabled() and can_be_inverted(links):
         inverse = invert(factors)
         if functions is not None:
-            return quadratic_conditionals(kernels, inverse, torch.stack(tuple(functions)), None)
+            return quadratic_conditionals(kernels, inverse, torch.stack(tuple(functions)), None, noise)
         tril = torch.stack([link.u_scale_tril for link in links])
         loc = torch.stack([link.u_loc for link in links])
-        return quadratic_conditionals(kernels, inverse, loc[:, None], tril @ tril.mT)
+        return quadratic_conditionals(kernels, inverse, loc[:, None], tril @ tril.mT, noise)
     if functions is not None:
         return [
-            BasisConditional(kernels, i, factor, function, None)
-            for i, (factor, function) in enumerate(zip(factors, functions, strict=True))
+            BasisConditional(kernels, i, factors[i], function, None, noise[i])
+            for i, function in enumerate(functions)
         ]
     return [
-        BasisConditional(kernels, i, factor, link.u_loc[None], link.u_scale_tril)
-        for i, (factor, link) in enumerate(zip(factors, links, strict=True))
+        BasisConditional(kernels, i, factors[i], link.u_loc[None], link.u_scale_tril, noise[i])
+        for i, link in enumerate(links)
     ]
 
 
@@ -210,7 +219,7 @@ def invert(factors: Tensor) -> Tensor:
 
 
 def quadratic_conditionals(
-    kernels: KernelStack, inverse: Tensor, values: Tensor, covariance: Tensor | None
+    kernels: KernelStack, inverse: Tensor, values: Tensor, covariance: Tensor | None, noise: Tensor
 ) -> list[QuadraticConditional]:
     """The links' conditionals from W.
 
@@ -219,12 +228,13 @@ def quadratic_conditionals(
         inverse: W = L⁻¹ of each K_ZZ, `[L, M, M]`.
         values: Whitened values: r as `[L, 1, M]`, or drawn functions `[L, S, M]`.
         covariance: S of q(v), `[L, M, M]`; None for drawn functions.
+        noise: Variance of each link's observation noise, `[L]`.
     """
     middle = -inverse if covariance is None else covariance @ inverse - inverse
     weights, forms = values @ inverse, inverse.mT @ middle
     return [
-        QuadraticConditional(kernels, i, weight, form)
-        for i, (weight, form) in enumerate(zip(weights, forms, strict=True))
+        QuadraticConditional(kernels, i, *parts)
+        for i, parts in enumerate(zip(weights, forms, noise, strict=True))
     ]
 
 

@@ -8,12 +8,14 @@ a `local_method`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyro
 from pyro.nn import PyroModule, pyro_method
+from torch import Tensor
+from torch.distributions import transform_to
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,3 +53,21 @@ def local_method(
             return in_pyro_context(self, *args, **kwargs)
 
     return inner
+
+
+def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tensor]], Tensor]) -> Tensor:
+    """A parameter of several modules as one tensor, where parameters are local.
+
+    Reading a constrained parameter costs as much as the arithmetic on it, so the constraint is applied once,
+    to all of them together.
+
+    Args:
+        modules: The modules.
+        name: The parameter's name.
+        together: Makes one tensor of the modules' own, entry by entry the same (`torch.stack`, say).
+    """
+    kinds = [module._pyro_params.get(name) for module in modules]
+    if kinds[0] is None or any(kind is None or kind[0] is not kinds[0][0] for kind in kinds):
+        return together([getattr(module, name) for module in modules])
+    leaves = [module._parameters[f"{name}_unconstrained"] for module in modules]
+    return transform_to(kinds[0][0])(together(leaves))
