@@ -137,6 +137,36 @@ class Chain(LocalModule):
         for name, link in zip(self.names, self.links, strict=True):
             pyro.sample(f"u_{name}", dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril))
 
+    def coarsened(self, n_inducing: int) -> Chain:
+        """A chain over the same rows that shares kernels and likelihoods, with fewer inducing inputs.
+
+        Args:
+            n_inducing: How many inducing inputs of each link it keeps, the first ones.
+        """
+        links = [
+            Link(
+                link.kernel,
+                link.Xu.detach()[:n_inducing].clone(),
+                link.column,
+                link.inputs.tolist(),
+                link.likelihood,
+                link.jitter,
+            )
+            for link in self.links
+        ]
+        for link in links:
+            link.Xu_unconstrained.requires_grad_(False)
+        return Chain(
+            links,
+            self.names,
+            self.n_rows,
+            n_paths=self.n_paths,
+            n_sweeps=self.n_sweeps,
+            propagate=self.propagate,
+            backpropagate=self.backpropagate,
+            discrete=self.discrete,
+        )
+
     @local_method
     def conditionals(self, functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
         """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
@@ -202,7 +232,7 @@ class Chain(LocalModule):
         visited: list[Moments],
         rows: Tensor | None,
     ) -> None:
-        """Redraw the missing cells of the next link's column, in place; to be called where parameters are local.
+        """Redraw the missing cells of the next link's column, in place (where parameters are local).
 
         Args:
             conditional: The link's factorisation.

@@ -4,12 +4,12 @@ With a Gaussian likelihood and no gradient through the draws, the bound of a lin
 a few sums only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened, and sums over observed rows:
 
     H = K_Zf K_fZ,   b = K_Zf y,   c = yᵀy,   t = Σ k(x, x),   n rows
-    Σ E_q[log N(y; f, s²)] = -n/2 log 2πs² - (c - 2 rᵀWb + t + tr(R G)) / 2s²,   G = W H Wᵀ,  R = rrᵀ + S - I
+    Σ E_q[log N(y; f, s²)] = -n/2 log 2πs² - (c - 2 rᵀWb + t + tr(R G)) / 2s²,  G = W H Wᵀ, R = rrᵀ + S - I
 
-so the rows cost one product of K_Zf with itself, and one for its gradient. The optimal q(v) is S⁻¹ = I + G/s²,
-S⁻¹ r = W b/s² (Titsias 2009); a natural-gradient step of size ρ moves these natural parameters by ρ towards
-it (Hensman et al. 2013), N/B times the sums standing in for all rows. The value is that of `Trace_ELBO` on
-`Chain.model` and `Chain.guide`, with the KL term in closed form.
+so the rows cost one product of K_Zf with itself, and one for its gradient. The optimal q(v) is
+S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009); a natural-gradient step of size ρ moves these natural
+parameters by ρ towards it (Hensman et al. 2013), N/B times the sums standing in for all rows. The value is
+that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the KL term in closed form.
 
 The gradient is written out, because only the last steps, from kernels to parameters, are worth automating:
 
@@ -94,7 +94,7 @@ class Whitened:
     """n, `[G]`."""
 
     def natural_step(self, posterior: Posterior, noise: Tensor, step_size: float) -> Posterior:
-        """Move part of the way to the q(v) that maximises the bound at the current kernels and noises `[G]`."""
+        """Part of the way to the q(v) that maximises the bound at the current kernels and noises `[G]`."""
         optimum = (self.gram + self.gram.mT).div_(2 * noise[:, None, None])
         optimum.diagonal(dim1=-2, dim2=-1).add_(1)
         return Posterior.natural(
@@ -218,7 +218,8 @@ class _Group:
         r = moved.mean
         R = torch.baddbmm(moved.covariance, r[:, :, None], r[:, None, :])
         R.diagonal(dim1=-2, dim2=-1).sub_(1)
-        residual = statistics.rest - 2 * (r * statistics.projection).sum(-1) + (R * statistics.gram).sum((-2, -1))
+        fitted = 2 * (r * statistics.projection).sum(-1) - (R * statistics.gram).sum((-2, -1))
+        residual = statistics.rest - fitted
         expected = -0.5 * (statistics.count * (2 * math.pi * noise).log() + residual / noise)
         divergence = 0.5 * (R.diagonal(dim1=-2, dim2=-1).sum(-1) - moved.log_det)
         weight = self.factor / noise
@@ -251,7 +252,7 @@ class _Group:
 
 
 def _observed_rows(observed: Tensor) -> tuple[list[Tensor], Tensor | None]:
-    """Equally many rows for each of G columns, `[n, G]` bool; which of them count, `[G, n]`, or None for all."""
+    """Equally many rows for each of G columns `[n, G]`, and which of them count `[G, n]`, None for all."""
     kept = [column.nonzero()[:, 0] for column in observed.T]
     counts = [len(here) for here in kept]
     longest = max(counts)

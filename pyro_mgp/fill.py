@@ -21,7 +21,7 @@ FillName = Literal["mean", "median", "linear"]
 # of a few dozen columns is known to about one per cent, and only a starting point is wanted.
 _MAX_ROWS = 10_000
 _MAX_STEPS = 100
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-3
 # Rows conditioned at once: bounds the memory of the [rows, D, D] matrices.
 _CHUNK = 4096
 
@@ -45,13 +45,16 @@ class JointGaussian:
     """Covariance of the columns, `[D, D]`, positive definite."""
 
     @classmethod
-    def fit(cls, values: Tensor, observed: Tensor, fill: FillName) -> JointGaussian:
+    def fit(
+        cls, values: Tensor, observed: Tensor, fill: FillName, near: JointGaussian | None = None
+    ) -> JointGaussian:
         """Fit the fill named by `fill` to an incomplete table.
 
         Args:
             values: Standardised table, `[N, D]`; what stands in missing cells is ignored.
             observed: Bool `[N, D]`, True where the cell is known.
             fill: "mean", "median" or "linear".
+            near: Where to start looking for the "linear" one, if something close is known.
 
         Raises:
             ValueError: If `fill` is not one of the three names.
@@ -65,7 +68,7 @@ class JointGaussian:
         if fill != "linear":
             return start
         step = max(1, -(-len(values) // _MAX_ROWS))
-        return _maximise(start, values[::step], observed[::step])
+        return _maximise(near or start, values[::step], observed[::step])
 
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:
         """The table `[N, D]` with its holes at their conditional mean given the row's observed cells."""

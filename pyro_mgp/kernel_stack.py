@@ -66,12 +66,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class RowSums:
-    """What a Gaussian bound needs of rows, or the gradients of a loss with respect to these."""
+    """What a Gaussian bound needs of rows, or the gradients of a loss with respect to these.
+
+    With φ = K_Zf, or φ = W K_Zf where the sums were asked for in whitened coordinates.
+    """
 
     gram: Tensor
-    """H = K_Zf K_fZ, `[G, M, M]`; its gradient is symmetric."""
+    """φφᵀ, `[G, M, M]`; its gradient is symmetric."""
     projection: Tensor
-    """b = K_Zf y, `[G, M]`."""
+    """φy, `[G, M]`."""
     trace: Tensor
     """t = Σ k(x, x), `[G]`."""
 
@@ -81,10 +84,13 @@ class KernelStack:
 
     Args:
         links: The links; all have the same number M of inducing inputs.
+        dtype: Of the matrices of rows, where no gradient goes back to these. float32 halves their cost, or
+            more on GPUs made for it, but has too few digits for `sums` that are not whitened.
     """
 
-    def __init__(self, links: Sequence[Inducing]) -> None:
+    def __init__(self, links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> None:
         self.links = [(link.kernel, link.Xu, link.inputs) for link in links]
+        self.dtype = dtype
 
     def among(self) -> Tensor:
         """K_ZZ of every link, `[L, M, M]`."""
@@ -95,22 +101,32 @@ class KernelStack:
         kernel, Xu, inputs = self.links[number]
         X = rows[:, inputs]
         with local_parameters():
-            return kernel(Xu, X), kernel(X, diag=True)
+            cross, variance = kernel(Xu, X), kernel(X, diag=True)
+        return (cross, variance) if torch.is_grad_enabled() else (cross.to(self.dtype), variance)
 
     @torch.enable_grad()
-    def sums(self, seen: Seen) -> RowSums:
-        """The sums over rows. One group of links at a time: `pull` belongs to the last."""
+    def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
+        """The sums over rows. One group of links at a time: `pull` belongs to the last.
+
+        Args:
+            seen: The rows.
+            inverse: W = L⁻¹ of each link, `[G, M, M]`, for whitened sums.
+        """
         parts = []
         for k, (rows, targets) in enumerate(zip(seen.rows, seen.targets, strict=True)):
             here = slice(None) if seen.valid is None else seen.valid[k]
             cross, variance = self.at(seen.first + k, rows[here])
-            parts.append((cross @ cross.T, cross @ targets[here], variance.sum()))
-        self._last = [torch.stack(part) for part in zip(*parts, strict=True)]
-        return RowSums(*(part.detach() for part in self._last))
+            basis = cross.to(self.dtype)
+            if inverse is not None:
+                basis = inverse[k].to(self.dtype) @ basis
+            products = basis @ basis.T, basis @ targets[here].to(self.dtype)
+            parts.append((*(product.to(cross) for product in products), variance.sum()))
+        self._sums = [torch.stack(part) for part in zip(*parts, strict=True)]
+        return RowSums(*(part.detach() for part in self._sums))
 
     def pull(self, gradients: RowSums) -> None:
         """Take in the gradients of a loss with respect to the last sums."""
-        torch.autograd.backward(self._last, [gradients.gram, gradients.projection, gradients.trace])
+        torch.autograd.backward(self._sums, [gradients.gram, gradients.projection, gradients.trace])
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:
         """Tensors that depend on the parameters, and gradients of theirs still to be sent back from them."""
@@ -135,15 +151,31 @@ class Workspace(threading.local):
         return flat[:size].view(shape)
 
 
+@dataclass(frozen=True)
+class _Last:
+    """What the gradient of the last sums needs."""
+
+    here: slice
+    inverse: Tensor | None
+    decay: Tensor
+    basis: Tensor
+    augmented: Tensor
+    squares: Tensor
+    targets: Tensor
+    count: Tensor
+    reach: Tensor
+    sums: RowSums
+
+
 class LinearMatern32Stack(KernelStack):
-    """A stack of `linear_matern32` kernels, whose numbers of inputs may differ.
+    """A stack of `linear_matern32` kernels, whose numbers of inputs may differ; see `KernelStack`.
 
     Where no gradient is wanted the matrices `[M, n]` lie in a workspace: asking the system for fresh memory
     costs more than the arithmetic on it. What `at` gives then holds until it is called again.
     """
 
-    def __init__(self, links: Sequence[Inducing]) -> None:
-        super().__init__(links)
+    def __init__(self, links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(links, dtype)
         self.width = max(link.width for link in links)
         trends = [kernel.kern0 for kernel, *_ in self.links]
         bends = [kernel.kern1 for kernel, *_ in self.links]
@@ -158,13 +190,14 @@ class LinearMatern32Stack(KernelStack):
         trend = torch.cat([Z, bias[:, None, None] * one, torch.zeros_like(one)], dim=-1)
         near = slope[:, None, None] * trend
         self.Z = torch.cat([Z, one, norm], dim=-1).mT
-        self.roots = (far, near, precision, amplitude.log(), slope, bias)
-        # Taken apart once: the gradient of one entry after the other would add up whole stacks.
-        self.each = list(zip(*(root.unbind() for root in self.roots), strict=True))
+        log_amplitude = amplitude.log()
+        self.roots = (far, near, precision, log_amplitude, slope, bias)
         self.gradients = [torch.zeros_like(root) for root in self.roots]
         # Of a row's squares: its distance from the origin, and its part of k(x, x).
-        self.of_squares = torch.stack([precision, slope[:, None] * self.is_input], dim=1).unbind()
-        self.at_origin = (amplitude + slope * bias).unbind()
+        of_squares = torch.stack([precision, slope[:, None] * self.is_input], dim=1)
+        # Taken apart once: the gradient of one entry after the other would add up whole stacks.
+        each = (far, near, log_amplitude, of_squares, amplitude + slope * bias)
+        self.each = list(zip(*(stack.unbind() for stack in each), strict=True))
         self.workspace = Workspace()
 
     def among(self) -> Tensor:
@@ -174,70 +207,89 @@ class LinearMatern32Stack(KernelStack):
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `KernelStack`."""
-        far, near, _, log_amplitude, *_ = self.each[number]
+        with_gradient = torch.is_grad_enabled()
+        rows = rows if with_gradient else rows.to(self.dtype)
+        far, near, log_amplitude, of_squares, at_origin = (part.to(rows) for part in self.each[number])
         columns = rows[:, : self.width].T.contiguous()
-        distance, variance = (self.of_squares[number] @ columns.square()).split(1)
+        distance, variance = (of_squares @ columns.square()).split(1)
         augmented = torch.cat([columns, torch.ones_like(distance), distance])
-        variance = variance[0] + self.at_origin[number]
-        if torch.is_grad_enabled():
+        if with_gradient:
             cross = matern32_of_square(far @ augmented, log_amplitude).addmm(near, augmented)
         else:
             _, cross = self._fill(far[None], near[None], log_amplitude, augmented[None])
             cross = cross[0]
-        return cross, variance
+        return cross, variance[0] + at_origin
 
     @torch.no_grad()
-    def sums(self, seen: Seen) -> RowSums:
+    def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """See `KernelStack`."""
         here = slice(seen.first, seen.first + len(seen.rows))
         far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots)
         columns = seen.rows[..., : self.width].mT.contiguous()
-        squares, targets, count = columns.square(), seen.targets, columns.new_tensor(columns.shape[-1])
+        squares = columns.square()
         one, distance = torch.ones_like(columns[:, :1]), precision[:, None] @ squares
+        count = torch.full_like(slope, columns.shape[-1])
         if seen.valid is not None:
             # Rows that do not count are put out of the kernels' reach: their covariances are exactly zero.
             out = ~seen.valid[:, None]
             columns, squares, one = (x.masked_fill(out, 0.0) for x in (columns, squares, one))
             distance, count = distance.masked_fill(out, _BEYOND), seen.valid.sum(1).to(columns)
-        augmented = torch.cat([columns, one, distance], dim=1)
-        decay, cross = self._fill(far, near, log_amplitude[:, None, None], augmented)
-        gram, projection = cross @ cross.mT, (cross @ targets[:, :, None])[..., 0]
         reach = (squares.sum(-1) * self.is_input[here]).sum(-1)
-        self._last = (here, decay, cross, augmented, squares, targets, gram, projection, count, reach)
-        return RowSums(gram, projection, log_amplitude.exp() * count + slope * (bias * count + reach))
+        augmented = torch.cat([columns, one, distance], dim=1)
+        far, near, augmented, squares, targets = (
+            x.to(self.dtype) for x in (far, near, augmented, squares, seen.targets)
+        )
+        decay, basis = self._fill(far, near, log_amplitude[:, None, None].to(self.dtype), augmented)
+        if inverse is not None:
+            inverse = inverse.to(self.dtype)
+            basis = torch.bmm(inverse, basis, out=self.workspace.take("basis", basis.shape, basis))
+        gram, projection = basis @ basis.mT, (basis @ targets[:, :, None])[..., 0]
+        sums = RowSums(
+            gram.to(slope),
+            projection.to(slope),
+            log_amplitude.exp() * count + slope * (bias * count + reach),
+        )
+        self._last = _Last(here, inverse, decay, basis, augmented, squares, targets, count, reach, sums)
+        return sums
 
     @torch.no_grad()
     def pull(self, gradients: RowSums) -> None:
         """See `KernelStack`."""
-        here, decay, cross, augmented, squares, targets, gram, projection, count, reach = self._last
-        _, near, _, log_amplitude, slope, bias = (root[here] for root in self.roots)
+        last, sums = self._last, self._last.sums
+        _, near, _, log_amplitude, slope, bias = (root[last.here] for root in self.roots)
         G = 2 * gradients.gram
-        of_cross = torch.bmm(G, cross, out=self.workspace.take("distance", cross.shape, cross))
-        of_cross.baddbmm_(gradients.projection[:, :, None], targets[:, None, :])
-        of_near = (augmented @ of_cross.mT).mT
+        of_cross = torch.bmm(
+            G.to(self.dtype),
+            last.basis,
+            out=self.workspace.take("distance", last.basis.shape, last.basis),
+        )
+        of_cross.baddbmm_(gradients.projection[:, :, None].to(self.dtype), last.targets[:, None, :])
+        if last.inverse is not None:
+            of_cross = torch.bmm(last.inverse.mT, of_cross, out=last.basis)
+        of_near = (last.augmented @ of_cross.mT).mT.to(near)
         # <∂/∂K, K> is the sum of the parts of K's two summands, and known without another pass.
-        total = (G * gram).sum((-2, -1)) + (gradients.projection * projection).sum(-1)
-        of_square = of_cross.mul_(decay)
-        of_far = (augmented @ of_square.mT).mT
+        total = (G * sums.gram).sum((-2, -1)) + (gradients.projection * sums.projection).sum(-1)
+        of_square = of_cross.mul_(last.decay)
+        of_far = (last.augmented @ of_square.mT).mT
         of_distance = of_square.sum(1)
         trace = gradients.trace
         parts = (
             -0.5 * of_far,
             of_near,
-            -0.5 * (squares @ of_distance[:, :, None])[..., 0],
-            total - (of_near * near).sum((-2, -1)) + trace * log_amplitude.exp() * count,
-            trace * (bias * count + reach),
-            trace * slope * count,
+            -0.5 * (last.squares @ of_distance[:, :, None])[..., 0],
+            total - (of_near * near).sum((-2, -1)) + trace * log_amplitude.exp() * last.count,
+            trace * (bias * last.count + last.reach),
+            trace * slope * last.count,
         )
         for whole, part in zip(self.gradients, parts, strict=True):
-            whole[here] += part
+            whole[last.here] += part
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:
         """See `KernelStack`."""
         return list(zip(self.roots, self.gradients, strict=True))
 
     def _fill(self, far: Tensor, near: Tensor, log_amplitude: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """s exp(-r) and K_Zf, both `[G, M, n]` in the workspace, at augmented rows `[G, D + 2, n]`."""
+        """The matrices s exp(-r) and K_Zf, `[G, M, n]` in the workspace, at augmented rows `[G, D + 2, n]`."""
         shape = (*far.shape[:2], rows.shape[-1])
         distance, decay, cross = (
             self.workspace.take(name, shape, rows) for name in ("distance", "decay", "cross")
@@ -268,15 +320,11 @@ _PARAMETERS = {
 }
 
 
-def stack_kernels(links: Sequence[Inducing]) -> KernelStack:
-    """The fastest stack that fits the links.
-
-    Args:
-        links: The links; all have the same number M of inducing inputs.
-    """
+def stack_kernels(links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> KernelStack:
+    """The fastest stack that fits the links; takes the arguments of `KernelStack`."""
     if links and all(_is_linear_matern32(link.kernel) for link in links):
-        return LinearMatern32Stack(links)
-    return KernelStack(links)
+        return LinearMatern32Stack(links, dtype)
+    return KernelStack(links, dtype)
 
 
 def _is_linear_matern32(kernel: Kernel) -> bool:

@@ -7,6 +7,7 @@ observed cells are held out; training stops when their predictive log density st
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +70,8 @@ class Options:
 
     max_steps: int = 100
     """Most steps to take."""
+    coarse_steps: int = 40
+    """How many of them, at most, are taken on the coarse chain, if there is one."""
     learning_rate: float = 0.15
     """Adam's step size."""
     batch_size: int = 2000
@@ -100,6 +103,17 @@ class History:
     seconds: float = 0.0
     """Wall time."""
 
+    def then(self, later: History) -> History:
+        """This history and what came after it."""
+        n = len(self.loss)
+        return History(
+            self.loss + later.loss,
+            self.validation + later.validation,
+            self.steps + [n + step for step in later.steps],
+            n + later.best_step,
+            later.converged,
+        )
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -120,6 +134,7 @@ def train(
     options: Options,
     *,
     seed: int,
+    coarse: Trainable | None = None,
     elbo: ELBO | None = None,
     progress: bool = True,
 ) -> History:
@@ -131,6 +146,7 @@ def train(
         filled: The table with its missing and held-out cells filled, `[N, D]`.
         options: How to train.
         seed: Seeds the draws; the generators of the process are left as they were.
+        coarse: A cheaper chain that shares parameters with `chain`, and takes the first steps for it.
         elbo: Bound to maximise. By default `TraceMeanField_ELBO()`, in closed form where `conjugate` applies.
         progress: Show a progress bar, on terminals only.
 
@@ -151,10 +167,15 @@ def train(
         ) as bar,
     ):
         torch.manual_seed(seed)
-        run = _Run(chain, cells, filled.clone(), options, elbo)
-        history = run.search(bar)
+        history, filled = History(), filled.clone()
+        if coarse is not None:
+            first = _Run(coarse, cells, filled, options, elbo)
+            history = first.search(bar, min(options.coarse_steps, options.max_steps // 2))
+            first.adam.release()
+        run = _Run(chain, cells, filled, options, elbo)
+        history = history.then(run.search(bar, options.max_steps - len(history.loss)))
         run.finish()
-    return History(**{**vars(history), "seconds": time.perf_counter() - started})
+    return dataclasses.replace(history, seconds=time.perf_counter() - started)
 
 
 class Step(Protocol):
@@ -241,16 +262,17 @@ class _Run:
         candidates = cells.held_out.any(1).nonzero()[:, 0]
         self.validation_rows = candidates[torch.randperm(len(candidates))[:_VALIDATION_ROWS]]
 
-    def search(self, bar: Any) -> History:
+    def search(self, bar: Any, max_steps: int) -> History:
         """Step until the held-out cells stop improving; leaves the best parameters in the chain."""
         options = self.options
+        self.settle()
         losses: list[float] = []
         validation: list[float] = []
         steps: list[int] = []
         best, best_step = -math.inf, 0
         longest_wait = options.patience * options.check_every
-        while len(losses) < options.max_steps and len(losses) - best_step < longest_wait:
-            n_steps = min(options.check_every, options.max_steps - len(losses))
+        while len(losses) < max_steps and len(losses) - best_step < longest_wait:
+            n_steps = min(options.check_every, max_steps - len(losses))
             window = torch.stack([self.advance(len(losses) + k) for k in range(n_steps)]).tolist()
             self.step.publish()
             losses += window
@@ -272,6 +294,13 @@ class _Run:
         self.chain.load_state_dict(self.best)
         self.step.restore()
         return History(losses, validation, steps, best_step, len(losses) - best_step >= longest_wait)
+
+    def settle(self) -> None:
+        """Let q(u) learn from the starting fill before its draws replace it."""
+        if self.pairs:
+            rows = next(self.minibatches())
+            here = slice(None) if rows is None else rows
+            self.step(self.filled[here], self.observed[here], rows, 1.0)
 
     def advance(self, number: int) -> Tensor:
         """One step of everything; gives the loss."""

@@ -9,7 +9,6 @@ import torch
 from pyro_mgp.kernels import (
     KERNELS,
     Matern32,
-    linear_matern32,
     matern32,
     resolve_kernel,
 )

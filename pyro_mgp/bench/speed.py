@@ -86,7 +86,7 @@ def measure_import() -> list[Row]:
     what = "÷ that of torch, pyro and pandas"
     return [
         Row(f"import of the package {what}", package / base, "×", "≤ 1.3", f"{package:.1f} s, {base:.1f} s"),
-        Row(f"import of MGPImputer {what}", imputer / base, "×", "", f"{imputer:.1f} s, scikit-learn's included"),
+        Row(f"import of MGPImputer {what}", imputer / base, "×", "", f"{imputer:.1f} s, with scikit-learn"),
     ]
 
 
