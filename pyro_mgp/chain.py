@@ -25,6 +25,7 @@ from pyro_mgp.link import Conditional, Link, Moments, condition
 from pyro_mgp.local_parameters import LocalModule, local_method
 
 Propagate = Literal["predictive", "latent"]
+Precision = Literal["double", "mixed"]
 Noise = Callable[[int, Tensor], Tensor]
 """Standard normal numbers `[S, n]` for the link of that number at rows `[n]`."""
 
@@ -51,6 +52,8 @@ class Chain(LocalModule):
         backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
             each link learns from the observed cells of its own column.
         discrete: Variables whose predictive draws are one of few values.
+        precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
+            through the draws.
 
     Raises:
         ValueError: If names and links do not pair up, or two links predict the same column.
@@ -78,6 +81,7 @@ class Chain(LocalModule):
         propagate: Propagate = "predictive",
         backpropagate: bool = True,
         discrete: Sequence[Discrete] = (),
+        precision: Precision = "double",
     ) -> None:
         columns = [link.column for link in links]
         if len(names) != len(links) or len(set(columns)) != len(columns):
@@ -94,6 +98,7 @@ class Chain(LocalModule):
         self.propagate = propagate
         self.backpropagate = backpropagate
         self.discrete = tuple(discrete)
+        self.precision = precision
 
     @local_method
     def model(
@@ -137,40 +142,15 @@ class Chain(LocalModule):
         for name, link in zip(self.names, self.links, strict=True):
             pyro.sample(f"u_{name}", dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril))
 
-    def coarsened(self, n_inducing: int) -> Chain:
-        """A chain over the same rows that shares kernels and likelihoods, with fewer inducing inputs.
-
-        Args:
-            n_inducing: How many inducing inputs of each link it keeps, the first ones.
-        """
-        links = [
-            Link(
-                link.kernel,
-                link.Xu.detach()[:n_inducing].clone(),
-                link.column,
-                link.inputs.tolist(),
-                link.likelihood,
-                link.jitter,
-            )
-            for link in self.links
-        ]
-        for link in links:
-            link.Xu_unconstrained.requires_grad_(False)
-        return Chain(
-            links,
-            self.names,
-            self.n_rows,
-            n_paths=self.n_paths,
-            n_sweeps=self.n_sweeps,
-            propagate=self.propagate,
-            backpropagate=self.backpropagate,
-            discrete=self.discrete,
-        )
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """Type of the products over rows where no gradient goes back to these."""
+        return torch.float32 if self.precision == "mixed" else torch.float64
 
     @local_method
     def conditionals(self, functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
         """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
-        return condition(self.links, functions)
+        return condition(self.links, functions, self.row_dtype)
 
     @local_method
     def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:
@@ -272,7 +252,7 @@ class Chain(LocalModule):
         values: Tensor,
         scored: Tensor,
         *,
-        n_paths: int = 5,
+        n_paths: int = 3,
         n_sweeps: int = 1,
     ) -> Tensor:
         """Predictive log density of cells that the chain has not seen.

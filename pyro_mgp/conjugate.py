@@ -31,11 +31,20 @@ from torch import Tensor
 from pyro_mgp.chain import Chain, fresh_noise
 from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import Moments, can_be_inverted, factorise, invert, quadratic_conditionals
+from pyro_mgp.link import (
+    Moments,
+    can_be_inverted,
+    factorise,
+    factorise_without_asking,
+    invert,
+    quadratic_conditionals,
+)
 from pyro_mgp.local_parameters import local_parameters, read
 
 # Entries of K_Zf that are worked on at a time: what the processor's cache holds.
 _ENTRIES_AT_ONCE = 2**20
+# A GPU wants all links in one call; this bounds its memory to a few times 0.5 GB.
+_ENTRIES_AT_ONCE_CUDA = 2**26
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,12 @@ class ConjugateStep:
             self.posterior = Posterior.of(chain)
 
     def __call__(
-        self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        step_size: float,
+        only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Move q(u) towards its optimum, then leave the loss's gradients on the other parameters.
 
@@ -136,28 +150,34 @@ class ConjugateStep:
             observed: Bool `[B, D]`.
             rows: Their numbers if they are a minibatch, else None.
             step_size: 1 on full data, decaying on minibatches.
+            only_q: Whether the gradients are not wanted.
 
         Returns:
             The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
         """
         redrawn = filled.clone()
         with local_parameters():
-            kernels = stack_kernels(self.chain.links)
+            kernels = stack_kernels(self.chain.links, self.chain.row_dtype)
             noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             among = kernels.among()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
-                inverse = invert(factorise(among, max(link.jitter for link in self.chain.links)))
-                groups = [
-                    _Group(kernels, inverse, noise, seen, factor).descend(self.posterior, step_size)
-                    for seen in self._walk(kernels, inverse, noise, redrawn, observed)
-                ]
-                posteriors, *rest = zip(*groups, strict=True)
-                self.posterior = Posterior.cat(posteriors)
-                losses, of_among, of_noise = (torch.cat(part) for part in rest)
-            values, gradients = zip((among, of_among), (noise, of_noise), *kernels.pending(), strict=True)
-            torch.autograd.backward(values, gradients)
-        return losses.sum(), redrawn
+                factors = factorise_without_asking if filled.is_cuda else factorise
+                inverse = invert(factors(among, max(link.jitter for link in self.chain.links)))
+                bounds, gradients = [], []
+                for seen in self._walk(kernels, inverse, noise, redrawn, observed):
+                    group = _Group(kernels, inverse[seen.links], seen, factor)
+                    bound = group.move(self.posterior[seen.links], noise[seen.links], step_size)
+                    bounds.append(bound)
+                    if not only_q:
+                        gradients.append(group.pull(bound))
+                self.posterior = Posterior.cat([bound.posterior for bound in bounds])
+            if not only_q:
+                of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
+                pending = [(among, of_among), (noise, of_noise), *kernels.pending()]
+                ends, their_gradients = map(list, zip(*pending, strict=True))
+                torch.autograd.backward(ends, their_gradients)
+        return -torch.cat([bound.value for bound in bounds]).sum(), redrawn
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -180,18 +200,49 @@ class ConjugateStep:
         )
         paths, visited = filled[None], list[Moments]()
         fresh = fresh_noise(paths)
-        size = max(1, _ENTRIES_AT_ONCE // (inverse.shape[-1] * max(len(filled), 1)))
+        at_once = _ENTRIES_AT_ONCE_CUDA if filled.is_cuda else _ENTRIES_AT_ONCE
+        size = max(1, at_once // (inverse.shape[-1] * max(len(filled), 1)))
         for first in range(0, len(conditionals), size):
             links = self.chain.links[first : first + size]
             columns = [link.column for link in links]
             kept, valid = _observed_rows(observed[:, columns])
             rows = []
-            for here, conditional in zip(kept, conditionals[first : first + size], strict=True):
-                rows.append(filled[here])
-                holes = (~observed[:, self.chain.links[len(visited)].column]).nonzero()[:, 0]
-                self.chain.visit(conditional, paths, observed, fresh, visited, holes)
+            for here, column, conditional in zip(kept, columns, conditionals[first:], strict=False):
+                # A copy: the next links write into the table.
+                rows.append(filled.clone() if isinstance(here, slice) else filled[here])
+                self.chain.visit(conditional, paths, observed, fresh, visited, _holes(observed[:, column]))
             targets = torch.stack([filled[here, c] for here, c in zip(kept, columns, strict=True)])
             yield Seen(first, torch.stack(rows), targets, valid)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The evidence bound of G links, as in the module's docstring, and what its gradient needs."""
+
+    statistics: Whitened
+    posterior: Posterior
+    noise: Tensor
+    """s², `[G]`."""
+    R: Tensor
+    """rrᵀ + S - I, `[G, M, M]`."""
+    residual: Tensor
+    """Expected sum of squared residuals, `[G]`."""
+
+    @classmethod
+    def of(cls, statistics: Whitened, posterior: Posterior, noise: Tensor) -> Bound:
+        """The bound at some q(v)."""
+        r = posterior.mean
+        R = torch.baddbmm(posterior.covariance, r[:, :, None], r[:, None, :])
+        R.diagonal(dim1=-2, dim2=-1).sub_(1)
+        fitted = 2 * (r * statistics.projection).sum(-1) - (R * statistics.gram).sum((-2, -1))
+        return cls(statistics, posterior, noise, R, statistics.rest - fitted)
+
+    @property
+    def value(self) -> Tensor:
+        """The bound of each link, `[G]`."""
+        expected = self.statistics.count * (2 * math.pi * self.noise).log() + self.residual / self.noise
+        divergence = self.R.diagonal(dim1=-2, dim2=-1).sum(-1) - self.posterior.log_det
+        return -0.5 * (expected + divergence)
 
 
 @dataclass(frozen=True)
@@ -200,67 +251,75 @@ class _Group:
 
     kernels: KernelStack
     inverse: Tensor
-    noise: Tensor
+    """W of each of the links, `[G, M, M]`."""
     seen: Seen
     factor: float
+    """N/B, by which the rows stand for the whole table."""
 
-    def descend(self, posterior: Posterior, step_size: float) -> tuple[Posterior, Tensor, Tensor, Tensor]:
-        """Move the links' q(v), and hand the gradients that go through the rows to the kernels.
+    def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
+        """Move the links' q(v) by a natural step; gives the bound there."""
+        statistics = self._statistics()
+        return Bound.of(statistics, statistics.natural_step(posterior, noise, step_size), noise)
+
+    def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
+        """Hand the kernels the gradients of the negative bound that go through the rows.
 
         Returns:
-            The new q(v), the negative bound of each link, and its gradients with respect to K_ZZ and the
-            noise variance.
+            The other gradients: with respect to K_ZZ, `[G, M, M]`, and to the noise variance, `[G]`.
         """
-        links = slice(self.seen.first, self.seen.first + len(self.seen.rows))
-        W, noise = self.inverse[links], self.noise[links]
-        statistics = self._whitened(W)
-        moved = statistics.natural_step(posterior[links], noise, step_size)
-        r = moved.mean
-        R = torch.baddbmm(moved.covariance, r[:, :, None], r[:, None, :])
-        R.diagonal(dim1=-2, dim2=-1).sub_(1)
-        fitted = 2 * (r * statistics.projection).sum(-1) - (R * statistics.gram).sum((-2, -1))
-        residual = statistics.rest - fitted
-        expected = -0.5 * (statistics.count * (2 * math.pi * noise).log() + residual / noise)
-        divergence = 0.5 * (R.diagonal(dim1=-2, dim2=-1).sum(-1) - moved.log_det)
+        W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
         weight = self.factor / noise
-        self.kernels.pull(
-            RowSums(
-                0.5 * weight[:, None, None] * (W.mT @ R @ W),
-                -weight[:, None] * _times(W.mT, r),
-                0.5 * weight,
-            )
-        )
-        shift = statistics.projection[:, None, :]
-        inner = torch.baddbmm(R @ statistics.gram, r[:, :, None], shift, alpha=-1).tril_()
+        of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r
+        if not self.whitens_rows:
+            of_gram, of_projection = W.mT @ of_gram @ W, _times(W.mT, of_projection)
+        self.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
+        gram, projection = bound.statistics.gram, bound.statistics.projection[:, None, :]
+        inner = torch.baddbmm(R @ gram, r[:, :, None], projection, alpha=-1).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         of_among = -(W.mT @ inner @ W) / noise[:, None, None]
-        of_noise = 0.5 * (statistics.count - residual / noise) / noise
-        return moved, divergence - expected, (of_among + of_among.mT) / 2, of_noise
+        of_noise = 0.5 * (bound.statistics.count - bound.residual / noise) / noise
+        return (of_among + of_among.mT) / 2, of_noise
 
-    def _whitened(self, inverse: Tensor) -> Whitened:
-        sums, targets, valid = self.kernels.sums(self.seen), self.seen.targets, self.seen.valid
+    @property
+    def whitens_rows(self) -> bool:
+        """In single precision H has too few digits to be whitened afterwards."""
+        return self.kernels.dtype != self.inverse.dtype
+
+    def _statistics(self) -> Whitened:
+        W, targets, valid = self.inverse, self.seen.targets, self.seen.valid
+        sums = self.kernels.sums(self.seen, W if self.whitens_rows else None)
+        gram, projection = sums.gram, sums.projection
+        if not self.whitens_rows:
+            gram, projection = W @ gram @ W.mT, _times(W, projection)
         if valid is None:
-            square, count = targets.square().sum(1), targets.new_full(targets.shape[:1], targets.shape[1])
+            square, count = targets.square().sum(1), torch.full_like(targets[:, 0], targets.shape[1])
         else:
             square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
         return Whitened(
-            self.factor * (inverse @ sums.gram @ inverse.mT),
-            self.factor * _times(inverse, sums.projection),
+            self.factor * gram,
+            self.factor * projection,
             self.factor * (square + sums.trace),
             self.factor * count,
         )
 
 
-def _observed_rows(observed: Tensor) -> tuple[list[Tensor], Tensor | None]:
+def _observed_rows(observed: Tensor) -> tuple[Sequence[Tensor | slice], Tensor | None]:
     """Equally many rows for each of G columns `[n, G]`, and which of them count `[G, n]`, None for all."""
+    if observed.is_cuda:
+        # To count the observed cells the host would have to wait; to look at all rows costs less.
+        return [slice(None)] * observed.shape[1], observed.T
     kept = [column.nonzero()[:, 0] for column in observed.T]
     counts = [len(here) for here in kept]
     longest = max(counts)
     if min(counts) == longest:
         return kept, None
     padded = [torch.nn.functional.pad(here, (0, longest - len(here))) for here in kept]
-    lengths = torch.tensor(counts, device=observed.device)
-    return padded, torch.arange(longest, device=observed.device) < lengths[:, None]
+    return padded, torch.arange(longest) < torch.tensor(counts)[:, None]
+
+
+def _holes(observed: Tensor) -> Tensor | None:
+    """The rows `[n]` of a column that are missing; None for all rows where the host would have to wait."""
+    return None if observed.is_cuda else (~observed).nonzero()[:, 0]
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

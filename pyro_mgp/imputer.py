@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from pyro_mgp import _storage
 from pyro_mgp.assembly import Wiring, build_chain, discrete_variables, starting_noise, wire
-from pyro_mgp.chain import Chain, Propagate
+from pyro_mgp.chain import Chain, Precision, Propagate
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel
@@ -46,9 +46,6 @@ _FORMAT_VERSION = 1
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
 _N_INDUCING = 100
-# How many times fewer of them the first training steps use, and the fewest that are worth it.
-_COARSER = 2
-_FEWEST_COARSE = 30
 # A column with fewer observed cells needs them all.
 _FEWEST_OBSERVED = 20
 # Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
@@ -84,6 +81,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         batch_size: Rows in a minibatch; smaller tables are seen whole.
         validation_fraction: Share of the observed cells held out to decide when to stop; 0 for none.
         patience: Checks without progress, ten steps apart, before training stops.
+        precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, generator or None. The same seed gives the same imputations.
         progress: Show progress bars, on terminals only.
@@ -121,11 +119,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         columns: Literal["incomplete", "all"] = "incomplete",
         target_is_input: bool = True,
         order: Sequence[Label] | None = None,
-        max_steps: int = 100,
-        learning_rate: float = 0.15,
+        max_steps: int = 40,
+        learning_rate: float = 0.25,
         batch_size: int = 2000,
         validation_fraction: float = 0.1,
         patience: int = 3,
+        precision: Precision = "double",
         device: str = "auto",
         random_state: RandomState = None,
         progress: bool = True,
@@ -149,6 +148,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.batch_size = batch_size
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.precision = precision
         self.device = device
         self.random_state = random_state
         self.progress = progress
@@ -470,7 +470,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 filled,
                 self._options(),
                 seed=self.seed_,
-                coarse=self._coarse_chain(),
                 progress=self.progress,
             )
         self.chain_.eval()
@@ -493,6 +492,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             n_sweeps=self.n_sweeps,
             propagate=self.propagate,
             backpropagate=self.backpropagate,
+            precision=self.precision,
             discrete=discrete_variables(self.codec_, self._wirings, inducing.device),
         )
 
@@ -551,13 +551,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 FitWarning,
             )
         return min(self.n_inducing or _N_INDUCING, n_rows)
-
-    def _coarse_chain(self) -> Chain | None:
-        """Half of the inducing inputs: kernels and noises find most of their way in a third of the time."""
-        n_inducing = self.chain_.links[0].n_inducing // _COARSER
-        if self.natural_gradient and not self.train_inducing and n_inducing >= _FEWEST_COARSE:
-            return self.chain_.coarsened(n_inducing)
-        return None
 
     def _sampler(self, seed: int | None = None) -> Sampler:
         seed = self.seed_ if seed is None else seed
@@ -639,6 +632,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             _at_least("n_inducing", self.n_inducing, 1)
         _one_of("propagate", self.propagate, get_args(Propagate))
         _one_of("initial_fill", self.initial_fill, get_args(FillName))
+        _one_of("precision", self.precision, get_args(Precision))
         _one_of("columns", self.columns, ("incomplete", "all"))
         if not 0 < _number("learning_rate", self.learning_rate) < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")

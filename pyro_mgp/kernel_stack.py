@@ -63,6 +63,11 @@ class Seen:
     valid: Tensor | None = None
     """Bool `[G, n]`, which of the rows count where the numbers of rows differ; None for all."""
 
+    @property
+    def links(self) -> slice:
+        """Numbers of the links."""
+        return slice(self.first, self.first + len(self.rows))
+
 
 @dataclass(frozen=True)
 class RowSums:
@@ -223,7 +228,7 @@ class LinearMatern32Stack(KernelStack):
     @torch.no_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """See `KernelStack`."""
-        here = slice(seen.first, seen.first + len(seen.rows))
+        here = seen.links
         far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots)
         columns = seen.rows[..., : self.width].mT.contiguous()
         squares = columns.square()
@@ -289,7 +294,7 @@ class LinearMatern32Stack(KernelStack):
         return list(zip(self.roots, self.gradients, strict=True))
 
     def _fill(self, far: Tensor, near: Tensor, log_amplitude: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The matrices s exp(-r) and K_Zf, `[G, M, n]` in the workspace, at augmented rows `[G, D + 2, n]`."""
+        """The matrices s exp(-r) and K_Zf, `[G, M, n]` in the workspace, at rows x̃ `[G, D + 2, n]`."""
         shape = (*far.shape[:2], rows.shape[-1])
         distance, decay, cross = (
             self.workspace.take(name, shape, rows) for name in ("distance", "decay", "cross")

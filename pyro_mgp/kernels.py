@@ -30,7 +30,7 @@ class Matern32(kernels.Matern32):
 
 
 class _Matern32OfSquare(torch.autograd.Function):
-    """The function s (1 + r) exp(-r) of r² and log s. Its derivative by r², -s exp(-r)/2, has no pole at 0."""
+    """The function s (1 + r) exp(-r) of r² and log s; its derivative by r² has no pole at 0."""
 
     @staticmethod
     def forward(context: Any, squared: Tensor, log_amplitude: Tensor) -> Tensor:

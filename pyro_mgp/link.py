@@ -84,7 +84,8 @@ class QuadraticConditional:
     """Moments by a quadratic form, one product per row; for K_ZZ that can be inverted, without gradient.
 
     With W = L⁻¹ and q(v) = N(r, S), mean and variance of a row with covariances k to Z are kᵀWᵀr and
-    k(x, x) + kᵀAk, A = Wᵀ(S - I)W; of a drawn function v, kᵀWᵀv and A = -WᵀW.
+    k(x, x) + kᵀAk, A = Wᵀ(S - I)W; of a drawn function v, kᵀWᵀv and A = -WᵀW. In single precision A has too
+    many digits: there the row is whitened first, φ = Wk, and the form is that of φ.
     """
 
     kernels: KernelStack
@@ -92,18 +93,23 @@ class QuadraticConditional:
     number: int
     """Which of them is the link's."""
     weights: Tensor
-    """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`."""
+    """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`; of φ, r or v."""
     form: Tensor
-    """A, `[M, M]`."""
+    """A, `[M, M]`; of φ, S - I or -I."""
     noise: Tensor
     """See `Conditional`."""
+    inverse: Tensor | None
+    """W, `[M, M]`, where rows are whitened."""
 
     def moments(self, rows: Tensor) -> Moments:
         """See `Conditional`."""
         with torch.no_grad():
-            cross, variance = self.kernels.at(self.number, rows.flatten(0, 1))
-            mean = _per_path(self.weights, cross, len(rows))
-            return _moments(mean, variance + (self.form @ cross).mul_(cross).sum(0))
+            basis, variance = self.kernels.at(self.number, rows.flatten(0, 1))
+            if self.inverse is not None:
+                basis = self.inverse @ basis
+            mean = _per_path(self.weights, basis, len(rows))
+            variance = variance + (self.form @ basis).mul_(basis).sum(0)
+            return _moments(mean.to(rows), variance.to(rows))
 
 
 def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
@@ -171,12 +177,17 @@ class Link(LocalModule):
         return condition([self], None if functions is None else [functions])[0]
 
 
-def condition(links: Sequence[Link], functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
+def condition(
+    links: Sequence[Link],
+    functions: Sequence[Tensor] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Sequence[Conditional]:
     """Links factorised at their current parameters, in one batched call where they are equally large.
 
     Args:
         links: The links.
         functions: Whitened values of drawn functions, `[S, M]` per link; None for the marginals of q.
+        dtype: Of the products over rows, where no gradient is wanted; the factors are float64.
 
     Raises:
         ValueError: If a K_ZZ cannot be factorised with any jitter up to one per cent of its diagonal.
@@ -186,7 +197,7 @@ def condition(links: Sequence[Link], functions: Sequence[Tensor] | None = None) 
         return [link(function) for link, function in zip(links, given, strict=True)]
     if not links:
         return []
-    kernels = stack_kernels(links)
+    kernels = stack_kernels(links, dtype)
     factors = factorise(kernels.among(), max(link.jitter for link in links))
     noise = read([link.likelihood for link in links], "noise", torch.stack)
     if not torch.is_grad_enabled() and can_be_inverted(links):
@@ -230,11 +241,18 @@ def quadratic_conditionals(
         covariance: S of q(v), `[L, M, M]`; None for drawn functions.
         noise: Variance of each link's observation noise, `[L]`.
     """
-    middle = -inverse if covariance is None else covariance @ inverse - inverse
-    weights, forms = values @ inverse, inverse.mT @ middle
+    whitening: Sequence[Tensor | None]
+    if kernels.dtype == inverse.dtype:
+        middle = -inverse if covariance is None else covariance @ inverse - inverse
+        weights, forms, whitening = values @ inverse, inverse.mT @ middle, [None] * len(noise)
+    else:
+        identity = torch.eye(inverse.shape[-1]).to(inverse)
+        forms = (-identity).expand_as(inverse) if covariance is None else covariance - identity
+        weights, forms = values.to(kernels.dtype), forms.to(kernels.dtype)
+        whitening = inverse.to(kernels.dtype).unbind()
     return [
         QuadraticConditional(kernels, i, *parts)
-        for i, parts in enumerate(zip(weights, forms, noise, strict=True))
+        for i, parts in enumerate(zip(weights, forms, noise, whitening, strict=True))
     ]
 
 
@@ -248,10 +266,8 @@ def factorise(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
     Raises:
         ValueError: If it is not finite, or still not positive definite with a jitter of one per cent.
     """
-    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None]
     while jitter <= _MAX_JITTER:
-        lifted = covariance + torch.diag_embed(jitter * scale.expand(covariance.shape[:-1]))
-        factor, info = torch.linalg.cholesky_ex(lifted)
+        factor, info = torch.linalg.cholesky_ex(_lifted(covariance, jitter))
         if not info.any():
             return factor
         jitter *= 10
@@ -260,3 +276,22 @@ def factorise(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
         f"{_MAX_JITTER:.0%} of its diagonal added; the kernel's parameters may have diverged: "
         "use a smaller learning rate or fewer inducing inputs"
     )
+
+
+def factorise_without_asking(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
+    """The factors of `factorise`, with two rungs of its ladder and NaN at its end: the host need not wait.
+
+    Args:
+        covariance: `[..., M, M]`, positive semi-definite.
+        jitter: Added to the diagonals, relative to their means; one per cent where that fails.
+    """
+    factor, info = torch.linalg.cholesky_ex(_lifted(covariance, jitter))
+    last, still = torch.linalg.cholesky_ex(_lifted(covariance, _MAX_JITTER))
+    last = last.masked_fill((still > 0)[..., None, None], torch.nan)
+    return torch.where((info > 0)[..., None, None], last, factor)
+
+
+def _lifted(covariance: Tensor, jitter: float) -> Tensor:
+    """Covariances with jitter on their diagonals, relative to their means."""
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None]
+    return covariance + torch.diag_embed(jitter * scale.expand(covariance.shape[:-1]))

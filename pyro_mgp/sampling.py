@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pyro_mgp.chain import Chain, Noise
+from pyro_mgp.chain import Chain, Noise, Precision
 from pyro_mgp.fill import JointGaussian
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.noise import KeyedNoise
 
 # What a stream of keyed noise is for.
 _START, _FUNCTION, _WALK, _OBSERVATION = range(4)
-# Decimals of a draw in standard deviations of its column: far below the smallest noise.
-_DECIMALS = 5
+# Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
+_DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
+# The first of so many parts of the sweeps is not averaged over: the walk still remembers where it started.
+_SETTLING = 3
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
 
@@ -154,13 +156,13 @@ class Sampler:
             if self.chain.propagate == "latent":
                 filled = self._observed(filled, visited, batch, imputations)
             # Rounding errors of the arithmetic, which depend on the batch, shall not show in the draws.
-            yield here, torch.round(filled, decimals=_DECIMALS)
+            yield here, torch.round(filled, decimals=_DECIMALS[self.chain.precision])
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
         """The rows `[n, D]` with their holes at the predictive mean.
 
-        It is averaged over paths and over the second half of the sweeps: each walk's conditional means,
+        It is averaged over paths and over the last two thirds of the sweeps: each walk's conditional means,
         which vary less than its draws do.
         """
         conditionals = self._conditionals(imputations)
@@ -169,13 +171,15 @@ class Sampler:
             batch = rows[here]
             point, holes = self.start.expected(batch), self._holes(batch)
             total = torch.zeros_like(point)
-            counted = range(self.n_sweeps // 2, self.n_sweeps)
+            counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
             for sweep, (_, visited) in enumerate(self._walks(conditionals, batch, imputations)):
                 for link, cells, moments in zip(self.chain.links, holes, visited, strict=True):
                     if sweep in counted:
                         total[cells, link.column] += moments.mean.mean(0) / len(counted)
             for link, cells in zip(self.chain.links, holes, strict=True):
-                point[cells, link.column] = total[cells, link.column].round(decimals=_DECIMALS)
+                point[cells, link.column] = total[cells, link.column].round(
+                    decimals=_DECIMALS[self.chain.precision]
+                )
             parts.append(point)
         return torch.cat(parts)
 
@@ -183,14 +187,14 @@ class Sampler:
     def target(self, rows: Rows, imputations: Sequence[int]) -> Mixture:
         """Predictive distribution of the last link's column, missing in all rows, noise included.
 
-        Its components are the paths in the second half of the sweeps.
+        Its components are the paths in the last two thirds of the sweeps.
         """
         conditionals = self._conditionals(imputations)
         noise = self.chain.links[-1].likelihood.noise
         parts = []
         for here in _batches(len(rows), len(imputations), None):
             walks = [visited[-1] for _, visited in self._walks(conditionals, rows[here], imputations)]
-            counted = walks[self.n_sweeps // 2 :]
+            counted = walks[self.n_sweeps // _SETTLING :]
             parts.append([torch.cat([m.mean for m in counted]), torch.cat([m.variance for m in counted])])
         mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         return Mixture(mean, variance + noise)

@@ -68,11 +68,9 @@ class Trainable(Protocol):
 class Options:
     """How to train."""
 
-    max_steps: int = 100
+    max_steps: int = 40
     """Most steps to take."""
-    coarse_steps: int = 40
-    """How many of them, at most, are taken on the coarse chain, if there is one."""
-    learning_rate: float = 0.15
+    learning_rate: float = 0.25
     """Adam's step size."""
     batch_size: int = 2000
     """Rows in a minibatch; tables up to this size are seen whole."""
@@ -103,17 +101,6 @@ class History:
     seconds: float = 0.0
     """Wall time."""
 
-    def then(self, later: History) -> History:
-        """This history and what came after it."""
-        n = len(self.loss)
-        return History(
-            self.loss + later.loss,
-            self.validation + later.validation,
-            self.steps + [n + step for step in later.steps],
-            n + later.best_step,
-            later.converged,
-        )
-
 
 @dataclass(frozen=True)
 class Cells:
@@ -134,7 +121,6 @@ def train(
     options: Options,
     *,
     seed: int,
-    coarse: Trainable | None = None,
     elbo: ELBO | None = None,
     progress: bool = True,
 ) -> History:
@@ -146,7 +132,6 @@ def train(
         filled: The table with its missing and held-out cells filled, `[N, D]`.
         options: How to train.
         seed: Seeds the draws; the generators of the process are left as they were.
-        coarse: A cheaper chain that shares parameters with `chain`, and takes the first steps for it.
         elbo: Bound to maximise. By default `TraceMeanField_ELBO()`, in closed form where `conjugate` applies.
         progress: Show a progress bar, on terminals only.
 
@@ -167,13 +152,8 @@ def train(
         ) as bar,
     ):
         torch.manual_seed(seed)
-        history, filled = History(), filled.clone()
-        if coarse is not None:
-            first = _Run(coarse, cells, filled, options, elbo)
-            history = first.search(bar, min(options.coarse_steps, options.max_steps // 2))
-            first.adam.release()
-        run = _Run(chain, cells, filled, options, elbo)
-        history = history.then(run.search(bar, options.max_steps - len(history.loss)))
+        run = _Run(chain, cells, filled.clone(), options, elbo)
+        history = run.search(bar)
         run.finish()
     return dataclasses.replace(history, seconds=time.perf_counter() - started)
 
@@ -182,9 +162,21 @@ class Step(Protocol):
     """One step's gradients and its move of q(u)."""
 
     def __call__(
-        self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        step_size: float,
+        only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Leave the negative bound's gradients on the parameters, and move q(u) by a natural step.
+
+        Args:
+            filled: Rows with their current fill, `[B, D]`.
+            observed: Bool `[B, D]`.
+            rows: Their numbers if they are a minibatch, else None.
+            step_size: Of the natural step: 1 on full data, decaying on minibatches.
+            only_q: Whether the gradients of the other parameters are not wanted.
 
         Returns:
             The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
@@ -210,9 +202,14 @@ class SviStep:
         self.chain, self.elbo, self.pairs = chain, elbo, pairs
 
     def __call__(
-        self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        step_size: float,
+        only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """See `Step`."""
+        """See `Step`; the gradients of q(u) bring the others with them."""
         with local_parameters(), _Redrawn(filled) as redrawn:
             loss = self.elbo.differentiable_loss(self.chain.model, self.chain.guide, filled, observed, rows)
         loss.backward()
@@ -262,7 +259,7 @@ class _Run:
         candidates = cells.held_out.any(1).nonzero()[:, 0]
         self.validation_rows = candidates[torch.randperm(len(candidates))[:_VALIDATION_ROWS]]
 
-    def search(self, bar: Any, max_steps: int) -> History:
+    def search(self, bar: Any) -> History:
         """Step until the held-out cells stop improving; leaves the best parameters in the chain."""
         options = self.options
         self.settle()
@@ -271,8 +268,8 @@ class _Run:
         steps: list[int] = []
         best, best_step = -math.inf, 0
         longest_wait = options.patience * options.check_every
-        while len(losses) < max_steps and len(losses) - best_step < longest_wait:
-            n_steps = min(options.check_every, max_steps - len(losses))
+        while len(losses) < options.max_steps and len(losses) - best_step < longest_wait:
+            n_steps = min(options.check_every, options.max_steps - len(losses))
             window = torch.stack([self.advance(len(losses) + k) for k in range(n_steps)]).tolist()
             self.step.publish()
             losses += window
@@ -300,7 +297,7 @@ class _Run:
         if self.pairs:
             rows = next(self.minibatches())
             here = slice(None) if rows is None else rows
-            self.step(self.filled[here], self.observed[here], rows, 1.0)
+            self.step(self.filled[here], self.observed[here], rows, 1.0, only_q=True)
 
     def advance(self, number: int) -> Tensor:
         """One step of everything; gives the loss."""
@@ -319,12 +316,12 @@ class _Run:
         n_batches = math.ceil(len(self.filled) / self.options.batch_size)
         yield from torch.randperm(len(self.filled), device=self.filled.device).tensor_split(n_batches)
 
-    def follow(self, rows: Tensor | None, step_size: float) -> Tensor:
-        """Move q(u) and refresh the fill on some rows; leaves the other parameters' gradients."""
+    def follow(self, rows: Tensor | None, step_size: float, only_q: bool = False) -> Tensor:
+        """Move q(u) and refresh the fill on some rows; leaves the other parameters' gradients if wanted."""
         here = slice(None) if rows is None else rows
         for parameter in self.chain.parameters():
             parameter.grad = None
-        loss, redrawn = self.step(self.filled[here], self.observed[here], rows, step_size)
+        loss, redrawn = self.step(self.filled[here], self.observed[here], rows, step_size, only_q)
         if self.options.refresh_fill:
             self.filled[here] = redrawn
         return loss
@@ -343,7 +340,7 @@ class _Run:
         passes = _LAST_PASSES if self.whole else 1
         batches = [rows for _ in range(passes) for rows in self.minibatches()]
         for k, rows in enumerate(batches):
-            self.follow(rows, 1 / (k + 1))
+            self.follow(rows, 1 / (k + 1), only_q=True)
         self.step.publish()
 
     def score(self, window: list[float]) -> float:

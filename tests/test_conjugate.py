@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
@@ -70,6 +72,65 @@ def test_q_moves_as_by_the_natural_gradient(rows, step_size, silence_of):
         expected = Posterior.of(chain)
     torch.testing.assert_close(step.posterior.precision, expected.precision, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(step.posterior.shift, expected.shift, rtol=1e-6, atol=1e-6)
+
+
+def gradients_of(chain, table, observed, rows=None):
+    """Loss, redrawn rows and gradients of a step of size 0.7."""
+    chain.zero_grad()
+    here = slice(None) if rows is None else rows
+    loss, redrawn = ConjugateStep(chain)(table[here], observed[here], rows, 0.7)
+    return [loss, redrawn, *(p.grad.clone() for p in chain.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("kernel", [linear_matern32, matern32])
+def test_all_rows_with_a_mask_are_the_observed_rows(kernel, silence_of, monkeypatch):
+    """As a GPU does it, where counting the observed cells would make the host wait."""
+    chain, table, observed, noise = make(kernel)
+    silence_of(noise)
+    expected = gradients_of(chain, table, observed)
+    monkeypatch.setattr(conjugate, "_observed_rows", lambda o: ([slice(None)] * o.shape[1], o.T))
+    monkeypatch.setattr(conjugate, "_holes", lambda _: None)
+    torch.testing.assert_close(gradients_of(chain, table, observed), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", [linear_matern32, matern32])
+def test_links_in_small_groups_give_the_same(kernel, silence_of, monkeypatch):
+    chain, table, observed, noise = make(kernel)
+    silence_of(noise)
+    expected = gradients_of(chain, table, observed, ROWS)
+    monkeypatch.setattr(conjugate, "_ENTRIES_AT_ONCE", 1)
+    torch.testing.assert_close(gradients_of(chain, table, observed, ROWS), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", [linear_matern32, matern32])
+def test_mixed_precision_gives_the_same_to_three_digits(kernel, silence_of):
+    chain, table, observed, noise = make(kernel)
+    silence_of(noise)
+    expected = gradients_of(chain, table, observed)
+    chain.precision = "mixed"
+    mixed = gradients_of(chain, table, observed)
+    assert not torch.equal(mixed[0], expected[0])
+    torch.testing.assert_close(mixed, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_only_q_moves_when_only_q_is_wanted(silence_of):
+    chain, table, observed, noise = make()
+    silence_of(noise)
+    step, other = ConjugateStep(chain), ConjugateStep(chain)
+    loss, redrawn = step(table, observed, None, 1.0)
+    chain.zero_grad()
+    same_loss, same_redrawn = other(table, observed, None, 1.0, only_q=True)
+    assert all(parameter.grad is None for parameter in chain.parameters())
+    torch.testing.assert_close((same_loss, same_redrawn), (loss, redrawn))
+    torch.testing.assert_close(other.posterior.mean, step.posterior.mean)
+
+
+def test_a_posterior_that_is_lost_shows_in_the_loss():
+    chain, table, observed, _ = make()
+    step = ConjugateStep(chain)
+    step.posterior = dataclasses.replace(step.posterior, precision=-step.posterior.precision)
+    loss, _ = step(table, observed, None, 0.0)
+    assert loss.isnan()
 
 
 def test_q_is_published_into_the_links_and_read_back():

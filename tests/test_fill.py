@@ -214,10 +214,17 @@ def test_linear_agrees_with_the_closed_form_where_there_is_one(device: torch.dev
     covariance = np.array([[1, slope], [slope, slope**2]]) * x.var() + np.diag([0, residual])
     values = torch.tensor(np.stack([x, np.where(seen, y, NAN)], 1), device=device)
     gaussian = JointGaussian.fit(values, ~values.isnan(), "linear")
-    # Stopping early and the pseudo-row leave 1e-3; the observed y alone are off by hundreds of that.
+    # Stopping early and the pseudo-row leave 5e-3; the observed y alone are off by a hundred of that.
     assert abs(y[seen].mean() - mean[1]) > 0.3
-    assert_close(gaussian.mean, mean, atol=2e-3)
-    assert_close(gaussian.covariance, covariance, atol=2e-3)
+    assert_close(gaussian.mean, mean, atol=6e-3)
+    assert_close(gaussian.covariance, covariance, atol=6e-3)
+
+
+def test_looking_from_a_close_start_finds_the_same(device: torch.device) -> None:
+    values, observed = incomplete_table(300, 4, 0.3, device)
+    alone = JointGaussian.fit(values, observed, "linear")
+    resumed = JointGaussian.fit(values, observed, "linear", near=alone)
+    assert_close(resumed.covariance, alone.covariance.cpu().numpy(), atol=5e-3)
 
 
 def test_every_step_raises_the_likelihood_of_the_observed_cells_and_of_the_pseudo_row(

@@ -12,7 +12,14 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ma
 
 from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import BasisConditional, Link, QuadraticConditional, factorise
+from pyro_mgp.link import (
+    BasisConditional,
+    Link,
+    QuadraticConditional,
+    condition,
+    factorise,
+    factorise_without_asking,
+)
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
 
@@ -145,6 +152,32 @@ def test_a_covariance_beyond_repair_is_an_error_that_says_what_to_do():
         factorise(-torch.eye(3).double())
     with pytest.raises(ValueError, match="not positive definite"):
         factorise(torch.full((2, 2), torch.nan).double())
+
+
+def test_a_gpu_is_not_asked_whether_a_rung_of_the_ladder_held():
+    good, weak = torch.eye(4).double(), torch.ones(4, 4).double()
+    weak[0, 0] = 1 - 1e-5
+    lost = -torch.eye(4).double()
+    factors = factorise_without_asking(torch.stack([good, weak, lost]), 1e-6)
+    torch.testing.assert_close(factors[0], factorise(good, 1e-6))
+    torch.testing.assert_close(factors[1] @ factors[1].T, weak + 0.01 * torch.eye(4), atol=1e-3, rtol=0)
+    assert factors[2].isnan().any()
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize("kernel", [linear_matern32, matern32])
+def test_single_precision_gives_the_same_moments_to_four_digits(kernel, drawn):
+    link, rows = make_link(kernel, torch.randn(8, 3).double(), jitter=1e-6), torch.randn(4, 6, 4).double()
+    link.u_loc = torch.randn(8).double()
+    functions = [torch.randn(4, 8).double()] if drawn else None
+    with torch.no_grad(), local_parameters():
+        single, double = (
+            condition([link], functions, dtype)[0].moments(rows) for dtype in (torch.float32, torch.float64)
+        )
+    assert single.mean.dtype == single.variance.dtype == torch.float64
+    torch.testing.assert_close(single.mean, double.mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(single.variance, double.variance, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(single.mean, double.mean)
 
 
 def test_shapes_that_disagree_are_errors_that_print_them():

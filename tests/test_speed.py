@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from pyro_mgp import cli
-from pyro_mgp.bench import speed
-from pyro_mgp.bench.speed import Problem, Row
+from pyro_mgp.bench import rivals, speed, step
+from pyro_mgp.bench.figures import Row, in_turn
+from pyro_mgp.bench.step import Problem
+from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.local_parameters import local_parameters
 
 
@@ -20,28 +22,26 @@ def problem() -> Problem:
 
 
 def test_the_plain_sparse_gp_has_the_moments_of_our_link(problem: Problem) -> None:
-    models = speed.plain_links(problem)
+    models = step.plain_links(problem)
     for model, link in zip(models, problem.chain.links, strict=True):
         inputs = problem.filled[:, link.inputs]
         with torch.no_grad(), local_parameters():
             model.set_mode("guide")
             mean, variance = model(inputs)
-            ours = link().moments(inputs[None])
+            ours = link().moments(problem.filled[None])
         torch.testing.assert_close(ours.mean[0], mean, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(ours.variance[0], variance, rtol=1e-4, atol=1e-4)
 
 
 def test_every_task_of_a_step_runs(problem: Problem) -> None:
-    tasks = (speed.our_step(problem), speed.plain_step(problem), speed.our_walk(problem))
-    assert all(seconds > 0 for seconds in speed.in_turn(*tasks, repeats=1))
-    assert speed.multiply_rate(repeats=1) > 1e8
-    assert speed.step_operations(problem) > 0
-    assert speed.walk_operations(problem) > 0
+    tasks = step.our_step(problem), step.plain_step(problem), step.our_walk(problem), step.multiply(1)
+    assert all(seconds > 0 for seconds in in_turn(*tasks, repeats=1))
+    assert step.multiply_operations(1) > step.step_operations(problem) > step.walk_operations(problem) > 0
 
 
 def test_tasks_run_in_turn_after_a_warm_up() -> None:
     order: list[str] = []
-    speed.in_turn(lambda: order.append("a"), lambda: order.append("b"), repeats=2)
+    in_turn(lambda: order.append("a"), lambda: order.append("b"), repeats=2)
     assert "".join(order) == "ababab"
 
 
@@ -63,9 +63,55 @@ def test_the_command_offers_every_measurement(capsys: pytest.CaptureFixture[str]
     assert all(name in said for name in speed.MEASUREMENTS)
 
 
-def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     measured: list[str] = []
     for name in speed.MEASUREMENTS:
         monkeypatch.setitem(speed.MEASUREMENTS, name, lambda name=name: measured.append(name) or [])
-    assert cli.main(["bench", "speed"]) == 0
-    assert measured == ["step", "latency", "import", "sizes"]
+    for name in speed.ON_DATA:
+        monkeypatch.setitem(speed.ON_DATA, name, lambda _, name=name: measured.append(name) or [])
+    assert cli.main(["bench", "speed", "--data-dir", str(tmp_path)]) == 0
+    assert measured == ["step", "latency", "import", "sizes", "training", "forests"]
+
+
+def test_a_measurement_without_its_data_says_where_to_put_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PYRO_MGP_DATA", raising=False)
+    assert cli.main(["bench", "speed", "--only", "forests"]) == 2
+    assert "needs parkinson.csv and protein.csv.gz" in capsys.readouterr().err
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A folder with small tables under the names of the public ones."""
+    speed.synthetic(120, 4).interpolate(limit_direction="both").to_csv(
+        tmp_path / "parkinson.csv", index=False
+    )
+    protein = speed.synthetic(150, 4, seed=1).interpolate(limit_direction="both")
+    protein.assign(constant=1.0).to_csv(tmp_path / "protein.csv.gz", header=False, index=False)
+    return tmp_path
+
+
+def test_rivals_are_compared_on_the_tables_of_a_folder(tables: Path) -> None:
+    rows = rivals.measure_forests(tables, splits=(0,))
+    assert [row.what for row in rows[::2]] == [
+        "Parkinson 10 %, time ÷ extra trees",
+        "Parkinson 40 %, time ÷ extra trees",
+        "Protein 10 %, time ÷ extra trees",
+    ]
+    assert all(0 < row.measured < 100 for row in rows)
+
+
+def test_training_is_compared_by_the_score_that_adam_ends_with(tables: Path) -> None:
+    rows = rivals.measure_training(tables, steps=30)
+    assert [row.unit for row in rows] == ["×", "×"]
+    assert rows[0].measured >= 1  # thirty steps of natural gradients are at least as good as thirty of Adam
+
+
+def test_the_mean_table_holds_the_mean_of_the_draws_and_the_observed_cells() -> None:
+    frame = speed.synthetic(60, 3)
+    draws = MGPImputer(random_state=0, max_steps=2, progress=False).fit(frame).impute(m=4)
+    mean = rivals.mean_table(draws, frame)
+    holes = frame["c1"].isna()
+    assert mean.loc[holes, "c1"].to_numpy() == pytest.approx(draws.values["c1"].mean(0))
+    assert mean.loc[~holes, "c1"].equals(frame.loc[~holes, "c1"])

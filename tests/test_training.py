@@ -199,7 +199,7 @@ def test_training_lowers_the_loss_and_stops_by_itself(device: torch.device, back
     assert history.steps[-1] == len(history.loss)
     recent = [np.mean(history.validation[max(0, k - 2) : k + 1]) for k in range(len(history.steps))]
     assert recent[history.steps.index(history.best_step)] >= max(recent) - 2e-3
-    assert np.mean(history.loss[-10:]) < 0.5 * history.loss[0]
+    assert np.mean(history.loss[-10:]) < 0.6 * history.loss[0]
     assert all(p.isfinite().all() for p in chain.parameters())
 
 
@@ -217,18 +217,19 @@ def test_the_parameters_kept_are_those_of_the_best_check() -> None:
 def test_natural_gradients_are_faster_than_adam_alone(device: torch.device) -> None:
     _, natural = trained(problem(device), max_steps=20, natural_gradient=True)
     _, adam = trained(problem(device), max_steps=20, natural_gradient=False)
-    assert natural.loss[0] == adam.loss[0]
-    assert natural.loss[1] < adam.loss[1] - 50
+    assert natural.loss[0] < adam.loss[0] - 50  # q(u) has learnt from the starting fill
     assert np.mean(natural.loss[-5:]) < np.mean(adam.loss[-5:]) - 5
 
 
-def test_on_the_whole_table_q_is_optimal_after_one_step(device: torch.device) -> None:
-    # With all cells observed and Adam standing still, the second loss is the minimum over q.
+def test_on_the_whole_table_q_is_optimal_from_the_first_step_on(device: torch.device) -> None:
+    # With all cells observed and Adam standing still, every loss is the minimum over q.
+    untrained, cells, filled = problem(device, missing=0, held_out=0)
+    with pyro.settings.context(module_local_params=True), torch.no_grad():
+        before = TraceMeanField_ELBO().loss(untrained.model, untrained.guide, filled, cells.observed)
     chain, history = trained(problem(device, missing=0, held_out=0), max_steps=4, learning_rate=0.0)
-    assert history.loss[1] < history.loss[0] - 100
-    np.testing.assert_allclose(history.loss[2:], history.loss[1], rtol=1e-10)
+    assert history.loss[0] < before - 100
+    np.testing.assert_allclose(history.loss[1:], history.loss[0], rtol=1e-10)
     generator = torch.Generator().manual_seed(0)
-    _, cells, filled = problem(device, missing=0, held_out=0)
 
     def loss() -> float:
         with pyro.settings.context(module_local_params=True), torch.no_grad():
@@ -289,7 +290,7 @@ def test_a_minibatch_is_rows_of_the_table_without_repetition(device: torch.devic
 def test_the_last_pass_sees_every_minibatch_of_a_table() -> None:
     recording = Recording()
     trained(problem(), elbo=recording, max_steps=2, batch_size=10)
-    assert len(recording.calls) == 2 + N_ROWS // 10
+    assert len(recording.calls) == 1 + 2 + N_ROWS // 10
     recording = Recording()
     trained(problem(), elbo=recording, max_steps=2, natural_gradient=False)
     assert len(recording.calls) == 2  # the last pass is for natural gradients
@@ -311,8 +312,9 @@ def test_each_step_sees_the_draws_of_the_last_one_in_its_holes(device: torch.dev
     trained(one, elbo=recording, max_steps=3)
     seen = cells.observed & ~cells.held_out
     tables = [table for table, _, _ in recording.calls]
-    assert torch.equal(tables[0], filled)
-    for before, after in itertools.pairwise(tables[:3]):
+    assert torch.equal(tables[0], filled)  # q(u) learns from the starting fill, which then still stands
+    assert torch.equal(tables[1], filled)
+    for before, after in itertools.pairwise(tables[1:4]):
         assert (before[~seen] != after[~seen]).all()
         assert torch.equal(after[seen], cells.values[seen])
 
@@ -321,7 +323,7 @@ def test_a_minibatch_refreshes_its_own_rows_only() -> None:
     recording = Recording()
     one = problem(missing=0.5)
     trained(one, elbo=recording, max_steps=2, batch_size=40)
-    (_, _, first), (table, _, second) = recording.calls[:2]
+    (_, _, first), (table, _, second) = recording.calls[1:3]
     unseen = ~(one[1].observed & ~one[1].held_out)[second]
     changed = (table != one[2][second]) & unseen
     assert torch.equal(changed.any(1), torch.isin(second, first) & unseen.any(1))
@@ -339,9 +341,9 @@ def test_held_out_cells_are_seen_in_the_last_pass_only(refresh_fill: bool) -> No
     recording = Recording()
     _, cells, _ = one = problem()
     trained(one, elbo=recording, max_steps=4, refresh_fill=refresh_fill)
-    assert len(recording.calls) > 4
+    assert len(recording.calls) > 5
     for number, (table, observed, _) in enumerate(recording.calls):
-        last_pass = number >= 4
+        last_pass = number > 4
         assert torch.equal(observed, cells.observed if last_pass else cells.observed & ~cells.held_out)
         assert (table == cells.values)[cells.held_out].all() == last_pass
 

@@ -68,9 +68,10 @@ def plain_links(problem: Problem) -> list[gp.models.VariationalSparseGP]:
         inputs = table[:, link.inputs]
         n_inputs = inputs.shape[1]
         with local_parameters():
+            trend, bend = link.kernel.kern0, link.kernel.kern1
             kernel = gp.kernels.Sum(
-                gp.kernels.Polynomial(n_inputs, torch.tensor(1.0 / n_inputs), degree=1),
-                gp.kernels.Matern32(n_inputs, lengthscale=torch.full((n_inputs,), n_inputs**0.5)),
+                gp.kernels.Polynomial(n_inputs, trend.variance.detach(), trend.bias.detach(), degree=1),
+                gp.kernels.Matern32(n_inputs, bend.variance.detach(), bend.lengthscale.detach()),
             )
             model = gp.models.VariationalSparseGP(
                 inputs,
