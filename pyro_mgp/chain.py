@@ -228,17 +228,18 @@ class Chain(LocalModule):
             nothing = filled.new_zeros(len(filled), 0)
             visited.append(Moments(nothing, nothing))
             return
+        here: slice | Tensor = slice(None)
         if rows is None:
             rows = torch.arange(filled.shape[1], device=filled.device)
             # What gradients need must not change when the draws are written.
             seen = filled.clone() if torch.is_grad_enabled() else filled
         else:
-            seen = filled.index_select(1, rows)
+            here, seen = rows, filled.index_select(1, rows)
         moments = conditional.moments(seen if self.backpropagate else seen.detach())
         eps = noise(number, rows)
         drawn = self._draw(conditional, moments, eps)
-        kept = filled[:, rows, link.column]
-        filled[:, rows, link.column] = torch.where(observed[rows, link.column], kept, drawn)
+        kept = filled[:, here, link.column]
+        filled[:, here, link.column] = torch.where(observed[here, link.column], kept, drawn)
         visited.append(moments)
         if self.propagate == "predictive":
             self.draw_levels(number, filled, observed, visited, eps, rows)

@@ -103,7 +103,7 @@ def _add_impute(commands: Any) -> None:
     option("--quiet", action="store_true", help="no progress bars and no summary; warnings and errors only")
     model = impute.add_argument_group("model")
     option = model.add_argument
-    option("--steps", metavar="STEPS", type=_at_least(1), help="most training steps (default: 200)")
+    option("--steps", metavar="STEPS", type=_at_least(1), help="most training steps (default: 40)")
     option(
         "--columns", choices=("incomplete", "all"), default="incomplete",
         help="columns to learn to predict: those with missing cells here, or all of them, so that the saved "

@@ -70,6 +70,10 @@ class JointGaussian:
         step = max(1, -(-len(values) // _MAX_ROWS))
         return _maximise(near or start, values[::step], observed[::step])
 
+    def to(self, device: torch.device) -> JointGaussian:
+        """The same Gaussian on a device."""
+        return JointGaussian(self.mean.to(device), self.covariance.to(device))
+
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:
         """The table `[N, D]` with its holes at their conditional mean given the row's observed cells."""
         return torch.cat([self._fill(v, o)[0] for v, o in _chunks(values, observed)])

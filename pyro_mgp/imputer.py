@@ -46,6 +46,8 @@ _FORMAT_VERSION = 1
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
 _N_INDUCING = 100
+# A table stays on a GPU whose free memory holds this many copies of it.
+_COPIES = 8
 # A column with fewer observed cells needs them all.
 _FEWEST_OBSERVED = 20
 # Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
@@ -204,7 +206,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
         wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input)
-        rows = _rows(table, target, _device(self.device))
+        rows = _rows(table, target)
         with self._as_it_was_on_failure():
             self.seed_ = _seed(self.random_state)
             self.codec_, self.target_codec_, self._wirings = codec, target_codec, wirings
@@ -456,12 +458,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _train(self, rows: Rows) -> None:
         """Build the chain, train it, and fit the starting fill that new rows get."""
+        device = _device(self.device)
+        rows = rows.to(_home(rows, device))
         cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed))
         seen = Rows(rows.values, rows.observed & ~cells.held_out, rows.keys)
         start = self._fit_start(seen)
         filled = start.draw(seen, KeyedNoise(self.seed_, seen.keys, range(1)))[0]
         noise = starting_noise(start.gaussian.covariance, self._wirings)
-        self.chain_ = self._build(filled[: self._choose_n_inducing(len(rows))], noise, len(rows))
+        inducing = filled[: self._choose_n_inducing(len(rows))].to(device)
+        self.chain_ = self._build(inducing, noise, len(rows))
         self.history_ = History()
         if self._wirings:
             self.history_ = train(
@@ -473,7 +478,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 progress=self.progress,
             )
         self.chain_.eval()
-        self.start_ = self._fit_start(rows, start.gaussian)
+        start = self._fit_start(rows, start.gaussian)
+        self.start_ = Start(start.gaussian.to(device), start.drawn)
         self._factorised = Factorised()
 
     def _fit_start(self, rows: Rows, near: JointGaussian | None = None) -> Start:
@@ -572,7 +578,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         table = self.codec_.encode(frame)
         self._warn_of_columns_without_link(table)
         target = None if self.target_codec_ is None else np.full(len(frame), np.nan)
-        return frame, _rows(table, target, self.start_.gaussian.mean.device)
+        return frame, _rows(table, target)
 
     def _warn_of_columns_without_link(self, table: Table) -> None:
         incomplete = np.flatnonzero(~table.observed.all(0))
@@ -682,6 +688,14 @@ def _device(name: str) -> torch.device:
         ) from error
 
 
+def _home(rows: Rows, device: torch.device) -> torch.device:
+    """Where a training table stays: on the device if it fits well, else on the host."""
+    if device.type != "cuda":
+        return device
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if _COPIES * rows.values.nbytes < free else torch.device("cpu")
+
+
 def _seed(random_state: RandomState) -> int:
     """One seed that everything is keyed by; no generator but the user's own moves."""
     if isinstance(random_state, np.random.Generator):
@@ -716,12 +730,12 @@ def _fit_target(
     return codec, codec.encode(target)[:, 0]
 
 
-def _rows(table: Table, target: NDArray[np.float64] | None, device: torch.device) -> Rows:
-    """An encoded table on a device, a target as its last column; missing cells hold zeros."""
+def _rows(table: Table, target: NDArray[np.float64] | None) -> Rows:
+    """An encoded table, a target as its last column; missing cells hold zeros."""
     values = table.values if target is None else np.column_stack([table.values, target])
     observed = ~np.isnan(values)
     return Rows(
-        torch.as_tensor(np.where(observed, values, 0.0), device=device),
-        torch.as_tensor(observed, device=device),
-        torch.as_tensor(table.keys.view(np.int64), device=device),
+        torch.as_tensor(np.where(observed, values, 0.0)),
+        torch.as_tensor(observed),
+        torch.as_tensor(table.keys.view(np.int64)),
     )

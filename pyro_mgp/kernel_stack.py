@@ -84,6 +84,24 @@ class RowSums:
     """t = Σ k(x, x), `[G]`."""
 
 
+class Workspace(threading.local):
+    """Scratch matrices that are used again and again, one set per thread."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, Tensor] = {}
+        # The C library gives large pieces back to the system as soon as they are free, and asks for them
+        # again a moment later, page by page, unless it has seen a piece of this size come and go.
+        torch.empty(_KEPT, dtype=torch.uint8)
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A matrix of that shape, with anything in it; what was taken under the name before is gone."""
+        size = math.prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or len(flat) < size or flat.dtype != like.dtype or flat.device != like.device:
+            flat = self._flat[name] = like.new_empty(size)
+        return flat[:size].view(shape)
+
+
 class KernelStack:
     """The kernels of L links.
 
@@ -96,6 +114,7 @@ class KernelStack:
     def __init__(self, links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> None:
         self.links = [(link.kernel, link.Xu, link.inputs) for link in links]
         self.dtype = dtype
+        self.workspace = Workspace()
 
     def among(self) -> Tensor:
         """K_ZZ of every link, `[L, M, M]`."""
@@ -136,24 +155,6 @@ class KernelStack:
     def pending(self) -> list[tuple[Tensor, Tensor]]:
         """Tensors that depend on the parameters, and gradients of theirs still to be sent back from them."""
         return []
-
-
-class Workspace(threading.local):
-    """Scratch matrices that are used again and again, one set per thread."""
-
-    def __init__(self) -> None:
-        self._flat: dict[str, Tensor] = {}
-        # The C library gives large pieces back to the system as soon as they are free, and asks for them
-        # again a moment later, page by page, unless it has seen a piece of this size come and go.
-        torch.empty(_KEPT, dtype=torch.uint8)
-
-    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A matrix of that shape, with anything in it; what was taken under the name before is gone."""
-        size = math.prod(shape)
-        flat = self._flat.get(name)
-        if flat is None or len(flat) < size or flat.dtype != like.dtype or flat.device != like.device:
-            flat = self._flat[name] = like.new_empty(size)
-        return flat[:size].view(shape)
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,6 @@ class LinearMatern32Stack(KernelStack):
         # Taken apart once: the gradient of one entry after the other would add up whole stacks.
         each = (far, near, log_amplitude, of_squares, amplitude + slope * bias)
         self.each = list(zip(*(stack.unbind() for stack in each), strict=True))
-        self.workspace = Workspace()
 
     def among(self) -> Tensor:
         """See `KernelStack`."""

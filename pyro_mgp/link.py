@@ -108,7 +108,8 @@ class QuadraticConditional:
             if self.inverse is not None:
                 basis = self.inverse @ basis
             mean = _per_path(self.weights, basis, len(rows))
-            variance = variance + (self.form @ basis).mul_(basis).sum(0)
+            product = self.kernels.workspace.take("product", basis.shape, basis)
+            variance = variance + torch.mm(self.form, basis, out=product).mul_(basis).sum(0)
             return _moments(mean.to(rows), variance.to(rows))
 
 

@@ -45,6 +45,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def to(self, device: torch.device) -> Rows:
+        """The rows on a device."""
+        return Rows(self.values.to(device), self.observed.to(device), self.keys.to(device))
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -95,6 +99,11 @@ class Start:
         """The rows filled by their conditional means, `[n, D]`."""
         return self.gaussian.conditional_mean(rows.values, rows.observed)
 
+    @property
+    def device(self) -> torch.device:
+        """Where rows have to be."""
+        return self.gaussian.mean.device
+
 
 class Factorised:
     """The conditionals that were asked for last, as long as the parameters of their chain do not change.
@@ -142,7 +151,7 @@ class Sampler:
         """Draws of the numbered imputations.
 
         Args:
-            rows: The rows to complete.
+            rows: The rows to complete, on any device.
             imputations: Numbers of the S imputations.
             batch_size: Rows at a time; chosen by memory when None. The draws do not depend on it.
 
@@ -151,7 +160,7 @@ class Sampler:
         """
         conditionals = self._conditionals(imputations)
         for here in _batches(len(rows), len(imputations), batch_size):
-            batch = rows[here]
+            batch = rows[here].to(self.start.device)
             *_, (filled, visited) = self._walks(conditionals, batch, imputations)
             if self.chain.propagate == "latent":
                 filled = self._observed(filled, visited, batch, imputations)
@@ -166,9 +175,9 @@ class Sampler:
         which vary less than its draws do.
         """
         conditionals = self._conditionals(imputations)
-        parts = [self.start.expected(rows[:0])]
+        parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here in _batches(len(rows), len(imputations), None):
-            batch = rows[here]
+            batch = rows[here].to(self.start.device)
             point, holes = self.start.expected(batch), self._holes(batch)
             total = torch.zeros_like(point)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
@@ -193,7 +202,8 @@ class Sampler:
         noise = self.chain.links[-1].likelihood.noise
         parts = []
         for here in _batches(len(rows), len(imputations), None):
-            walks = [visited[-1] for _, visited in self._walks(conditionals, rows[here], imputations)]
+            batch = rows[here].to(self.start.device)
+            walks = [visited[-1] for _, visited in self._walks(conditionals, batch, imputations)]
             counted = walks[self.n_sweeps // _SETTLING :]
             parts.append([torch.cat([m.mean for m in counted]), torch.cat([m.variance for m in counted])])
         mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
@@ -220,7 +230,7 @@ class Sampler:
         """At one function per link and imputation, drawn from q(u)."""
 
         def noise(link: int, n_inducing: int) -> Tensor:
-            keys = torch.arange(n_inducing, device=self.start.gaussian.mean.device)
+            keys = torch.arange(n_inducing, device=self.start.device)
             return KeyedNoise(self.seed, keys, imputations).normal(_FUNCTION, link)
 
         return self.chain.conditionals(self.chain.functions(noise))

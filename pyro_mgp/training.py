@@ -128,7 +128,7 @@ def train(
 
     Args:
         chain: Module with `model` and `guide`, see `Trainable`.
-        cells: The table.
+        cells: The table; on another device than the chain, a GPU's host say, it is moved by the minibatch.
         filled: The table with its missing and held-out cells filled, `[N, D]`.
         options: How to train.
         seed: Seeds the draws; the generators of the process are left as they were.
@@ -143,7 +143,8 @@ def train(
         FloatingPointError: If the bound stops being finite.
     """
     started = time.perf_counter()
-    devices = [filled.device] if filled.is_cuda else []
+    device = next(chain.parameters()).device
+    devices = [device] if device.type == "cuda" else []
     with (
         torch.enable_grad(),
         torch.random.fork_rng(devices),
@@ -241,6 +242,7 @@ class _Run:
 
     def __init__(self, chain: Trainable, cells: Cells, filled: Tensor, options: Options, elbo: ELBO | None):
         self.chain, self.cells, self.filled, self.options = chain, cells, filled, options
+        self.device = next(chain.parameters()).device
         self.observed = cells.observed & ~cells.held_out
         # Where the KL is sampled its gradient is too noisy for steps of size 1.
         exact = elbo is None or isinstance(elbo, TraceMeanField_ELBO)
@@ -295,9 +297,7 @@ class _Run:
     def settle(self) -> None:
         """Let q(u) learn from the starting fill before its draws replace it."""
         if self.pairs:
-            rows = next(self.minibatches())
-            here = slice(None) if rows is None else rows
-            self.step(self.filled[here], self.observed[here], rows, 1.0, only_q=True)
+            self.take_step(next(self.minibatches()), 1.0, only_q=True)
 
     def advance(self, number: int) -> Tensor:
         """One step of everything; gives the loss."""
@@ -318,13 +318,18 @@ class _Run:
 
     def follow(self, rows: Tensor | None, step_size: float, only_q: bool = False) -> Tensor:
         """Move q(u) and refresh the fill on some rows; leaves the other parameters' gradients if wanted."""
-        here = slice(None) if rows is None else rows
+        loss, redrawn = self.take_step(rows, step_size, only_q)
+        if self.options.refresh_fill:
+            self.filled[slice(None) if rows is None else rows] = redrawn.to(self.filled.device)
+        return loss
+
+    def take_step(self, rows: Tensor | None, step_size: float, only_q: bool) -> tuple[Tensor, Tensor]:
+        """A step on some rows, wherever the table lies; see `Step`."""
         for parameter in self.chain.parameters():
             parameter.grad = None
-        loss, redrawn = self.step(self.filled[here], self.observed[here], rows, step_size, only_q)
-        if self.options.refresh_fill:
-            self.filled[here] = redrawn
-        return loss
+        here = slice(None) if rows is None else rows
+        filled, observed = (table[here].to(self.device) for table in (self.filled, self.observed))
+        return self.step(filled, observed, None if rows is None else rows.to(self.device), step_size, only_q)
 
     def finish(self) -> None:
         """Let q(u) learn from the held-out cells too.
@@ -349,9 +354,8 @@ class _Run:
         if len(here) == 0:
             return -sum(window) / len(window) / max(int(self.observed.sum()), 1)
         cells = self.cells
-        density = self.chain.log_density(
-            self.filled[here], self.observed[here], cells.values[here], cells.held_out[here]
-        )
+        tables = self.filled, self.observed, cells.values, cells.held_out
+        density = self.chain.log_density(*(table[here].to(self.device) for table in tables))
         return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
 
 

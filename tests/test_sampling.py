@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +12,7 @@ import torch
 from scipy.stats import norm
 
 from pyro_mgp import MGPImputer
+from pyro_mgp import chain as chain_module
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.sampling import Mixture
 
@@ -74,3 +78,28 @@ def test_moments_of_a_mixture_are_those_of_its_draws():
     mixture = Mixture(torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0], [3.0]]))
     assert float(mixture.expectation()) == 2.0
     assert float(mixture.standard_deviation()) == pytest.approx((2 + 4) ** 0.5)
+
+
+def test_links_are_factorised_once_until_a_parameter_changes(monkeypatch):
+    frame = toy()
+    imputer = MGPImputer(random_state=0, max_steps=2, progress=False).fit(frame)
+    calls, condition = [], chain_module.condition
+    monkeypatch.setattr(chain_module, "condition", lambda *a, **k: calls.append(1) or condition(*a, **k))
+    first = imputer.impute(frame, m=3)
+    assert imputer.impute(frame, m=3) == first
+    assert len(calls) == 1
+    imputer.impute(frame, m=4)  # other functions
+    imputer.impute(frame, m=4, random_state=5)
+    assert len(calls) == 3
+    with torch.no_grad():
+        imputer.chain_.links[0].likelihood.noise_unconstrained += 1.0
+    noisier = imputer.impute(frame, m=4, random_state=5)
+    assert len(calls) == 4
+    assert noisier.values["y"].std() > first.values["y"].std()
+
+
+def test_a_copy_of_an_imputer_draws_the_same():
+    imputer = MGPImputer(random_state=0, max_steps=2, progress=False).fit(toy())
+    draws = imputer.impute(m=3)
+    assert copy.deepcopy(imputer).impute(m=3) == draws
+    assert pickle.loads(pickle.dumps(imputer)).impute(m=3) == draws

@@ -36,7 +36,18 @@ def test_the_plain_sparse_gp_has_the_moments_of_our_link(problem: Problem) -> No
 def test_every_task_of_a_step_runs(problem: Problem) -> None:
     tasks = step.our_step(problem), step.plain_step(problem), step.our_walk(problem), step.multiply(1)
     assert all(seconds > 0 for seconds in in_turn(*tasks, repeats=1))
-    assert step.multiply_operations(1) > step.step_operations(problem) > step.walk_operations(problem) > 0
+    assert step.step_operations(problem) > step.walk_operations(problem) > 0
+    assert step.plain_step_operations(problem) > step.plain_walk_operations(problem) > 0
+
+
+def test_operations_are_counted_by_hand() -> None:
+    """Two inputs, three inducing inputs, five rows: 2 · 3 · 2 · 5 for a kernel product, and so on."""
+    problem = Problem.make(n_rows=5, n_links=3, n_inducing=3)
+    per_link = 2 * (2 * 3 * 2 * 5) + 2 * 3 * 5 + 2 * 3 * 3 * 5
+    assert step.walk_operations(problem) == 3 * per_link
+    textbook = 2 * (2 * 3 * 2 * 5) + 3 * 3 * 5 + 2 * 3 * 3 * 5
+    assert step.plain_walk_operations(problem) == 3 * textbook
+    assert step.plain_step_operations(problem) == 9 * textbook
 
 
 def test_tasks_run_in_turn_after_a_warm_up() -> None:
