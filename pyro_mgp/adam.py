@@ -15,10 +15,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015, algorithm 1) with its usual constants.
+    """Adam (Kingma and Ba 2015, algorithm 1) with its usual constants, and decay towards the start.
 
     Args:
         parameters: Leaves of one dtype and device; until `release` they are views of one vector.
+        weight_decay: Share of the way back to their starting values that parameters go in a step, per unit of
+            learning rate, apart from the gradient (AdamW, Loshchilov and Hutter 2019).
 
     Example:
         >>> leaf = nn.Parameter(torch.tensor([1.0, 2.0]))
@@ -29,13 +31,15 @@ class Adam:
         tensor([0.9000, 1.9000])
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> None:
         self.parameters = list(parameters)
+        self.weight_decay = weight_decay
         self.n_steps = 0
         self.vector = torch.empty(0)
         if self.parameters:
             self.vector = parameters_to_vector(self.parameters).detach()
             vector_to_parameters(self.vector, self.parameters)
+        self.start = self.vector.clone()
         self.first, self.second = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
 
     @torch.no_grad()
@@ -44,11 +48,18 @@ class Adam:
         if not self.parameters:
             return
         self.n_steps += 1
+        self.vector.lerp_(self.start, learning_rate * self.weight_decay)
         gradient = torch.cat([_gradient(parameter).flatten() for parameter in self.parameters])
         self.first.lerp_(gradient, 1 - decay[0])
         self.second.lerp_(gradient.square(), 1 - decay[1])
         scale = (self.second / (1 - decay[1] ** self.n_steps)).sqrt_().add_(1e-8)
         self.vector.addcdiv_(self.first, scale, value=-learning_rate / (1 - decay[0] ** self.n_steps))
+
+    def forget(self) -> None:
+        """Take the next step as if it were the first, after the parameters were set back."""
+        self.n_steps = 0
+        self.first.zero_()
+        self.second.zero_()
 
     @torch.no_grad()
     def release(self) -> None:

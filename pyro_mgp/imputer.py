@@ -80,6 +80,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             deviation, in the columns' own units.
         max_steps: Most training steps.
         learning_rate: Adam's step size.
+        weight_decay: Pull of kernels and noises back to where they started, per unit of learning rate: what
+            the table does not tell stays moderate.
         batch_size: Rows in a minibatch; smaller tables are seen whole.
         validation_fraction: Share of the observed cells held out to decide when to stop; 0 for none.
         patience: Checks without progress, ten steps apart, before training stops.
@@ -123,6 +125,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         order: Sequence[Label] | None = None,
         max_steps: int = 40,
         learning_rate: float = 0.25,
+        weight_decay: float = 0.1,
         batch_size: int = 2000,
         validation_fraction: float = 0.1,
         patience: int = 3,
@@ -147,6 +150,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.order = order
         self.max_steps = max_steps
         self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
         self.batch_size = batch_size
         self.validation_fraction = validation_fraction
         self.patience = patience
@@ -180,6 +184,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "target_is_input": False,
             "batch_size": 100,
             "learning_rate": 0.01,
+            "weight_decay": 0.0,
             "max_steps": 10_000,
             "validation_fraction": 0.0,
             "patience": 10_000,
@@ -512,6 +517,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return Options(
             max_steps=self.max_steps,
             learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
             batch_size=self.batch_size,
             natural_gradient=self.natural_gradient,
             refresh_fill=self.refresh_fill,
@@ -642,6 +648,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         _one_of("columns", self.columns, ("incomplete", "all"))
         if not 0 < _number("learning_rate", self.learning_rate) < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
+        if not 0 <= _number("weight_decay", self.weight_decay) <= 1:
+            raise ValueError(f"weight_decay must lie between 0 and 1, got {self.weight_decay}")
         if not 0 <= _number("validation_fraction", self.validation_fraction) <= 0.5:
             raise ValueError(
                 f"validation_fraction must lie between 0 and 0.5, got {self.validation_fraction}"

@@ -31,6 +31,10 @@ _MAX_JITTER = 1e-2
 _LEAST_JITTER = 1e-7
 
 
+class NotPositiveDefiniteError(ValueError):
+    """A covariance matrix that cannot be factorised; the message says what to try."""
+
+
 @dataclass(frozen=True)
 class Moments:
     """Mean and variance of a latent function at some rows, for each path."""
@@ -191,7 +195,7 @@ def condition(
         dtype: Of the products over rows, where no gradient is wanted; the factors are float64.
 
     Raises:
-        ValueError: If a K_ZZ cannot be factorised with any jitter up to one per cent of its diagonal.
+        NotPositiveDefiniteError: If a K_ZZ cannot be factorised with jitter up to one per cent.
     """
     if len({link.n_inducing for link in links}) > 1:
         given = [None] * len(links) if functions is None else functions
@@ -265,14 +269,14 @@ def factorise(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
         jitter: Added to the diagonals first, relative to their means.
 
     Raises:
-        ValueError: If it is not finite, or still not positive definite with a jitter of one per cent.
+        NotPositiveDefiniteError: If it is not finite, or not positive definite with a jitter of one per cent.
     """
     while jitter <= _MAX_JITTER:
         factor, info = torch.linalg.cholesky_ex(_lifted(covariance, jitter))
         if not info.any():
             return factor
         jitter *= 10
-    raise ValueError(
+    raise NotPositiveDefiniteError(
         f"the covariance matrix of {covariance.shape[-1]} inducing inputs is not positive definite even with "
         f"{_MAX_JITTER:.0%} of its diagonal added; the kernel's parameters may have diverged: "
         "use a smaller learning rate or fewer inducing inputs"

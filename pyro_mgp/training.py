@@ -23,6 +23,7 @@ from tqdm import tqdm
 from pyro_mgp import conjugate
 from pyro_mgp.adam import Adam
 from pyro_mgp.chain import Chain
+from pyro_mgp.link import NotPositiveDefiniteError
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import VariationalPair, natural_step, variational_pairs
 
@@ -35,6 +36,8 @@ _SMOOTHED = 3
 _MIN_GAIN = 2e-3
 # Rows whose held-out cells are scored at each check.
 _VALIDATION_ROWS = 2000
+# Times that steps with numbers that are not finite are taken again, each with a quarter of the learning rate.
+_RESCUES = 3
 # Passes over a table seen whole in which q(u) learns from the held-out cells as well.
 _LAST_PASSES = 5
 
@@ -72,6 +75,8 @@ class Options:
     """Most steps to take."""
     learning_rate: float = 0.25
     """Adam's step size."""
+    weight_decay: float = 0.1
+    """Pull of kernels and noises back to where they started; see `Adam`."""
     batch_size: int = 2000
     """Rows in a minibatch; tables up to this size are seen whole."""
     natural_gradient: bool = True
@@ -252,10 +257,13 @@ class _Run:
             self.step = conjugate.ConjugateStep(chain)
         else:
             self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs)
-        natural = {id(leaf) for pair in self.pairs for leaf in (pair.loc, pair.tril)}
-        others = [p for p in chain.parameters() if p.requires_grad and id(p) not in natural]
-        self.adam = Adam(others)
+        of_q = [leaf for pair in variational_pairs(chain) for leaf in (pair.loc, pair.tril)]
+        known = {id(leaf) for leaf in of_q}
+        others = [p for p in chain.parameters() if p.requires_grad and id(p) not in known]
+        self.adams = [Adam(others, options.weight_decay), Adam([] if self.pairs else of_q)]
+        self.rate = options.learning_rate
         self.ahead: list[Tensor | None] = []
+        self.overwritten: list[tuple[Tensor | slice, Tensor]] = []
         self.whole = len(filled) <= options.batch_size
         self.best = _snapshot(chain)
         candidates = cells.held_out.any(1).nonzero()[:, 0]
@@ -265,6 +273,7 @@ class _Run:
         """Step until the held-out cells stop improving; leaves the best parameters in the chain."""
         options = self.options
         self.settle()
+        self.step.publish()
         losses: list[float] = []
         validation: list[float] = []
         steps: list[int] = []
@@ -272,18 +281,13 @@ class _Run:
         longest_wait = options.patience * options.check_every
         while len(losses) < options.max_steps and len(losses) - best_step < longest_wait:
             n_steps = min(options.check_every, options.max_steps - len(losses))
-            window = torch.stack([self.advance(len(losses) + k) for k in range(n_steps)]).tolist()
+            window = self.attempt(len(losses), n_steps)
             self.step.publish()
             losses += window
             steps.append(len(losses))
             validation.append(self.score(window))
             bar.update(n_steps)
             bar.set_postfix(held_out=f"{validation[-1]:.3f}")
-            if not math.isfinite(validation[-1] + sum(window)):
-                raise FloatingPointError(
-                    f"the evidence bound is no longer finite after {len(losses)} steps; "
-                    f"use a learning rate below {options.learning_rate}"
-                )
             recent = sum(validation[-_SMOOTHED:]) / len(validation[-_SMOOTHED:])
             # Until there are as many checks as a mean is made of, a lucky one must not set the mark.
             early = len(validation) < _SMOOTHED
@@ -299,12 +303,41 @@ class _Run:
         if self.pairs:
             self.take_step(next(self.minibatches()), 1.0, only_q=True)
 
+    def attempt(self, first: int, n_steps: int) -> list[float]:
+        """Some steps, and their losses; where these stop being finite, again with a smaller learning rate.
+
+        Args:
+            first: Number of the first step.
+            n_steps: How many.
+        """
+        before = _snapshot(self.chain)
+        for _ in range(_RESCUES + 1):
+            self.overwritten = []
+            try:
+                losses = torch.stack([self.advance(first + k) for k in range(n_steps)]).tolist()
+            except NotPositiveDefiniteError:
+                losses = [math.nan]
+            if math.isfinite(sum(losses)):
+                return losses
+            self.chain.load_state_dict(before)
+            self.step.restore()
+            for rows, fill in reversed(self.overwritten):
+                self.filled[rows] = fill
+            for adam in self.adams:
+                adam.forget()
+            self.rate /= 4
+        raise FloatingPointError(
+            f"the evidence bound is no longer finite after {first + n_steps} steps; "
+            f"use a learning rate below {self.options.learning_rate}"
+        )
+
     def advance(self, number: int) -> Tensor:
         """One step of everything; gives the loss."""
         if not self.ahead:
             self.ahead = list(self.minibatches())
         loss = self.follow(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
-        self.adam.step(self.options.learning_rate)
+        for adam in self.adams:
+            adam.step(self.rate)
         return loss
 
     def minibatches(self) -> Iterator[Tensor | None]:
@@ -320,7 +353,9 @@ class _Run:
         """Move q(u) and refresh the fill on some rows; leaves the other parameters' gradients if wanted."""
         loss, redrawn = self.take_step(rows, step_size, only_q)
         if self.options.refresh_fill:
-            self.filled[slice(None) if rows is None else rows] = redrawn.to(self.filled.device)
+            here = slice(None) if rows is None else rows
+            self.overwritten.append((here, self.filled[here].clone()))
+            self.filled[here] = redrawn.to(self.filled.device)
         return loss
 
     def take_step(self, rows: Tensor | None, step_size: float, only_q: bool) -> tuple[Tensor, Tensor]:
@@ -337,7 +372,9 @@ class _Run:
         The steps 1, 1/2, 1/3, ... make its natural parameters the mean of what each minibatch of one pass, or
         each redrawn fill of a table seen whole, asks for. Every row is heard once.
         """
-        self.adam.release()
+        for adam in self.adams:
+            adam.release()
+        self.overwritten = []
         if not self.pairs:
             return
         self.filled = torch.where(self.cells.held_out, self.cells.values, self.filled)
@@ -346,6 +383,7 @@ class _Run:
         batches = [rows for _ in range(passes) for rows in self.minibatches()]
         for k, rows in enumerate(batches):
             self.follow(rows, 1 / (k + 1), only_q=True)
+            self.overwritten = []
         self.step.publish()
 
     def score(self, window: list[float]) -> float:

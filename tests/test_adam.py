@@ -22,6 +22,25 @@ def test_it_moves_as_torchs_does():
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+def test_decay_leads_back_to_the_start():
+    leaf = nn.Parameter(torch.tensor([1.0, 2.0]).double())
+    adam = Adam([leaf], weight_decay=0.5)
+    leaf.data += 1.0  # moved by someone else
+    leaf.grad = torch.zeros(2).double()
+    adam.step(0.2)
+    torch.testing.assert_close(leaf.data, torch.tensor([1.9, 2.9]).double())
+
+
+def test_after_forgetting_a_step_is_as_the_first():
+    leaf = nn.Parameter(torch.zeros(1))
+    adam = Adam([leaf])
+    for gradient in (5.0, -3.0):
+        leaf.grad = torch.tensor([gradient])
+        adam.step(0.1)
+        adam.forget()
+    torch.testing.assert_close(leaf.data, torch.zeros(1), atol=1e-6, rtol=0)
+
+
 def test_a_parameter_without_gradient_stays():
     still, moving = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     adam = Adam([still, moving])

@@ -120,7 +120,7 @@ def test_it_stops_when_held_out_cells_stop_improving_and_goes_back_to_the_best()
 
 def test_losses_are_minus_the_bound_at_each_step() -> None:
     chain = Scripted([[0.0]])
-    history = train_scripted(chain, max_steps=3, learning_rate=0.5)
+    history = train_scripted(chain, max_steps=3, learning_rate=0.5, weight_decay=0.0)
     # Adam's first steps have the length of the learning rate, here up to a tenth.
     assert history.loss[0] == 81.0
     assert history.loss == pytest.approx([81.0, 8.5**2, 8.0**2], rel=1e-2)
@@ -179,6 +179,24 @@ def test_a_bound_that_is_not_finite_stops_training(held_out: bool) -> None:
     sentence = "the evidence bound is no longer finite after 4 steps; use a learning rate below 0.25"
     with pytest.raises(FloatingPointError, match=sentence):
         train_scripted(chain, held_out=held_out, elbo=NotANumber(), **settings)
+
+
+class LostAboveARate(Scripted):
+    """Its bound is infinite beyond a weight that only large steps reach."""
+
+    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
+        if self.weight > 1.5:
+            pyro.factor("bound", -self.weight * torch.inf)
+        else:
+            super().model(filled, observed, rows)
+
+
+def test_steps_into_numbers_that_are_not_finite_are_taken_back_and_made_smaller() -> None:
+    chain = LostAboveARate([[-1.0], [-1.0]])
+    history = train_scripted(chain, max_steps=3, check_every=3, learning_rate=2.0, weight_decay=0.0)
+    assert np.isfinite(history.loss).all()
+    assert history.loss[0] == 81.0  # the first window began again where it had begun
+    assert 1.0 < chain.weight.item() <= 1.5  # three steps of a quarter of the rate
 
 
 @both_ways

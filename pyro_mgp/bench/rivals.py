@@ -33,7 +33,7 @@ def measure_training(folder: Path, steps: int = _ADAM_STEPS) -> list[Row]:
     train, *_ = split(data.parkinson(folder), 0.1, 0)
     imputer = MGPImputer(random_state=0, columns="all", patience=steps, progress=False)
     natural = imputer.fit(train).history_
-    imputer.set_params(natural_gradient=False, max_steps=steps, learning_rate=_ADAM_RATE)
+    imputer.set_params(natural_gradient=False, max_steps=steps, learning_rate=_ADAM_RATE, weight_decay=0.0)
     adam = imputer.fit(train).history_
     goal = smoothed(adam)[-1]
     reached = [step for step, score in zip(natural.steps, smoothed(natural), strict=True) if score >= goal]
