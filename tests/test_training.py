@@ -186,7 +186,7 @@ class LostAboveARate(Scripted):
 
     def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
         if self.weight > 1.5:
-            pyro.factor("bound", -self.weight * torch.inf)
+            pyro.factor("bound", 0 * self.weight - torch.inf)
         else:
             super().model(filled, observed, rows)
 
