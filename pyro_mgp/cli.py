@@ -313,11 +313,12 @@ def _bench_speed(args: argparse.Namespace) -> None:
     """`pyro-mgp bench speed`: measure, show, write."""
     from pyro_mgp.bench import speed
 
-    figures = speed.run(args.only, args.data_dir)
-    for row in figures.itertuples():
+    rows = []
+    for row in speed.run(args.only, args.data_dir):
         _say(f"{row.what:<52} {row.measured:8.2f} {row.unit:<6} {row.asked:<17} {row.detail}")
+        rows.append(row)
     if args.out is not None:
-        figures.to_csv(args.out, index=False)
+        speed.table(rows).to_csv(args.out, index=False)
 
 
 def _notes(frame: pd.DataFrame) -> Iterator[str]:

@@ -6,6 +6,7 @@ zero elsewhere, so that no columns have to be gathered. With x̃ = (x, 1, Σ c�
     r² = (-2cz, Σ cₚzₚ², 1)ᵀ x̃,    k(z, x) = s (1 + r) exp(-r) + (a z, a b, 0)ᵀ x̃
 
 is the default kernel in two products and a few passes over the matrix, and its gradient two products more.
+The passes work with ρ = r/ln 2, for powers of two come twice as fast as those of e.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from torch import Tensor
 from pyro_mgp.kernels import Matern32, matern32_of_square
 from pyro_mgp.local_parameters import local_parameters, read
 
-# Squared distance beyond which the Matérn kernel is zero to the last bit: exp(-10⁴).
+# Squared distance beyond which the Matérn kernel is zero to the last bit: 2 to the power of -10⁴.
 _BEYOND = 1e8
+# Squared distance that stands for zero, which has no reciprocal square root.
+_NEAREST = 1e-30
+# ρ² = r² · _SQUARE
+_SQUARE = math.log2(math.e) ** 2
 # Bytes; glibc's limit for pieces that it may keep is 32 MiB.
 _KEPT = 31 * 2**20
 
@@ -189,7 +194,7 @@ class LinearMatern32Stack(KernelStack):
         amplitude = read(bends, "variance", torch.stack)
         Z = self._placed([Xu for _, Xu, _ in self.links])
         self.is_input = self._placed([torch.ones_like(Xu[0]) for _, Xu, _ in self.links]).detach()
-        precision = 3 * self.is_input / read(bends, "lengthscale", self._placed).square()
+        precision = 3 * _SQUARE * self.is_input / read(bends, "lengthscale", self._placed).square()
         norm = (Z.square() * precision[:, None]).sum(-1, keepdim=True)
         one = torch.ones_like(norm)
         far = torch.cat([-2 * precision[:, None] * Z, norm, one], dim=-1)
@@ -208,7 +213,8 @@ class LinearMatern32Stack(KernelStack):
     def among(self) -> Tensor:
         """See `KernelStack`."""
         far, near, _, log_amplitude, *_ = self.roots
-        return matern32_of_square(far @ self.Z, log_amplitude[:, None, None]).baddbmm(near, self.Z)
+        squared = far @ self.Z / _SQUARE
+        return matern32_of_square(squared, log_amplitude[:, None, None]).baddbmm(near, self.Z)
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `KernelStack`."""
@@ -219,7 +225,8 @@ class LinearMatern32Stack(KernelStack):
         distance, variance = (of_squares @ columns.square()).split(1)
         augmented = torch.cat([columns, torch.ones_like(distance), distance])
         if with_gradient:
-            cross = matern32_of_square(far @ augmented, log_amplitude).addmm(near, augmented)
+            squared = far @ augmented / _SQUARE
+            cross = matern32_of_square(squared, log_amplitude).addmm(near, augmented)
         else:
             _, cross = self._fill(far[None], near[None], log_amplitude, augmented[None])
             cross = cross[0]
@@ -279,9 +286,9 @@ class LinearMatern32Stack(KernelStack):
         of_distance = of_square.sum(1)
         trace = gradients.trace
         parts = (
-            -0.5 * of_far,
+            -0.5 / _SQUARE * of_far,
             of_near,
-            -0.5 * (last.squares @ of_distance[:, :, None])[..., 0],
+            -0.5 / _SQUARE * (last.squares @ of_distance[:, :, None])[..., 0],
             total - (of_near * near).sum((-2, -1)) + trace * log_amplitude.exp() * last.count,
             trace * (bias * last.count + last.reach),
             trace * slope * last.count,
@@ -300,10 +307,12 @@ class LinearMatern32Stack(KernelStack):
             self.workspace.take(name, shape, rows) for name in ("distance", "decay", "cross")
         )
         torch.bmm(far, rows, out=distance)
-        distance.clamp_(min=0).sqrt_()
-        torch.sub(log_amplitude, distance, out=decay)
-        decay.exp_()
-        torch.addcmul(decay, distance, decay, out=cross)
+        # d/√d is faster than √d by a third.
+        torch.rsqrt(distance.clamp_(min=_NEAREST), out=decay)
+        distance.mul_(decay)
+        torch.sub(log_amplitude * math.log2(math.e), distance, out=decay)
+        decay.exp2_()
+        torch.addcmul(decay, distance, decay, value=math.log(2), out=cross)
         return decay, cross.baddbmm_(near, rows)
 
     def _placed(self, values: Sequence[Tensor]) -> Tensor:

@@ -89,7 +89,7 @@ def test_a_measurement_without_its_data_says_where_to_put_them(
 ) -> None:
     monkeypatch.delenv("PYRO_MGP_DATA", raising=False)
     assert cli.main(["bench", "speed", "--only", "forests"]) == 2
-    assert "needs parkinson.csv and protein.csv.gz" in capsys.readouterr().err
+    assert "need parkinson.csv and protein.csv.gz" in capsys.readouterr().err
 
 
 @pytest.fixture

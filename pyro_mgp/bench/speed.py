@@ -10,7 +10,7 @@ import dataclasses
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -102,31 +102,31 @@ ON_DATA: dict[str, Callable[[Path], list[Row]]] = {"training": measure_training,
 """What it can measure where the public tables are."""
 
 
-def run(names: Sequence[str], data_dir: str | None = None) -> pd.DataFrame:
-    """Take some measurements.
+def run(names: Sequence[str], data_dir: str | None = None) -> Iterator[Row]:
+    """Take some measurements; gives each figure as soon as it is there.
 
     Args:
         names: Keys of `MEASUREMENTS` and `ON_DATA`.
         data_dir: Folder with the public tables; None takes the one that the environment names.
 
-    Returns:
-        One row per figure: `what`, `measured`, `unit`, `asked`, `detail`.
-
     Raises:
         ValueError: If a measurement needs the public tables and no folder with them is named.
     """
-    rows: list[Row] = []
     folder = data.folder(data_dir)
+    wanting = [name for name in names if name in ON_DATA]
+    if wanting and folder is None:
+        raise ValueError(
+            f"the measurements {wanting} need parkinson.csv and protein.csv.gz: give their folder with "
+            f"--data-dir or in the environment variable {data.DATA_DIR}"
+        )
     for name in names:
         if name in MEASUREMENTS:
-            rows += MEASUREMENTS[name]()
+            yield from MEASUREMENTS[name]()
         elif folder is not None:
-            rows += ON_DATA[name](folder)
-        else:
-            raise ValueError(
-                f"the measurement {name!r} needs parkinson.csv and protein.csv.gz: give their folder with "
-                f"--data-dir or in the environment variable {data.DATA_DIR}"
-            )
-    return pd.DataFrame(
-        [dataclasses.asdict(row) for row in rows], columns=[field.name for field in dataclasses.fields(Row)]
-    )
+            yield from ON_DATA[name](folder)
+
+
+def table(rows: Sequence[Row]) -> pd.DataFrame:
+    """One line per figure: `what`, `measured`, `unit`, `asked`, `detail`."""
+    columns = [field.name for field in dataclasses.fields(Row)]
+    return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=columns)
