@@ -48,7 +48,7 @@ class Adam:
         if not self.parameters:
             return
         self.n_steps += 1
-        self.vector.lerp_(self.start, learning_rate * self.weight_decay)
+        self.vector.lerp_(self.start, min(1.0, learning_rate * self.weight_decay))
         gradient = torch.cat([_gradient(parameter).flatten() for parameter in self.parameters])
         self.first.lerp_(gradient, 1 - decay[0])
         self.second.lerp_(gradient.square(), 1 - decay[1])

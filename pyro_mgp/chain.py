@@ -253,7 +253,7 @@ class Chain(LocalModule):
         values: Tensor,
         scored: Tensor,
         *,
-        n_paths: int = 3,
+        n_paths: int = 2,
         n_sweeps: int = 1,
     ) -> Tensor:
         """Predictive log density of cells that the chain has not seen.

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain, fresh_noise
-from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, stack_kernels
+from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, send_back, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import (
     Moments,
@@ -175,8 +175,7 @@ class ConjugateStep:
             if not only_q:
                 of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
                 pending = [(among, of_among), (noise, of_noise), *kernels.pending()]
-                ends, their_gradients = map(list, zip(*pending, strict=True))
-                torch.autograd.backward(ends, their_gradients)
+                send_back(pending)
         return -torch.cat([bound.value for bound in bounds]).sum(), redrawn
 
     @torch.no_grad()
@@ -205,7 +204,7 @@ class ConjugateStep:
         for first in range(0, len(conditionals), size):
             links = self.chain.links[first : first + size]
             columns = [link.column for link in links]
-            kept, valid = _observed_rows(observed[:, columns])
+            kept, valid = _observed_rows([observed[:, column] for column in columns])
             rows = []
             for here, column, conditional in zip(kept, columns, conditionals[first:], strict=False):
                 # A copy: the next links write into the table.
@@ -303,12 +302,12 @@ class _Group:
         )
 
 
-def _observed_rows(observed: Tensor) -> tuple[Sequence[Tensor | slice], Tensor | None]:
-    """Equally many rows for each of G columns `[n, G]`, and which of them count `[G, n]`, None for all."""
-    if observed.is_cuda:
+def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | slice], Tensor | None]:
+    """Equally many rows for each of G columns, each `[n]`, and which of them count `[G, n]`, None for all."""
+    if observed[0].is_cuda:
         # To count the observed cells the host would have to wait; to look at all rows costs less.
-        return [slice(None)] * observed.shape[1], observed.T
-    kept = [column.nonzero()[:, 0] for column in observed.T]
+        return [slice(None)] * len(observed), torch.stack(tuple(observed))
+    kept = [column.nonzero()[:, 0] for column in observed]
     counts = [len(here) for here in kept]
     longest = max(counts)
     if min(counts) == longest:

@@ -84,7 +84,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             the table does not tell stays moderate.
         batch_size: Rows in a minibatch; smaller tables are seen whole.
         validation_fraction: Share of the observed cells held out to decide when to stop; 0 for none.
-        patience: Checks without progress, ten steps apart, before training stops.
+        patience: Checks without progress, five steps apart, before training stops.
         precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, generator or None. The same seed gives the same imputations.
@@ -128,7 +128,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         weight_decay: float = 0.1,
         batch_size: int = 2000,
         validation_fraction: float = 0.1,
-        patience: int = 3,
+        patience: int = 4,
         precision: Precision = "double",
         device: str = "auto",
         random_state: RandomState = None,

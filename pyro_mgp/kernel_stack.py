@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -155,11 +155,19 @@ class KernelStack:
 
     def pull(self, gradients: RowSums) -> None:
         """Take in the gradients of a loss with respect to the last sums."""
-        torch.autograd.backward(self._sums, [gradients.gram, gradients.projection, gradients.trace])
+        send_back(zip(self._sums, [gradients.gram, gradients.projection, gradients.trace], strict=True))
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:
         """Tensors that depend on the parameters, and gradients of theirs still to be sent back from them."""
         return []
+
+
+def send_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Send gradients back from tensors to the parameters that these depend on, if on any that learns."""
+    learning = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
+    if learning:
+        tensors, gradients = zip(*learning, strict=True)
+        torch.autograd.backward(tensors, gradients)
 
 
 @dataclass(frozen=True)
@@ -325,7 +333,7 @@ class LinearMatern32Stack(KernelStack):
         )
 
 
-# Any other set means that the user put priors or other constraints on some of them.
+# Any other set means that the user put priors on some of them.
 _PARAMETERS = {
     "kern0.variance_unconstrained",
     "kern0.bias_unconstrained",
@@ -349,6 +357,14 @@ def _is_linear_matern32(kernel: Kernel) -> bool:
         and type(kernel.kern1) is Matern32
         and kernel.kern0.degree == 1
         and all(part.active_dims == list(range(kernel.input_dim)) for part in (kernel.kern0, kernel.kern1))
-        and kernel.kern1.lengthscale_unconstrained.dim() == 1
         and {name for name, _ in kernel.named_parameters()} == _PARAMETERS
+        and kernel.kern1.lengthscale_unconstrained.dim() == 1
+        and all(
+            number.dim() == 0
+            for number in (
+                kernel.kern0.variance_unconstrained,
+                kernel.kern0.bias_unconstrained,
+                kernel.kern1.variance_unconstrained,
+            )
+        )
     )

@@ -198,11 +198,11 @@ def condition(
         NotPositiveDefiniteError: If a K_ZZ cannot be factorised with jitter up to one per cent.
     """
     if len({link.n_inducing for link in links}) > 1:
-        given = [None] * len(links) if functions is None else functions
-        return [link(function) for link, function in zip(links, given, strict=True)]
+        given = [None] * len(links) if functions is None else [[function] for function in functions]
+        return [condition([link], own, dtype)[0] for link, own in zip(links, given, strict=True)]
     if not links:
         return []
-    kernels = stack_kernels(links, dtype)
+    kernels = stack_kernels(links, dtype if can_be_inverted(links) else torch.float64)
     factors = factorise(kernels.among(), max(link.jitter for link in links))
     noise = read([link.likelihood for link in links], "noise", torch.stack)
     if not torch.is_grad_enabled() and can_be_inverted(links):
@@ -251,7 +251,7 @@ def quadratic_conditionals(
         middle = -inverse if covariance is None else covariance @ inverse - inverse
         weights, forms, whitening = values @ inverse, inverse.mT @ middle, [None] * len(noise)
     else:
-        identity = torch.eye(inverse.shape[-1]).to(inverse)
+        identity = torch.eye(inverse.shape[-1], dtype=inverse.dtype, device=inverse.device)
         forms = (-identity).expand_as(inverse) if covariance is None else covariance - identity
         weights, forms = values.to(kernels.dtype), forms.to(kernels.dtype)
         whitening = inverse.to(kernels.dtype).unbind()

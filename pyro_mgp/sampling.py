@@ -108,7 +108,8 @@ class Start:
 class Factorised:
     """The conditionals that were asked for last, as long as the parameters of their chain do not change.
 
-    Factorising all links takes longer than drawing a single row. Copies start empty.
+    Factorising all links takes longer than drawing a single row. Copies start empty. Torch counts changes of
+    a parameter, but not those made through its `.data`: after such, fit, load or copy again.
     """
 
     def __init__(self) -> None:
@@ -118,7 +119,11 @@ class Factorised:
         self, chain: Chain, request: object, make: Callable[[], Sequence[Conditional]]
     ) -> Sequence[Conditional]:
         """What `make` gives for this chain and request, now or the last time."""
-        state = tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters())
+        state = (
+            chain.precision,
+            tuple(link.jitter for link in chain.links),
+            tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters()),
+        )
         key, conditionals = self._last
         if key != (state, request):
             conditionals = make()

@@ -18,6 +18,7 @@ import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from tqdm import tqdm
 
 from pyro_mgp import conjugate
@@ -36,6 +37,8 @@ _SMOOTHED = 3
 _MIN_GAIN = 2e-3
 # Rows whose held-out cells are scored at each check.
 _VALIDATION_ROWS = 2000
+# What is raised where numbers are no longer finite.
+_LOST = (NotPositiveDefiniteError, LinAlgError, FloatingPointError)
 # Times that steps with numbers that are not finite are taken again, each with a quarter of the learning rate.
 _RESCUES = 3
 # Passes over a table seen whole in which q(u) learns from the held-out cells as well.
@@ -83,9 +86,9 @@ class Options:
     """Natural-gradient steps for q(u), if the bound has an exact KL; False leaves it to Adam (the paper)."""
     refresh_fill: bool = True
     """Write the draws of each step back as the next fill; False keeps the starting fill, as in the paper."""
-    patience: int = 3
+    patience: int = 4
     """Checks without progress before training stops."""
-    check_every: int = 10
+    check_every: int = 5
     """Steps between checks."""
 
 
@@ -216,6 +219,8 @@ class SviStep:
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """See `Step`; the gradients of q(u) bring the others with them."""
+        if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
+            raise FloatingPointError("a parameter is no longer finite")
         with local_parameters(), _Redrawn(filled) as redrawn:
             loss = self.elbo.differentiable_loss(self.chain.model, self.chain.guide, filled, observed, rows)
         loss.backward()
@@ -264,6 +269,7 @@ class _Run:
         self.rate = options.learning_rate
         self.ahead: list[Tensor | None] = []
         self.overwritten: list[tuple[Tensor | slice, Tensor]] = []
+        self.safe: list[dict[str, Tensor]] = []
         self.whole = len(filled) <= options.batch_size
         self.best = _snapshot(chain)
         candidates = cells.held_out.any(1).nonzero()[:, 0]
@@ -281,11 +287,10 @@ class _Run:
         longest_wait = options.patience * options.check_every
         while len(losses) < options.max_steps and len(losses) - best_step < longest_wait:
             n_steps = min(options.check_every, options.max_steps - len(losses))
-            window = self.attempt(len(losses), n_steps)
-            self.step.publish()
+            window, score = self.attempt(len(losses), n_steps)
             losses += window
             steps.append(len(losses))
-            validation.append(self.score(window))
+            validation.append(score)
             bar.update(n_steps)
             bar.set_postfix(held_out=f"{validation[-1]:.3f}")
             recent = sum(validation[-_SMOOTHED:]) / len(validation[-_SMOOTHED:])
@@ -303,33 +308,41 @@ class _Run:
         if self.pairs:
             self.take_step(next(self.minibatches()), 1.0, only_q=True)
 
-    def attempt(self, first: int, n_steps: int) -> list[float]:
-        """Some steps, and their losses; where these stop being finite, again with a smaller learning rate.
+    def attempt(self, first: int, n_steps: int) -> tuple[list[float], float]:
+        """Some steps, their losses and the score after them; at a lower rate where these are not finite.
 
         Args:
             first: Number of the first step.
             n_steps: How many.
         """
-        before = _snapshot(self.chain)
-        for _ in range(_RESCUES + 1):
+        self.safe = [*self.safe[-1:], _snapshot(self.chain)]
+        # What was lost may have been so since the last step before this window.
+        for state in (self.safe[-1], *[self.safe[0]] * (_RESCUES - 1), None):
             self.overwritten = []
             try:
                 losses = torch.stack([self.advance(first + k) for k in range(n_steps)]).tolist()
-            except NotPositiveDefiniteError:
-                losses = [math.nan]
-            if math.isfinite(sum(losses)):
-                return losses
-            self.chain.load_state_dict(before)
-            self.step.restore()
-            for rows, fill in reversed(self.overwritten):
-                self.filled[rows] = fill
-            for adam in self.adams:
-                adam.forget()
-            self.rate /= 4
+                self.step.publish()
+                score = self.score(losses)
+            except _LOST:
+                score = math.nan
+            if math.isfinite(score) and math.isfinite(sum(losses)):
+                return losses, score
+            if state is not None:
+                self.go_back(state)
         raise FloatingPointError(
             f"the evidence bound is no longer finite after {first + n_steps} steps; "
-            f"use a learning rate below {self.options.learning_rate}"
+            f"use a learning rate below {self.rate:g}"
         )
+
+    def go_back(self, state: dict[str, Tensor]) -> None:
+        """To an earlier state, and on from there with a quarter of the learning rate."""
+        self.chain.load_state_dict(state)
+        self.step.restore()
+        for rows, fill in reversed(self.overwritten):
+            self.filled[rows] = fill
+        for adam in self.adams:
+            adam.forget()
+        self.rate /= 4
 
     def advance(self, number: int) -> Tensor:
         """One step of everything; gives the loss."""
@@ -354,7 +367,8 @@ class _Run:
         loss, redrawn = self.take_step(rows, step_size, only_q)
         if self.options.refresh_fill:
             here = slice(None) if rows is None else rows
-            self.overwritten.append((here, self.filled[here].clone()))
+            if rows is not None or not self.overwritten:
+                self.overwritten.append((here, self.filled[here].clone()))
             self.filled[here] = redrawn.to(self.filled.device)
         return loss
 

@@ -15,6 +15,7 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
+from pyro_mgp import conjugate
 from pyro_mgp.chain import Chain
 from pyro_mgp.fill import JointGaussian
 from pyro_mgp.kernels import matern32
@@ -34,6 +35,7 @@ def problem(
     missing: float = 0.25,
     held_out: float = 0.15,
     backpropagate: bool = True,
+    jitter: float | None = None,
 ) -> tuple[Chain, Cells, Tensor]:
     """Three columns, the second a sine of the first, the third a line; an untrained chain over all."""
     generator = np.random.default_rng(0)
@@ -45,8 +47,11 @@ def problem(
     filled = JointGaussian.fit(values, seen, "linear").conditional_mean(values, seen)
     links = []
     for column, inputs in enumerate([[1, 2], [0, 2], [0, 1]]):
-        links.append(Link(matern32(2), filled[:8, inputs].clone(), column, inputs, Gaussian(0.4)))
+        # The closed form wants K_ZZ well conditioned.
+        jitter = jitter or (1e-10 if backpropagate else 1e-6)
+        links.append(Link(matern32(2), filled[:8, inputs].clone(), column, inputs, Gaussian(0.4), jitter))
     chain = Chain(links, ["a", "b", "c"], N_ROWS, backpropagate=backpropagate)
+    assert conjugate.applies_to(chain) != backpropagate
     return chain, Cells(values, observed, held), filled
 
 
@@ -176,7 +181,8 @@ class NotANumber(TraceMeanField_ELBO):
 @pytest.mark.parametrize("held_out", [False, True])
 def test_a_bound_that_is_not_finite_stops_training(held_out: bool) -> None:
     chain, settings = Scripted([[-1.0]] * 10), {"check_every": 4, "learning_rate": 0.25}
-    sentence = "the evidence bound is no longer finite after 4 steps; use a learning rate below 0.25"
+    # A quarter of the rate, and a quarter of that, and once more.
+    sentence = "the evidence bound is no longer finite after 4 steps; use a learning rate below 0.00390625"
     with pytest.raises(FloatingPointError, match=sentence):
         train_scripted(chain, held_out=held_out, elbo=NotANumber(), **settings)
 
@@ -200,9 +206,16 @@ def test_steps_into_numbers_that_are_not_finite_are_taken_back_and_made_smaller(
 
 
 @both_ways
-def test_a_chain_that_diverges_says_to_lower_the_learning_rate(backpropagate: bool) -> None:
-    with pytest.raises((FloatingPointError, ValueError), match="learning rate"):
-        trained(problem(backpropagate=backpropagate), learning_rate=1e4, max_steps=30)
+@pytest.mark.filterwarnings("ignore:Encountered NaN")
+@pytest.mark.parametrize("check_every", [1, 5])
+def test_a_rate_that_is_far_too_high_is_cut_until_the_steps_hold(
+    backpropagate: bool, check_every: int
+) -> None:
+    one = problem(backpropagate=backpropagate)
+    options: dict[str, Any] = {"learning_rate": 300.0, "max_steps": 15, "check_every": check_every}
+    chain, history = trained(one, **options)
+    assert np.isfinite(history.loss).all()
+    assert all(parameter.isfinite().all() for parameter in chain.parameters())
 
 
 # ----------------------------------------------------------------------------------------------- a real chain
@@ -264,7 +277,7 @@ def test_on_the_whole_table_q_is_optimal_from_the_first_step_on(device: torch.de
 def test_the_closed_form_and_the_gradient_find_the_same_q() -> None:
     results = []
     for backpropagate in (True, False):
-        one = problem(missing=0, held_out=0, backpropagate=backpropagate)
+        one = problem(missing=0, held_out=0, backpropagate=backpropagate, jitter=1e-6)
         chain, history = trained(one, max_steps=3, learning_rate=0.0)
         results.append((history.loss[-1], [leaf.detach() for leaf in chain.parameters()]))
     (gradient, leaves), (closed, others) = results
