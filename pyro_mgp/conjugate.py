@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain, fresh_noise
-from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, send_back, stack_kernels
+from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, send_back, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import (
     Moments,
@@ -132,6 +132,7 @@ class ConjugateStep:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
+        self.workspace = Workspace()
         with torch.no_grad():
             self.posterior = Posterior.of(chain)
 
@@ -157,7 +158,7 @@ class ConjugateStep:
         """
         redrawn = filled.clone()
         with local_parameters():
-            kernels = stack_kernels(self.chain.links, self.chain.row_dtype)
+            kernels = stack_kernels(self.chain.links, self.chain.row_dtype, self.workspace)
             noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             among = kernels.among()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)

@@ -31,8 +31,11 @@ _BEYOND = 1e8
 _NEAREST = 1e-30
 # ρ² = r² · _SQUARE
 _SQUARE = math.log2(math.e) ** 2
-# Bytes; glibc's limit for pieces that it may keep is 32 MiB.
-_KEPT = 31 * 2**20
+# Entries of the largest matrix that is kept, 64 MB.
+_LARGEST = 2**23
+# Bytes. The C library of Linux gives freed memory back to the system at once, page by page, and asks for it
+# again a moment later, unless it has seen a piece of this size come and go; 32 MiB is the most it takes.
+_COME_AND_GO = 31 * 2**20
 
 
 class Inducing(Protocol):
@@ -94,13 +97,13 @@ class Workspace(threading.local):
 
     def __init__(self) -> None:
         self._flat: dict[str, Tensor] = {}
-        # The C library gives large pieces back to the system as soon as they are free, and asks for them
-        # again a moment later, page by page, unless it has seen a piece of this size come and go.
-        torch.empty(_KEPT, dtype=torch.uint8)
+        torch.empty(_COME_AND_GO, dtype=torch.uint8)
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A matrix of that shape, with anything in it; what was taken under the name before is gone."""
         size = math.prod(shape)
+        if size > _LARGEST:
+            return like.new_empty(shape)
         flat = self._flat.get(name)
         if flat is None or len(flat) < size or flat.dtype != like.dtype or flat.device != like.device:
             flat = self._flat[name] = like.new_empty(size)
@@ -114,12 +117,18 @@ class KernelStack:
         links: The links; all have the same number M of inducing inputs.
         dtype: Of the matrices of rows, where no gradient goes back to these. float32 halves their cost, or
             more on GPUs made for it, but has too few digits for `sums` that are not whitened.
+        workspace: Scratch memory of an earlier stack, to be used again.
     """
 
-    def __init__(self, links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self,
+        links: Sequence[Inducing],
+        dtype: torch.dtype = torch.float64,
+        workspace: Workspace | None = None,
+    ) -> None:
         self.links = [(link.kernel, link.Xu, link.inputs) for link in links]
         self.dtype = dtype
-        self.workspace = Workspace()
+        self.workspace = workspace or Workspace()
 
     def among(self) -> Tensor:
         """K_ZZ of every link, `[L, M, M]`."""
@@ -190,11 +199,17 @@ class LinearMatern32Stack(KernelStack):
     """A stack of `linear_matern32` kernels, whose numbers of inputs may differ; see `KernelStack`.
 
     Where no gradient is wanted the matrices `[M, n]` lie in a workspace: asking the system for fresh memory
-    costs more than the arithmetic on it. What `at` gives then holds until it is called again.
+    costs more than the arithmetic on it. What `at` gives then holds until `at` or `sums` is called again;
+    between `sums` and its `pull` neither may be.
     """
 
-    def __init__(self, links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> None:
-        super().__init__(links, dtype)
+    def __init__(
+        self,
+        links: Sequence[Inducing],
+        dtype: torch.dtype = torch.float64,
+        workspace: Workspace | None = None,
+    ) -> None:
+        super().__init__(links, dtype, workspace)
         self.width = max(link.width for link in links)
         trends = [kernel.kern0 for kernel, *_ in self.links]
         bends = [kernel.kern1 for kernel, *_ in self.links]
@@ -342,11 +357,15 @@ _PARAMETERS = {
 }
 
 
-def stack_kernels(links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> KernelStack:
+def stack_kernels(
+    links: Sequence[Inducing],
+    dtype: torch.dtype = torch.float64,
+    workspace: Workspace | None = None,
+) -> KernelStack:
     """The fastest stack that fits the links; takes the arguments of `KernelStack`."""
     if links and all(_is_linear_matern32(link.kernel) for link in links):
-        return LinearMatern32Stack(links, dtype)
-    return KernelStack(links, dtype)
+        return LinearMatern32Stack(links, dtype, workspace)
+    return KernelStack(links, dtype, workspace)
 
 
 def _is_linear_matern32(kernel: Kernel) -> bool:

@@ -98,8 +98,8 @@ class QuadraticConditional:
     """Which of them is the link's."""
     weights: Tensor
     """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`; of φ, r or v."""
-    form: Tensor
-    """A, `[M, M]`; of φ, S - I or -I."""
+    form: Tensor | None
+    """A, `[M, M]`; of φ, S - I, or None for -I."""
     noise: Tensor
     """See `Conditional`."""
     inverse: Tensor | None
@@ -113,7 +113,10 @@ class QuadraticConditional:
                 basis = self.inverse @ basis
             mean = _per_path(self.weights, basis, len(rows))
             product = self.kernels.workspace.take("product", basis.shape, basis)
-            variance = variance + torch.mm(self.form, basis, out=product).mul_(basis).sum(0)
+            if self.form is None:
+                variance = variance - torch.mul(basis, basis, out=product).sum(0)
+            else:
+                variance = variance + torch.mm(self.form, basis, out=product).mul_(basis).sum(0)
             return _moments(mean.to(rows), variance.to(rows))
 
 
@@ -247,14 +250,16 @@ def quadratic_conditionals(
         noise: Variance of each link's observation noise, `[L]`.
     """
     whitening: Sequence[Tensor | None]
+    forms: Sequence[Tensor | None]
     if kernels.dtype == inverse.dtype:
         middle = -inverse if covariance is None else covariance @ inverse - inverse
-        weights, forms, whitening = values @ inverse, inverse.mT @ middle, [None] * len(noise)
+        weights, forms, whitening = values @ inverse, (inverse.mT @ middle).unbind(), [None] * len(noise)
     else:
         identity = torch.eye(inverse.shape[-1], dtype=inverse.dtype, device=inverse.device)
-        forms = (-identity).expand_as(inverse) if covariance is None else covariance - identity
-        weights, forms = values.to(kernels.dtype), forms.to(kernels.dtype)
-        whitening = inverse.to(kernels.dtype).unbind()
+        forms = [None] * len(noise)
+        if covariance is not None:
+            forms = (covariance - identity).to(kernels.dtype).unbind()
+        weights, whitening = values.to(kernels.dtype), inverse.to(kernels.dtype).unbind()
     return [
         QuadraticConditional(kernels, i, *parts)
         for i, parts in enumerate(zip(weights, forms, noise, whitening, strict=True))

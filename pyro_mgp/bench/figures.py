@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,17 @@ def in_turn(*tasks: Callable[[], object], repeats: int = 5) -> list[float]:
             task()
             seconds.append(time.perf_counter() - start)
     return [statistics.median(seconds) for seconds in times]
+
+
+def peak_gigabytes() -> float:
+    """Most memory that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def resident_gigabytes() -> float:
+    """Memory that this process holds now, where Linux tells; else the most that it ever held."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return peak_gigabytes()
+    lines = status.read_text("utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 2**20
