@@ -136,6 +136,9 @@ def _add_bench(commands: Any) -> None:
     speed.add_argument(
         "--data-dir", metavar="DIR", help="folder with the public tables (default: $PYRO_MGP_DATA)"
     )
+    speed.add_argument(
+        "--device", default="cpu", help="torch device for step, latency and sizes (default: cpu)"
+    )
     speed.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
 
 
@@ -314,7 +317,7 @@ def _bench_speed(args: argparse.Namespace) -> None:
     from pyro_mgp.bench import speed
 
     rows = []
-    for row in speed.run(args.only, args.data_dir):
+    for row in speed.run(args.only, args.data_dir, args.device):
         _say(f"{row.what:<52} {row.measured:8.2f} {row.unit:<6} {row.asked:<17} {row.detail}")
         rows.append(row)
     if args.out is not None:

@@ -112,7 +112,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         kernel: str | KernelFactory = "linear+matern32",
         n_inducing: int | None = None,
         initial_fill: FillName = "linear",
-        n_sweeps: int = 6,
+        n_sweeps: int = 5,
         refresh_fill: bool = True,
         propagate: Propagate = "predictive",
         backpropagate: bool = False,

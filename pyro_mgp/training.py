@@ -42,7 +42,7 @@ _LOST = (NotPositiveDefiniteError, LinAlgError, FloatingPointError)
 # Times that steps with numbers that are not finite are taken again, each with a quarter of the learning rate.
 _RESCUES = 3
 # Passes over a table seen whole in which q(u) learns from the held-out cells as well.
-_LAST_PASSES = 5
+_LAST_PASSES = 3
 
 
 class Trainable(Protocol):

@@ -10,6 +10,8 @@ from pyro.infer import TraceMeanField_ELBO
 from test_chain import fixed, make_chain
 
 from pyro_mgp import conjugate
+from pyro_mgp.adam import Adam
+from pyro_mgp.bench.step import Problem
 from pyro_mgp.conjugate import ConjugateStep, Posterior
 from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
@@ -179,3 +181,19 @@ def test_the_closed_form_is_refused_where_it_does_not_hold():
     chain, *_ = make()
     chain.links[1].jitter = 1e-10
     assert not conjugate.applies_to(chain)
+
+
+def test_a_step_never_makes_the_host_wait_for_a_gpu(device):
+    if device.type != "cuda":
+        pytest.skip("asks a GPU: run with --device cuda")
+    problem = Problem.make(n_rows=200, n_links=4, n_inducing=20, device="cuda")
+    step, adam = ConjugateStep(problem.chain), Adam(problem.chain.parameters())
+    step(problem.filled, problem.observed, None, 1.0)
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss, _ = step(problem.filled, problem.observed, None, 1.0)
+        adam.step(0.1)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert loss.isfinite()

@@ -10,15 +10,15 @@ import torch
 
 from pyro_mgp import cli
 from pyro_mgp.bench import rivals, speed, step
-from pyro_mgp.bench.figures import Row, in_turn
+from pyro_mgp.bench.figures import Row, in_turn, peak_gigabytes, resident_gigabytes
 from pyro_mgp.bench.step import Problem
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.local_parameters import local_parameters
 
 
-@pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem.make(n_rows=50, n_links=4, n_inducing=10)
+@pytest.fixture
+def problem(device: torch.device) -> Problem:
+    return Problem.make(n_rows=50, n_links=4, n_inducing=10, device=str(device))
 
 
 def test_the_plain_sparse_gp_has_the_moments_of_our_link(problem: Problem) -> None:
@@ -56,11 +56,21 @@ def test_tasks_run_in_turn_after_a_warm_up() -> None:
     assert "".join(order) == "ababab"
 
 
+def test_memory_held_and_its_peak() -> None:
+    before = resident_gigabytes()
+    block = torch.ones(2**24, dtype=torch.float64)  # an eighth of a GB
+    held = resident_gigabytes()
+    assert 0.1 < held - before < 0.2
+    del block
+    assert peak_gigabytes() >= held - 0.01
+    assert resident_gigabytes() < held - 0.1
+
+
 def test_the_command_shows_and_writes_the_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Row("import, ours", 1.25, "×", "≤ 1.3", "2.5 s, 2.0 s")
-    monkeypatch.setitem(speed.MEASUREMENTS, "import", lambda: [row])
+    monkeypatch.setitem(speed.MEASUREMENTS, "import", lambda _: [row])
     assert cli.main(["bench", "speed", "--only", "import", "-o", str(tmp_path / "speed.csv")]) == 0
     assert "import, ours" in capsys.readouterr().out
     written = pd.read_csv(tmp_path / "speed.csv")
@@ -77,7 +87,7 @@ def test_the_command_offers_every_measurement(capsys: pytest.CaptureFixture[str]
 def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     measured: list[str] = []
     for name in speed.MEASUREMENTS:
-        monkeypatch.setitem(speed.MEASUREMENTS, name, lambda name=name: measured.append(name) or [])
+        monkeypatch.setitem(speed.MEASUREMENTS, name, lambda _, name=name: measured.append(name) or [])
     for name in speed.ON_DATA:
         monkeypatch.setitem(speed.ON_DATA, name, lambda _, name=name: measured.append(name) or [])
     assert cli.main(["bench", "speed", "--data-dir", str(tmp_path)]) == 0

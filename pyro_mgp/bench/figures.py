@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 
 @dataclass(frozen=True)
 class Row:
@@ -35,19 +37,26 @@ def in_turn(*tasks: Callable[[], object], repeats: int = 5) -> list[float]:
         for task, seconds in zip(tasks, times, strict=True):
             start = time.perf_counter()
             task()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
             seconds.append(time.perf_counter() - start)
     return [statistics.median(seconds) for seconds in times]
 
 
-def peak_gigabytes() -> float:
-    """Most memory that this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
 def resident_gigabytes() -> float:
     """Memory that this process holds now, where Linux tells; else the most that it ever held."""
+    return _of_status("VmRSS")
+
+
+def peak_gigabytes() -> float:
+    """Most memory that this process ever held."""
+    # Not what `resource` says if it can be helped: there a child starts with the peak of its parent.
+    return _of_status("VmHWM")
+
+
+def _of_status(name: str) -> float:
     status = Path("/proc/self/status")
     if not status.exists():
-        return peak_gigabytes()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     lines = status.read_text("utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 2**20
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 2**20

@@ -42,7 +42,7 @@ from pyro_mgp.bench.figures import peak_gigabytes, resident_gigabytes
 from pyro_mgp.bench.speed import synthetic
 frame = synthetic({n_rows})
 before, start = resident_gigabytes(), time.perf_counter()
-imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+imputer = MGPImputer(random_state=0, progress=False, device="{device}").fit(frame)
 fitted = time.perf_counter() - start
 with tempfile.TemporaryDirectory() as folder:
     paths = imputer.impute_to_parquet(folder + "/out", m=5)
@@ -54,11 +54,11 @@ print(fitted, total, peak - before)
 """
 
 
-def measure_sizes(sizes: Sequence[int] = (10_000, 100_000, 1_000_000)) -> list[Row]:
+def measure_sizes(device: str = "cpu", sizes: Sequence[int] = (10_000, 100_000, 1_000_000)) -> list[Row]:
     """Fit and 5 imputations to Parquet, complete, by number of rows."""
     rows: list[Row] = []
     for n_rows in sizes:
-        command = [sys.executable, "-c", _SIZE.format(n_rows=n_rows)]
+        command = [sys.executable, "-c", _SIZE.format(n_rows=n_rows, device=device)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         fit, total, gigabytes = map(float, done.stdout.split())
         detail = f"fit {fit:.0f} s, peak memory above the input {gigabytes:.2f} GB"
@@ -68,19 +68,19 @@ def measure_sizes(sizes: Sequence[int] = (10_000, 100_000, 1_000_000)) -> list[R
     return rows
 
 
-def measure_latency() -> list[Row]:
+def measure_latency(device: str = "cpu") -> list[Row]:
     """One new row, 20 imputations, from a loaded imputer of 24 columns."""
     frame = synthetic(1000, 24)
     with tempfile.TemporaryDirectory() as folder:
         MGPImputer(random_state=0, max_steps=20, progress=False).fit(frame).save(Path(folder) / "imputer")
-        imputer = MGPImputer.load(Path(folder) / "imputer")
+        imputer = MGPImputer.load(Path(folder) / "imputer", device=device)
     row = frame[frame.isna().any(axis=1)].iloc[:1]
     (seconds,) = in_turn(lambda: imputer.impute(row, m=20), repeats=15)
     holes = int(row.isna().to_numpy().sum())
     return [Row("one new row, m = 20", seconds * 1e3, "ms", "≤ 50", f"{holes} missing cells")]
 
 
-def measure_import() -> list[Row]:
+def measure_import(_: str = "cpu") -> list[Row]:
     """Import of the package against that of what it stands on."""
 
     def fresh(code: str) -> Callable[[], object]:
@@ -100,24 +100,25 @@ def measure_import() -> list[Row]:
     ]
 
 
-MEASUREMENTS: dict[str, Callable[[], list[Row]]] = {
+MEASUREMENTS: dict[str, Callable[[str], list[Row]]] = {
     "step": measure_step,
     "latency": measure_latency,
     "import": measure_import,
     "sizes": measure_sizes,
 }
-"""What `pyro-mgp bench speed` can measure anywhere."""
+"""What `pyro-mgp bench speed` can measure anywhere, on a device."""
 
 ON_DATA: dict[str, Callable[[Path], list[Row]]] = {"training": measure_training, "forests": measure_forests}
 """What it can measure where the public tables are."""
 
 
-def run(names: Sequence[str], data_dir: str | None = None) -> Iterator[Row]:
+def run(names: Sequence[str], data_dir: str | None = None, device: str = "cpu") -> Iterator[Row]:
     """Take some measurements; gives each figure as soon as it is there.
 
     Args:
         names: Keys of `MEASUREMENTS` and `ON_DATA`.
         data_dir: Folder with the public tables; None takes the one that the environment names.
+        device: Torch device of `MEASUREMENTS`.
 
     Raises:
         ValueError: If a measurement needs the public tables and no folder with them is named.
@@ -131,7 +132,7 @@ def run(names: Sequence[str], data_dir: str | None = None) -> Iterator[Row]:
         )
     for name in names:
         if name in MEASUREMENTS:
-            yield from MEASUREMENTS[name]()
+            yield from MEASUREMENTS[name](device)
         elif folder is not None:
             yield from ON_DATA[name](folder)
 

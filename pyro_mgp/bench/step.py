@@ -27,13 +27,16 @@ class Problem:
     observed: Tensor
 
     @classmethod
-    def make(cls, n_rows: int = 2000, n_links: int = 24, n_inducing: int = 100) -> Problem:
+    def make(
+        cls, n_rows: int = 2000, n_links: int = 24, n_inducing: int = 100, device: str = "cpu"
+    ) -> Problem:
         """Correlated columns, 10 % of the cells missing, float64."""
         generator = torch.Generator().manual_seed(0)
         mix = torch.randn(n_links, n_links, generator=generator, dtype=torch.float64)
         table = torch.randn(n_rows, n_links, generator=generator, dtype=torch.float64) @ mix
         table = (table - table.mean(0)) / table.std(0)
         observed = torch.rand(n_rows, n_links, generator=generator) > 0.1
+        table, observed = table.to(device), observed.to(device)
         wirings = [Wiring(f"c{d}", d, tuple(i for i in range(n_links) if i != d)) for d in range(n_links)]
         chain = build_chain(
             wirings,
@@ -82,7 +85,7 @@ def plain_links(problem: Problem) -> list[gp.models.VariationalSparseGP]:
                 whiten=True,
                 jitter=1e-6,
             )
-        links.append(model.double())
+        links.append(model.double().to(table.device))
     return links
 
 
@@ -126,10 +129,12 @@ def our_walk(problem: Problem) -> Callable[[], object]:
     return run
 
 
-def multiply(repeats: int = 30) -> Callable[[], object]:
+def multiply(repeats: int = 30, device: str = "cpu") -> Callable[[], object]:
     """`torch.mm` on matrices of a step's size, into memory that is there."""
-    left, right = torch.randn(100, 100).double(), torch.randn(100, 2000).double()
-    result = torch.empty(100, 2000).double()
+    left, right, result = (
+        torch.randn(*shape, dtype=torch.float64, device=device)
+        for shape in ((100, 100), (100, 2000), (100, 2000))
+    )
     return lambda: [torch.mm(left, right, out=result) for _ in range(repeats)]
 
 
@@ -171,10 +176,10 @@ def plain_walk_operations(problem: Problem) -> float:
     return plain_step_operations(problem) / 3
 
 
-def measure_step(repeats: int = 15) -> list[Row]:
+def measure_step(device: str = "cpu", repeats: int = 15) -> list[Row]:
     """A training step against plain code and against its floor; a walk against the multiplication rate."""
-    problem = Problem.make()
-    tasks = our_step(problem), plain_step(problem), our_walk(problem), multiply()
+    problem = Problem.make(device=device)
+    tasks = our_step(problem), plain_step(problem), our_walk(problem), multiply(device=device)
     ours, plain, walk, multiplied = in_turn(*tasks, repeats=repeats)
     rate = multiply_operations() / multiplied
     floors = plain_step_operations(problem) / rate, step_operations(problem) / rate
