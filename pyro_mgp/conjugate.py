@@ -31,14 +31,7 @@ from torch import Tensor
 from pyro_mgp.chain import Chain, fresh_noise
 from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, send_back, stack_kernels
 from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import (
-    Moments,
-    can_be_inverted,
-    factorise,
-    factorise_without_asking,
-    invert,
-    quadratic_conditionals,
-)
+from pyro_mgp.link import Moments, can_be_inverted, factorise, invert, quadratic_conditionals
 from pyro_mgp.local_parameters import local_parameters, read
 
 # Entries of K_Zf that are worked on at a time: what the processor's cache holds.
@@ -163,8 +156,8 @@ class ConjugateStep:
             among = kernels.among()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
-                factors = factorise_without_asking if filled.is_cuda else factorise
-                inverse = invert(factors(among, max(link.jitter for link in self.chain.links)))
+                jitter = max(link.jitter for link in self.chain.links)
+                inverse = invert(factorise(among, jitter, ask=False))
                 bounds, gradients = [], []
                 for seen in self._walk(kernels, inverse, noise, redrawn, observed):
                     group = _Group(kernels, inverse[seen.links], seen, factor)

@@ -85,7 +85,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         batch_size: Rows in a minibatch; smaller tables are seen whole.
         validation_fraction: Share of the observed cells held out to decide when to stop; 0 for none.
         patience: Checks without progress, five steps apart, before training stops.
-        precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64.
+        precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64. The
+            third decimal of a draw, in standard deviations, may then depend on `batch_size`.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, generator or None. The same seed gives the same imputations.
         progress: Show progress bars, on terminals only.

@@ -12,6 +12,7 @@ visits each link many times and factorises it once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -266,16 +267,22 @@ def quadratic_conditionals(
     ]
 
 
-def factorise(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
+def factorise(covariance: Tensor, jitter: float = 1e-10, *, ask: bool = True) -> Tensor:
     """Cholesky factors of covariance matrices, with jitter raised tenfold until they succeed.
 
     Args:
         covariance: `[..., M, M]`, positive semi-definite.
         jitter: Added to the diagonals first, relative to their means.
+        ask: Whether to make sure that they did; False spares the host from waiting for a GPU.
 
     Raises:
         NotPositiveDefiniteError: If it is not finite, or not positive definite with a jitter of one per cent.
     """
+    if covariance.is_cuda:
+        factor = factorise_without_asking(covariance, jitter)
+        if not ask or factor.isfinite().all():
+            return factor
+        jitter = math.inf
     while jitter <= _MAX_JITTER:
         factor, info = torch.linalg.cholesky_ex(_lifted(covariance, jitter))
         if not info.any():
@@ -289,7 +296,7 @@ def factorise(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
 
 
 def factorise_without_asking(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
-    """The factors of `factorise`, with two rungs of its ladder and NaN at its end: the host need not wait.
+    """The factors of `factorise`, by two rungs of its ladder, NaN where both fail: the host need not wait.
 
     Args:
         covariance: `[..., M, M]`, positive semi-definite.

@@ -1330,6 +1330,33 @@ def test_draws_hold_the_noise_whatever_later_links_see(propagate: Any) -> None:
     assert values.std(0).mean() > 0.7 * frame["y"].std()
 
 
+def test_mixed_precision_draws_nearly_the_same_and_survives_saving(tmp_path: Path) -> None:
+    frame = toy()
+    double, mixed = (small(precision=p, max_steps=5).fit(frame) for p in ("double", "mixed"))
+    assert mixed.chain_.row_dtype == torch.float32
+    draws = mixed.impute(frame, m=50)
+    for label, values in double.impute(frame, m=50).values.items():
+        scale = frame[label].std()
+        assert np.abs(draws.values[label] - values).mean() < 0.02 * scale
+        assert not np.array_equal(draws.values[label], values)
+    mixed.save(tmp_path / "imputer")
+    loaded = MGPImputer.load(tmp_path / "imputer")
+    assert loaded.precision == "mixed"
+    assert loaded.impute(frame, m=50) == draws
+    several = mixed.impute(frame, m=50, batch_size=7)
+    for label, values in draws.values.items():
+        np.testing.assert_allclose(several.values[label], values, atol=0.02 * frame[label].std())
+
+
+def test_the_default_training_can_stop_before_its_last_step() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(800, 3)), columns=list("abc"))
+    frame[["a", "b"]] = frame[["a", "b"]].mask(rng.random((800, 2)) < 0.1)
+    history = MGPImputer(random_state=0, progress=False).fit(frame).history_
+    assert history.converged  # there is nothing to learn
+    assert len(history.loss) < 40
+
+
 def test_training_is_recorded_and_learns() -> None:
     history = small(max_steps=25, natural_gradient=False).fit(toy(100)).history_
     assert len(history.loss) == 25

@@ -114,11 +114,10 @@ def tables(tmp_path: Path) -> Path:
 
 
 def test_rivals_are_compared_on_the_tables_of_a_folder(tables: Path) -> None:
-    rows = rivals.measure_forests(tables, splits=(0,))
-    assert [row.what for row in rows[::2]] == [
+    rows = rivals.against_trees("Parkinson 10 %", "parkinson", tables, 0.1, (0,), "≤ 0.25")
+    assert [row.what for row in rows] == [
         "Parkinson 10 %, time ÷ extra trees",
-        "Parkinson 40 %, time ÷ extra trees",
-        "Protein 10 %, time ÷ extra trees",
+        "Parkinson 10 %, RMSE ÷ extra trees",
     ]
     assert all(0 < row.measured < 100 for row in rows)
 
