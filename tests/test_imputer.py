@@ -1348,13 +1348,13 @@ def test_mixed_precision_draws_nearly_the_same_and_survives_saving(tmp_path: Pat
         np.testing.assert_allclose(several.values[label], values, atol=0.02 * frame[label].std())
 
 
-def test_the_default_training_can_stop_before_its_last_step() -> None:
+def test_training_with_steps_to_spare_stops_by_itself() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(800, 3)), columns=list("abc"))
     frame[["a", "b"]] = frame[["a", "b"]].mask(rng.random((800, 2)) < 0.1)
-    history = MGPImputer(random_state=0, progress=False).fit(frame).history_
+    history = MGPImputer(random_state=0, max_steps=300, progress=False).fit(frame).history_
     assert history.converged  # there is nothing to learn
-    assert len(history.loss) < 40
+    assert len(history.loss) < 150
 
 
 def test_training_is_recorded_and_learns() -> None:
