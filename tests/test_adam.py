@@ -61,4 +61,7 @@ def test_released_parameters_have_memory_of_their_own():
 
 
 def test_without_parameters_there_is_nothing_to_do():
-    Adam([]).step(0.1)
+    adam = Adam([])
+    adam.step(0.1)
+    adam.release()
+    assert adam.n_steps == 0
