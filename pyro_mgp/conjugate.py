@@ -137,18 +137,7 @@ class ConjugateStep:
         step_size: float,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Move q(u) towards its optimum, then leave the loss's gradients on the other parameters.
-
-        Args:
-            filled: Rows with their current fill, `[B, D]`.
-            observed: Bool `[B, D]`.
-            rows: Their numbers if they are a minibatch, else None.
-            step_size: 1 on full data, decaying on minibatches.
-            only_q: Whether the gradients are not wanted.
-
-        Returns:
-            The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
-        """
+        """Move q(u) towards its optimum, then leave the loss's gradients there; see `training.Step`."""
         redrawn = filled.clone()
         with local_parameters():
             kernels = stack_kernels(self.chain.links, self.chain.row_dtype, self.workspace)

@@ -232,8 +232,9 @@ def test_an_object_array_and_a_list_of_rows_are_tables_too() -> None:
     assert completed[5].tolist() == rows[5]
 
 
-def test_transform_is_the_posterior_mean(fitted: MGPImputer) -> None:
+def test_transform_is_the_posterior_mean() -> None:
     frame = toy()
+    fitted = small(n_sweeps=10).fit(frame)
     point, draws = fitted.transform(frame), fitted.impute(m=800)
     for label, values in draws.values.items():
         filled = point[label][frame[label].isna()].to_numpy()
@@ -241,7 +242,7 @@ def test_transform_is_the_posterior_mean(fitted: MGPImputer) -> None:
         error = (filled - values.mean(0)) / values.std(0)
         assert np.sqrt(np.mean(error**2)) < 0.2
         assert np.abs(error).max() < 0.5
-        assert filled.std() > 2 * (filled - values.mean(0)).std()  # so a constant would not pass
+        assert filled.std() > 3 * (filled - values.mean(0)).std()  # so a constant would not pass
 
 
 def test_transform_takes_the_mode_of_labels_and_booleans(fitted_mixed: MGPImputer) -> None:
@@ -1358,11 +1359,12 @@ def test_training_with_steps_to_spare_stops_by_itself() -> None:
 
 
 def test_training_is_recorded_and_learns() -> None:
-    history = small(max_steps=25, natural_gradient=False).fit(toy(100)).history_
+    history = small(max_steps=25).fit(toy(100)).history_
+    untrained = small(max_steps=1, natural_gradient=False).fit(toy(100)).history_
     assert len(history.loss) == 25
     assert history.steps == [5, 10, 15, 20, 25]
     assert len(history.validation) == 5
-    assert history.loss[-1] < history.loss[0]
+    assert history.loss[-1] < untrained.loss[0]
     assert 0 < history.best_step <= 25
     assert history.seconds > 0
     assert not history.converged
