@@ -166,14 +166,14 @@ class Chain(LocalModule):
         observed: Tensor,
         noise: Callable[[int], Noise],
         n_sweeps: int,
-        rows: Sequence[Tensor] | None = None,
+        holes: Sequence[Tensor] | None = None,
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         """Walk again and again, each walk starting from the fill that the last one left.
 
         Takes the arguments of `walk`; `noise(sweep)` is the noise of one walk.
         """
         for sweep in range(n_sweeps):
-            filled, visited = self.walk(conditionals, filled, observed, noise(sweep), rows)
+            filled, visited = self.walk(conditionals, filled, observed, noise(sweep), holes)
             yield filled, visited
 
     @local_method
@@ -183,7 +183,7 @@ class Chain(LocalModule):
         filled: Tensor,
         observed: Tensor,
         noise: Noise,
-        rows: Sequence[Tensor] | None = None,
+        holes: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, list[Moments]]:
         """One walk through the chain.
 
@@ -192,15 +192,16 @@ class Chain(LocalModule):
             filled: Table with its current fill, `[S, n, D]`; not changed.
             observed: Bool `[n, D]`.
             noise: Standard normal numbers.
-            rows: For each link the rows to visit; they must include its missing cells. Default: all rows.
+            holes: For each link the rows of its missing cells, to visit only these. Default: all rows.
 
         Returns:
-            The table with its missing cells redrawn, `[S, n, D]`, and each link's moments at its rows.
+            The table with its missing cells redrawn, `[S, n, D]`, and each link's moments where it was
+            visited.
         """
-        filled = filled.clone()
+        filled = by_column(filled)
         visited: list[Moments] = []
         for i, conditional in enumerate(conditionals):
-            self.visit(conditional, filled, observed, noise, visited, None if rows is None else rows[i])
+            self.visit(conditional, filled, observed, noise, visited, None if holes is None else holes[i])
         return filled, visited
 
     def visit(
@@ -210,7 +211,7 @@ class Chain(LocalModule):
         observed: Tensor,
         noise: Noise,
         visited: list[Moments],
-        rows: Tensor | None,
+        holes: Tensor | None,
     ) -> None:
         """Redraw the missing cells of the next link's column, in place (where parameters are local).
 
@@ -220,26 +221,29 @@ class Chain(LocalModule):
             observed: Bool `[n, D]`.
             noise: Standard normal numbers.
             visited: Moments of the links before this one; those of this one are put behind them.
-            rows: Rows to visit, which must include its missing cells, or None for all.
+            holes: The rows of the column's missing cells, to visit only these, or None for all rows.
         """
         number = len(visited)
         link = self.links[number]
-        if rows is not None and len(rows) == 0:
+        if holes is not None and len(holes) == 0:
             nothing = filled.new_zeros(len(filled), 0)
             visited.append(Moments(nothing, nothing))
             return
-        here: slice | Tensor = slice(None)
-        if rows is None:
+        if holes is None:
             rows = torch.arange(filled.shape[1], device=filled.device)
             # What gradients need must not change when the draws are written.
             seen = filled.clone() if torch.is_grad_enabled() else filled
         else:
-            here, seen = rows, filled.index_select(1, rows)
+            # By columns, as they lie in memory.
+            rows, seen = holes, filled.permute(2, 0, 1).index_select(2, holes).permute(1, 2, 0)
         moments = conditional.moments(seen if self.backpropagate else seen.detach())
         eps = noise(number, rows)
         drawn = self._draw(conditional, moments, eps)
-        kept = filled[:, here, link.column]
-        filled[:, here, link.column] = torch.where(observed[here, link.column], kept, drawn)
+        column = filled[:, :, link.column]
+        if holes is None:
+            column.copy_(torch.where(observed[:, link.column], column, drawn))
+        else:
+            column.index_copy_(1, holes, drawn)
         visited.append(moments)
         if self.propagate == "predictive":
             self.draw_levels(number, filled, observed, visited, eps, rows)
@@ -270,12 +274,12 @@ class Chain(LocalModule):
             Log density of each scored cell, standardised units, link after link, `[cells]`.
         """
         start = filled.expand(n_paths, *filled.shape)
-        rows = [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
+        holes = [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
         noise = fresh_noise(start)
-        walks = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, rows)
+        walks = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, holes)
         *_, (_, visited) = walks
         parts = [values.new_zeros(0)]
-        for link, here, moments in zip(self.links, rows, visited, strict=True):
+        for link, here, moments in zip(self.links, holes, visited, strict=True):
             predictive = link.likelihood(moments.mean, moments.variance)
             components = predictive.predictive_log_prob(values[here, link.column])
             mixture = components.logsumexp(0) - math.log(n_paths)
@@ -315,6 +319,11 @@ class Chain(LocalModule):
             variance = variance + conditional.noise
         drawn = torch.addcmul(moments.mean, noise, (variance + _TINY).sqrt())
         return drawn if self.backpropagate else drawn.detach()
+
+
+def by_column(paths: Tensor) -> Tensor:
+    """A copy of tables `[S, n, D]`, each column in one piece of memory: links read and write by column."""
+    return paths.permute(2, 0, 1).clone(memory_format=torch.contiguous_format).permute(1, 2, 0)
 
 
 def _sample_prior(name: str, link: Link) -> Tensor:

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_mgp.chain import Chain, fresh_noise
-from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, send_back, stack_kernels
+from pyro_mgp.chain import Chain, by_column, fresh_noise
+from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, fastest_stack, send_back
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import Moments, can_be_inverted, factorise, invert, quadratic_conditionals
 from pyro_mgp.local_parameters import local_parameters, read
@@ -61,7 +61,8 @@ class Posterior:
         factor, info = torch.linalg.cholesky_ex(precision)
         # Asking whether any failed would make the host wait for a GPU; the loss will tell.
         factor = factor.masked_fill_((info > 0)[:, None, None], math.nan)
-        covariance = torch.cholesky_inverse(factor)
+        inverse = invert(factor)
+        covariance = inverse.mT @ inverse
         log_det = -2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return cls(precision, shift, _times(covariance, shift), covariance, log_det)
 
@@ -126,6 +127,7 @@ class ConjugateStep:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.workspace = Workspace()
+        self.stack = fastest_stack(chain.links)
         with torch.no_grad():
             self.posterior = Posterior.of(chain)
 
@@ -138,9 +140,9 @@ class ConjugateStep:
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Move q(u) towards its optimum, then leave the loss's gradients there; see `training.Step`."""
-        redrawn = filled.clone()
+        paths = by_column(filled[None])
         with local_parameters():
-            kernels = stack_kernels(self.chain.links, self.chain.row_dtype, self.workspace)
+            kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
             noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             among = kernels.among()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
@@ -148,7 +150,7 @@ class ConjugateStep:
                 jitter = max(link.jitter for link in self.chain.links)
                 inverse = invert(factorise(among, jitter, ask=False))
                 bounds, gradients = [], []
-                for seen in self._walk(kernels, inverse, noise, redrawn, observed):
+                for seen in self._walk(kernels, inverse, noise, paths, observed):
                     group = _Group(kernels, inverse[seen.links], seen, factor)
                     bound = group.move(self.posterior[seen.links], noise[seen.links], step_size)
                     bounds.append(bound)
@@ -159,7 +161,7 @@ class ConjugateStep:
                 of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
                 pending = [(among, of_among), (noise, of_noise), *kernels.pending()]
                 send_back(pending)
-        return -torch.cat([bound.value for bound in bounds]).sum(), redrawn
+        return -torch.cat([bound.value for bound in bounds]).sum(), paths[0]
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -174,27 +176,36 @@ class ConjugateStep:
             self.posterior = Posterior.of(self.chain)
 
     def _walk(
-        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, filled: Tensor, observed: Tensor
+        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, paths: Tensor, observed: Tensor
     ) -> Iterator[Seen]:
-        """Walk through the chain and redraw the holes in place; gives what group after group of links saw."""
+        """Walk through the chain and redraw the holes in place; gives what group after group of links saw.
+
+        Args:
+            kernels: The links' kernels.
+            inverse: W of each link, `[L, M, M]`.
+            noise: Variance of each link's observation noise, `[L]`.
+            paths: The table with its current fill, by columns, `[1, n, D]`.
+            observed: Bool `[n, D]`.
+        """
         conditionals = quadratic_conditionals(
             kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
         )
-        paths, visited = filled[None], list[Moments]()
+        visited = list[Moments]()
         fresh = fresh_noise(paths)
-        at_once = _ENTRIES_AT_ONCE_CUDA if filled.is_cuda else _ENTRIES_AT_ONCE
-        size = max(1, at_once // (inverse.shape[-1] * max(len(filled), 1)))
-        for first in range(0, len(conditionals), size):
-            links = self.chain.links[first : first + size]
-            columns = [link.column for link in links]
-            kept, valid = _observed_rows([observed[:, column] for column in columns])
-            rows = []
-            for here, column, conditional in zip(kept, columns, conditionals[first:], strict=False):
-                # A copy: the next links write into the table.
-                rows.append(filled.clone() if isinstance(here, slice) else filled[here])
-                self.chain.visit(conditional, paths, observed, fresh, visited, _holes(observed[:, column]))
-            targets = torch.stack([filled[here, c] for here, c in zip(kept, columns, strict=True)])
-            yield Seen(first, torch.stack(rows), targets, valid)
+        for group in _groups(len(conditionals), inverse.shape[-1] * paths.shape[1], paths.device):
+            links = self.chain.links[group]
+            numbers = [link.column for link in links]
+            kept, valid, n_sure = _observed_rows([observed[:, number] for number in numbers])
+            columns = []
+            for here, number, conditional in zip(kept, numbers, conditionals[group], strict=True):
+                table = paths[0].T
+                # A copy: the next links write into the table. To gather is faster than to select.
+                columns.append(
+                    table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
+                )
+                self.chain.visit(conditional, paths, observed, fresh, visited, _holes(observed[:, number]))
+            targets = torch.stack([seen[number] for seen, number in zip(columns, numbers, strict=True)])
+            yield Seen(group.start, columns, targets, valid, n_sure)
 
 
 @dataclass(frozen=True)
@@ -285,18 +296,34 @@ class _Group:
         )
 
 
-def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | slice], Tensor | None]:
-    """Equally many rows for each of G columns, each `[n]`, and which of them count `[G, n]`, None for all."""
+def _groups(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
+    """Links whose matrices are worked on together, given the entries of a matrix: equally many each time."""
+    if device.type == "cuda":
+        threads, most = 1, _ENTRIES_AT_ONCE_CUDA // max(entries, 1)
+    else:
+        threads, most = torch.get_num_threads(), _ENTRIES_AT_ONCE // max(entries, 1)
+    n_groups = math.ceil(n_links / max(most, 1))
+    # Products of several matrices go to the threads one by one: each shall get as many.
+    size = math.ceil(n_links / n_groups / threads) * threads
+    return (slice(i, min(i + size, n_links)) for i in range(0, n_links, size))
+
+
+def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | None], Tensor | None, int]:
+    """Equally many rows for each of G columns.
+
+    Returns:
+        The rows, None for all; which of them count, `[G, n]`, None for all; how many count for sure.
+    """
     if observed[0].is_cuda:
         # To count the observed cells the host would have to wait; to look at all rows costs less.
-        return [slice(None)] * len(observed), torch.stack(tuple(observed))
+        return [None] * len(observed), torch.stack(tuple(observed)), 0
     kept = [column.nonzero()[:, 0] for column in observed]
     counts = [len(here) for here in kept]
-    longest = max(counts)
-    if min(counts) == longest:
-        return kept, None
-    padded = [torch.nn.functional.pad(here, (0, longest - len(here))) for here in kept]
-    return padded, torch.arange(longest) < torch.tensor(counts)[:, None]
+    fewest, most = min(counts), max(counts)
+    if fewest == most:
+        return kept, None, most
+    padded = [torch.nn.functional.pad(here, (0, most - len(here))) for here in kept]
+    return padded, torch.arange(most) < torch.tensor(counts)[:, None], fewest
 
 
 def _holes(observed: Tensor) -> Tensor | None:

@@ -6,15 +6,18 @@ zero elsewhere, so that no columns have to be gathered. With x̃ = (x, 1, Σ c�
     r² = (-2cz, Σ cₚzₚ², 1)ᵀ x̃,    k(z, x) = s (1 + r) exp(-r) + (a z, a b, 0)ᵀ x̃
 
 is the default kernel in two products and a few passes over the matrix, and its gradient two products more.
-The passes work with ρ = r/ln 2, for powers of two come twice as fast as those of e.
+The passes work with ρ = r/unit, so that exp(-r) may be taken as a power of two where these come faster.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import platform
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pyro.contrib.gp.kernels as kernels
@@ -29,8 +32,6 @@ from pyro_mgp.local_parameters import local_parameters, read
 _BEYOND = 1e8
 # Squared distance that stands for zero, which has no reciprocal square root.
 _NEAREST = 1e-30
-# ρ² = r² · _SQUARE
-_SQUARE = math.log2(math.e) ** 2
 # Entries of the largest matrix that is kept, 64 MB.
 _LARGEST = 2**23
 # Bytes. The C library of Linux gives freed memory back to the system at once, page by page, and asks for it
@@ -64,17 +65,19 @@ class Seen:
 
     first: int
     """Number of the first link."""
-    rows: Tensor
-    """Rows of the table as each link sees them, `[G, n, D]`."""
+    columns: Sequence[Tensor]
+    """The table as each of them sees it, by columns: `[D, n]` per link."""
     targets: Tensor
     """Values y of its column, `[G, n]`."""
     valid: Tensor | None = None
     """Bool `[G, n]`, which of the rows count where the numbers of rows differ; None for all."""
+    n_sure: int = 0
+    """So many rows from the first on count for all links; only the others need be looked at."""
 
     @property
     def links(self) -> slice:
         """Numbers of the links."""
-        return slice(self.first, self.first + len(self.rows))
+        return slice(self.first, self.first + len(self.columns))
 
 
 @dataclass(frozen=True)
@@ -151,9 +154,9 @@ class KernelStack:
             inverse: W = L⁻¹ of each link, `[G, M, M]`, for whitened sums.
         """
         parts = []
-        for k, (rows, targets) in enumerate(zip(seen.rows, seen.targets, strict=True)):
+        for k, (columns, targets) in enumerate(zip(seen.columns, seen.targets, strict=True)):
             here = slice(None) if seen.valid is None else seen.valid[k]
-            cross, variance = self.at(seen.first + k, rows[here])
+            cross, variance = self.at(seen.first + k, columns.T[here])
             basis = cross.to(self.dtype)
             if inverse is not None:
                 basis = inverse[k].to(self.dtype) @ basis
@@ -189,7 +192,6 @@ class _Last:
     basis: Tensor
     augmented: Tensor
     squares: Tensor
-    targets: Tensor
     count: Tensor
     reach: Tensor
     sums: RowSums
@@ -211,13 +213,16 @@ class LinearMatern32Stack(KernelStack):
     ) -> None:
         super().__init__(links, dtype, workspace)
         self.width = max(link.width for link in links)
+        # Of each link's inputs, in a row of all links' columns.
+        self.places = torch.cat([inputs + i * self.width for i, (*_, inputs) in enumerate(self.links)])
         trends = [kernel.kern0 for kernel, *_ in self.links]
         bends = [kernel.kern1 for kernel, *_ in self.links]
         slope, bias = read(trends, "variance", torch.stack), read(trends, "bias", torch.stack)
         amplitude = read(bends, "variance", torch.stack)
         Z = self._placed([Xu for _, Xu, _ in self.links])
         self.is_input = self._placed([torch.ones_like(Xu[0]) for _, Xu, _ in self.links]).detach()
-        precision = 3 * _SQUARE * self.is_input / read(bends, "lengthscale", self._placed).square()
+        self.unit = 1.0 if Z.device.type == "cpu" and roots_are_fast() else math.log(2)
+        precision = 3 / self.unit**2 * self.is_input / read(bends, "lengthscale", self._placed).square()
         norm = (Z.square() * precision[:, None]).sum(-1, keepdim=True)
         one = torch.ones_like(norm)
         far = torch.cat([-2 * precision[:, None] * Z, norm, one], dim=-1)
@@ -236,55 +241,69 @@ class LinearMatern32Stack(KernelStack):
     def among(self) -> Tensor:
         """See `KernelStack`."""
         far, near, _, log_amplitude, *_ = self.roots
-        squared = far @ self.Z / _SQUARE
+        squared = self.unit**2 * (far @ self.Z)
         return matern32_of_square(squared, log_amplitude[:, None, None]).baddbmm(near, self.Z)
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `KernelStack`."""
-        with_gradient = torch.is_grad_enabled()
-        rows = rows if with_gradient else rows.to(self.dtype)
-        far, near, log_amplitude, of_squares, at_origin = (part.to(rows) for part in self.each[number])
-        columns = rows[:, : self.width].T.contiguous()
-        distance, variance = (of_squares @ columns.square()).split(1)
-        augmented = torch.cat([columns, torch.ones_like(distance), distance])
-        if with_gradient:
-            squared = far @ augmented / _SQUARE
+        far, near, log_amplitude, of_squares, at_origin = self.each[number]
+        if torch.is_grad_enabled():
+            columns = rows.T[: self.width]
+            distance, variance = (of_squares @ columns.square()).split(1)
+            augmented = torch.cat([columns, torch.ones_like(distance), distance])
+            squared = self.unit**2 * (far @ augmented)
             cross = matern32_of_square(squared, log_amplitude).addmm(near, augmented)
-        else:
-            _, cross = self._fill(far[None], near[None], log_amplitude, augmented[None])
-            cross = cross[0]
-        return cross, variance[0] + at_origin
+            return cross, variance[0] + at_origin
+        far, near, log_amplitude, of_squares = (
+            part.to(self.dtype) for part in (far, near, log_amplitude, of_squares)
+        )
+        augmented = self.workspace.take("augmented", (1, self.width + 2, len(rows)), far)
+        augmented[0, :-2] = rows.T[: self.width]
+        augmented[0, -2] = 1.0
+        distance, variance = of_squares @ augmented[0, :-2].square()
+        augmented[0, -1] = distance
+        # Two matrices fit where three would fall out of a processor's cache.
+        cross = self.workspace.take("distance", (1, len(far), len(rows)), far)
+        self._fill(far[None], near[None], log_amplitude, augmented, cross)
+        return cross[0], variance.to(at_origin) + at_origin
 
     @torch.no_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """See `KernelStack`."""
         here = seen.links
         far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots)
-        columns = seen.rows[..., : self.width].mT.contiguous()
+        (n_links, n_rows), n_inducing = seen.targets.shape, far.shape[1]
+        augmented = self.workspace.take("rows", (n_links, self.width + 2, n_rows), far)
+        columns, one, distance = augmented.split([self.width, 1, 1], dim=1)
+        torch.stack([own[: self.width] for own in seen.columns], out=columns)
+        one.fill_(1.0)
+        targets, count = seen.targets, torch.full_like(slope, n_rows)
+        # Rows that do not count are put out of the kernels' reach: their covariances are exactly zero.
+        doubtful, out = slice(seen.n_sure, None), None if seen.valid is None else ~seen.valid[:, None]
+        if out is not None and seen.valid is not None:
+            augmented[..., doubtful].masked_fill_(out[..., doubtful], 0.0)
+            targets = targets.masked_fill(out[:, 0], 0.0)
+            count = seen.valid.sum(1).to(columns)
         squares = columns.square()
-        one, distance = torch.ones_like(columns[:, :1]), precision[:, None] @ squares
-        count = torch.full_like(slope, columns.shape[-1])
-        if seen.valid is not None:
-            # Rows that do not count are put out of the kernels' reach: their covariances are exactly zero.
-            out = ~seen.valid[:, None]
-            columns, squares, one = (x.masked_fill(out, 0.0) for x in (columns, squares, one))
-            distance, count = distance.masked_fill(out, _BEYOND), seen.valid.sum(1).to(columns)
+        torch.bmm(precision[:, None], squares, out=distance)
+        if out is not None:
+            distance[..., doubtful].masked_fill_(out[..., doubtful], _BEYOND)
         reach = (squares.sum(-1) * self.is_input[here]).sum(-1)
-        augmented = torch.cat([columns, one, distance], dim=1)
-        far, near, augmented, squares, targets = (
-            x.to(self.dtype) for x in (far, near, augmented, squares, seen.targets)
-        )
-        decay, basis = self._fill(far, near, log_amplitude[:, None, None].to(self.dtype), augmented)
+        far, near, augmented, squares = (x.to(self.dtype) for x in (far, near, augmented, squares))
+        # The targets stand below the matrix: one product gives both sums.
+        basis = self.workspace.take("basis", (n_links, n_inducing + 1, n_rows), far)
+        basis[:, -1] = targets
+        decay = self._fill(far, near, log_amplitude[:, None, None].to(self.dtype), augmented, basis[:, :-1])
         if inverse is not None:
             inverse = inverse.to(self.dtype)
-            basis = torch.bmm(inverse, basis, out=self.workspace.take("basis", basis.shape, basis))
-        gram, projection = basis @ basis.mT, (basis @ targets[:, :, None])[..., 0]
+            basis[:, :-1] = inverse @ basis[:, :-1]
+        products = (basis @ basis.mT).to(slope)
         sums = RowSums(
-            gram.to(slope),
-            projection.to(slope),
+            products[:, :-1, :-1],
+            products[:, :-1, -1],
             log_amplitude.exp() * count + slope * (bias * count + reach),
         )
-        self._last = _Last(here, inverse, decay, basis, augmented, squares, targets, count, reach, sums)
+        self._last = _Last(here, inverse, decay, basis, augmented, squares, count, reach, sums)
         return sums
 
     @torch.no_grad()
@@ -292,26 +311,23 @@ class LinearMatern32Stack(KernelStack):
         """See `KernelStack`."""
         last, sums = self._last, self._last.sums
         _, near, _, log_amplitude, slope, bias = (root[last.here] for root in self.roots)
-        G = 2 * gradients.gram
-        of_cross = torch.bmm(
-            G.to(self.dtype),
-            last.basis,
-            out=self.workspace.take("distance", last.basis.shape, last.basis),
-        )
-        of_cross.baddbmm_(gradients.projection[:, :, None].to(self.dtype), last.targets[:, None, :])
+        G = torch.cat([2 * gradients.gram, gradients.projection[:, :, None]], dim=-1)
+        of_cross = self.workspace.take("distance", last.decay.shape, last.decay)
+        torch.bmm(G.to(self.dtype), last.basis, out=of_cross)
         if last.inverse is not None:
-            of_cross = torch.bmm(last.inverse.mT, of_cross, out=last.basis)
+            of_cross = last.inverse.mT @ of_cross
         of_near = (last.augmented @ of_cross.mT).mT.to(near)
         # <∂/∂K, K> is the sum of the parts of K's two summands, and known without another pass.
-        total = (G * sums.gram).sum((-2, -1)) + (gradients.projection * sums.projection).sum(-1)
+        total = 2 * (gradients.gram * sums.gram).sum((-2, -1))
+        total += (gradients.projection * sums.projection).sum(-1)
         of_square = of_cross.mul_(last.decay)
         of_far = (last.augmented @ of_square.mT).mT
         of_distance = of_square.sum(1)
         trace = gradients.trace
         parts = (
-            -0.5 / _SQUARE * of_far,
+            -0.5 * self.unit**2 * of_far,
             of_near,
-            -0.5 / _SQUARE * (last.squares @ of_distance[:, :, None])[..., 0],
+            -0.5 * self.unit**2 * (last.squares @ of_distance[:, :, None])[..., 0],
             total - (of_near * near).sum((-2, -1)) + trace * log_amplitude.exp() * last.count,
             trace * (bias * last.count + last.reach),
             trace * slope * last.count,
@@ -323,29 +339,27 @@ class LinearMatern32Stack(KernelStack):
         """See `KernelStack`."""
         return list(zip(self.roots, self.gradients, strict=True))
 
-    def _fill(self, far: Tensor, near: Tensor, log_amplitude: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The matrices s exp(-r) and K_Zf, `[G, M, n]` in the workspace, at rows x̃ `[G, D + 2, n]`."""
+    def _fill(self, far: Tensor, near: Tensor, log_amplitude: Tensor, rows: Tensor, cross: Tensor) -> Tensor:
+        """Put K_Zf `[G, M, n]` at rows x̃ `[G, D + 2, n]` into `cross`; gives s exp(-r), in the workspace."""
         shape = (*far.shape[:2], rows.shape[-1])
-        distance, decay, cross = (
-            self.workspace.take(name, shape, rows) for name in ("distance", "decay", "cross")
-        )
+        distance, decay = (self.workspace.take(name, shape, rows) for name in ("distance", "decay"))
         torch.bmm(far, rows, out=distance)
-        # d/√d is faster than √d by a third.
-        torch.rsqrt(distance.clamp_(min=_NEAREST), out=decay)
-        distance.mul_(decay)
-        torch.sub(log_amplitude * math.log2(math.e), distance, out=decay)
-        decay.exp2_()
-        torch.addcmul(decay, distance, decay, value=math.log(2), out=cross)
-        return decay, cross.baddbmm_(near, rows)
+        if self.unit == 1:
+            distance.clamp_(min=0).sqrt_()
+            torch.sub(log_amplitude, distance, out=decay).exp_()
+        else:
+            # d/√d, because the reciprocal comes faster.
+            torch.rsqrt(distance.clamp_(min=_NEAREST), out=decay)
+            distance.mul_(decay)
+            torch.sub(log_amplitude / self.unit, distance, out=decay).exp2_()
+        torch.addcmul(decay, distance, decay, value=self.unit, out=cross).baddbmm_(near, rows)
+        return decay
 
     def _placed(self, values: Sequence[Tensor]) -> Tensor:
         """Values per input, `[..., P]` of each link, in the columns of the table: `[L, ..., D]`."""
-        return torch.stack(
-            [
-                value.new_zeros(*value.shape[:-1], self.width).index_copy(-1, inputs, value)
-                for value, (_, _, inputs) in zip(values, self.links, strict=True)
-            ]
-        )
+        together = torch.cat(tuple(values), dim=-1)
+        places = together.new_zeros(*together.shape[:-1], len(values) * self.width)
+        return places.index_copy(-1, self.places, together).unflatten(-1, (-1, self.width)).movedim(-2, 0)
 
 
 # Any other set means that the user put priors on some of them.
@@ -357,15 +371,29 @@ _PARAMETERS = {
 }
 
 
-def stack_kernels(
-    links: Sequence[Inducing],
-    dtype: torch.dtype = torch.float64,
-    workspace: Workspace | None = None,
-) -> KernelStack:
-    """The fastest stack that fits the links; takes the arguments of `KernelStack`."""
+@functools.cache
+def roots_are_fast() -> bool:
+    """Whether roots and powers of e come at the processor's best.
+
+    PyTorch leaves them to Intel's vector library where it was built with that, which takes a slow way on
+    processors of others: there reciprocal roots and powers of two, which PyTorch does itself, are faster.
+    """
+    if not torch.backends.mkl.is_available():
+        return False
+    listing = Path("/proc/cpuinfo")
+    return "GenuineIntel" in (listing.read_text("utf-8") if listing.exists() else platform.processor())
+
+
+def stack_kernels(links: Sequence[Inducing], dtype: torch.dtype = torch.float64) -> KernelStack:
+    """The links' kernels in the fastest stack that fits; takes the arguments of `KernelStack`."""
+    return fastest_stack(links)(links, dtype)
+
+
+def fastest_stack(links: Sequence[Inducing]) -> type[KernelStack]:
+    """The fastest stack that fits the links; to ask takes a tenth of the time of building it."""
     if links and all(_is_linear_matern32(link.kernel) for link in links):
-        return LinearMatern32Stack(links, dtype, workspace)
-    return KernelStack(links, dtype, workspace)
+        return LinearMatern32Stack
+    return KernelStack
 
 
 def _is_linear_matern32(kernel: Kernel) -> bool:

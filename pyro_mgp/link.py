@@ -97,10 +97,11 @@ class QuadraticConditional:
     """The chain's kernels."""
     number: int
     """Which of them is the link's."""
-    weights: Tensor
-    """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`; of φ, r or v."""
+    weights: Tensor | None
+    """Of one drawn function per path Wᵀv, `[S, M]`; of φ, v. None for the marginals of q."""
     form: Tensor | None
-    """A, `[M, M]`; of φ, S - I, or None for -I."""
+    """Of the marginals A and below it Wᵀr, `[M + 1, M]`; of drawn functions A, `[M, M]`. Of φ, S - I and r;
+    of drawn functions None, for -I."""
     noise: Tensor
     """See `Conditional`."""
     inverse: Tensor | None
@@ -112,12 +113,19 @@ class QuadraticConditional:
             basis, variance = self.kernels.at(self.number, rows.flatten(0, 1))
             if self.inverse is not None:
                 basis = self.inverse @ basis
-            mean = _per_path(self.weights, basis, len(rows))
-            product = self.kernels.workspace.take("product", basis.shape, basis)
+            # Where the kernel's second matrix was: what is used already is near.
+            shape = len(basis if self.form is None else self.form), basis.shape[1]
+            product = self.kernels.workspace.take("decay", shape, basis)
             if self.form is None:
-                variance = variance - torch.mul(basis, basis, out=product).sum(0)
+                torch.mul(basis, basis, out=product).neg_()
             else:
-                variance = variance + torch.mm(self.form, basis, out=product).mul_(basis).sum(0)
+                torch.mm(self.form, basis, out=product)
+                product[: len(basis)] *= basis
+            if self.weights is None:
+                mean = product[-1].view(len(rows), -1)
+            else:
+                mean = _per_path(self.weights, basis, len(rows))
+            variance = variance + product[: len(basis)].sum(0)
             return _moments(mean.to(rows), variance.to(rows))
 
 
@@ -250,17 +258,21 @@ def quadratic_conditionals(
         covariance: S of q(v), `[L, M, M]`; None for drawn functions.
         noise: Variance of each link's observation noise, `[L]`.
     """
-    whitening: Sequence[Tensor | None]
-    forms: Sequence[Tensor | None]
-    if kernels.dtype == inverse.dtype:
-        middle = -inverse if covariance is None else covariance @ inverse - inverse
-        weights, forms, whitening = values @ inverse, (inverse.mT @ middle).unbind(), [None] * len(noise)
+    whitening: Sequence[Tensor | None] = [None] * len(noise)
+    weights: Sequence[Tensor | None] = [None] * len(noise)
+    forms: Sequence[Tensor | None] = [None] * len(noise)
+    whitens = kernels.dtype != inverse.dtype
+    if whitens:
+        whitening = inverse.to(kernels.dtype).unbind()
     else:
-        identity = torch.eye(inverse.shape[-1], dtype=inverse.dtype, device=inverse.device)
-        forms = [None] * len(noise)
-        if covariance is not None:
-            forms = (covariance - identity).to(kernels.dtype).unbind()
-        weights, whitening = values.to(kernels.dtype), inverse.to(kernels.dtype).unbind()
+        values = values @ inverse
+    if covariance is not None:
+        middle = covariance - torch.eye(covariance.shape[-1]).to(covariance)
+        form = middle if whitens else inverse.mT @ (middle @ inverse)
+        forms = torch.cat([form, values], dim=1).to(kernels.dtype).unbind()
+    else:
+        weights = values.to(kernels.dtype).unbind()
+        forms = forms if whitens else (-inverse.mT @ inverse).unbind()
     return [
         QuadraticConditional(kernels, i, *parts)
         for i, parts in enumerate(zip(weights, forms, noise, whitening, strict=True))

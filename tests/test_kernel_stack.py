@@ -72,7 +72,7 @@ def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs
     """Of the second and third link, whose numbers of rows may differ."""
     links = make_links(factory, inputs)
     valid = torch.rand(2, 12) < 0.7 if ragged else None
-    seen = Seen(1, torch.randn(2, 12, 5).double(), torch.randn(2, 12).double(), valid)
+    seen = Seen(1, list(torch.randn(2, 5, 12).double()), torch.randn(2, 12).double(), valid)
     of_gram, of_among = torch.randn(2, 5, 5).double(), torch.randn(3, 5, 5).double()
     weights = RowSums(of_gram + of_gram.mT, torch.randn(2, 5).double(), torch.randn(2).double())
     sums, gradients = [], []
@@ -92,7 +92,7 @@ def test_sums_are_those_of_the_covariances():
     links = make_links(linear_matern32, INPUTS["some"])
     rows, targets = torch.randn(1, 12, 5).double(), torch.randn(1, 12).double()
     with local_parameters(), torch.no_grad():
-        sums = stack_kernels(links).sums(Seen(1, rows, targets))
+        sums = stack_kernels(links).sums(Seen(1, [rows[0].T], targets))
         X = rows[0][:, links[1].inputs]
         cross, variance = links[1].kernel(links[1].Xu, X), links[1].kernel(X, diag=True)
     torch.testing.assert_close(sums.gram[0], cross @ cross.T)
