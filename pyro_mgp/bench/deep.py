@@ -32,7 +32,7 @@ from pyro_mgp.adam import Adam
 from pyro_mgp.bench.imputed import Imputed
 from pyro_mgp.bench.profiles import Budget
 from pyro_mgp.bench.scaling import Scaling
-from pyro_mgp.bench.sparse import N_INDUCING, fit_links
+from pyro_mgp.bench.sparse import N_INDUCING, fit_links, new_link
 from pyro_mgp.kernels import Matern32
 from pyro_mgp.link import Link, Moments, condition, factorise
 from pyro_mgp.local_parameters import LocalModule, local_method
@@ -44,8 +44,8 @@ _LEARNING_RATE = 0.01
 _HIDDEN_SHARE = 0.1
 _JITTER = 1e-6
 # Hidden layers start close to the identity, as in Salimbeni and Deisenroth: small functions, sure of them.
-_HIDDEN_VARIANCE = 1e-2
-_HIDDEN_SCALE = 1e-2
+_HIDDEN_VARIANCE = 1e-3
+_HIDDEN_SCALE = 1.0
 # Paths times rows that go through the layers at once in prediction: bounds memory to some 200 MB.
 _ROWS_AT_ONCE = 10_000
 _TINY = 1e-12
@@ -100,7 +100,7 @@ class DeepGP(LocalModule):
 
     Args:
         Xu: Starting inducing inputs of the hidden layers, `[M, D]`.
-        links: Links of all D columns, in order; trained further in place.
+        links: Links of all D columns, in order, from whose parameters the last layer starts.
         n_layers: Layers, the links included.
     """
 
@@ -110,7 +110,7 @@ class DeepGP(LocalModule):
         self.hidden: Sequence[Layer] = PyroModule[torch.nn.ModuleList](
             [Layer(_starting_kernel(n_columns), Xu, n_columns, _HIDDEN_SCALE) for _ in range(n_layers - 1)]
         )
-        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList](links)
+        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList]([_copy(link, Xu) for link in links])
 
     def learn(self, filled: Tensor, observed: Tensor, budget: Budget) -> list[float]:
         """Adam on minibatches; gives the loss per row of each step.
@@ -176,6 +176,13 @@ class DeepGP(LocalModule):
         variance = torch.stack([torch.cat([at.variance for at in column], dim=1) for column in columns])
         noise = torch.stack([link.likelihood.noise for link in self.links])
         return mean, variance + noise[:, None, None]
+
+
+def _copy(link: Link, Xu: Tensor) -> Link:
+    """A link of the same parameters: Pyro wants one that has not run as part of another module."""
+    copy = new_link(link.column, Xu)
+    copy.load_state_dict(link.state_dict())
+    return copy
 
 
 def _starting_kernel(n_inputs: int) -> Kernel:

@@ -14,12 +14,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pyro_mgp.assembly import Wiring, build_chain
 from pyro_mgp.bench.imputed import Imputed
 from pyro_mgp.bench.profiles import Budget
 from pyro_mgp.bench.scaling import Scaling
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import matern32
+from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import Link
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.training import Cells, Options, train
@@ -28,6 +28,7 @@ N_INDUCING = 100
 """Inducing inputs per layer or link, as in the paper."""
 
 _STARTING_NOISE = 0.5
+_JITTER = 1e-6
 _HELD_OUT = 0.1
 _LEARNING_RATE = 0.1
 
@@ -57,7 +58,7 @@ def fit_links(filled: Tensor, observed: Tensor, seed: int, max_steps: int) -> li
     options = Options(max_steps=max_steps, learning_rate=_LEARNING_RATE, weight_decay=0.0, refresh_fill=False)
     links = []
     for column in range(filled.shape[1]):
-        chain = single_link(column, inducing, len(filled))
+        chain = Chain([new_link(column, inducing)], [f"c{column}"], len(filled), backpropagate=False)
         # The link's own column is all that is scored; cells held out elsewhere stay in its inputs.
         mine = torch.zeros_like(observed)
         mine[:, column] = (held_out & observed)[:, column]
@@ -66,25 +67,16 @@ def fit_links(filled: Tensor, observed: Tensor, seed: int, max_steps: int) -> li
     return links
 
 
-def single_link(column: int, inducing: Tensor, n_rows: int) -> Chain:
-    """An untrained chain of one link.
+def new_link(column: int, inducing: Tensor) -> Link:
+    """An untrained link.
 
     Args:
         column: Which column it predicts, from all others.
         inducing: Rows of the filled table to start its inducing inputs from, `[M, D]`.
-        n_rows: Rows of the training table.
     """
-    inputs = tuple(d for d in range(inducing.shape[1]) if d != column)
-    wiring = Wiring(f"c{column}", column, inputs)
-    return build_chain(
-        [wiring],
-        matern32,
-        inducing,
-        [_STARTING_NOISE],
-        train_inducing=True,
-        n_rows=n_rows,
-        backpropagate=False,
-    ).to(inducing.device)
+    inputs = [d for d in range(inducing.shape[1]) if d != column]
+    kernel, likelihood = matern32(len(inputs)), Gaussian(_STARTING_NOISE)
+    return Link(kernel, inducing[:, inputs].clone(), column, inputs, likelihood, _JITTER)
 
 
 @torch.no_grad()
