@@ -150,8 +150,8 @@ def _add_tables(kinds: Any) -> None:
         help="accuracy on the paper's tables, beside other imputation methods",
         description="Run the paper's experiments: public tables × rates of missing cells × splits × methods, "
         "each run in a process of its own. One line per run is added to the CSV file as soon as it is done; "
-        "started again, the command goes on where it stopped. `pyro-mgp bench report` makes tables and figures "
-        "of it.",
+        "started again, the command goes on where it stopped. `pyro-mgp bench report` makes tables and "
+        "figures of it.",
     )
     tables.set_defaults(run=_bench_tables)
     option = tables.add_argument

@@ -6,10 +6,10 @@ The hidden layers have D outputs each, identity means, and one kernel and set of
 outputs; the last layer consists of the links of the one-layer model (`sparse`), from whose optimum training
 starts, so that what it gains is owed to depth.
 
-A row's own cell must not tell the network what to say about it. In each training step a tenth of the observed
-cells are therefore hidden, their means put in their places, and only these are scored:
+A cell must not tell the network what to say about it. In each training step one observed cell d(i) of every
+row i is therefore hidden, the mean put in its place, and scored for all n_i observed cells of its row:
 
-    L = N/B · 1/0.1 · Σ_{hidden} E_q[log p(x_id | f_id)] - Σ KL[q(u) ‖ p(u)]
+    L = N/B · Σ_i n_i E_q[log p(x_id(i) | f_id(i))] - Σ KL[q(u) ‖ p(u)]
 
 The method's authors let the network see the cells that it is scored on. It then learns to repeat its input,
 which in a missing cell is the mean.
@@ -41,7 +41,6 @@ N_LAYERS = 5
 """Layers, the last included, as in the paper."""
 
 _LEARNING_RATE = 0.01
-_HIDDEN_SHARE = 0.1
 _JITTER = 1e-6
 # Hidden layers start close to the identity, as in Salimbeni and Deisenroth: small functions, sure of them.
 _HIDDEN_VARIANCE = 1e-3
@@ -122,35 +121,36 @@ class DeepGP(LocalModule):
         """
         adam = Adam(self.parameters())
         losses = []
-        for _ in range(budget.dgp_steps):
+        for step in range(budget.dgp_steps):
             rows = torch.randint(len(filled), (budget.dgp_batch_size,), device=filled.device)
-            hidden = observed[rows] & (torch.rand_like(filled[rows]) < _HIDDEN_SHARE)
             self.zero_grad()
-            loss = self.loss(filled[rows], hidden, len(filled), budget.dgp_paths)
+            loss = self.loss(filled[rows], observed[rows], len(filled), budget.dgp_paths)
             loss.backward()
-            adam.step(_LEARNING_RATE)
+            # Down to zero at the end: what is left of the noise of minibatches would stay in q(u).
+            adam.step(_LEARNING_RATE * (1 - step / budget.dgp_steps))
             losses.append(float(loss.detach()) / len(filled))
         adam.release()
         return losses
 
     @local_method
-    def loss(self, filled: Tensor, hidden: Tensor, n_rows: int, n_paths: int) -> Tensor:
-        """Negative bound, estimated on a minibatch.
+    def loss(self, filled: Tensor, observed: Tensor, n_rows: int, n_paths: int) -> Tensor:
+        """Negative bound, estimated on a minibatch with one cell of each row hidden.
 
         Args:
             filled: Mean-filled rows, `[B, D]`.
-            hidden: Bool `[B, D]`, the observed cells to hide and to score.
+            observed: Bool `[B, D]`.
             n_rows: Rows N of the training table.
             n_paths: Paths through the layers.
         """
+        hidden = _one_of(observed)
         moments = self.moments(filled.masked_fill(hidden, 0.0), n_paths)
+        weight = observed.sum(1) * n_rows / (len(filled) * n_paths)
         total = filled.new_zeros(())
         for link, at in zip(self.links, moments, strict=True):
-            scored = hidden[:, link.column]
-            density = link.likelihood(at.mean, at.variance).log_prob(filled[:, link.column])
-            total = total + density[:, scored].sum() / n_paths
-        factor = n_rows / len(filled) / _HIDDEN_SHARE
-        return self.divergence() - factor * total
+            here = hidden[:, link.column].nonzero()[:, 0]
+            scored = link.likelihood(at.mean[:, here], at.variance[:, here])
+            total = total + (weight[here] * scored.log_prob(filled[here, link.column])).sum()
+        return self.divergence() - total
 
     def divergence(self) -> Tensor:
         """KL divergence of every q(v) from its prior N(0, I), summed."""
@@ -176,6 +176,12 @@ class DeepGP(LocalModule):
         variance = torch.stack([torch.cat([at.variance for at in column], dim=1) for column in columns])
         noise = torch.stack([link.likelihood.noise for link in self.links])
         return mean, variance + noise[:, None, None]
+
+
+def _one_of(observed: Tensor) -> Tensor:
+    """One random observed cell of every row that has any, Bool `[B, D]`."""
+    chance = torch.rand(observed.shape, device=observed.device) * observed
+    return (chance == chance.amax(1, keepdim=True)) & observed
 
 
 def _copy(link: Link, Xu: Tensor) -> Link:
