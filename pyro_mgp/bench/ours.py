@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from pyro_mgp.bench.imputed import Cells, Density, Imputed, holes_of
 from pyro_mgp.bench.profiles import Budget
@@ -68,9 +69,7 @@ def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
 
 
 @torch.no_grad()
-def _encoded_log_density(
-    imputer: MGPImputer, test: pd.DataFrame, truth: pd.DataFrame
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.DataFrame) -> NDArray[np.float64]:
     """Log density of each true cell where it is missing in `test`, 0 elsewhere, `[n, D]`; encoded units."""
     chain, device = imputer.chain_, imputer.start_.device
     table, true_table = imputer.codec_.encode(test), imputer.codec_.encode(truth)
@@ -88,9 +87,9 @@ def _encoded_log_density(
             some, true_values = rows[here].to(device), values[here].to(device)
             start = imputer.start_.draw(some, KeyedNoise(imputer.seed_, some.keys, range(_COMPONENTS)))
             missing = [(~some.observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
-            noise = fresh_noise(start)
+            noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(
-                conditionals, start, some.observed, lambda _, noise=noise: noise, chain.n_sweeps, missing
+                conditionals, start, some.observed, noises.__getitem__, chain.n_sweeps, missing
             )
             for link, cells, moments in zip(chain.links, missing, visited, strict=True):
                 predictive = link.likelihood(moments.mean, moments.variance)

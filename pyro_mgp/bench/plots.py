@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -89,21 +90,24 @@ def rmse_by_rate(part: pd.DataFrame, dataset: str, path: Path) -> str:
 
 def critical_difference(ranking: Ranking, path: Path) -> str:
     """Average ranks on a line, methods that may differ by chance alone joined by bars; gives a text."""
-    names = {method: SYSTEMS[str(method)].title for method in ranking.ranks.index}
+    names = {method: SYSTEMS[method].title for method in ranking.ranks}
     scores = ranking.scores.rename(columns=names).reset_index(drop=True)
     p_values = scikit_posthocs.posthoc_nemenyi_friedman(scores)
-    figure = Figure(figsize=(6.5, 0.9 + 0.17 * len(names)), layout="constrained", dpi=_DOTS_PER_INCH)
+    figure = Figure(figsize=(6.5, 1.1 + 0.17 * len(names)), layout="constrained", dpi=_DOTS_PER_INCH)
     axes = figure.subplots()
     with matplotlib.rc_context({"font.size": 9}):
         scikit_posthocs.critical_difference_diagram(
-            ranking.ranks.rename(names),
+            {names[method]: rank for method, rank in ranking.ranks.items()},
             p_values,
             alpha=ALPHA,
             ax=axes,
             label_fmt_left="{label} ({rank:.1f})",
             label_fmt_right="({rank:.1f}) {label}",
-            color_palette={title: _STYLES[str(method)][0] for method, title in names.items()},
+            color_palette={title: _STYLES[method][0] for method, title in names.items()},
         )
+    axes.set_title(
+        f"Average rank by RMSE; critical difference {ranking.critical_difference:.1f}", loc="left", fontsize=9
+    )
     figure.savefig(path)
     named = ", ".join(f"{names[method]} {rank:.1f}" for method, rank in ranking.ranks.items())
     return (
@@ -116,25 +120,44 @@ def critical_difference(ranking: Ranking, path: Path) -> str:
 def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
     """Name each line at its right end, the names pushed apart until none covers another."""
     low, high = axes.get_ylim()
-    height = _LABEL_HEIGHT * (high - low)
-    places: dict[str, float] = {}
-    at = -height
-    for method, (_, rmse) in sorted(ends.items(), key=lambda end: end[1][1]):
-        at = max(rmse, at + height)
-        places[method] = at
+    methods = sorted(ends, key=lambda method: ends[method][1])
+    places = spread([ends[method][1] for method in methods], _LABEL_HEIGHT * (high - low))
     right = max(rate for rate, _ in ends.values())
     span = right - min(axes.get_xticks()) or 1.0
-    for method, place in places.items():
+    for method, place in zip(methods, places, strict=True):
         colour = _STYLES[method][0]
-        rate, rmse = ends[method]
         axes.annotate(
             SYSTEMS[method].title,
-            (rate, rmse),
-            (right + 0.06 * span, place),
+            ends[method],
+            (right + 0.09 * span, place),
             color=colour,
             fontsize=8,
             fontweight="bold" if method == "mgp" else "normal",
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 4},
-        )
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
+        )  # fmt: skip
+
+
+def spread(wanted: Sequence[float], distance: float) -> list[float]:
+    """Places at least `distance` apart and close to the wanted ones, which ascend.
+
+    Neighbours that are too close form a group around the mean of what they want; groups that come too close
+    are joined.
+    """
+    groups: list[list[float]] = []
+    for place in wanted:
+        groups.append([place])
+        while len(groups) > 1 and _span(groups[-2], distance)[1] + distance > _span(groups[-1], distance)[0]:
+            last = groups.pop()
+            groups[-1] += last
+    return [_span(group, distance)[0] + k * distance for group in groups for k in range(len(group))]
+
+
+def _span(group: Sequence[float], distance: float) -> tuple[float, float]:
+    """First and last place of a group."""
+    middle, half = sum(group) / len(group), distance * (len(group) - 1) / 2
+    return middle - half, middle + half

@@ -22,7 +22,7 @@ ALPHA = 0.05
 class Ranking:
     """Methods by their RMSE."""
 
-    ranks: pd.Series[float]
+    ranks: dict[str, float]
     """Average rank of each method, 1 being best, ascending; those with results in every block."""
     blocks: int
     """Tables times rates."""
@@ -79,7 +79,8 @@ def rank(table: pd.DataFrame) -> Ranking:
     ranked = list(there.columns[there.all()])
     scores = wide[ranked].dropna().groupby(["dataset", "rate"]).mean()
     left_out = tuple(method for method in SYSTEMS if method in set(table["method"]) - set(ranked))
-    ranks = scores.rank(axis=1).mean().sort_values()
+    average = scores.rank(axis=1).mean().sort_values()
+    ranks = {str(method): float(rank) for method, rank in average.items()}
     p_value = math.nan
     if len(ranked) >= 3 and len(scores) >= 2:
         p_value = float(stats.friedmanchisquare(*(scores[method] for method in ranked)).pvalue)

@@ -8,7 +8,7 @@ Systems 273:110603, 2023 (arXiv 2204.04648): mean and standard error over five s
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ def _beside(row: dict[Hashable, Any], best: float, most_splits: float) -> str:
 def _by_table_and_rate(summary: pd.DataFrame, score: str, decimals: int) -> str:
     """A score of all methods in all cells."""
     best = summary.groupby(["dataset", "rate"])[score].min() if score in _SMALLEST_IS_BEST else None
-    cells = {}
+    cells: dict[tuple[str, Hashable], str] = {}
     for row in summary.to_dict("records"):
         place = row["dataset"], row["rate"]
         text = "" if pd.isna(row[score]) else f"{row[score]:.{decimals}f}"
@@ -167,7 +167,7 @@ def _by_table_and_rate(summary: pd.DataFrame, score: str, decimals: int) -> str:
 
 
 def _markdown(
-    part: pd.DataFrame, cells: dict[tuple[str, object], str], places: Sequence[tuple[object, str]]
+    part: pd.DataFrame, cells: Mapping[tuple[str, Hashable], str], places: Sequence[tuple[Hashable, str]]
 ) -> str:
     """A table of the methods of `part` and the places; cells that are not there stay empty."""
     lines = [["", *(title for _, title in places)], ["---", *("---:" for _ in places)]]
@@ -190,7 +190,7 @@ def _datasets(part: pd.DataFrame) -> list[str]:
 def _about_runs(table: pd.DataFrame) -> str:
     failed = table[table["error"] != ""]
     lines = [f"{len(table)} runs, of which {len(failed)} failed."]
-    for row in failed.itertuples(index=False):
-        where = f"{DATASETS[row.dataset].title}, {row.rate} %, split {row.split}"
-        lines.append(f"- {SYSTEMS[row.method].title} on {where}: {row.error}")
+    for row in failed.to_dict("records"):
+        where = f"{DATASETS[row['dataset']].title}, {row['rate']} %, split {row['split']}"
+        lines.append(f"- {SYSTEMS[row['method']].title} on {where}: {row['error']}")
     return "\n".join(lines)

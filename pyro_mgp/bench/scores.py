@@ -133,13 +133,13 @@ def _mean_nlpd(imputed: Imputed, truth: Cells, units: Mapping[str, float]) -> fl
 def _calibration(draws: Cells | None, truth: Cells, units: Mapping[str, float]) -> dict[str, float]:
     numbers = {}
     for level in LEVELS:
-        inside, widths = [np.zeros(0)], []
+        inside, widths = list[NDArray[np.bool_]](), list[float]()
         for column, cells in truth.items():
             bounds = None if draws is None else central_interval(draws[column], level)
             if bounds is not None:
                 low, high = bounds
                 inside.append((low <= cells) & (cells <= high))
-                widths.append((high - low).mean() / units[column])
+                widths.append(float((high - low).mean()) / units[column])
         numbers[f"coverage_{level * 100:.0f}"] = np.concatenate(inside).mean() if widths else np.nan
         numbers[f"width_{level * 100:.0f}"] = np.mean(widths) if widths else np.nan
     return numbers
