@@ -109,7 +109,7 @@ class DeepGP(LocalModule):
         self.hidden: Sequence[Layer] = PyroModule[torch.nn.ModuleList](
             [Layer(_starting_kernel(n_columns), Xu, n_columns, _HIDDEN_SCALE) for _ in range(n_layers - 1)]
         )
-        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList]([_copy(link, Xu) for link in links])
+        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList]([_copy(link, n_columns) for link in links])
 
     def learn(self, filled: Tensor, observed: Tensor, budget: Budget) -> list[float]:
         """Adam on minibatches; gives the loss per row of each step.
@@ -184,9 +184,9 @@ def _one_of(observed: Tensor) -> Tensor:
     return (chance == chance.amax(1, keepdim=True)) & observed
 
 
-def _copy(link: Link, Xu: Tensor) -> Link:
+def _copy(link: Link, n_columns: int) -> Link:
     """A link of the same parameters: Pyro wants one that has not run as part of another module."""
-    copy = new_link(link.column, Xu)
+    copy = new_link(link.column, link.Xu.detach().new_zeros(link.n_inducing, n_columns))
     copy.load_state_dict(link.state_dict())
     return copy
 

@@ -50,7 +50,7 @@ class Profile:
         return self.small if dataset == "parkinson" else self.budget
 
 
-_QUICK = Budget(dgp_steps=1500, dgp_batch_size=200, dgp_paths=1, mgp_paper_steps=2000)
+_QUICK = Budget(dgp_steps=800, dgp_batch_size=400, dgp_paths=1, mgp_paper_steps=2000)
 _PAPER = Budget()
 
 PROFILES: dict[str, Profile] = {
