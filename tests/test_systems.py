@@ -42,7 +42,7 @@ def parts() -> Parts:
 @pytest.fixture(scope="module")
 def results(parts: Parts) -> dict[str, Imputed]:
     train, test, _ = parts
-    return {name: system.impute(train, test, 0, BUDGET) for name, system in SYSTEMS.items()}
+    return {name: system.load()(train, test, 0, BUDGET) for name, system in SYSTEMS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_same_seed_gives_the_same_imputations(
     name: str, parts: Parts, results: dict[str, Imputed]
 ) -> None:
     train, test, _ = parts
-    again = SYSTEMS[name].impute(train, test, 0, BUDGET)
+    again = SYSTEMS[name].load()(train, test, 0, BUDGET)
     for column, values in results[name].point.items():
         np.testing.assert_array_equal(again.point[column], values)
     for column, values in (results[name].draws or {}).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import miceforest as mf
 import pandas as pd
 
 from pyro_mgp.bench.imputed import Imputed
@@ -12,8 +13,6 @@ _ROUNDS = 5
 
 def miceforest(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
     """Completed tables of miceforest with its default settings, five rounds each."""
-    import miceforest as mf
-
     # Labels that are not 0, 1, 2, ... are refused.
     rows, new_rows = train.reset_index(drop=True), test.reset_index(drop=True)
     n_tables = budget.miceforest_datasets

@@ -32,7 +32,7 @@ from pyro_mgp.adam import Adam
 from pyro_mgp.bench.imputed import Imputed
 from pyro_mgp.bench.profiles import Budget
 from pyro_mgp.bench.scaling import Scaling
-from pyro_mgp.bench.sparse import N_INDUCING, fit_links, new_link
+from pyro_mgp.bench.sparse import N_INDUCING, fit_links, new_link, tensors
 from pyro_mgp.kernels import Matern32
 from pyro_mgp.link import Link, Moments, condition, factorise
 from pyro_mgp.local_parameters import LocalModule, local_method
@@ -53,15 +53,14 @@ _TINY = 1e-12
 def dgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
     """A deep GP of five layers, Matérn 3/2, 100 inducing inputs per layer and link."""
     scaling = Scaling.fit(train)
-    filled, observed = scaling.mean_filled(train, budget.device)
+    filled, observed, rows = tensors(scaling, train, test, budget.device)
     links = fit_links(filled, observed, seed, budget.svgp_steps)
     with torch.random.fork_rng([filled.device] if filled.is_cuda else []):
         torch.manual_seed(seed)
         start = filled[torch.randperm(len(filled), device=filled.device)[:N_INDUCING]]
         network = DeepGP(start, links, N_LAYERS)
         network.learn(filled, observed, budget)
-        rows, _ = scaling.mean_filled(test, budget.device)
-        moments = network.predict(rows, budget.draws)
+        moments = [part.cpu().numpy() for part in network.predict(rows, budget.draws)]
     by_column = {str(column): (m, v) for column, m, v in zip(test.columns, *moments, strict=True)}
     return scaling.imputed(by_column, test, budget.draws, np.random.default_rng(seed))
 
@@ -109,7 +108,9 @@ class DeepGP(LocalModule):
         self.hidden: Sequence[Layer] = PyroModule[torch.nn.ModuleList](
             [Layer(_starting_kernel(n_columns), Xu, n_columns, _HIDDEN_SCALE) for _ in range(n_layers - 1)]
         )
-        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList]([_copy(link, n_columns) for link in links])
+        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList](
+            [_copy(link, n_columns) for link in links]
+        )
 
     def learn(self, filled: Tensor, observed: Tensor, budget: Budget) -> list[float]:
         """Adam on minibatches; gives the loss per row of each step.

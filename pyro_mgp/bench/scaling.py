@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from pyro_mgp.bench.imputed import GaussianMixture, Imputed, holes_of, imputed_by_mixtures
 
@@ -34,14 +33,14 @@ class Scaling:
         """Back to the columns' own units."""
         return table * self.scale + self.mean
 
-    def mean_filled(self, table: pd.DataFrame, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    def mean_filled(self, table: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """The standardised table `[n, D]` with zeros, the means, in its holes, and which cells it has."""
-        values = torch.as_tensor(self.standardise(table).to_numpy(np.float64, copy=True), device=device)
-        return values.nan_to_num(0.0), ~values.isnan()
+        values = self.standardise(table).to_numpy(np.float64)
+        return np.nan_to_num(values), ~np.isnan(values)
 
     def imputed(
         self,
-        moments: Mapping[str, tuple[Tensor, Tensor]],
+        moments: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
         test: pd.DataFrame,
         m: int,
         generator: np.random.Generator,
@@ -56,7 +55,7 @@ class Scaling:
         """
         mixtures = {}
         for column, holes in holes_of(test).items():
-            mean, variance = (part.cpu().numpy()[:, holes] for part in moments[column])
+            mean, variance = (part[:, holes] for part in moments[column])
             scale = float(self.scale[column])
             mixtures[column] = GaussianMixture(mean * scale + float(self.mean[column]), variance * scale**2)
         return imputed_by_mixtures(mixtures, m, generator)

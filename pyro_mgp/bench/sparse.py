@@ -36,11 +36,22 @@ _LEARNING_RATE = 0.1
 def svgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
     """Sparse GPs with Matérn 3/2 kernels (ARD) and 100 trained inducing inputs each."""
     scaling = Scaling.fit(train)
-    filled, observed = scaling.mean_filled(train, budget.device)
+    filled, observed, rows = tensors(scaling, train, test, budget.device)
     links = fit_links(filled, observed, seed, budget.svgp_steps)
-    rows, _ = scaling.mean_filled(test, budget.device)
-    moments = {str(test.columns[link.column]): predict(link, rows) for link in links}
+    moments = {}
+    for link in links:
+        mean, variance = predict(link, rows)
+        moments[str(test.columns[link.column])] = mean.cpu().numpy(), variance.cpu().numpy()
     return scaling.imputed(moments, test, budget.draws, np.random.default_rng(seed))
+
+
+def tensors(
+    scaling: Scaling, train: pd.DataFrame, test: pd.DataFrame, device: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean-filled training rows `[N, D]`, their observed cells, and mean-filled test rows `[n, D]`."""
+    parts = (*scaling.mean_filled(train), scaling.mean_filled(test)[0])
+    filled, observed, rows = (torch.as_tensor(part, device=device) for part in parts)
+    return filled, observed, rows
 
 
 def fit_links(filled: Tensor, observed: Tensor, seed: int, max_steps: int) -> list[Link]:

@@ -1,19 +1,23 @@
-"""Every system of the paper's experiments, and the rivals that users would pick today, by name."""
+"""Every system of the paper's experiments, and the rivals that users would pick today, by name.
+
+A system's module is imported when it is run: one that needs no torch shall not pay for it.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
-from pyro_mgp.bench import boosted, classical, deep, gain, ours, sparse
-from pyro_mgp.bench.imputed import Imputed
-from pyro_mgp.bench.profiles import Budget
+    from pyro_mgp.bench.imputed import Imputed
+    from pyro_mgp.bench.profiles import Budget
 
-Impute = Callable[[pd.DataFrame, pd.DataFrame, int, Budget], Imputed]
-"""`(train, test, seed, budget)`: learns from training rows with holes, fills the holes of test rows."""
+    Impute = Callable[[pd.DataFrame, pd.DataFrame, int, Budget], Imputed]
+    """`(train, test, seed, budget)`: learns from training rows with holes, fills the holes of test rows."""
 
 
 @dataclass(frozen=True)
@@ -22,38 +26,37 @@ class System:
 
     title: str
     """What tables and figures call it."""
-    impute: Impute
-    """See `Impute`."""
+    function: str
+    """Module of this package and function in it that imputes."""
     published: str | None = None
     """Its name among the paper's figures, if it is there."""
-    needs: str | None = None
-    """A module that comes with the `bench` extra."""
 
-    def load(self) -> None:
-        """Import what it needs, so that this is not counted as its time.
+    def load(self) -> Impute:
+        """The function, imported with all it needs.
 
         Raises:
-            ImportError: If it is not installed.
+            ImportError: If a library that it needs is not installed.
         """
-        if self.needs is not None:
-            try:
-                importlib.import_module(self.needs)
-            except ImportError as error:
-                raise ImportError(f"{error}: pip install 'pyro_mgp[bench]'") from error
+        module, name = self.function.split(".")
+        try:
+            impute: Impute = getattr(importlib.import_module(f"pyro_mgp.bench.{module}"), name)
+        except ImportError as error:
+            raise ImportError(f"{error}: pip install 'pyro_mgp[bench]'") from error
+        return impute
 
 
 SYSTEMS: dict[str, System] = {
-    "mean": System("Mean", classical.mean, "mean"),
-    "median": System("Median", classical.median, "median"),
-    "knn": System("KNN", classical.nearest_neighbours, "knn"),
-    "mice": System("MICE", classical.mice, "mice"),
-    "svgp": System("SVGP", sparse.svgp, "svgp"),
-    "gain": System("GAIN", gain.gain, "gain"),
-    "mgp": System("MGP", ours.mgp),
-    "extra_trees": System("Extra trees", classical.extra_trees),
-    "miceforest": System("miceforest", boosted.miceforest, needs="miceforest"),
-    "random_forests": System("Random forests", classical.random_forests),
-    "dgp": System("DGP", deep.dgp, "dgp"),
-    "mgp_paper": System("MGP (paper)", ours.mgp_paper, "mgp"),
+    "mean": System("Mean", "classical.mean", "mean"),
+    "median": System("Median", "classical.median", "median"),
+    "knn": System("KNN", "classical.nearest_neighbours", "knn"),
+    "mice": System("MICE", "classical.mice", "mice"),
+    "svgp": System("SVGP", "sparse.svgp", "svgp"),
+    "gain": System("GAIN", "gain.gain", "gain"),
+    "mgp": System("MGP", "ours.mgp"),
+    "extra_trees": System("Extra trees", "classical.extra_trees"),
+    "miceforest": System("miceforest", "boosted.miceforest"),
+    "random_forests": System("Random forests", "classical.random_forests"),
+    "dgp": System("DGP", "deep.dgp", "dgp"),
+    "mgp_paper": System("MGP (paper)", "ours.mgp_paper", "mgp"),
 }
 """The systems, the quicker ones first: the order in which they are run and reported."""
