@@ -74,7 +74,9 @@ def test_the_same_seed_gives_the_same_imputations(
         np.testing.assert_array_equal(again.draws[column], values)
 
 
-@pytest.mark.parametrize("name", ["knn", "mice", "svgp", "dgp", "extra_trees", "random_forests"])
+@pytest.mark.parametrize(
+    "name", ["knn", "mice", "svgp", "dgp", "extra_trees", "miceforest", "random_forests"]
+)
 def test_correlated_columns_are_imputed_better_than_by_means(name: str, scores: dict[str, Scores]) -> None:
     assert scores[name].rmse < 0.8 * scores["mean"].rmse
 
