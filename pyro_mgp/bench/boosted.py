@@ -32,7 +32,7 @@ class _Counting(ImputedData):
     """New rows that know how many rounds they have been through.
 
     Version 6.0.5 does not count these, so that each round would start from the random first fill, and that
-    fill would be the result: an error of 1.38 standard deviations where the last round has 0.46.
+    fill would be the result: on Parkinson with 10 % missing an RMSE of 1.05, where the last round has 0.36.
     """
 
     def __setitem__(self, at: tuple[str, int, int], values: Any) -> None:
