@@ -140,6 +140,65 @@ def _add_bench(commands: Any) -> None:
         "--device", default="cpu", help="torch device for step, latency and sizes (default: cpu)"
     )
     speed.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
+    _add_tables(kinds)
+    _add_report(kinds)
+
+
+def _add_tables(kinds: Any) -> None:
+    tables = kinds.add_parser(
+        "tables",
+        help="accuracy on the paper's tables, beside other imputation methods",
+        description="Run the paper's experiments: public tables × rates of missing cells × splits × methods, "
+        "each run in a process of its own. One line per run is added to the CSV file as soon as it is done; "
+        "started again, the command goes on where it stopped. `pyro-mgp bench report` makes tables and "
+        "figures of it.",
+    )
+    tables.set_defaults(run=_bench_tables)
+    option = tables.add_argument
+    option(
+        "--profile", choices=("quick", "paper"), default="quick",
+        help="quick: at most 10,000 rows per table; paper: all rows and the paper's settings, for a GPU "
+        "(default: quick)",
+    )  # fmt: skip
+    several: dict[str, Any] = {"nargs": "+", "default": argparse.SUPPRESS}
+    option(
+        "--datasets", metavar="NAME", **several,
+        help="protein, keggdirected, keggundirected, parkinson (default: all)",
+    )  # fmt: skip
+    option(
+        "--rates", metavar="PERCENT", type=_at_least(1), **several,
+        help="per cent of the cells to remove (default: 10 20 30 40)",
+    )  # fmt: skip
+    option(
+        "--splits", metavar="NUMBER", type=_at_least(0), **several,
+        help="numbers of the random splits into training and test rows (default: 0 1 2 3 4)",
+    )  # fmt: skip
+    option(
+        "--methods", metavar="NAME", **several,
+        help="mean, median, knn, mice, svgp, gain, mgp, extra_trees, miceforest, random_forests, dgp, "
+        "mgp_paper (default: all)",
+    )  # fmt: skip
+    option(
+        "--data-dir", metavar="DIR",
+        help="folder with the public tables (default: $PYRO_MGP_DATA; without either they are fetched)",
+    )  # fmt: skip
+    option("-o", "--out", metavar="FILE", default="results.csv", help="CSV file (default: results.csv)")
+    option("--jobs", metavar="N", type=_at_least(1), default=1, help="runs at a time (default: 1)")
+    option("--threads", metavar="N", type=_at_least(1), default=1, help="threads of each run (default: 1)")
+    option("--device", default="cpu", help="torch device of the methods that use one (default: cpu)")
+    option("--retry-failed", action="store_true", help="do runs again that failed before")
+
+
+def _add_report(kinds: Any) -> None:
+    report = kinds.add_parser(
+        "report",
+        help="tables, ranks and figures from the results of `bench tables`",
+        description="From the results of `pyro-mgp bench tables`: report.md with the RMSE beside the "
+        "published one, the other scores, average ranks with Friedman's and Nemenyi's tests, and figures.",
+    )
+    report.set_defaults(run=_bench_report)
+    report.add_argument("results", metavar="RESULTS", help="CSV file that `pyro-mgp bench tables` wrote")
+    report.add_argument("-o", "--out", metavar="DIR", required=True, help="folder to write into")
 
 
 _DESCRIPTION = """\
@@ -322,6 +381,41 @@ def _bench_speed(args: argparse.Namespace) -> None:
         rows.append(row)
     if args.out is not None:
         speed.table(rows).to_csv(args.out, index=False)
+
+
+def _bench_tables(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench tables`: run what is not done yet."""
+    from pyro_mgp.bench import tables
+    from pyro_mgp.bench.cell import Place
+
+    chosen = {name: value for name, value in vars(args).items() if name in _CHOICES}
+    runs = tables.plan(args.profile, **chosen)
+    place = Place(args.data_dir, args.device, args.threads)
+    try:
+        failed = tables.run(
+            runs,
+            Path(args.out),
+            place,
+            jobs=args.jobs,
+            retry_failed=args.retry_failed,
+            tell=lambda line: _say(f"{PROGRAM}: {line}", sys.stderr),
+        )
+    except KeyboardInterrupt:
+        _say(f"{PROGRAM}: interrupted; the same command goes on from what {args.out} holds", sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
+    ended = f"{_count(len(runs) - failed, 'run')} in {args.out}"
+    _say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed does them again")
+
+
+_CHOICES = ("datasets", "rates", "splits", "methods")
+
+
+def _bench_report(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench report`: tables and figures."""
+    from pyro_mgp.bench import report
+
+    for path in report.write(args.results, Path(args.out)):
+        _say(str(path))
 
 
 def _notes(frame: pd.DataFrame) -> Iterator[str]:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 
 @dataclass(frozen=True)
 class Row:
@@ -30,6 +28,8 @@ class Row:
 
 def in_turn(*tasks: Callable[[], object], repeats: int = 5) -> list[float]:
     """Median seconds of each task, run in turn after one warm-up each."""
+    import torch
+
     for task in tasks:
         task()
     times: list[list[float]] = [[] for _ in tasks]
