@@ -122,7 +122,7 @@ class QuadraticConditional:
                 torch.mm(self.form, basis, out=product)
                 product[: len(basis)] *= basis
             if self.weights is None:
-                mean = product[-1].view(len(rows), -1)
+                mean = product[-1].view(len(rows), -1).clone()
             else:
                 mean = _per_path(self.weights, basis, len(rows))
             variance = variance + product[: len(basis)].sum(0)
