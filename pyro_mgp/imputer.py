@@ -31,6 +31,8 @@ from pyro_mgp.chain import Chain, Precision, Propagate
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel
+from pyro_mgp.neighbour_fit import MOST_ROWS, fit_neighbours
+from pyro_mgp.neighbours import Character, Neighbours
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
 from pyro_mgp.streaming import write_chunks
@@ -41,7 +43,7 @@ from pyro_mgp.user_warning import warn_user
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
@@ -64,7 +66,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Args:
         kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel.
         n_inducing: Inducing inputs per link; None takes 100, or all rows of a smaller table.
-        initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median".
+        n_neighbors: Training rows near a missing cell whose residuals correct the sparse GP, in links where
+            they clearly help; 0 for the sparse GPs alone.
+        warp: Whether numeric columns with long tails are bent (arcsinh) before they are modelled; draws of
+            these stay within the observed range.
+        initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median", of
+            bent columns after the bend.
         n_sweeps: Walks through the chain before a draw counts.
         refresh_fill: Whether training redraws the holes as it goes, or keeps the initial fill.
         propagate: What later links see in a missing cell: "predictive" draws f + noise, or "latent" f.
@@ -93,6 +100,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Attributes:
         chain_: The Pyro module, with `model` and `guide`.
+        neighbours_: What nearby training rows add to its links; None if to none.
         history_: What happened in training.
         order_: Names of the encoded columns with a link, in the order of the chain.
         codec_: How the table is encoded.
@@ -112,6 +120,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         *,
         kernel: str | KernelFactory = "linear+matern32",
         n_inducing: int | None = None,
+        n_neighbors: int = 24,
+        warp: bool = True,
         initial_fill: FillName = "linear",
         n_sweeps: int = 5,
         refresh_fill: bool = True,
@@ -137,6 +147,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> None:
         self.kernel = kernel
         self.n_inducing = n_inducing
+        self.n_neighbors = n_neighbors
+        self.warp = warp
         self.initial_fill = initial_fill
         self.n_sweeps = n_sweeps
         self.refresh_fill = refresh_fill
@@ -181,6 +193,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "natural_gradient": False,
             "train_inducing": True,
             "n_inducing": 100,
+            "n_neighbors": 0,
+            "warp": False,
             "n_paths": 20,
             "target_is_input": False,
             "batch_size": 100,
@@ -207,7 +221,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         self._check_settings()
         frame = as_frame(X)
-        codec, table = TableCodec.fit_encode(frame)
+        codec, table = TableCodec.fit_encode(frame, self.warp)
         target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
@@ -376,7 +390,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted imputer into the folder `path`, whole or not at all; `load` reads it back.
 
-        The folder holds `header.json` and `arrays.safetensors`. The fitted table is not in it.
+        The folder holds `header.json` and `arrays.safetensors`. The fitted table is not in it, but if
+        neighbours help, up to 10,000 of its rows are, encoded and completed: keep it as safe as the table.
 
         Args:
             path: Folder to make; missing parents are made too.
@@ -405,6 +420,13 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         arrays = {f"chain.{name}": value for name, value in self.chain_.state_dict().items()}
         gaussian = self.start_.gaussian
         arrays |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
+        fields["characters"] = None
+        if self.neighbours_ is not None:
+            fields["characters"] = [
+                None if character is None else dataclasses.asdict(character)
+                for character in self.neighbours_.characters
+            ]
+            arrays |= {"near.rows": self.neighbours_.rows, "near.residuals": self.neighbours_.residuals}
         with _storage.atomic_folder(path, overwrite=overwrite) as folder:
             _storage.write_header(folder, "MGPImputer", _FORMAT_VERSION, fields)
             numbers = {name: value.cpu().numpy() for name, value in arrays.items()}
@@ -460,6 +482,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
         self.chain_.load_state_dict(state)
         self.chain_.eval()
+        self.neighbours_ = None
+        if header["characters"] is not None:
+            characters = [None if c is None else Character(**c) for c in header["characters"]]
+            near = tensors["near.rows"], tensors["near.residuals"]
+            self.neighbours_ = Neighbours.of(self.chain_, *near, characters, self.n_neighbors)
         return self
 
     def _train(self, rows: Rows) -> None:
@@ -487,6 +514,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         start = self._fit_start(rows, start.gaussian)
         self.start_ = Start(start.gaussian.to(device), start.drawn)
         self._factorised = Factorised()
+        self.neighbours_ = None
+        if self._wirings and self.n_neighbors and self.propagate == "predictive":
+            some = rows[:MOST_ROWS].to(device)
+            self.neighbours_ = fit_neighbours(self.chain_, self.start_, some, self.n_neighbors, self.seed_)
 
     def _fit_start(self, rows: Rows, near: JointGaussian | None = None) -> Start:
         gaussian = JointGaussian.fit(rows.values, rows.observed, self.initial_fill, near)
@@ -567,7 +598,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _sampler(self, seed: int | None = None) -> Sampler:
         seed = self.seed_ if seed is None else seed
-        return Sampler(self.chain_, self.start_, self.joint_draws, self.n_sweeps, seed, self._factorised)
+        return Sampler(
+            self.chain_,
+            self.start_,
+            self.joint_draws,
+            self.n_sweeps,
+            seed,
+            self.neighbours_,
+            self._factorised,
+        )
 
     def _own_table(self) -> tuple[pd.DataFrame, Rows]:
         """The fitted table and its rows, a target known."""
@@ -643,6 +682,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             _at_least(name, getattr(self, name), 1)
         if self.n_inducing is not None:
             _at_least("n_inducing", self.n_inducing, 1)
+        _at_least("n_neighbors", self.n_neighbors, 0)
         _one_of("propagate", self.propagate, get_args(Propagate))
         _one_of("initial_fill", self.initial_fill, get_args(FillName))
         _one_of("precision", self.precision, get_args(Precision))

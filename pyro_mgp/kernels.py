@@ -77,6 +77,14 @@ def linear_matern32(input_dim: int) -> Kernel:
     return kernels.Sum(trend, Matern32(input_dim, torch.tensor(0.3), lengthscale))
 
 
+def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
+    """The lengthscales `[P]` of the first part of a kernel that has some; ones if none has."""
+    for part in kernel.modules():
+        if isinstance(getattr(part, "lengthscale", None), Tensor):
+            return part.lengthscale.detach().expand(n_inputs)
+    return torch.ones(n_inputs)
+
+
 KERNELS: dict[str, KernelFactory] = {"linear+matern32": linear_matern32, "matern32": matern32}
 """The kernels that have a name."""
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_mgp.chain import Chain, Noise, Precision
 from pyro_mgp.fill import JointGaussian
 from pyro_mgp.link import Conditional, Moments
+from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
 
 # What a stream of keyed noise is for.
@@ -106,29 +107,45 @@ class Start:
 
 
 class Factorised:
-    """The conditionals that were asked for last, as long as the parameters of their chain do not change.
+    """The conditionals that were asked for, as long as the parameters of their chain do not change.
 
-    Factorising all links takes longer than drawing a single row. Copies start empty. Torch counts changes of
-    a parameter, but not those made through its `.data`: after such, fit, load or copy again.
+    Factorising all links takes longer than drawing a single row. The marginals are kept, and what else was
+    asked for last. Copies start empty. Torch counts changes of a parameter, but not those made through its
+    `.data`: after such, fit, load or copy again.
     """
 
     def __init__(self) -> None:
+        self._state: object = None
+        self._marginals: Sequence[Conditional] | None = None
         self._last: tuple[object, Sequence[Conditional]] = (None, ())
+
+    def marginals(self, chain: Chain) -> Sequence[Conditional]:
+        """The conditionals at the means of q(u)."""
+        self._forget_others(chain)
+        if self._marginals is None:
+            self._marginals = chain.conditionals()
+        return self._marginals
 
     def get(
         self, chain: Chain, request: object, make: Callable[[], Sequence[Conditional]]
     ) -> Sequence[Conditional]:
         """What `make` gives for this chain and request, now or the last time."""
+        self._forget_others(chain)
+        key, conditionals = self._last
+        if key != request:
+            conditionals = make()
+            self._last = request, conditionals
+        return conditionals
+
+    def _forget_others(self, chain: Chain) -> None:
         state = (
             chain.precision,
             tuple(link.jitter for link in chain.links),
             tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters()),
         )
-        key, conditionals = self._last
-        if key != (state, request):
-            conditionals = make()
-            self._last = (state, request), conditionals
-        return conditionals
+        if state != self._state:
+            self.__init__()  # type: ignore[misc]
+            self._state = state
 
     def __reduce__(self) -> tuple[type[Factorised], tuple[()]]:
         return Factorised, ()
@@ -146,6 +163,8 @@ class Sampler:
     n_sweeps: int
     """Walks before a draw counts."""
     seed: int
+    neighbours: Neighbours | None = None
+    """Local scales of the links."""
     factorised: Factorised = field(default_factory=Factorised)
     """Kept from one sampler of a chain to the next."""
 
@@ -163,10 +182,9 @@ class Sampler:
         Yields:
             Which rows, and these rows with their holes drawn, `[S, n, D]`.
         """
-        conditionals = self._conditionals(imputations)
         for here in _batches(len(rows), len(imputations), batch_size):
             batch = rows[here].to(self.start.device)
-            *_, (filled, visited) = self._walks(conditionals, batch, imputations)
+            *_, (filled, visited) = self._walks(self._conditionals(batch, imputations), batch, imputations)
             if self.chain.propagate == "latent":
                 filled = self._observed(filled, visited, batch, imputations)
             # Rounding errors of the arithmetic, which depend on the batch, shall not show in the draws.
@@ -179,12 +197,11 @@ class Sampler:
         It is averaged over paths and over the last two thirds of the sweeps: each walk's conditional means,
         which vary less than its draws do.
         """
-        conditionals = self._conditionals(imputations)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here in _batches(len(rows), len(imputations), None):
             batch = rows[here].to(self.start.device)
             point, holes = self.start.expected(batch), self._holes(batch)
-            total = torch.zeros_like(point)
+            total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
             for sweep, (_, visited) in enumerate(self._walks(conditionals, batch, imputations)):
                 for link, cells, moments in zip(self.chain.links, holes, visited, strict=True):
@@ -203,16 +220,15 @@ class Sampler:
 
         Its components are the paths in the last two thirds of the sweeps.
         """
-        conditionals = self._conditionals(imputations)
-        noise = self.chain.links[-1].likelihood.noise
         parts = []
         for here in _batches(len(rows), len(imputations), None):
             batch = rows[here].to(self.start.device)
+            conditionals = self._conditionals(batch, imputations)
             walks = [visited[-1] for _, visited in self._walks(conditionals, batch, imputations)]
             counted = walks[self.n_sweeps // _SETTLING :]
-            parts.append([torch.cat([m.mean for m in counted]), torch.cat([m.variance for m in counted])])
-        mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-        return Mixture(mean, variance + noise)
+            variance = torch.cat([m.variance for m in counted]) + conditionals[-1].noise
+            parts.append([torch.cat([m.mean for m in counted]), variance])
+        return Mixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _observed(
         self, filled: Tensor, visited: Sequence[Moments], rows: Rows, imputations: Sequence[int]
@@ -225,9 +241,18 @@ class Sampler:
             self.chain.draw_levels(i, filled, rows.observed, visited, eps, cells)
         return filled
 
-    def _conditionals(self, imputations: Sequence[int]) -> Sequence[Conditional]:
+    def _conditionals(self, rows: Rows, imputations: Sequence[int]) -> Sequence[Conditional]:
+        """What the links say of the holes of these rows."""
+        sparse = self._sparse(imputations)
+        if self.neighbours is None:
+            return sparse
+        marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
+        return corrected(sparse, self.neighbours.around(self.chain, marginals, point, self._holes(rows)))
+
+    def _sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
+        """The links' sparse GPs."""
         if not self.joint:
-            return self.factorised.get(self.chain, None, self.chain.conditionals)
+            return self.factorised.marginals(self.chain)
         request = (self.seed, tuple(imputations))
         return self.factorised.get(self.chain, request, lambda: self._drawn_conditionals(imputations))
 

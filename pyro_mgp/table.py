@@ -2,7 +2,7 @@
 
 A :class:`TableCodec` learns from a table what its columns hold, and turns tables into numbers and numbers
 back into cells. A column x becomes standardised columns z = (x - mean) / scale, with mean and scale (the
-population standard deviation) of the observed cells::
+population standard deviation) of the observed cells; numbers with long tails may be bent first (``warp``)::
 
     kind          what it reads                               encoded columns
     CONTINUOUS    floats                                      1
@@ -16,6 +16,7 @@ missing in all its encoded columns or in none.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 from collections import Counter
@@ -29,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 
 from pyro_mgp.user_warning import warn_user
+from pyro_mgp.warp import Warp
 
 __all__ = [
     "ColumnCodec",
@@ -136,11 +138,14 @@ class ColumnCodec:
         kind: What its cells are.
         dtype: Its pandas dtype at fit, as text.
         levels: The categories observed at fit, in the order of the encoded columns; None unless CATEGORICAL.
-        mean: Mean of the observed cells, one per encoded column, in the column's own units.
+        mean: Mean of the observed cells, one per encoded column, in the column's own units; of the bent cells
+            if there is a warp.
         scale: Population standard deviation of the observed cells, likewise.
         low: Smallest observed cell of an encoded column, in its own units; 0 for indicators.
         high: Largest, likewise; 1 for indicators.
         two_valued: Whether it is a boolean, or an integer seen as ``low`` and ``high`` only.
+        own_scale: Population standard deviation of the observed cells in the column's own units, bent or not.
+        warp: How numbers are bent before they are standardised; None if they are not.
 
     Example:
         >>> codec = ColumnCodec.fit(pd.Series([1.0, 3.0, None], name="mass"))
@@ -161,10 +166,12 @@ class ColumnCodec:
     low: float
     high: float
     two_valued: bool
+    own_scale: tuple[float, ...]
+    warp: Warp | None
 
     @classmethod
-    def fit(cls, column: pd.Series[Any]) -> ColumnCodec:
-        """Learn the codec of ``column``, which must vary.
+    def fit(cls, column: pd.Series[Any], warp: bool = False) -> ColumnCodec:
+        """Learn the codec of ``column``, which must vary; ``warp`` lets numbers with long tails be bent.
 
         Sums are rounded exactly once, so the rows' order does not change a single bit of the codec.
 
@@ -184,11 +191,15 @@ class ColumnCodec:
         raw = _raw(column, name, kind, levels)
         observed = raw[~np.isnan(raw[:, 0])]
         _check_varies(column, name, observed)
-        mean, scale = zip(*(_moments(values) for values in observed.T), strict=True)
+        numeric = kind in (Kind.CONTINUOUS, Kind.INTEGER)
+        bend = Warp.choose(observed[:, 0]) if warp and numeric else None
+        straight = observed if bend is None else bend.forward(observed)
+        mean, scale = zip(*(_moments(values) for values in straight.T), strict=True)
+        own_scale = scale if bend is None else (_moments(observed[:, 0])[1],)
         low, high = float(observed.min()), float(observed.max())
         only_two = bool(((observed == low) | (observed == high)).all())
         two_valued = only_two and kind in (Kind.BOOLEAN, Kind.INTEGER)
-        return cls(name, kind, str(column.dtype), levels, mean, scale, low, high, two_valued)
+        return cls(name, kind, str(column.dtype), levels, mean, scale, low, high, two_valued, own_scale, bend)
 
     @property
     def width(self) -> int:
@@ -216,15 +227,17 @@ class ColumnCodec:
         if kind is None:
             return np.full((len(column), self.width), np.nan)
         self._check_kind(column, kind)
-        standardised = (_raw(column, self.name, self.kind, self.levels) - self.mean) / self.scale
-        return np.asarray(standardised, dtype=np.float64)
+        raw = _raw(column, self.name, self.kind, self.levels)
+        if self.warp is not None:
+            raw = self.warp.forward(raw)
+        return np.asarray((raw - self.mean) / self.scale, dtype=np.float64)
 
     def decode(self, values: ArrayLike) -> NDArray[Any]:
         """Cells from standardised ``values`` [..., width], as an array [...] in the column's own units.
 
-        CONTINUOUS gives float64; INTEGER int64, rounded and clipped to the observed range, or the nearer of
-        two values where only two were observed; BOOLEAN bool, True from 0.5 upwards; CATEGORICAL an object
-        array of labels, the level with the largest score.
+        CONTINUOUS gives float64, clipped to the observed range if the column is bent; INTEGER int64, rounded
+        and clipped to the observed range, or the nearer of two values where only two were observed; BOOLEAN
+        bool, True from 0.5 upwards; CATEGORICAL an object array of labels, the level with the largest score.
 
         Raises:
             ValueError: The last axis is not ``width`` long, or a value is NaN.
@@ -237,6 +250,9 @@ class ColumnCodec:
         if np.isnan(scores).any():
             raise ValueError(f"Column {self.name!r}: expected numbers to decode, got NaN.")
         raw = scores * self.scale + self.mean
+        if self.warp is not None:
+            # A normal tail becomes an exponential one: without a bound, one draw outweighs a column.
+            raw = self._within_range(self.warp.backward(raw))
         if self.levels is not None:
             return np.asarray(_objects(self.levels)[raw.argmax(axis=-1)], dtype=object)
         if self.kind is Kind.BOOLEAN:
@@ -257,14 +273,17 @@ class ColumnCodec:
             "low": self.low,
             "high": self.high,
             "two_valued": self.two_valued,
+            "own_scale": list(self.own_scale),
+            "warp": None if self.warp is None else dataclasses.asdict(self.warp),
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> ColumnCodec:
         """The codec that :meth:`to_dict` wrote; labels come back with the type they had."""
         levels = None if state["levels"] is None else tuple(state["levels"])
-        tuples = {"levels": levels, "mean": tuple(state["mean"]), "scale": tuple(state["scale"])}
-        return cls(**{**state, **tuples, "kind": Kind(state["kind"])})
+        tuples = {"levels": levels} | {name: tuple(state[name]) for name in ("mean", "scale", "own_scale")}
+        warp = None if state["warp"] is None else Warp(**state["warp"])
+        return cls(**{**state, **tuples, "kind": Kind(state["kind"]), "warp": warp})
 
     @property
     def discrete(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
@@ -633,8 +652,8 @@ class TableCodec:
         _check_unique_names(self.names)
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame) -> TableCodec:
-        """Learn the codec of every column of ``frame``.
+    def fit(cls, frame: pd.DataFrame, warp: bool = False) -> TableCodec:
+        """Learn the codec of every column of ``frame``; ``warp`` lets numbers with long tails be bent.
 
         Raises:
             TypeError: A column has an unsupported dtype or mixes types.
@@ -644,21 +663,21 @@ class TableCodec:
         Warns:
             TableWarning: Rows are entirely missing.
         """
-        codec = cls._learn(frame)
+        codec = cls._learn(frame, warp)
         _warn_of_empty_rows(frame.index, missing(frame))
         return codec
 
     @classmethod
-    def fit_encode(cls, frame: pd.DataFrame) -> tuple[TableCodec, Table]:
+    def fit_encode(cls, frame: pd.DataFrame, warp: bool = False) -> tuple[TableCodec, Table]:
         """The codec of ``frame`` and ``frame`` encoded: :meth:`fit`, then :meth:`encode`, warning once."""
-        codec = cls._learn(frame)
+        codec = cls._learn(frame, warp)
         return codec, codec.encode(frame)
 
     @classmethod
-    def _learn(cls, frame: pd.DataFrame) -> TableCodec:
+    def _learn(cls, frame: pd.DataFrame, warp: bool) -> TableCodec:
         _check_labels(frame)
         _check_fit_shape(frame)
-        return cls(tuple(ColumnCodec.fit(column) for _, column in frame.items()))
+        return cls(tuple(ColumnCodec.fit(column, warp) for _, column in frame.items()))
 
     def encode(self, frame: pd.DataFrame) -> Table:
         """``frame``, with the columns of the fitted one in the same order, as numbers.
@@ -706,7 +725,7 @@ class TableCodec:
     @property
     def raw_scale(self) -> NDArray[np.float64]:
         """Standard deviation of each encoded column before scaling, float64 [D], in its own units."""
-        return np.array([scale for column in self.columns for scale in column.scale], dtype=np.float64)
+        return np.array([scale for column in self.columns for scale in column.own_scale], dtype=np.float64)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict from which :meth:`from_dict` makes an equal codec."""

@@ -1,0 +1,276 @@
+"""What nearby rows know: a second, local scale of each link.
+
+A sparse GP with few inducing inputs sees a column from afar. What it leaves at the training rows,
+e = y - μ(x), is taken for a GP of short lengthscales that is conditioned on the k nearest of these rows only
+(Vecchia 1988; Datta et al. 2016), with a scale of its own at every place (a Student-t process, Shah, Wilson
+and Ghahramani 2014, whose k + ν degrees of freedom are enough to draw as from a Gaussian):
+
+    C = K_NN + η I,   c = K_Nx,   K of the link's lengthscales divided by f, unit variance
+    m(x) = cᵀ C⁻¹ e_N,   v(x) = 1 + η - cᵀ C⁻¹ c,   a(x) = (ν a₀ + e_Nᵀ C⁻¹ e_N) / (ν + k)
+    y | x ~ N(μ(x) + m(x), τ² a(x) v(x))
+
+Which rows are near is decided once per cell, at the conditional means of its row's holes; how near, at each
+draw of these. So C is factorised once for all imputations.
+
+How f, η, ν, a₀ and τ are found stands in `neighbour_fit.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pyro_mgp.chain import Chain
+from pyro_mgp.kernels import lengthscales, matern32_of_square
+from pyro_mgp.link import Conditional, Moments
+from pyro_mgp.local_parameters import local_parameters
+
+# Distances looked at together: some 30 MB.
+_ENTRIES_AT_ONCE = 2**22
+# Decimals of a squared distance, beyond which rounding errors would decide between neighbours.
+_DISTANCE_DECIMALS = 8
+# Smallest local variance, where neighbours agree to the last digit.
+_LEAST_SCALE = 1e-10
+# Means are settled by so many walks, the first without neighbours.
+_PILOT_WALKS = 2
+
+
+@dataclass(frozen=True)
+class Character:
+    """What the local scale of a link is like."""
+
+    sharpness: float
+    """f: the sparse GP's lengthscales in those of the local one."""
+    nugget: float
+    """η: variance of what no neighbour knows, in units of the local GP's."""
+    freedom: float
+    """ν: how many neighbours the common scale counts as."""
+    scale: float
+    """a₀: the common scale, squared standardised units."""
+    inflation: float = 1.0
+    """τ: standard deviations that cells drawn by the whole walk need."""
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """The k neighbours of c cells, and what they say."""
+
+    local: LocalLink
+    """Whose neighbours."""
+    inputs: Tensor
+    """Scaled inputs of the neighbours, `[c, k, P]`."""
+    inverse: Tensor
+    """C⁻¹, `[c, k, k]`."""
+    weights: Tensor
+    """C⁻¹ e_N, `[c, k]`."""
+    scale: Tensor
+    """τ² a(x), `[c]`."""
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Mean m and variance τ² a v of the cells, whose rows S paths have filled, `[S, c, D]`."""
+        character = self.local.character
+        own = self.local.scaled(rows).transpose(0, 1)
+        squared = own.square().sum(-1, keepdim=True) - 2 * own @ self.inputs.mT
+        cross = self.local.covariance(squared + self.inputs.square().sum(-1)[:, None, :])
+        mean = (cross @ self.weights[..., None])[..., 0]
+        explained = ((cross @ self.inverse) * cross).sum(-1)
+        variance = (1 + character.nugget - explained).clamp(min=0) * self.scale[:, None]
+        return Moments(mean.T, variance.T)
+
+
+@dataclass(frozen=True)
+class LocalLink:
+    """The local scale of one link."""
+
+    columns: Tensor
+    """Columns of the table that are its inputs, `[P]`."""
+    lengthscales: Tensor
+    """The sparse GP's, `[P]`."""
+    references: Tensor
+    """Numbers of the reference rows whose cell is known, `[n]`."""
+    inputs: Tensor
+    """Their scaled inputs, `[n, P]`."""
+    residuals: Tensor
+    """What the sparse GP leaves there, e, `[n]`."""
+    n_neighbours: int
+    """k."""
+    character: Character
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """The inputs of rows `[..., D]` in lengthscales, `[..., P]`."""
+        return rows[..., self.columns] / self.lengthscales
+
+    def covariance(self, squared: Tensor) -> Tensor:
+        """Of the local GP, given squared distances in the sparse GP's lengthscales."""
+        return matern32_of_square(3 * self.character.sharpness**2 * squared, squared.new_zeros(()))
+
+    def nearest(self, rows: Tensor, own: Tensor | None = None) -> Tensor:
+        """The neighbours of c cells, by numbers `[c, k]` into `references`.
+
+        Args:
+            rows: The cells' rows, `[c, D]`.
+            own: Which reference row each of them is, `[c]`, and must not be its own neighbour.
+        """
+        if len(rows) == 0:
+            return self.references.new_zeros(0, self.n_neighbours)
+        parts = []
+        norms = self.inputs.square().sum(1)
+        size = max(1, _ENTRIES_AT_ONCE // len(self.references))
+        for i in range(0, len(rows), size):
+            points = self.scaled(rows[i : i + size])
+            squared = torch.addmm(norms, points, self.inputs.T, alpha=-2)
+            squared += points.square().sum(1, keepdim=True)
+            if own is not None:
+                squared.masked_fill_(self.references == own[i : i + size, None], math.inf)
+            squared = squared.round_(decimals=_DISTANCE_DECIMALS)
+            parts.append(squared.topk(self.n_neighbours, largest=False).indices)
+        return torch.cat(parts)
+
+    def ask(self, nearest: Tensor) -> Nearby:
+        """What neighbours `[c, k]` say."""
+        inputs, residuals = self.inputs[nearest], self.residuals[nearest]
+        norms = inputs.square().sum(-1)
+        among = self.covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
+        among.diagonal(dim1=-2, dim2=-1).add_(self.character.nugget)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(among))
+        weights = (inverse @ residuals[..., None])[..., 0]
+        freedom, common = self.character.freedom, self.character.scale
+        scale = (freedom * common + (residuals * weights).sum(-1)) / (freedom + self.n_neighbours)
+        return Nearby(
+            self, inputs, inverse, weights, self.character.inflation**2 * scale.clamp(min=_LEAST_SCALE)
+        )
+
+    def around(self, rows: Tensor, own: Tensor | None = None) -> Nearby:
+        """What the neighbours of cells say; takes the arguments of `nearest`."""
+        return self.ask(self.nearest(rows, own))
+
+
+@dataclass(frozen=True)
+class LocalConditional:
+    """A link's sparse GP together with its local scale, at certain cells; see `link.Conditional`."""
+
+    sparse: Conditional
+    """The sparse GP, at its mean or at drawn functions."""
+    nearby: Nearby
+    """The cells' neighbours."""
+
+    @property
+    def noise(self) -> Tensor:
+        """None is left: the local variance is that of an observation."""
+        return self.nearby.scale.new_zeros(())
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Moments of observations of the cells, whose rows S paths have filled, `[S, c, D]`."""
+        local = self.nearby.moments(rows)
+        return Moments(self.sparse.moments(rows).mean + local.mean, local.variance)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The local scales of a chain's links."""
+
+    rows: Tensor
+    """Reference rows with their holes at conditional means, `[R, D]`."""
+    residuals: Tensor
+    """What each link's sparse GP leaves at them, NaN where the cell is missing, `[L, R]`."""
+    characters: Sequence[Character | None]
+    """Of each link; None where neighbours do not help."""
+    links: Sequence[LocalLink | None]
+    """Of each link, likewise."""
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        chain: Chain,
+        rows: Tensor,
+        residuals: Tensor,
+        characters: Sequence[Character | None],
+        n_neighbours: int,
+    ) -> Neighbours:
+        """From what is kept of them; see the attributes."""
+        links: list[LocalLink | None] = []
+        with local_parameters():
+            for link, left, character in zip(chain.links, residuals, characters, strict=True):
+                if character is None:
+                    links.append(None)
+                    continue
+                scale = lengthscales(link.kernel, len(link.inputs)).to(rows)
+                known = (~left.isnan()).nonzero()[:, 0]
+                inputs = rows[known][:, link.inputs] / scale
+                local = LocalLink(link.inputs, scale, known, inputs, left[known], n_neighbours, character)
+                links.append(local)
+        return cls(rows, residuals, characters, links)
+
+    def with_characters(self, characters: Sequence[Character | None]) -> Neighbours:
+        """The same neighbours, judged otherwise."""
+        links = [
+            None if local is None or character is None else replace(local, character=character)
+            for local, character in zip(self.links, characters, strict=True)
+        ]
+        return replace(self, characters=characters, links=links)
+
+    @torch.no_grad()
+    def around(
+        self,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        point: Tensor,
+        holes: Sequence[Tensor],
+        own: Tensor | None = None,
+    ) -> list[Nearby | None]:
+        """The neighbours of missing cells, found at the conditional means of their rows' holes.
+
+        Args:
+            chain: The chain.
+            marginals: Its links' conditionals, at the means of q(u).
+            point: The rows with a first guess in their holes, `[n, D]`; left at the means.
+            holes: For each link the rows of its missing cells.
+            own: Which reference row each row is, `[n]`, if they are reference rows.
+        """
+        settle(chain, marginals, point, holes)
+        for _ in range(_PILOT_WALKS - 1):
+            for i, here in enumerate(holes):
+                self.improve(i, chain, marginals, point, here, own)
+        return [
+            None if local is None else local.around(point[here], None if own is None else own[here])
+            for local, here in zip(self.links, holes, strict=True)
+        ]
+
+    def improve(
+        self,
+        i: int,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        point: Tensor,
+        here: Tensor,
+        own: Tensor | None = None,
+    ) -> None:
+        """Put the cells `here` of the i-th link at their conditional means, in place."""
+        local, rows = self.links[i], point[here]
+        mean = marginals[i].moments(rows[None]).mean[0]
+        if local is not None:
+            nearby = local.around(rows, None if own is None else own[here])
+            mean = mean + nearby.moments(rows[None]).mean[0]
+        point[here, chain.links[i].column] = mean
+
+
+def settle(
+    chain: Chain, marginals: Sequence[Conditional], point: Tensor, holes: Sequence[Tensor], n_walks: int = 1
+) -> None:
+    """Put the holes of rows `[n, D]` at the conditional means of the sparse GPs alone, in place."""
+    for _ in range(n_walks):
+        for link, conditional, here in zip(chain.links, marginals, holes, strict=True):
+            point[here, link.column] = conditional.moments(point[here][None]).mean[0]
+
+
+def corrected(conditionals: Sequence[Conditional], nearby: Sequence[Nearby | None]) -> list[Conditional]:
+    """The links' conditionals, with their local scales where they have them."""
+    return [
+        sparse if near is None else LocalConditional(sparse, near)
+        for sparse, near in zip(conditionals, nearby, strict=True)
+    ]
