@@ -4,7 +4,7 @@ The holes of the training rows are filled twice: at conditional means, for the r
 draws, for the rows to be asked about. Each link then takes the f, η, ν and a₀ that predict some of its
 observed cells best, each cell left out of its own neighbourhood and of the sparse GP: with the leverage
 h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links whose neighbours do not clearly help
-go without, as do those of discrete variables, whose values are drawn with the probabilities that the means say.
+go without; so do those of discrete variables, whose values are drawn with probabilities that their means say.
 
 At last some observed cells are hidden and imputed by the whole machinery. The inflation τ is the one under
 which their values are most probable: it makes up for holes in the inputs, for references that stand at
@@ -26,6 +26,7 @@ from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbours import Character, LocalLink, Neighbours, corrected, settle
+from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Rows, Start
 
 MOST_ROWS = 10_000
@@ -44,11 +45,11 @@ _FIRST_SHAPE = (4.0, 0.3)
 _LEFT_OUT, _LOWEST = 200, -6.0
 # Standard errors by which neighbours must predict better than the sparse GP alone.
 _CLEARLY = 2.0
-# Hidden cells, and the walks through them: rows at most, share of the observed cells, paths, walks, of which
-# the last count; standard deviation of log τ that is expected.
-_HIDDEN_ROWS, _HIDDEN_SHARE = 1500, 0.1
-_HIDDEN_PATHS, _HIDDEN_WALKS, _COUNTED = 4, 4, 2
-_INFLATIONS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.6, 1.8, 2.1, 2.5, 3.0, 4.0)
+# Hidden cells: rows at most, share of the observed cells (few: the rest must look as it will), paths, walks
+# that count; standard deviation of log τ that is expected.
+_HIDDEN_ROWS, _HIDDEN_SHARE = 3000, 0.05
+_HIDDEN_PATHS, _COUNTED = 12, 2
+_INFLATIONS = tuple(0.3 * 1.05**step for step in range(58))
 _EXPECTED_INFLATION = 0.5
 # Most of its own residual that a cell explains; of a squared standard normal number, half are below this.
 _MOST_LEVERAGE, _MEDIAN_OF_SQUARE = 0.9, 0.455
@@ -69,19 +70,17 @@ def fit_neighbours(chain: Chain, start: Start, rows: Rows, n_neighbours: int, se
     Returns:
         The local scales, or None if no link has any.
     """
-    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad(), local_parameters():
-        return _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, generator).run()
+        return _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, seed).run()
 
 
 class _Fit:
     """The training rows with their holes filled in two ways, and the local scales as far as known."""
 
-    def __init__(
-        self, chain: Chain, start: Start, rows: Rows, n_neighbours: int, generator: torch.Generator
-    ) -> None:
-        self.chain, self.start, self.rows, self.generator = chain, start, rows, generator
-        self.n_neighbours = n_neighbours
+    def __init__(self, chain: Chain, start: Start, rows: Rows, n_neighbours: int, seed: int) -> None:
+        self.chain, self.start, self.rows = chain, start, rows
+        self.n_neighbours, self.seed = n_neighbours, seed
+        self.generator = torch.Generator().manual_seed(seed)
         self.marginals: Sequence[Conditional] = chain.conditionals()
         self.holes = _holes(chain, rows.observed)
         self.point = start.expected(rows)
@@ -177,10 +176,9 @@ class _Fit:
         point = self.start.expected(seen)
         nearby = found.around(self.chain, self.marginals, point, holes, picked)
         conditionals = corrected(self.marginals, nearby)
-        noise, paths = self.noise(_HIDDEN_PATHS), point.expand(_HIDDEN_PATHS, -1, -1)
-        walks = list(
-            self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, _HIDDEN_WALKS, holes)
-        )
+        paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(_HIDDEN_PATHS)))
+        noise, n_walks = self.noise(_HIDDEN_PATHS), self.chain.n_sweeps
+        walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))
         characters: list[Character | None] = []
         for i, (link, character) in enumerate(zip(self.chain.links, found.characters, strict=True)):
             if character is not None:

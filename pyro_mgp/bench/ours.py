@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from torch.distributions import Normal
 
 from pyro_mgp.bench.imputed import Cells, Density, Imputed, holes_of
 from pyro_mgp.bench.profiles import Budget
 from pyro_mgp.chain import fresh_noise
 from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.link import Conditional
+from pyro_mgp.neighbours import corrected
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Rows
 
@@ -59,11 +63,14 @@ def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
         for column, where in holes.items():
             truth.loc[where, column] = values[column]
         density = _encoded_log_density(imputer, test, truth)
-        scale = {str(column.name): column.scale[0] for column in imputer.codec_.columns}
-        order = {str(column.name): d for d, column in enumerate(imputer.codec_.columns)}
-        return {
-            column: density[where, order[column]] - math.log(scale[column]) for column, where in holes.items()
-        }
+        logs: Cells = {}
+        for d, codec in enumerate(imputer.codec_.columns):
+            column = str(codec.name)
+            if column in holes:
+                logs[column] = density[holes[column], d] - math.log(codec.scale[0])
+                if codec.warp is not None:
+                    logs[column] += codec.warp.log_slope(values[column])
+        return logs
 
     return log_density
 
@@ -80,20 +87,24 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
     )
     values = torch.as_tensor(true_table.values)
     density = torch.zeros_like(values)
-    conditionals = chain.conditionals()
+    marginals, neighbours = chain.conditionals(), imputer.neighbours_
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(imputer.seed_)
         for here in torch.arange(len(rows)).split(_ROWS_AT_ONCE):
             some, true_values = rows[here].to(device), values[here].to(device)
             start = imputer.start_.draw(some, KeyedNoise(imputer.seed_, some.keys, range(_COMPONENTS)))
             missing = [(~some.observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
+            conditionals: Sequence[Conditional] = marginals
+            if neighbours is not None:
+                point = imputer.start_.expected(some)
+                conditionals = corrected(marginals, neighbours.around(chain, marginals, point, missing))
             noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(
                 conditionals, start, some.observed, noises.__getitem__, chain.n_sweeps, missing
             )
-            for link, cells, moments in zip(chain.links, missing, visited, strict=True):
-                predictive = link.likelihood(moments.mean, moments.variance)
-                components = predictive.predictive_log_prob(true_values[cells, link.column])
+            for i, (link, cells, moments) in enumerate(zip(chain.links, missing, visited, strict=True)):
+                spread = (moments.variance + conditionals[i].noise).sqrt()
+                components = Normal(moments.mean, spread).log_prob(true_values[cells, link.column])
                 mixture = components.logsumexp(0) - math.log(_COMPONENTS)
                 density[here[cells.cpu()], link.column] = mixture.cpu()
     return density.numpy()
