@@ -63,7 +63,7 @@ def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
         for column, where in holes.items():
             truth.loc[where, column] = values[column]
         density = _encoded_log_density(imputer, test, truth)
-        logs: Cells = {}
+        logs: dict[str, NDArray[np.float64]] = {}
         for d, codec in enumerate(imputer.codec_.columns):
             column = str(codec.name)
             if column in holes:
