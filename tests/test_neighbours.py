@@ -1,0 +1,190 @@
+"""What nearby rows add to a link: against scikit-learn, by hand, and end to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import Matern
+from sklearn.neighbors import NearestNeighbors
+
+from pyro_mgp import MGPImputer
+from pyro_mgp import neighbours as module
+from pyro_mgp.kernels import lengthscales, linear_matern32, matern32
+from pyro_mgp.link import Moments
+from pyro_mgp.neighbour_fit import _likeliest_inflation
+from pyro_mgp.neighbours import Character, LocalConditional, LocalLink
+
+
+def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
+    """A local scale of the column 1, predicted from 0 and 2, at n reference rows."""
+    scale = torch.tensor([0.8, 2.0]).double()
+    rows = torch.randn(n, 3).double()
+    inputs = rows[:, [0, 2]] / scale
+    residuals = torch.sin(4 * inputs[:, 0])
+    character = dataclasses.replace(Character(2.0, 0.3, 3.0, 0.2), **changes)
+    columns = torch.tensor([0, 2])
+    return LocalLink(columns, scale, torch.arange(n), inputs, residuals, k, character)
+
+
+def test_with_all_rows_as_neighbours_it_is_exact_gp_regression() -> None:
+    local, rows = make(), torch.randn(2, 5, 3).double()
+    nearby = local.around(rows[0])
+    at = nearby.moments(rows)
+    exact = GaussianProcessRegressor(Matern(1 / 2.0, nu=1.5), alpha=0.3, optimizer=None)
+    exact.fit(local.inputs.numpy(), local.residuals.numpy())
+    for path in range(2):
+        mean, sd = exact.predict(local.scaled(rows[path]).numpy(), return_std=True)
+        np.testing.assert_allclose(at.mean[path], mean, atol=1e-9)
+        np.testing.assert_allclose(at.variance[path] / nearby.scale, sd**2 + 0.3, atol=1e-9)
+
+
+def test_the_scale_is_the_posterior_mode_of_its_conjugate_prior_and_the_residuals() -> None:
+    local = make(inflation=2.0)
+    covariance = Matern(1 / 2.0, nu=1.5)(local.inputs.numpy()) + 0.3 * np.eye(40)
+    e = local.residuals.numpy()
+    scale = (3.0 * 0.2 + e @ np.linalg.solve(covariance, e)) / (3.0 + 40)
+    nearby = local.around(torch.randn(1, 3).double())
+    np.testing.assert_allclose(nearby.scale, 4 * scale, rtol=1e-9)
+
+
+def test_neighbours_are_the_nearest_rows() -> None:
+    local, rows = make(n=60, k=7), torch.randn(15, 3).double()
+    search = NearestNeighbors(n_neighbors=7).fit(local.inputs.numpy())
+    _, expected = search.kneighbors(local.scaled(rows).numpy())
+    np.testing.assert_array_equal(np.sort(local.nearest(rows), 1), np.sort(expected, 1))
+
+
+def test_a_row_is_not_its_own_neighbour() -> None:
+    local = make(n=30, k=5)
+    rows = torch.zeros(30, 3).double()
+    rows[:, [0, 2]] = local.inputs * local.lengthscales
+    own = torch.arange(30)
+    assert (local.nearest(rows) == own[:, None]).any(1).all()
+    assert not (local.nearest(rows, own) == own[:, None]).any()
+
+
+def test_neighbours_do_not_depend_on_how_many_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where rows are repeated, so that many are equally near."""
+    local = make(n=200, k=9)
+    local = dataclasses.replace(local, inputs=local.inputs[:20].repeat(10, 1))
+    rows = torch.randn(50, 3).double()
+    together = local.nearest(rows)
+    monkeypatch.setattr(module, "_ENTRIES_AT_ONCE", 3 * 200)
+    torch.testing.assert_close(local.nearest(rows), together, rtol=0, atol=0)
+
+
+def test_no_cells_have_no_neighbours() -> None:
+    local = make()
+    at = local.around(torch.zeros(0, 3).double()).moments(torch.zeros(4, 0, 3).double())
+    assert at.mean.shape == at.variance.shape == (4, 0)
+
+
+def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
+    class Sparse:
+        noise = torch.tensor(5.0)
+
+        def moments(self, rows: torch.Tensor) -> Moments:
+            return Moments(rows[..., 0], rows[..., 1].square())
+
+    local, rows = make(k=6), torch.randn(3, 4, 3).double()
+    nearby = local.around(rows[0])
+    corrected = LocalConditional(Sparse(), nearby)
+    at, alone = corrected.moments(rows), nearby.moments(rows)
+    torch.testing.assert_close(at.mean, rows[..., 0] + alone.mean)
+    torch.testing.assert_close(at.variance, alone.variance)
+    assert corrected.noise == 0
+
+
+@pytest.mark.parametrize("factory", [linear_matern32, matern32])
+def test_lengthscales_are_those_of_the_part_that_has_some(factory) -> None:
+    expected = {linear_matern32: 4 * math.sqrt(3), matern32: math.sqrt(3)}[factory]
+    torch.testing.assert_close(lengthscales(factory(3), 3), torch.full((3,), expected))
+
+
+def test_the_likeliest_inflation_is_the_ratio_of_spreads() -> None:
+    errors = 1.7 * torch.randn(4000).double()
+    found = _likeliest_inflation(torch.zeros(8, 4000).double(), torch.ones(8, 4000).double(), errors)
+    assert found == pytest.approx(1.7, rel=0.06)
+
+
+def steps(n_rows: int = 2000, seed: int = 0) -> pd.DataFrame:
+    """A column that jumps with two others, and is noisy on one side only: nothing for a smooth GP."""
+    generator = np.random.default_rng(seed)
+    x, z = generator.uniform(-2, 2, (2, n_rows))
+    level = np.floor(1.5 * x) % 2 + np.floor(1.5 * z) % 2
+    noise = np.where(x > 0, 0.3, 0.02) * generator.normal(size=n_rows)
+    return pd.DataFrame({"x": x, "z": z, "y": level + noise})
+
+
+@pytest.fixture(scope="module")
+def jumps() -> dict[str, object]:
+    frame = steps()
+    hidden = np.random.default_rng(1).random(len(frame)) < 0.3
+    punched = frame.assign(y=frame["y"].mask(hidden))
+    with torch.random.fork_rng(devices=[]):
+        imputer = MGPImputer(random_state=0, progress=False).fit(punched)
+        alone = MGPImputer(random_state=0, n_neighbors=0, progress=False).fit(punched)
+    truth = frame["y"][hidden].to_numpy()
+    return {"imputer": imputer, "alone": alone, "truth": truth, "x": frame["x"][hidden].to_numpy()}
+
+
+def test_neighbours_find_what_a_smooth_gp_does_not(jumps) -> None:
+    errors = {}
+    for name in ("imputer", "alone"):
+        draws = np.asarray(jumps[name].impute(m=50).values["y"])
+        errors[name] = np.sqrt(np.mean((draws.mean(0) - jumps["truth"]) ** 2))
+    assert jumps["imputer"].neighbours_ is not None
+    assert jumps["alone"].neighbours_ is None
+    assert errors["imputer"] < 0.8 * errors["alone"]
+
+
+def test_intervals_are_as_wide_as_the_noise_nearby_and_hold_what_they_should(jumps) -> None:
+    draws, truth = np.asarray(jumps["imputer"].impute(m=200).values["y"]), jumps["truth"]
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
+    held = np.mean((low <= truth) & (truth <= high))
+    # Three standard errors of a share of 270 cells.
+    assert held == pytest.approx(0.95, abs=3 * math.sqrt(0.95 * 0.05 / len(truth)))
+    spread = draws.std(0)
+    assert np.median(spread[jumps["x"] > 0]) > 1.3 * np.median(spread[jumps["x"] < 0])
+
+
+def test_a_saved_imputer_has_its_neighbours(jumps, tmp_path) -> None:
+    jumps["imputer"].save(tmp_path / "imputer")
+    loaded = MGPImputer.load(tmp_path / "imputer")
+    new = steps(40, seed=2).assign(y=np.nan)
+    expected = jumps["imputer"].impute(new, m=3)
+    np.testing.assert_array_equal(loaded.impute(new, m=3).values["y"], expected.values["y"])
+
+
+def test_draws_with_neighbours_do_not_depend_on_batches_or_on_how_many_there_are(jumps) -> None:
+    new = pd.concat([steps(60, seed=3)] * 2, ignore_index=True).assign(y=np.nan)
+    imputer = jumps["imputer"]
+    expected = np.asarray(imputer.impute(new, m=6).values["y"])
+    np.testing.assert_array_equal(imputer.impute(new, m=6, batch_size=7).values["y"], expected)
+    np.testing.assert_array_equal(imputer.impute(new, m=2).values["y"], expected[:2])
+
+
+def test_where_a_line_says_all_links_go_without() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=400)
+    frame = pd.DataFrame({"x": x, "y": 2 * x + generator.normal(size=400)})
+    frame.loc[:120, "y"] = np.nan
+    assert MGPImputer(random_state=0).fit(frame).neighbours_ is None
+
+
+def test_prediction_of_a_target_uses_its_neighbours() -> None:
+    frame, new = steps(), steps(300, seed=5)
+    imputer = MGPImputer(random_state=0).fit(frame[["x", "z"]], frame["y"])
+    alone = MGPImputer(random_state=0, n_neighbors=0).fit(frame[["x", "z"]], frame["y"])
+    errors = [i.predict(new[["x", "z"]])["mean"].to_numpy() - new["y"] for i in (imputer, alone)]
+    assert np.square(errors[0]).mean() < 0.7 * np.square(errors[1]).mean()
+    predicted = imputer.predict(new[["x", "z"]])
+    rank = norm.cdf(new["y"], predicted["mean"], predicted["sd"])
+    assert 0.9 < np.mean((rank > 0.025) & (rank < 0.975)) < 0.99

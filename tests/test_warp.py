@@ -1,0 +1,95 @@
+"""The bend of columns with long tails."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyro_mgp.table import ColumnCodec, TableCodec
+from pyro_mgp.warp import Warp
+
+
+def lognormal(n_rows: int = 500, seed: int = 0) -> np.ndarray:
+    return np.exp(np.random.default_rng(seed).normal(size=n_rows))
+
+
+@pytest.mark.parametrize("n_rows", [30, 300, 3000])
+@pytest.mark.parametrize("draw", ["normal", "uniform"])
+def test_columns_without_tails_stay_straight(draw: str, n_rows: int) -> None:
+    cells = getattr(np.random.default_rng(n_rows), draw)(size=n_rows)
+    assert Warp.choose(cells) is None
+
+
+@pytest.mark.parametrize("cells", [lognormal(), -lognormal(), np.random.default_rng(0).standard_t(2, 500)])
+def test_columns_with_tails_are_bent_towards_a_normal(cells: np.ndarray) -> None:
+    warp = Warp.choose(cells)
+    assert warp is not None
+    kurtosis = pd.Series(warp.forward(cells)).kurt()
+    assert abs(kurtosis) < 0.3 * pd.Series(cells).kurt()
+
+
+def test_two_values_cannot_be_bent() -> None:
+    assert Warp.choose(np.r_[np.zeros(997), np.ones(3)]) is None
+
+
+def test_a_column_of_mostly_one_value_has_a_spread() -> None:
+    warp = Warp.choose(np.r_[np.zeros(900), lognormal(100)])
+    assert warp is not None
+    assert warp.spread > 0
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
+def test_backward_undoes_forward(raw: float, centre: float, spread: float) -> None:
+    warp = Warp(centre, spread)
+    cells = np.array([raw])
+    np.testing.assert_allclose(warp.backward(warp.forward(cells)), cells, rtol=1e-9, atol=1e-9 * spread)
+
+
+def test_a_draw_far_out_is_still_a_number() -> None:
+    assert np.isfinite(Warp(0.0, 1.0).backward(np.array([-1e9, 1e9]))).all()
+
+
+def test_log_slope_is_the_logarithm_of_the_derivative() -> None:
+    warp, cells, step = Warp(0.3, 2.0), np.linspace(-20, 30, 11), 1e-5
+    slope = (warp.forward(cells + step) - warp.forward(cells - step)) / (2 * step)
+    np.testing.assert_allclose(warp.log_slope(cells), np.log(slope), rtol=1e-6)
+
+
+def test_the_choice_and_the_bent_cells_follow_the_units() -> None:
+    cells = lognormal()
+    warp, other = Warp.choose(cells), Warp.choose(32 + 1.8 * cells)
+    assert warp is not None
+    assert other is not None
+    np.testing.assert_allclose(other.forward(32 + 1.8 * cells), warp.forward(cells), rtol=1e-9, atol=1e-12)
+
+
+def test_a_bent_column_comes_back_and_stays_in_its_range() -> None:
+    column = pd.Series(lognormal(), name="price")
+    codec = ColumnCodec.fit(column, warp=True)
+    assert codec.warp is not None
+    encoded = codec.encode(column)
+    assert encoded.mean() == pytest.approx(0, abs=1e-12)
+    assert encoded.std() == pytest.approx(1)
+    np.testing.assert_allclose(codec.decode(encoded), column, rtol=1e-12)
+    assert codec.decode([[50.0]]) == column.max()
+    assert codec.decode([[-50.0]]) == column.min()
+    assert codec.own_scale[0] == pytest.approx(column.std(ddof=0))
+
+
+def test_a_bent_column_of_integers_gives_integers() -> None:
+    column = pd.Series((10 * lognormal()).astype(int), name="visits")
+    codec = ColumnCodec.fit(column, warp=True)
+    assert codec.warp is not None
+    decoded = codec.decode(codec.encode(column))
+    assert decoded.dtype == np.int64
+    np.testing.assert_array_equal(decoded, column)
+
+
+def test_the_bend_survives_being_written_down() -> None:
+    frame = pd.DataFrame({"a": lognormal(), "b": np.arange(500.0), "c": ["x", "y"] * 250})
+    codec = TableCodec.fit(frame, warp=True)
+    assert [column.warp is None for column in codec.columns] == [False, True, True]
+    assert TableCodec.from_dict(codec.to_dict()) == codec
