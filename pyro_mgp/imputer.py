@@ -134,7 +134,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         columns: Literal["incomplete", "all"] = "incomplete",
         target_is_input: bool = True,
         order: Sequence[Label] | None = None,
-        max_steps: int = 40,
+        max_steps: int = 20,
         learning_rate: float = 0.25,
         weight_decay: float = 0.1,
         batch_size: int = 2000,

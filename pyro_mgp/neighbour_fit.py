@@ -7,8 +7,8 @@ h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links w
 go without; so do those of discrete variables, whose values are drawn with probabilities that their means say.
 
 At last some observed cells are hidden and imputed by the whole machinery. The inflation τ is the one under
-which their values are most probable: it makes up for holes in the inputs, for references that stand at
-means, and for whatever else a walk does to the spread of its draws.
+which their values are most probable and a 95 % interval holds as many as it should: it makes up for holes in
+the inputs, for references that stand at means, and for whatever else a walk does to the spread of its draws.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -45,12 +45,13 @@ _FIRST_SHAPE = (4.0, 0.3)
 _LEFT_OUT, _LOWEST = 200, -6.0
 # Standard errors by which neighbours must predict better than the sparse GP alone.
 _CLEARLY = 2.0
-# Hidden cells: rows at most, share of the observed cells (few: the rest must look as it will), paths, walks
-# that count; standard deviation of log τ that is expected.
-_HIDDEN_ROWS, _HIDDEN_SHARE = 3000, 0.05
-_HIDDEN_PATHS, _COUNTED = 12, 2
-_INFLATIONS = tuple(0.3 * 1.05**step for step in range(58))
-_EXPECTED_INFLATION = 0.5
+# Hidden cells: rows at most; shares of the observed cells, the larger one if the smaller hides too few of a
+# column (few, because the rest must look as it will); paths, walks that count.
+_HIDDEN_ROWS, _HIDDEN_SHARES, _TOO_FEW = 3000, (0.05, 0.1), 150
+_HIDDEN_PATHS, _COUNTED = 8, 2
+_INFLATIONS = tuple(0.3 * 1.1**step for step in range(30))
+# Standard deviation of log τ that is expected, and the level of the interval that is looked at.
+_EXPECTED_INFLATION, _LEVEL = 0.5, 0.95
 # Most of its own residual that a cell explains; of a squared standard normal number, half are below this.
 _MOST_LEVERAGE, _MEDIAN_OF_SQUARE = 0.9, 0.455
 # Smallest a₀ and standard deviation, where neighbours agree to the last digit.
@@ -145,22 +146,33 @@ class _Fit:
             return None
         picked = torch.randperm(len(local.references), generator=self.generator)[:_LEFT_OUT]
         picked = local.references[picked.to(local.references.device)]
-        rows = self.drawn[picked]
-        alone = self.marginals[i].moments(rows[None])
-        noise = self.marginals[i].noise
-        variance = alone.variance[0].clamp(max=noise)
-        leverage = (variance / noise).clamp(max=_MOST_LEVERAGE)
-        left = (self.rows.values[picked, self.chain.links[i].column] - alone.mean[0]) / (1 - leverage)
+        rows, noise = self.drawn[picked], self.marginals[i].noise
+        left, variance = self.left_out(i, picked)
         nearest = local.nearest(rows, picked)
-        best, gain = None, Normal(0.0, (noise + variance).sqrt()).log_prob(left).clamp(min=_LOWEST)
-        alone_score, best_score = gain, gain.mean()
-        for character, at in _candidates(local, nearest, rows, left):
-            score = Normal(at.mean[0], (at.variance[0] + variance).sqrt()).log_prob(left).clamp(min=_LOWEST)
-            surplus = score - alone_score
-            clear = surplus.mean() > _CLEARLY * surplus.std() / math.sqrt(len(surplus))
-            if clear and score.mean() > best_score:
-                best, best_score = character, score.mean()
+        alone_score = _bounded_log_prob(left, torch.zeros_like(left), noise + variance)
+        best, best_score = None, alone_score.mean()
+        for shape in _SHAPES:
+            candidates, at = _candidates(local, shape, nearest, rows, left)
+            scores = _bounded_log_prob(left, at.mean, at.variance + variance)
+            surplus = scores - alone_score
+            clear = surplus.mean(1) > _CLEARLY * surplus.std(1) / math.sqrt(len(left))
+            likeliest = scores.mean(1).where(clear, -math.inf).max(0)
+            if likeliest.values > best_score:
+                best, best_score = candidates[int(likeliest.indices)], likeliest.values
         return best
+
+    def left_out(self, i: int, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """What the i-th sparse GP leaves of observed cells, had it not seen them, and its own variance.
+
+        Args:
+            i: Number of the link.
+            cells: Rows in which its cell is observed, `[c]`.
+        """
+        noise, at = self.marginals[i].noise, self.marginals[i].moments(self.drawn[cells][None])
+        variance = at.variance[0].clamp(max=noise)
+        leverage = (variance / noise).clamp(max=_MOST_LEVERAGE)
+        seen = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
+        return seen / (1 - leverage), variance
 
     def inflate(self, found: Neighbours) -> Neighbours:
         """Let the draws of hidden cells spread as far as their values do."""
@@ -170,7 +182,8 @@ class _Fit:
         for variable in self.chain.discrete:
             # The indicators of a category are missing together.
             chance[:, list(variable.columns)] = chance[:, [variable.columns[0]]]
-        hidden = rows.observed & (chance < _HIDDEN_SHARE)
+        share = min(max(_HIDDEN_SHARES[0], _TOO_FEW / len(rows)), _HIDDEN_SHARES[1])
+        hidden = rows.observed & (chance < share)
         seen = Rows(rows.values, rows.observed & ~hidden, rows.keys)
         holes = _holes(self.chain, seen.observed)
         point = self.start.expected(seen)
@@ -187,41 +200,61 @@ class _Fit:
                 parts = [visited[i] for _, visited in walks[-_COUNTED:]]
                 mean = torch.cat([part.mean for part in parts])[:, which]
                 variance = torch.cat([part.variance for part in parts])[:, which]
-                inflation = _likeliest_inflation(mean, variance, values)
+                cells = picked[holes[i][which]]
+                # The sparse GP has seen them: its mean without them lies farther off.
+                left, _ = self.left_out(i, cells)
+                known = values - self.marginals[i].moments(self.drawn[cells][None]).mean[0]
+                mean = mean - (left - known)
+                inflation = _inflation(mean, variance, values)
                 character = dataclasses.replace(character, inflation=inflation)
             characters.append(character)
         return found.with_characters(characters)
 
 
 def _candidates(
-    local: LocalLink, nearest: Tensor, rows: Tensor, left: Tensor
-) -> Iterator[tuple[Character, Moments]]:
-    """Characters to choose from, and the moments of the local scale under each at rows `[c, D]`."""
-    for sharpness, nugget in _SHAPES:
-        first = Character(sharpness, nugget, freedom=1.0, scale=1.0)
-        nearby = dataclasses.replace(local, character=first).ask(nearest)
-        at = nearby.moments(rows[None])
-        k = local.n_neighbours
-        # With ν = 1 and a₀ = 1: the rest is what the neighbours say of the scale, and what v is.
-        spread = (1 + k) * nearby.scale - 1
-        v = at.variance / nearby.scale
-        typical = ((left - at.mean[0]).square().median() / _MEDIAN_OF_SQUARE).item() / (1 + nugget)
-        for freedom, amplitude in itertools.product(_FREEDOMS, _AMPLITUDES):
-            scale = (freedom * amplitude * typical + spread) / (freedom + k)
-            character = Character(sharpness, nugget, freedom, max(amplitude * typical, _LEAST_SCALE))
-            yield character, Moments(at.mean, v * scale)
+    local: LocalLink, shape: tuple[float, float], nearest: Tensor, rows: Tensor, left: Tensor
+) -> tuple[list[Character], Moments]:
+    """G characters of some f and η, and the moments of the local scale under each, at rows `[c, D]`.
+
+    Returns:
+        The characters, and their moments `[1, c]` and `[G, c]`.
+    """
+    first, k = Character(*shape, freedom=1.0, scale=1.0), local.n_neighbours
+    nearby = dataclasses.replace(local, character=first).ask(nearest)
+    at = nearby.moments(rows[None])
+    # With ν = 1 and a₀ = 1: the rest is what the neighbours say of the scale, and what v is.
+    spread, v = (1 + k) * nearby.scale - 1, at.variance / nearby.scale
+    typical = float((left - at.mean[0]).square().median()) / _MEDIAN_OF_SQUARE / (1 + first.nugget)
+    candidates = [
+        Character(*shape, freedom, max(amplitude * typical, _LEAST_SCALE))
+        for freedom, amplitude in itertools.product(_FREEDOMS, _AMPLITUDES)
+    ]
+    freedom, scale = (
+        torch.tensor([[getattr(candidate, name)] for candidate in candidates]).to(v)
+        for name in ("freedom", "scale")
+    )
+    return candidates, Moments(at.mean, v * (freedom * scale + spread) / (freedom + k))
 
 
-def _likeliest_inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
-    """The τ that makes values `[c]` likeliest in mixtures of Gaussians `[K, c]`, near one if in doubt."""
-    best, best_score = 1.0, -math.inf
-    for inflation in _INFLATIONS:
-        components = Normal(mean, inflation * variance.sqrt().clamp(min=_TINY)).log_prob(values)
-        density = (components.logsumexp(0) - math.log(len(mean))).clamp(min=_LOWEST).sum()
-        score = float(density) - 0.5 * (math.log(inflation) / _EXPECTED_INFLATION) ** 2
-        if score > best_score:
-            best, best_score = inflation, score
-    return best
+def _bounded_log_prob(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Of Gaussians; no value counts as less likely than a bound, so that outliers do not decide alone."""
+    return Normal(mean, variance.clamp(min=_TINY**2).sqrt()).log_prob(values).clamp(min=_LOWEST)
+
+
+def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
+    """The τ that suits values `[c]` best in mixtures of Gaussians `[K, c]`, near one if in doubt.
+
+    Their log density counts, outliers bounded, and that of how many of them a 95 % interval holds.
+    """
+    if len(values) == 0:
+        return 1.0
+    inflations = torch.tensor(_INFLATIONS).to(values)
+    components = Normal(mean, inflations[:, None, None] * variance.sqrt().clamp(min=_TINY))
+    density = components.log_prob(values).logsumexp(1) - math.log(len(mean))
+    held = ((components.cdf(values).mean(1) - 0.5).abs() < _LEVEL / 2).to(values).mean(1)
+    prior = (inflations.log() / _EXPECTED_INFLATION).square()
+    surprise = len(values) * (held - _LEVEL).square() / (_LEVEL * (1 - _LEVEL))
+    return float(inflations[(density.clamp(min=_LOWEST).sum(1) - (prior + surprise) / 2).argmax()])
 
 
 def _holes(chain: Chain, observed: Tensor) -> list[Tensor]:

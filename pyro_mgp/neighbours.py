@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import lengthscales, matern32_of_square
-from pyro_mgp.link import Conditional, Moments
+from pyro_mgp.link import Conditional, Moments, invert
 from pyro_mgp.local_parameters import local_parameters
 
 # Distances looked at together: some 30 MB.
@@ -63,8 +63,8 @@ class Nearby:
     """Whose neighbours."""
     inputs: Tensor
     """Scaled inputs of the neighbours, `[c, k, P]`."""
-    inverse: Tensor
-    """C⁻¹, `[c, k, k]`."""
+    root: Tensor
+    """L⁻¹ of C = L Lᵀ, `[c, k, k]`."""
     weights: Tensor
     """C⁻¹ e_N, `[c, k]`."""
     scale: Tensor
@@ -77,7 +77,7 @@ class Nearby:
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ self.inputs.mT
         cross = self.local.covariance(squared + self.inputs.square().sum(-1)[:, None, :])
         mean = (cross @ self.weights[..., None])[..., 0]
-        explained = ((cross @ self.inverse) * cross).sum(-1)
+        explained = (cross @ self.root.mT).square_().sum(-1)
         variance = (1 + character.nugget - explained).clamp(min=0) * self.scale[:, None]
         return Moments(mean.T, variance.T)
 
@@ -136,12 +136,13 @@ class LocalLink:
         norms = inputs.square().sum(-1)
         among = self.covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
         among.diagonal(dim1=-2, dim2=-1).add_(self.character.nugget)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(among))
-        weights = (inverse @ residuals[..., None])[..., 0]
+        root = invert(torch.linalg.cholesky(among))
+        whitened = root @ residuals[..., None]
+        weights = (root.mT @ whitened)[..., 0]
         freedom, common = self.character.freedom, self.character.scale
-        scale = (freedom * common + (residuals * weights).sum(-1)) / (freedom + self.n_neighbours)
+        scale = (freedom * common + whitened.square().sum((-2, -1))) / (freedom + self.n_neighbours)
         return Nearby(
-            self, inputs, inverse, weights, self.character.inflation**2 * scale.clamp(min=_LEAST_SCALE)
+            self, inputs, root, weights, self.character.inflation**2 * scale.clamp(min=_LEAST_SCALE)
         )
 
     def around(self, rows: Tensor, own: Tensor | None = None) -> Nearby:
