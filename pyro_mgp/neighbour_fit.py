@@ -7,8 +7,8 @@ h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links w
 go without; so do those of discrete variables, whose values are drawn with probabilities that their means say.
 
 At last some observed cells are hidden and imputed by the whole machinery. The inflation τ is the one under
-which their values are most probable and a 95 % interval holds as many as it should: it makes up for holes in
-the inputs, for references that stand at means, and for whatever else a walk does to the spread of its draws.
+which their values are most probable: it makes up for holes in the inputs, for references that stand at means,
+and for whatever else a walk does to the spread of its draws.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _CLEARLY = 2.0
 _HIDDEN_ROWS, _HIDDEN_SHARES, _TOO_FEW = 3000, (0.05, 0.1), 150
 _HIDDEN_PATHS, _COUNTED = 8, 2
 _INFLATIONS = tuple(0.3 * 1.1**step for step in range(30))
-# Standard deviation of log τ that is expected, and the level of the interval that is looked at.
-_EXPECTED_INFLATION, _LEVEL = 0.5, 0.95
+# Standard deviation of log τ that is expected.
+_EXPECTED_INFLATION = 0.5
 # Most of its own residual that a cell explains; of a squared standard normal number, half are below this.
 _MOST_LEVERAGE, _MEDIAN_OF_SQUARE = 0.9, 0.455
 # Smallest a₀ and standard deviation, where neighbours agree to the last digit.
@@ -242,19 +242,12 @@ def _bounded_log_prob(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
-    """The τ that suits values `[c]` best in mixtures of Gaussians `[K, c]`, near one if in doubt.
-
-    Their log density counts, outliers bounded, and that of how many of them a 95 % interval holds.
-    """
-    if len(values) == 0:
-        return 1.0
+    """The τ that makes values `[c]` likeliest in mixtures of Gaussians `[K, c]`, near one if in doubt."""
     inflations = torch.tensor(_INFLATIONS).to(values)
     components = Normal(mean, inflations[:, None, None] * variance.sqrt().clamp(min=_TINY))
     density = components.log_prob(values).logsumexp(1) - math.log(len(mean))
-    held = ((components.cdf(values).mean(1) - 0.5).abs() < _LEVEL / 2).to(values).mean(1)
-    prior = (inflations.log() / _EXPECTED_INFLATION).square()
-    surprise = len(values) * (held - _LEVEL).square() / (_LEVEL * (1 - _LEVEL))
-    return float(inflations[(density.clamp(min=_LOWEST).sum(1) - (prior + surprise) / 2).argmax()])
+    prior = (inflations.log() / _EXPECTED_INFLATION).square() / 2
+    return float(inflations[(density.clamp(min=_LOWEST).sum(1) - prior).argmax()])
 
 
 def _holes(chain: Chain, observed: Tensor) -> list[Tensor]:
