@@ -45,13 +45,16 @@ _FIRST_SHAPE = (4.0, 0.3)
 _LEFT_OUT, _LOWEST = 200, -6.0
 # Standard errors by which neighbours must predict better than the sparse GP alone.
 _CLEARLY = 2.0
-# Hidden cells: rows at most; shares of the observed cells, the larger one if the smaller hides too few of a
-# column (few, because the rest must look as it will); paths, walks that count.
-_HIDDEN_ROWS, _HIDDEN_SHARES, _TOO_FEW = 3000, (0.05, 0.1), 150
+# Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
+# is hidden, but at least so many per column, and no more than this share of the observed ones.
+_HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
+# Paths through them, and walks that count, from the last one back.
 _HIDDEN_PATHS, _COUNTED = 8, 2
 _INFLATIONS = tuple(0.3 * 1.1**step for step in range(30))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.5
+# A hidden cell counts as no farther than three and a half standard deviations of a typical one.
+_FARTHEST = 0.5 * 3.5**2 + 0.5 * math.log(2 * math.pi)
 # Most of its own residual that a cell explains; of a squared standard normal number, half are below this.
 _MOST_LEVERAGE, _MEDIAN_OF_SQUARE = 0.9, 0.455
 # Smallest a₀ and standard deviation, where neighbours agree to the last digit.
@@ -161,6 +164,17 @@ class _Fit:
                 best, best_score = candidates[int(likeliest.indices)], likeliest.values
         return best
 
+    def hide(self, n_rows: int) -> Tensor:
+        """Cells of linked columns to hide if observed, `[n, D]`; a category's indicators together."""
+        columns = [link.column for link in self.chain.links]
+        share = max(_HIDDEN_PER_ROW / len(columns), _HIDDEN_PER_COLUMN / n_rows)
+        chance = torch.rand(n_rows, self.point.shape[1], generator=self.generator)
+        for variable in self.chain.discrete:
+            chance[:, list(variable.columns)] = chance[:, [variable.columns[0]]]
+        hidden = torch.zeros_like(chance, dtype=torch.bool)
+        hidden[:, columns] = chance[:, columns] < min(share, _HIDDEN_SHARE)
+        return hidden.to(self.point.device)
+
     def left_out(self, i: int, cells: Tensor) -> tuple[Tensor, Tensor]:
         """What the i-th sparse GP leaves of observed cells, had it not seen them, and its own variance.
 
@@ -178,12 +192,7 @@ class _Fit:
         """Let the draws of hidden cells spread as far as their values do."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HIDDEN_ROWS].to(self.point.device)
         rows = self.rows[picked]
-        chance = torch.rand(rows.observed.shape, generator=self.generator).to(self.point.device)
-        for variable in self.chain.discrete:
-            # The indicators of a category are missing together.
-            chance[:, list(variable.columns)] = chance[:, [variable.columns[0]]]
-        share = min(max(_HIDDEN_SHARES[0], _TOO_FEW / len(rows)), _HIDDEN_SHARES[1])
-        hidden = rows.observed & (chance < share)
+        hidden = rows.observed & self.hide(len(rows))
         seen = Rows(rows.values, rows.observed & ~hidden, rows.keys)
         holes = _holes(self.chain, seen.observed)
         point = self.start.expected(seen)
@@ -243,11 +252,14 @@ def _bounded_log_prob(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
     """The τ that makes values `[c]` likeliest in mixtures of Gaussians `[K, c]`, near one if in doubt."""
+    if len(values) == 0:
+        return 1.0
     inflations = torch.tensor(_INFLATIONS).to(values)
     components = Normal(mean, inflations[:, None, None] * variance.sqrt().clamp(min=_TINY))
     density = components.log_prob(values).logsumexp(1) - math.log(len(mean))
     prior = (inflations.log() / _EXPECTED_INFLATION).square() / 2
-    return float(inflations[(density.clamp(min=_LOWEST).sum(1) - prior).argmax()])
+    lowest = -variance.clamp(min=_TINY**2).log().median() / 2 - _FARTHEST
+    return float(inflations[(density.clamp(min=lowest).sum(1) - prior).argmax()])
 
 
 def _holes(chain: Chain, observed: Tensor) -> list[Tensor]:

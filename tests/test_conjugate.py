@@ -197,3 +197,12 @@ def test_a_step_never_makes_the_host_wait_for_a_gpu(device):
     finally:
         torch.cuda.set_sync_debug_mode(before)
     assert loss.isfinite()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize(("n_links", "entries"), [(24, 200_000), (5, 10), (7, 2**21), (1, 2**30)])
+def test_groups_cover_all_links_once_and_divide_among_threads(n_links, entries, threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    groups = list(conjugate._groups(n_links, entries, torch.device("cpu")))
+    assert [i for group in groups for i in range(n_links)[group]] == list(range(n_links))
+    assert all((group.stop - group.start) % threads == 0 for group in groups[:-1])

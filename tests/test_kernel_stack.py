@@ -8,9 +8,17 @@ import pyro.contrib.gp.kernels as kernels
 import pytest
 import torch
 
+from pyro_mgp import kernel_stack
 from pyro_mgp.kernel_stack import KernelStack, LinearMatern32Stack, RowSums, Seen, stack_kernels
 from pyro_mgp.kernels import Matern32, linear_matern32, matern32
 from pyro_mgp.local_parameters import local_parameters
+
+
+@pytest.fixture(params=[True, False], ids=["roots are fast", "roots are slow"], autouse=True)
+def processor(request, monkeypatch):
+    """Either way of taking roots and exponentials, whatever this processor is."""
+    monkeypatch.setattr(kernel_stack, "roots_are_fast", lambda: request.param)
+
 
 INPUTS = {"all but one": ([1, 2, 3], [0, 2, 3], [0, 1, 3]), "some": ([1], [0, 2, 3], [3, 0])}
 
@@ -72,7 +80,10 @@ def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs
     """Of the second and third link, whose numbers of rows may differ."""
     links = make_links(factory, inputs)
     valid = torch.rand(2, 12) < 0.7 if ragged else None
-    seen = Seen(1, list(torch.randn(2, 5, 12).double()), torch.randn(2, 12).double(), valid)
+    if valid is not None:
+        valid[:, :4] = True
+    columns, targets = list(torch.randn(2, 5, 12).double()), torch.randn(2, 12).double()
+    seen = Seen(1, columns, targets, valid, n_sure=4 if ragged else 0)
     of_gram, of_among = torch.randn(2, 5, 5).double(), torch.randn(3, 5, 5).double()
     weights = RowSums(of_gram + of_gram.mT, torch.randn(2, 5).double(), torch.randn(2).double())
     sums, gradients = [], []
