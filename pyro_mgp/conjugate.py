@@ -302,10 +302,11 @@ def _groups(n_links: int, entries: int, device: torch.device) -> Iterator[slice]
         threads, most = 1, _ENTRIES_AT_ONCE_CUDA // max(entries, 1)
     else:
         threads, most = torch.get_num_threads(), _ENTRIES_AT_ONCE // max(entries, 1)
-    n_groups = math.ceil(n_links / max(most, 1))
-    # Products of several matrices go to the threads one by one: each shall get as many.
-    size = math.ceil(n_links / n_groups / threads) * threads
-    return (slice(i, min(i + size, n_links)) for i in range(0, n_links, size))
+    size = math.ceil(n_links / max(1, math.ceil(n_links / max(most, 1))))
+    if threads <= most:
+        # Products of several matrices go to the threads one by one: each shall get as many.
+        size = math.ceil(size / threads) * threads
+    return (slice(i, min(i + size, n_links)) for i in range(0, n_links, max(size, 1)))
 
 
 def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | None], Tensor | None, int]:

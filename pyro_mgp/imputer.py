@@ -50,6 +50,8 @@ _POINT_PATHS = 20
 _N_INDUCING = 100
 # A table stays on a GPU whose free memory holds this many copies of it.
 _COPIES = 8
+# Each cell costs memory by the square of its neighbours, and those far away say little.
+_MOST_NEIGHBOURS = 100
 # A column with fewer observed cells needs them all.
 _FEWEST_OBSERVED = 20
 # Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
@@ -67,9 +69,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel.
         n_inducing: Inducing inputs per link; None takes 100, or all rows of a smaller table.
         n_neighbors: Training rows near a missing cell whose residuals correct the sparse GP, in links where
-            they clearly help; 0 for the sparse GPs alone.
+            they clearly help; 0 for the sparse GPs alone, at most 100. Links of categories, booleans and
+            two-valued integers, and of columns with fewer than four observed cells per neighbour, go without,
+            as do all with propagate="latent".
         warp: Whether numeric columns with long tails are bent (arcsinh) before they are modelled; draws of
-            these stay within the observed range.
+            these stay within the observed range. A target is never bent.
         initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median", of
             bent columns after the bend.
         n_sweeps: Walks through the chain before a draw counts.
@@ -245,6 +249,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
         """One completed table: missing cells at their posterior mean, categories and booleans at their mode.
+
+        In a bent column (`warp`) the mean is taken before the bend is undone, and lies nearer the median.
 
         Best for prediction; too smooth for inference, which wants `impute`.
 
@@ -422,6 +428,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         arrays |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
         fields["characters"] = None
         if self.neighbours_ is not None:
+            fields["n_neighbours"] = self.neighbours_.n_neighbours
             fields["characters"] = [
                 None if character is None else dataclasses.asdict(character)
                 for character in self.neighbours_.characters
@@ -486,7 +493,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if header["characters"] is not None:
             characters = [None if c is None else Character(**c) for c in header["characters"]]
             near = tensors["near.rows"], tensors["near.residuals"]
-            self.neighbours_ = Neighbours.of(self.chain_, *near, characters, self.n_neighbors)
+            self.neighbours_ = Neighbours.of(self.chain_, *near, characters, header["n_neighbours"])
         return self
 
     def _train(self, rows: Rows) -> None:
@@ -683,6 +690,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.n_inducing is not None:
             _at_least("n_inducing", self.n_inducing, 1)
         _at_least("n_neighbors", self.n_neighbors, 0)
+        if self.n_neighbors > _MOST_NEIGHBOURS:
+            raise ValueError(f"n_neighbors must be at most {_MOST_NEIGHBOURS}, got {self.n_neighbors}")
         _one_of("propagate", self.propagate, get_args(Propagate))
         _one_of("initial_fill", self.initial_fill, get_args(FillName))
         _one_of("precision", self.precision, get_args(Precision))

@@ -78,11 +78,19 @@ def linear_matern32(input_dim: int) -> Kernel:
 
 
 def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
-    """The lengthscales `[P]` of the first part of a kernel that has some; ones if none has."""
+    """The lengthscale of each of P inputs, `[P]`, in the first part of a kernel that has one; 1 if none has."""
+    scales, known = torch.ones(n_inputs), torch.zeros(n_inputs, dtype=torch.bool)
     for part in kernel.modules():
-        if isinstance(getattr(part, "lengthscale", None), Tensor):
-            return part.lengthscale.detach().expand(n_inputs)
-    return torch.ones(n_inputs)
+        own = getattr(part, "lengthscale", None)
+        if isinstance(own, Tensor):
+            active = torch.zeros_like(known)
+            active[part.active_dims] = True
+            spread = torch.ones(n_inputs).index_copy(
+                0, torch.tensor(part.active_dims), own.detach().float().cpu().expand(len(part.active_dims))
+            )
+            scales = torch.where(active & ~known, spread, scales)
+            known |= active
+    return scales
 
 
 KERNELS: dict[str, KernelFactory] = {"linear+matern32": linear_matern32, "matern32": matern32}

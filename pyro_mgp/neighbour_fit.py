@@ -25,7 +25,7 @@ from torch.distributions import Normal
 from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.local_parameters import local_parameters
-from pyro_mgp.neighbours import Character, LocalLink, Neighbours, corrected, settle
+from pyro_mgp.neighbours import LEAST_SCALE, Character, LocalLink, Neighbours, corrected, settle
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Rows, Start
 
@@ -50,15 +50,15 @@ _CLEARLY = 2.0
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
 # Paths through them, and walks that count, from the last one back.
 _HIDDEN_PATHS, _COUNTED = 8, 2
-_INFLATIONS = tuple(0.3 * 1.1**step for step in range(30))
+_INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.5
 # A hidden cell counts as no farther than three and a half standard deviations of a typical one.
 _FARTHEST = 0.5 * 3.5**2 + 0.5 * math.log(2 * math.pi)
 # Most of its own residual that a cell explains; of a squared standard normal number, half are below this.
 _MOST_LEVERAGE, _MEDIAN_OF_SQUARE = 0.9, 0.455
-# Smallest a₀ and standard deviation, where neighbours agree to the last digit.
-_LEAST_SCALE, _TINY = 1e-10, 1e-8
+# Smallest standard deviation, where neighbours agree to the last digit.
+_TINY = 1e-8
 
 
 def fit_neighbours(chain: Chain, start: Start, rows: Rows, n_neighbours: int, seed: int) -> Neighbours | None:
@@ -86,6 +86,8 @@ class _Fit:
         self.n_neighbours, self.seed = n_neighbours, seed
         self.generator = torch.Generator().manual_seed(seed)
         self.marginals: Sequence[Conditional] = chain.conditionals()
+        # Their variance is what inducing values cannot say; the marginals' has that of q(u) besides.
+        self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
         self.holes = _holes(chain, rows.observed)
         self.point = start.expected(rows)
         self.drawn = self.point.clone()
@@ -182,11 +184,11 @@ class _Fit:
             i: Number of the link.
             cells: Rows in which its cell is observed, `[c]`.
         """
-        noise, at = self.marginals[i].noise, self.marginals[i].moments(self.drawn[cells][None])
-        variance = at.variance[0].clamp(max=noise)
-        leverage = (variance / noise).clamp(max=_MOST_LEVERAGE)
-        seen = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
-        return seen / (1 - leverage), variance
+        rows, noise = self.drawn[cells][None], self.marginals[i].noise
+        at, given_u = self.marginals[i].moments(rows), self.given_u[i].moments(rows)
+        leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MOST_LEVERAGE)
+        residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
+        return residual / (1 - leverage), at.variance[0].clamp(max=noise)
 
     def inflate(self, found: Neighbours) -> Neighbours:
         """Let the draws of hidden cells spread as far as their values do."""
@@ -212,8 +214,8 @@ class _Fit:
                 cells = picked[holes[i][which]]
                 # The sparse GP has seen them: its mean without them lies farther off.
                 left, _ = self.left_out(i, cells)
-                known = values - self.marginals[i].moments(self.drawn[cells][None]).mean[0]
-                mean = mean - (left - known)
+                residual = values - self.marginals[i].moments(self.drawn[cells][None]).mean[0]
+                mean = mean - (left - residual)
                 inflation = _inflation(mean, variance, values)
                 character = dataclasses.replace(character, inflation=inflation)
             characters.append(character)
@@ -235,7 +237,7 @@ def _candidates(
     spread, v = (1 + k) * nearby.scale - 1, at.variance / nearby.scale
     typical = float((left - at.mean[0]).square().median()) / _MEDIAN_OF_SQUARE / (1 + first.nugget)
     candidates = [
-        Character(*shape, freedom, max(amplitude * typical, _LEAST_SCALE))
+        Character(*shape, freedom, max(amplitude * typical, LEAST_SCALE))
         for freedom, amplitude in itertools.product(_FREEDOMS, _AMPLITUDES)
     ]
     freedom, scale = (

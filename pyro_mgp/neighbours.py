@@ -29,14 +29,15 @@ from pyro_mgp.kernels import lengthscales, matern32_of_square
 from pyro_mgp.link import Conditional, Moments, invert
 from pyro_mgp.local_parameters import local_parameters
 
+LEAST_SCALE = 1e-10
+"""Smallest local variance, squared standardised units, where neighbours agree to the last digit."""
 # Distances looked at together: some 30 MB.
 _ENTRIES_AT_ONCE = 2**22
 # Decimals of a squared distance, beyond which rounding errors would decide between neighbours.
 _DISTANCE_DECIMALS = 8
-# Smallest local variance, where neighbours agree to the last digit.
-_LEAST_SCALE = 1e-10
-# Means are settled by so many walks, the first without neighbours.
-_PILOT_WALKS = 2
+# Of new rows, means are settled by so many walks, the first without neighbours; neighbours are looked for at
+# these decimals: rounding errors, which depend on how many rows there are, must not choose between them.
+_PILOT_WALKS, _POINT_DECIMALS = 2, 3
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,7 @@ class LocalLink:
         weights = (root.mT @ whitened)[..., 0]
         freedom, common = self.character.freedom, self.character.scale
         scale = (freedom * common + whitened.square().sum((-2, -1))) / (freedom + self.n_neighbours)
-        return Nearby(
-            self, inputs, root, weights, self.character.inflation**2 * scale.clamp(min=_LEAST_SCALE)
-        )
+        return Nearby(self, inputs, root, weights, self.character.inflation**2 * scale.clamp(min=LEAST_SCALE))
 
     def around(self, rows: Tensor, own: Tensor | None = None) -> Nearby:
         """What the neighbours of cells say; takes the arguments of `nearest`."""
@@ -180,6 +179,8 @@ class Neighbours:
     """What each link's sparse GP leaves at them, NaN where the cell is missing, `[L, R]`."""
     characters: Sequence[Character | None]
     """Of each link; None where neighbours do not help."""
+    n_neighbours: int
+    """k."""
     links: Sequence[LocalLink | None]
     """Of each link, likewise."""
 
@@ -205,7 +206,13 @@ class Neighbours:
                 inputs = rows[known][:, link.inputs] / scale
                 local = LocalLink(link.inputs, scale, known, inputs, left[known], n_neighbours, character)
                 links.append(local)
-        return cls(rows, residuals, characters, links)
+        return cls(rows, residuals, characters, n_neighbours, links)
+
+    @property
+    def entries_per_row(self) -> int:
+        """Numbers that `around` keeps of a row all of whose cells are missing."""
+        k = self.n_neighbours
+        return sum(k * (k + len(local.columns)) for local in self.links if local is not None)
 
     def with_characters(self, characters: Sequence[Character | None]) -> Neighbours:
         """The same neighbours, judged otherwise."""
@@ -235,8 +242,10 @@ class Neighbours:
         """
         settle(chain, marginals, point, holes)
         for _ in range(_PILOT_WALKS - 1):
+            point.round_(decimals=_POINT_DECIMALS)
             for i, here in enumerate(holes):
                 self.improve(i, chain, marginals, point, here, own)
+        point.round_(decimals=_POINT_DECIMALS)
         return [
             None if local is None else local.around(point[here], None if own is None else own[here])
             for local, here in zip(self.links, holes, strict=True)

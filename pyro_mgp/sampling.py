@@ -27,6 +27,8 @@ _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 _SETTLING = 3
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
+# Entries of the matrices of all cells' neighbours, if all cells were missing: 500 MB.
+_ENTRIES_AT_ONCE = 2**26
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,9 @@ class Factorised:
 
     def __init__(self) -> None:
         self._state: object = None
+        self._clear()
+
+    def _clear(self) -> None:
         self._marginals: Sequence[Conditional] | None = None
         self._last: tuple[object, Sequence[Conditional]] = (None, ())
 
@@ -144,7 +149,7 @@ class Factorised:
             tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters()),
         )
         if state != self._state:
-            self.__init__()  # type: ignore[misc]
+            self._clear()
             self._state = state
 
     def __reduce__(self) -> tuple[type[Factorised], tuple[()]]:
@@ -182,7 +187,7 @@ class Sampler:
         Yields:
             Which rows, and these rows with their holes drawn, `[S, n, D]`.
         """
-        for here in _batches(len(rows), len(imputations), batch_size):
+        for here in self._batches(len(rows), len(imputations), batch_size):
             batch = rows[here].to(self.start.device)
             *_, (filled, visited) = self._walks(self._conditionals(batch, imputations), batch, imputations)
             if self.chain.propagate == "latent":
@@ -198,7 +203,7 @@ class Sampler:
         which vary less than its draws do.
         """
         parts = [self.start.expected(rows[:0].to(self.start.device))]
-        for here in _batches(len(rows), len(imputations), None):
+        for here in self._batches(len(rows), len(imputations), None):
             batch = rows[here].to(self.start.device)
             point, holes = self.start.expected(batch), self._holes(batch)
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
@@ -221,7 +226,7 @@ class Sampler:
         Its components are the paths in the last two thirds of the sweeps.
         """
         parts = []
-        for here in _batches(len(rows), len(imputations), None):
+        for here in self._batches(len(rows), len(imputations), None):
             batch = rows[here].to(self.start.device)
             conditionals = self._conditionals(batch, imputations)
             walks = [visited[-1] for _, visited in self._walks(conditionals, batch, imputations)]
@@ -282,7 +287,7 @@ class Sampler:
         """For each link, the rows whose cell it has to draw."""
         return [(~rows.observed[:, link.column]).nonzero()[:, 0] for link in self.chain.links]
 
-
-def _batches(n_rows: int, n_paths: int, batch_size: int | None) -> Iterator[slice]:
-    size = batch_size or max(1, _ROWS_AT_ONCE // n_paths)
-    return (slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size))
+    def _batches(self, n_rows: int, n_paths: int, batch_size: int | None) -> Iterator[slice]:
+        per_row = 0 if self.neighbours is None else self.neighbours.entries_per_row
+        size = batch_size or max(1, min(_ROWS_AT_ONCE // n_paths, _ENTRIES_AT_ONCE // max(per_row, 1)))
+        return (slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size))

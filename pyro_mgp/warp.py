@@ -50,6 +50,8 @@ class Warp:
         Args:
             observed: Its observed cells, `[n]`, of which at least two differ.
         """
+        # In order, so that rounding errors of the sums do not depend on that of the rows.
+        observed = np.sort(observed)
         standard_deviation = float(observed.std())
         robust = [np.subtract(*np.quantile(observed, [high, low])) / unit for low, high, unit in _RANGES]
         spread = _WIDTH * max(*map(float, robust), _LEAST_SPREAD * standard_deviation)

@@ -205,4 +205,6 @@ def test_groups_cover_all_links_once_and_divide_among_threads(n_links, entries, 
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     groups = list(conjugate._groups(n_links, entries, torch.device("cpu")))
     assert [i for group in groups for i in range(n_links)[group]] == list(range(n_links))
-    assert all((group.stop - group.start) % threads == 0 for group in groups[:-1])
+    assert all((group.stop - group.start) % threads == 0 for group in groups[:-1] if entries < 2**19)
+    # Matrices that fill the cache alone are not put together for the threads' sake.
+    assert entries < 2**20 or all(group.stop - group.start == 1 for group in groups)

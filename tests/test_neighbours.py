@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 
 import numpy as np
 import pandas as pd
+import pyro.contrib.gp.kernels as kernels
 import pytest
 import torch
 from scipy.stats import norm
@@ -14,12 +16,14 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 from sklearn.neighbors import NearestNeighbors
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import MGPImputer, sampling
 from pyro_mgp import neighbours as module
 from pyro_mgp.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.link import Moments
-from pyro_mgp.neighbour_fit import _inflation
+from pyro_mgp.local_parameters import local_parameters
+from pyro_mgp.neighbour_fit import _candidates, _Fit, _inflation
 from pyro_mgp.neighbours import Character, LocalConditional, LocalLink
+from pyro_mgp.sampling import Rows
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
@@ -102,6 +106,13 @@ def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
     assert corrected.noise == 0
 
 
+def test_lengthscales_stand_at_the_inputs_that_a_part_looks_at() -> None:
+    first = kernels.RBF(2, lengthscale=torch.tensor([2.0, 3.0]), active_dims=[3, 1])
+    second = kernels.Matern52(3, lengthscale=torch.tensor(5.0), active_dims=[0, 1, 2])
+    kernel = kernels.Sum(kernels.Linear(1, active_dims=[4]), kernels.Sum(first, second))
+    torch.testing.assert_close(lengthscales(kernel, 5), torch.tensor([5.0, 3.0, 5.0, 2.0, 1.0]))
+
+
 @pytest.mark.parametrize("factory", [linear_matern32, matern32])
 def test_lengthscales_are_those_of_the_part_that_has_some(factory) -> None:
     expected = {linear_matern32: 4 * math.sqrt(3), matern32: math.sqrt(3)}[factory]
@@ -112,6 +123,77 @@ def test_the_inflation_is_the_ratio_of_spreads() -> None:
     errors = 1.7 * torch.randn(4000).double()
     found = _inflation(torch.zeros(8, 4000).double(), torch.ones(8, 4000).double(), errors)
     assert found == pytest.approx(1.7, rel=0.06)
+
+
+def test_an_inflation_of_one_is_what_no_cells_say() -> None:
+    nothing = torch.zeros(8, 0).double()
+    assert _inflation(nothing, nothing, nothing[0]) == 1.0
+
+
+def test_paths_that_disagree_spread_a_cell_without_inflation() -> None:
+    """Components at ±1 of tiny variance hold cells at ±1: no inflation is needed, as one Gaussian would."""
+    mean = torch.tensor([[1.0], [-1.0]]).double().expand(2, 500)
+    values = torch.where(torch.rand(500) < 0.5, 1.0, -1.0).double() + 0.01 * torch.randn(500).double()
+    assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
+
+
+def test_candidates_are_judged_by_the_moments_that_they_will_have() -> None:
+    local, rows, left = make(n=60, k=7), torch.randn(9, 3).double(), torch.randn(9).double()
+    nearest = local.nearest(rows)
+    candidates, at = _candidates(local, (4.0, 0.3), nearest, rows, left)
+    assert len(candidates) == len(at.variance)
+    for candidate, variance in zip(candidates, at.variance, strict=True):
+        expected = dataclasses.replace(local, character=candidate).ask(nearest).moments(rows[None])
+        torch.testing.assert_close(at.mean, expected.mean)
+        torch.testing.assert_close(variance, expected.variance[0])
+
+
+def small_fit(frame: pd.DataFrame) -> _Fit:
+    """What stands before the local scales of a fitted imputer are looked for."""
+    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
+    table = imputer.codec_.encode(frame)
+    rows = Rows(
+        torch.tensor(table.values).nan_to_num(),
+        torch.tensor(table.observed),
+        torch.tensor(table.keys.view(np.int64)),
+    )
+    with torch.no_grad(), local_parameters():
+        return _Fit(imputer.chain_, imputer.start_, rows, 24, 0)
+
+
+def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -> None:
+    fit = small_fit(steps(80)[["x", "y"]])
+    link, rows = fit.chain.links[0], fit.rows.values
+    with torch.no_grad(), local_parameters():
+        # q(u) at its optimum for these rows, and for all of them but one.
+        noise, X, y = link.likelihood.noise, rows[:, link.inputs], rows[:, link.column]
+        L = torch.linalg.cholesky(link.kernel(link.Xu) + 1e-6 * torch.eye(link.n_inducing).double())
+        basis = torch.linalg.solve_triangular(L, link.kernel(link.Xu, X), upper=False)
+
+        def posterior(which: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            phi = basis[:, which]
+            S = torch.linalg.inv(torch.eye(len(phi)).double() + phi @ phi.T / noise)
+            return S @ phi @ y[which] / noise, S
+
+        link.u_loc, S = posterior(torch.arange(80))
+        link.u_scale_tril = torch.linalg.cholesky(S)
+        fit = _Fit(fit.chain, fit.start, fit.rows, 24, 0)
+        left, _ = fit.left_out(0, torch.arange(80))
+        for i in range(0, 80, 13):
+            loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
+            torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
+
+
+def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
+    fit = small_fit(frame.assign(y=generator.normal(size=400)))
+    hidden = fit.hide(400)
+    category = list(fit.chain.discrete[0].columns)
+    assert (hidden[:, category].all(1) == hidden[:, category].any(1)).all()
+    assert 0 < hidden.double().mean() < 0.15
+    fit.chain.links = fit.chain.links[:1]
+    assert set(fit.hide(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
 
 
 def repeated(n_rows: int = 1000, seed: int = 0) -> pd.DataFrame:
@@ -167,7 +249,8 @@ def test_intervals_are_as_wide_as_the_noise_nearby_and_hold_what_they_should(jum
 
 
 def test_a_saved_imputer_has_its_neighbours(jumps, tmp_path) -> None:
-    imputer, _ = jumps
+    imputer = copy.copy(jumps[0])
+    imputer.set_params(n_neighbors=5)  # For a fit to come.
     imputer.save(tmp_path / "imputer")
     loaded = MGPImputer.load(tmp_path / "imputer")
     new = steps(40, seed=2).assign(y=np.nan)
@@ -181,6 +264,21 @@ def test_draws_with_neighbours_do_not_depend_on_batches_or_on_how_many_there_are
     expected = np.asarray(imputer.impute(new, m=6).values["y"])
     np.testing.assert_array_equal(imputer.impute(new, m=6, batch_size=7).values["y"], expected)
     np.testing.assert_array_equal(imputer.impute(new, m=2).values["y"], expected[:2])
+
+
+def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> None:
+    new = steps(50, seed=3).assign(y=np.nan)
+    expected = np.asarray(jumps[0].impute(new, m=2).values["y"])
+    monkeypatch.setattr(sampling, "_ENTRIES_AT_ONCE", 7 * jumps[0].neighbours_.entries_per_row)
+    np.testing.assert_array_equal(jumps[0].impute(new, m=2).values["y"], expected)
+
+
+def test_latent_draws_and_categories_go_without() -> None:
+    frame, _ = steps(), None
+    punched = frame.assign(y=frame["y"].mask(np.arange(len(frame)) % 3 == 0))
+    assert MGPImputer(random_state=0, propagate="latent").fit(punched).neighbours_ is None
+    grade = pd.Series(np.where(punched["y"] > 1, "high", "low")).mask(punched["y"].isna())
+    assert MGPImputer(random_state=0).fit(punched.assign(y=grade)).neighbours_ is None
 
 
 def test_where_a_line_says_all_links_go_without() -> None:

@@ -93,3 +93,9 @@ def test_the_bend_survives_being_written_down() -> None:
     codec = TableCodec.fit(frame, warp=True)
     assert [column.warp is None for column in codec.columns] == [False, True, True]
     assert TableCodec.from_dict(codec.to_dict()) == codec
+
+
+def test_the_order_of_the_rows_does_not_change_a_bit() -> None:
+    cells = np.r_[np.zeros(950), lognormal(50)]
+    generator = np.random.default_rng(1)
+    assert len({Warp.choose(generator.permutation(cells)) for _ in range(30)}) == 1
