@@ -78,7 +78,7 @@ def linear_matern32(input_dim: int) -> Kernel:
 
 
 def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
-    """The lengthscale of each of P inputs, `[P]`, in the first part of a kernel that has one; 1 if none has."""
+    """The lengthscale of each of P inputs in the first part of a kernel that has one, else 1, `[P]`."""
     scales, known = torch.ones(n_inputs), torch.zeros(n_inputs, dtype=torch.bool)
     for part in kernel.modules():
         own = getattr(part, "lengthscale", None)

@@ -53,8 +53,8 @@ _HIDDEN_PATHS, _COUNTED = 8, 2
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.5
-# A hidden cell counts as no farther than three and a half standard deviations of a typical one.
-_FARTHEST = 0.5 * 3.5**2 + 0.5 * math.log(2 * math.pi)
+# A hidden cell counts as no farther off than four standard deviations of a typical one.
+_FARTHEST = 0.5 * 4.0**2 + 0.5 * math.log(2 * math.pi)
 # Most of its own residual that a cell explains; of a squared standard normal number, half are below this.
 _MOST_LEVERAGE, _MEDIAN_OF_SQUARE = 0.9, 0.455
 # Smallest standard deviation, where neighbours agree to the last digit.
