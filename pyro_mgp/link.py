@@ -56,6 +56,9 @@ class Conditional(Protocol):
     def moments(self, rows: Tensor) -> Moments:
         """Moments at rows of the table as S paths have filled them, `[S, n, D]`."""
 
+    def mean(self, rows: Tensor) -> Tensor:
+        """The means alone, `[S, n]`."""
+
 
 @dataclass(frozen=True)
 class BasisConditional:
@@ -83,6 +86,10 @@ class BasisConditional:
             variance = variance + (self.scale_tril.T @ basis).square().sum(0)
         return _moments(_per_path(self.weights, basis, len(rows)), variance)
 
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `Conditional`."""
+        return self.moments(rows).mean
+
 
 @dataclass(frozen=True)
 class QuadraticConditional:
@@ -97,11 +104,10 @@ class QuadraticConditional:
     """The chain's kernels."""
     number: int
     """Which of them is the link's."""
-    weights: Tensor | None
-    """Of one drawn function per path Wᵀv, `[S, M]`; of φ, v. None for the marginals of q."""
+    weights: Tensor
+    """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`; of φ, r or v."""
     form: Tensor | None
-    """Of the marginals A and below it Wᵀr, `[M + 1, M]`; of drawn functions A, `[M, M]`. Of φ, S - I and r;
-    of drawn functions None, for -I."""
+    """A, `[M, M]`; of the marginals the weights stand below it, `[M + 1, M]`. Of φ, S - I, or None for -I."""
     noise: Tensor
     """See `Conditional`."""
     inverse: Tensor | None
@@ -110,9 +116,7 @@ class QuadraticConditional:
     def moments(self, rows: Tensor) -> Moments:
         """See `Conditional`."""
         with torch.no_grad():
-            basis, variance = self.kernels.at(self.number, rows.flatten(0, 1))
-            if self.inverse is not None:
-                basis = self.inverse @ basis
+            basis, variance = self._basis(rows)
             # Where the kernel's second matrix was: what is used already is near.
             shape = len(basis if self.form is None else self.form), basis.shape[1]
             product = self.kernels.workspace.take("decay", shape, basis)
@@ -121,12 +125,23 @@ class QuadraticConditional:
             else:
                 torch.mm(self.form, basis, out=product)
                 product[: len(basis)] *= basis
-            if self.weights is None:
+            if len(product) > len(basis):
                 mean = product[-1].view(len(rows), -1).clone()
             else:
                 mean = _per_path(self.weights, basis, len(rows))
             variance = variance + product[: len(basis)].sum(0)
             return _moments(mean.to(rows), variance.to(rows))
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `Conditional`."""
+        with torch.no_grad():
+            basis, _ = self._basis(rows)
+            return _per_path(self.weights, basis, len(rows)).to(rows)
+
+    def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Covariances to Z, or φ, `[M, S · n]`, and the variances k(x, x)."""
+        basis, variance = self.kernels.at(self.number, rows.flatten(0, 1))
+        return (basis if self.inverse is None else self.inverse @ basis), variance
 
 
 def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
@@ -259,7 +274,6 @@ def quadratic_conditionals(
         noise: Variance of each link's observation noise, `[L]`.
     """
     whitening: Sequence[Tensor | None] = [None] * len(noise)
-    weights: Sequence[Tensor | None] = [None] * len(noise)
     forms: Sequence[Tensor | None] = [None] * len(noise)
     whitens = kernels.dtype != inverse.dtype
     if whitens:
@@ -270,9 +284,9 @@ def quadratic_conditionals(
         middle = covariance - torch.eye(covariance.shape[-1]).to(covariance)
         form = middle if whitens else inverse.mT @ (middle @ inverse)
         forms = torch.cat([form, values], dim=1).to(kernels.dtype).unbind()
-    else:
-        weights = values.to(kernels.dtype).unbind()
-        forms = forms if whitens else (-inverse.mT @ inverse).unbind()
+    elif not whitens:
+        forms = (-inverse.mT @ inverse).unbind()
+    weights = values.to(kernels.dtype).unbind()
     return [
         QuadraticConditional(kernels, i, *parts)
         for i, parts in enumerate(zip(weights, forms, noise, whitening, strict=True))

@@ -132,7 +132,7 @@ class _Fit:
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
             known = self.rows.observed[:, link.column]
-            mean = self.marginals[i].moments(self.point[known][None]).mean[0]
+            mean = self.marginals[i].mean(self.point[known][None])[0]
             residuals[i, known] = self.rows.values[known, link.column] - mean
         return Neighbours.of(self.chain, self.point, residuals, characters, self.n_neighbours)
 
@@ -214,7 +214,7 @@ class _Fit:
                 cells = picked[holes[i][which]]
                 # The sparse GP has seen them: its mean without them lies farther off.
                 left, _ = self.left_out(i, cells)
-                residual = values - self.marginals[i].moments(self.drawn[cells][None]).mean[0]
+                residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
                 mean = mean - (left - residual)
                 inflation = _inflation(mean, variance, values)
                 character = dataclasses.replace(character, inflation=inflation)

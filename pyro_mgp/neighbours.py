@@ -166,7 +166,11 @@ class LocalConditional:
     def moments(self, rows: Tensor) -> Moments:
         """Moments of observations of the cells, whose rows S paths have filled, `[S, c, D]`."""
         local = self.nearby.moments(rows)
-        return Moments(self.sparse.moments(rows).mean + local.mean, local.variance)
+        return Moments(self.sparse.mean(rows) + local.mean, local.variance)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `link.Conditional`."""
+        return self.moments(rows).mean
 
 
 @dataclass(frozen=True)
@@ -262,7 +266,7 @@ class Neighbours:
     ) -> None:
         """Put the cells `here` of the i-th link at their conditional means, in place."""
         local, rows = self.links[i], point[here]
-        mean = marginals[i].moments(rows[None]).mean[0]
+        mean = marginals[i].mean(rows[None])[0]
         if local is not None:
             nearby = local.around(rows, None if own is None else own[here])
             mean = mean + nearby.moments(rows[None]).mean[0]
@@ -275,7 +279,7 @@ def settle(
     """Put the holes of rows `[n, D]` at the conditional means of the sparse GPs alone, in place."""
     for _ in range(n_walks):
         for link, conditional, here in zip(chain.links, marginals, holes, strict=True):
-            point[here, link.column] = conditional.moments(point[here][None]).mean[0]
+            point[here, link.column] = conditional.mean(point[here][None])[0]
 
 
 def corrected(conditionals: Sequence[Conditional], nearby: Sequence[Nearby | None]) -> list[Conditional]:

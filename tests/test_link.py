@@ -113,6 +113,8 @@ def test_the_quadratic_form_agrees_with_the_whitened_basis(kernel, drawn):
         assert type(cheap) is QuadraticConditional
         ours, theirs = cheap.moments(rows), exact.moments(rows)
         cheap.moments(-rows)  # Its scratch memory is used again; what was given must hold.
+        torch.testing.assert_close(cheap.mean(rows), theirs.mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(exact.mean(rows), theirs.mean)
     torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-8, atol=1e-8)
 

@@ -97,6 +97,9 @@ def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
         def moments(self, rows: torch.Tensor) -> Moments:
             return Moments(rows[..., 0], rows[..., 1].square())
 
+        def mean(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.moments(rows).mean
+
     local, rows = make(k=6), torch.randn(3, 4, 3).double()
     nearby = local.around(rows[0])
     corrected = LocalConditional(Sparse(), nearby)
