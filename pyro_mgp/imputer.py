@@ -69,7 +69,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel.
         n_inducing: Inducing inputs per link; None takes 100, or all rows of a smaller table.
         n_neighbors: Training rows near a missing cell whose residuals correct the sparse GP, in links where
-            they clearly help; at most 100. 0 for the sparse GPs alone: let these train longer (`max_steps=40`).
+            they clearly help; at most 100. 0 for the sparse GPs alone: let them train for `max_steps=40`.
             Links of categories, booleans and two-valued integers, and of columns with fewer than four
             observed cells per neighbour, go without, as do all with propagate="latent".
         warp: Whether numeric columns with long tails are bent (arcsinh) before they are modelled; draws of
