@@ -28,7 +28,7 @@ from torch import Tensor
 from pyro_mgp.kernels import Matern32, matern32_of_square
 from pyro_mgp.local_parameters import local_parameters, read
 
-# Squared distance beyond which the Matérn kernel is zero to the last bit: 2 to the power of -10⁴.
+# Squared distance beyond which the Matérn kernel is zero to the last bit, by powers of e as of two.
 _BEYOND = 1e8
 # Squared distance that stands for zero, which has no reciprocal square root.
 _NEAREST = 1e-30

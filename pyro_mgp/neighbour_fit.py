@@ -207,19 +207,28 @@ class _Fit:
         for i, (link, character) in enumerate(zip(self.chain.links, found.characters, strict=True)):
             if character is not None:
                 which = hidden[holes[i], link.column]
-                values = rows.values[holes[i], link.column][which]
-                parts = [visited[i] for _, visited in walks[-_COUNTED:]]
-                mean = torch.cat([part.mean for part in parts])[:, which]
-                variance = torch.cat([part.variance for part in parts])[:, which]
-                cells = picked[holes[i][which]]
-                # The sparse GP has seen them: its mean without them lies farther off.
-                left, _ = self.left_out(i, cells)
-                residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
-                mean = mean - (left - residual)
-                inflation = _inflation(mean, variance, values)
+                moments = [visited[i] for _, visited in walks[-_COUNTED:]]
+                mean = torch.cat([at.mean for at in moments])[:, which]
+                variance = torch.cat([at.variance for at in moments])[:, which]
+                inflation = self.inflation(i, picked[holes[i][which]], mean, variance)
                 character = dataclasses.replace(character, inflation=inflation)
             characters.append(character)
         return found.with_characters(characters)
+
+    def inflation(self, i: int, cells: Tensor, mean: Tensor, variance: Tensor) -> float:
+        """The τ of the i-th link that suits cells which were hidden from a walk.
+
+        Args:
+            i: Number of the link.
+            cells: Their rows, `[c]`.
+            mean: Mean of each cell, on each path of some walks, `[K, c]`.
+            variance: Its variance, likewise.
+        """
+        values = self.rows.values[cells, self.chain.links[i].column]
+        # The sparse GP has seen the cells when it was trained: its mean without them lies farther off.
+        left, _ = self.left_out(i, cells)
+        residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
+        return _inflation(mean - (left - residual), variance, values)
 
 
 def _candidates(
