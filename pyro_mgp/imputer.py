@@ -43,7 +43,7 @@ from pyro_mgp.user_warning import warn_user
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
@@ -491,7 +491,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.chain_.eval()
         self.neighbours_ = None
         if header["characters"] is not None:
-            characters = [None if c is None else Character(**c) for c in header["characters"]]
+            characters = [None if c is None else Character.from_dict(c) for c in header["characters"]]
             near = tensors["near.rows"], tensors["near.residuals"]
             self.neighbours_ = Neighbours.of(self.chain_, *near, characters, header["n_neighbours"])
         return self

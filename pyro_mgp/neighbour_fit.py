@@ -1,10 +1,11 @@
 """How the local scales of a trained chain are found; what they are stands in `neighbours.py`.
 
 The holes of the training rows are filled twice: at conditional means, for the rows to be neighbours, and by
-draws, for the rows to be asked about. Each link then takes the f, η, ν and a₀ that predict some of its
-observed cells best, each cell left out of its own neighbourhood and of the sparse GP: with the leverage
-h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links whose neighbours do not clearly help
-go without; so do those of discrete variables, whose values are drawn with probabilities that their means say.
+draws, for the rows to be asked about. Each link then takes the ℓ and η, and after them the ν, a₀ and cut,
+that predict some of its observed cells best, each cell left out of its own neighbourhood and of the sparse
+GP: with the leverage h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links whose
+neighbours do not clearly help go without; so do those of discrete variables, whose values are drawn with
+probabilities that their means say.
 
 At last some observed cells are hidden and imputed by the whole machinery. The inflation τ is the one under
 which their values are most probable: it makes up for holes in the inputs, for references that stand at means,
@@ -23,9 +24,19 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp.chain import Chain, Noise
+from pyro_mgp.kernels import lengthscales
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.local_parameters import local_parameters
-from pyro_mgp.neighbours import LEAST_SCALE, Character, LocalLink, Neighbours, corrected, settle
+from pyro_mgp.neighbour_metric import LeftOut, crps, learn_metric
+from pyro_mgp.neighbours import (
+    LEAST_SCALE,
+    MEDIAN_OF_SQUARE,
+    Character,
+    LocalLink,
+    Neighbours,
+    corrected,
+    settle,
+)
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Rows, Start
 
@@ -35,14 +46,14 @@ MOST_ROWS = 10_000
 _LEAST_PER_NEIGHBOUR = 4
 # Walks by which the means of the sparse GPs alone, and draws from them, are settled.
 _WALKS = 3
-# Pairs of f and η to choose from, and ν; a₀ in parts of the typical squared error.
-_SHAPES = ((2.0, 1.0), (4.0, 0.3), (8.0, 0.3), (8.0, 0.03))
+# What is learnt starts at the sparse GP's lengthscales divided by this, and at this η.
+_FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
+# To choose from: the cut, ν, and a₀ in parts of the typical squared error.
+_CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
 _AMPLITUDES = (0.1, 0.3, 1.0)
-# Before anything is known.
-_FIRST_SHAPE = (4.0, 0.3)
-# Cells left out to choose by. A cell's log density counts no less than this: outliers shall not choose alone.
-_LEFT_OUT, _LOWEST = 200, -6.0
+# Cells left out to choose by.
+_LEFT_OUT = 200
 # Standard errors by which neighbours must predict better than the sparse GP alone.
 _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
@@ -55,8 +66,8 @@ _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 _EXPECTED_INFLATION = 0.5
 # A hidden cell counts as no farther off than four standard deviations of a typical one.
 _FARTHEST = 0.5 * 4.0**2 + 0.5 * math.log(2 * math.pi)
-# Most of its own residual that a cell explains; of a squared standard normal number, half are below this.
-_MOST_LEVERAGE, _MEDIAN_OF_SQUARE = 0.9, 0.455
+# Most of its own residual that a cell explains.
+_MOST_LEVERAGE = 0.9
 # Smallest standard deviation, where neighbours agree to the last digit.
 _TINY = 1e-8
 
@@ -96,11 +107,12 @@ class _Fit:
         """Find them."""
         settle(self.chain, self.marginals, self.point, self.holes, _WALKS)
         self.draw(self.marginals, _WALKS)
-        guesses = [self.first_guess(i) for i in range(len(self.holes))]
-        first = self.neighbours(guesses)
+        guesses = self.neighbours([self.first_guess(i) for i in range(len(self.holes))])
+        learnt = [self.learn(i, local) for i, local in enumerate(guesses.links)]
+        first = self.neighbours(learnt)
         for i, here in enumerate(self.holes):
             first.improve(i, self.chain, self.marginals, self.point, here)
-        found = self.neighbours(guesses)
+        found = self.neighbours(learnt)
         nearby = [
             None if local is None else local.around(self.point[here])
             for local, here in zip(found.links, self.holes, strict=True)
@@ -143,28 +155,32 @@ class _Fit:
         n_known = int(self.rows.observed[:, self.chain.links[i].column].sum())
         if n_known < _LEAST_PER_NEIGHBOUR * self.n_neighbours:
             return None
-        return Character(*_FIRST_SHAPE, freedom=1.0, scale=float(self.marginals[i].noise))
+        link = self.chain.links[i]
+        own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
+        noise = float(self.marginals[i].noise)
+        return Character(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)
+
+    def learn(self, i: int, local: LocalLink | None) -> Character | None:
+        """The character of the i-th link with the lengthscales and the nugget that suit it."""
+        if local is None:
+            return None
+        found, nugget = learn_metric(local, lambda cells: self.left_out(i, cells), self.generator)
+        return dataclasses.replace(local.character, lengthscales=tuple(found.tolist()), nugget=nugget)
 
     def choose(self, i: int, local: LocalLink | None) -> Character | None:
         """The character that predicts left-out cells of the i-th link best; None if none clearly helps."""
         if local is None:
             return None
         picked = torch.randperm(len(local.references), generator=self.generator)[:_LEFT_OUT]
-        picked = local.references[picked.to(local.references.device)]
-        rows, noise = self.drawn[picked], self.marginals[i].noise
-        left, variance = self.left_out(i, picked)
-        nearest = local.nearest(rows, picked)
-        alone_score = _bounded_log_prob(left, torch.zeros_like(left), noise + variance)
-        best, best_score = None, alone_score.mean()
-        for shape in _SHAPES:
-            candidates, at = _candidates(local, shape, nearest, rows, left)
-            scores = _bounded_log_prob(left, at.mean, at.variance + variance)
-            surplus = scores - alone_score
-            clear = surplus.mean(1) > _CLEARLY * surplus.std(1) / math.sqrt(len(left))
-            likeliest = scores.mean(1).where(clear, -math.inf).max(0)
-            if likeliest.values > best_score:
-                best, best_score = candidates[int(likeliest.indices)], likeliest.values
-        return best
+        cells = local.references[picked.to(local.references.device)]
+        left = self.left_out(i, cells)
+        alone = crps(left.values, torch.zeros_like(left.values), self.marginals[i].noise + left.variance)
+        candidates, at = _candidates(local, local.nearest(left.rows, cells), left)
+        scores = crps(left.values, at.mean, at.variance + left.variance)
+        gain = alone - scores
+        clear = gain.mean(1) > _CLEARLY * gain.std(1) / math.sqrt(len(cells))
+        best = gain.mean(1).where(clear, -math.inf).argmax()
+        return candidates[int(best)] if clear[best] else None
 
     def hide(self, n_rows: int) -> Tensor:
         """Cells of linked columns to hide if observed, `[n, D]`; a category's indicators together."""
@@ -177,18 +193,13 @@ class _Fit:
         hidden[:, columns] = chance[:, columns] < min(share, _HIDDEN_SHARE)
         return hidden.to(self.point.device)
 
-    def left_out(self, i: int, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """What the i-th sparse GP leaves of observed cells, had it not seen them, and its own variance.
-
-        Args:
-            i: Number of the link.
-            cells: Rows in which its cell is observed, `[c]`.
-        """
-        rows, noise = self.drawn[cells][None], self.marginals[i].noise
-        at, given_u = self.marginals[i].moments(rows), self.given_u[i].moments(rows)
+    def left_out(self, i: int, cells: Tensor) -> LeftOut:
+        """Observed cells of the i-th link, by their rows `[c]`, had its sparse GP not seen them."""
+        rows, noise = self.drawn[cells], self.marginals[i].noise
+        at, given_u = self.marginals[i].moments(rows[None]), self.given_u[i].moments(rows[None])
         leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MOST_LEVERAGE)
         residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
-        return residual / (1 - leverage), at.variance[0].clamp(max=noise)
+        return LeftOut(rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
 
     def inflate(self, found: Neighbours) -> Neighbours:
         """Let the draws of hidden cells spread as far as their values do."""
@@ -226,39 +237,36 @@ class _Fit:
         """
         values = self.rows.values[cells, self.chain.links[i].column]
         # The sparse GP has seen the cells when it was trained: its mean without them lies farther off.
-        left, _ = self.left_out(i, cells)
+        left = self.left_out(i, cells).values
         residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
         return _inflation(mean - (left - residual), variance, values)
 
 
-def _candidates(
-    local: LocalLink, shape: tuple[float, float], nearest: Tensor, rows: Tensor, left: Tensor
-) -> tuple[list[Character], Moments]:
-    """G characters of some f and η, and the moments of the local scale under each, at rows `[c, D]`.
+def _candidates(local: LocalLink, nearest: Tensor, left: LeftOut) -> tuple[list[Character], Moments]:
+    """G characters of the link's ℓ and η, and the moments of the local scale under each, `[G, c]`.
 
-    Returns:
-        The characters, and their moments `[1, c]` and `[G, c]`.
+    Args:
+        local: The link's local scale.
+        nearest: Neighbours of the cells, `[c, k]`.
+        left: The cells.
     """
-    first, k = Character(*shape, freedom=1.0, scale=1.0), local.n_neighbours
-    nearby = dataclasses.replace(local, character=first).ask(nearest)
-    at = nearby.moments(rows[None])
-    # With ν = 1 and a₀ = 1: the rest is what the neighbours say of the scale, and what v is.
-    spread, v = (1 + k) * nearby.scale - 1, at.variance / nearby.scale
-    typical = float((left - at.mean[0]).square().median()) / _MEDIAN_OF_SQUARE / (1 + first.nugget)
+    gathered, rows = local.gather(nearest), left.rows[None]
+    nugget = local.character.nugget
+    error = left.values - local.hear(gathered).moments(rows).mean[0]
+    typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + nugget)
     candidates = [
-        Character(*shape, freedom, max(amplitude * typical, LEAST_SCALE))
-        for freedom, amplitude in itertools.product(_FREEDOMS, _AMPLITUDES)
+        dataclasses.replace(
+            local.character, cut=cut, freedom=freedom, scale=max(amplitude * typical, LEAST_SCALE)
+        )
+        for cut, freedom, amplitude in itertools.product(_CUTS, _FREEDOMS, _AMPLITUDES)
     ]
-    freedom, scale = (
-        torch.tensor([[getattr(candidate, name)] for candidate in candidates]).to(v)
-        for name in ("freedom", "scale")
+    moments = [
+        dataclasses.replace(local, character=candidate).hear(gathered).moments(rows)
+        for candidate in candidates
+    ]
+    return candidates, Moments(
+        torch.cat([at.mean for at in moments]), torch.cat([at.variance for at in moments])
     )
-    return candidates, Moments(at.mean, v * (freedom * scale + spread) / (freedom + k))
-
-
-def _bounded_log_prob(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Of Gaussians; no value counts as less likely than a bound, so that outliers do not decide alone."""
-    return Normal(mean, variance.clamp(min=_TINY**2).sqrt()).log_prob(values).clamp(min=_LOWEST)
 
 
 def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:

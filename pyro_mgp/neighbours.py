@@ -5,14 +5,18 @@ e = y - μ(x), is taken for a GP of short lengthscales that is conditioned on th
 (Vecchia 1988; Datta et al. 2016), with a scale of its own at every place (a Student-t process, Shah, Wilson
 and Ghahramani 2014, whose k + ν degrees of freedom are enough to draw as from a Gaussian):
 
-    C = K_NN + η I,   c = K_Nx,   K of the link's lengthscales divided by f, unit variance
+    C = K_NN + η I = L Lᵀ,   c = K_Nx,   K with lengthscales ℓ and unit variance
     m(x) = cᵀ C⁻¹ e_N,   v(x) = 1 + η - cᵀ C⁻¹ c,   a(x) = (ν a₀ + e_Nᵀ C⁻¹ e_N) / (ν + k)
     y | x ~ N(μ(x) + m(x), τ² a(x) v(x))
+
+Where a column has outliers, one of them among the neighbours would carry m(x) away and blow a(x) up. There
+the innovations L⁻¹e_N, what each neighbour adds to those before it, are cut off at so many of their typical
+size (as in robust filters: Masreliez and Martin 1977).
 
 Which rows are near is decided once per cell, at the conditional means of its row's holes; how near, at each
 draw of these. So C is factorised once for all imputations.
 
-How f, η, ν, a₀ and τ are found stands in `neighbour_fit.py`.
+How ℓ and η are found stands in `neighbour_metric.py`, the rest in `neighbour_fit.py`.
 """
 
 from __future__ import annotations
@@ -20,17 +24,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain
-from pyro_mgp.kernels import lengthscales, matern32_of_square
+from pyro_mgp.kernels import matern32_of_square
 from pyro_mgp.link import Conditional, Moments, invert
 from pyro_mgp.local_parameters import local_parameters
 
 LEAST_SCALE = 1e-10
 """Smallest local variance, squared standardised units, where neighbours agree to the last digit."""
+MEDIAN_OF_SQUARE = 0.455
+"""Median of a squared standard normal number: what the median of squares says of their mean."""
 # Distances looked at together: some 30 MB.
 _ENTRIES_AT_ONCE = 2**22
 # Decimals of a squared distance, beyond which rounding errors would decide between neighbours.
@@ -44,16 +51,23 @@ _PILOT_WALKS, _POINT_DECIMALS = 2, 3
 class Character:
     """What the local scale of a link is like."""
 
-    sharpness: float
-    """f: the sparse GP's lengthscales in those of the local one."""
+    lengthscales: tuple[float, ...]
+    """ℓ: of each of the link's P inputs."""
     nugget: float
     """η: variance of what no neighbour knows, in units of the local GP's."""
     freedom: float
     """ν: how many neighbours the common scale counts as."""
     scale: float
     """a₀: the common scale, squared standardised units."""
+    cut: float | None = None
+    """Typical sizes beyond which innovations are cut off, if they are."""
     inflation: float = 1.0
     """τ: standard deviations that cells drawn by the whole walk need."""
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Character:
+        """What `dataclasses.asdict` and JSON made of one."""
+        return cls(**fields | {"lengthscales": tuple(fields["lengthscales"])})
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Nearby:
     root: Tensor
     """L⁻¹ of C = L Lᵀ, `[c, k, k]`."""
     weights: Tensor
-    """C⁻¹ e_N, `[c, k]`."""
+    """C⁻¹ e_N, or L⁻ᵀ of the innovations that were cut off, `[c, k]`."""
     scale: Tensor
     """τ² a(x), `[c]`."""
 
@@ -76,11 +90,23 @@ class Nearby:
         character = self.local.character
         own = self.local.scaled(rows).transpose(0, 1)
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ self.inputs.mT
-        cross = self.local.covariance(squared + self.inputs.square().sum(-1)[:, None, :])
+        cross = _covariance(squared + self.inputs.square().sum(-1)[:, None, :])
         mean = (cross @ self.weights[..., None])[..., 0]
         explained = (cross @ self.root.mT).square_().sum(-1)
         variance = (1 + character.nugget - explained).clamp(min=0) * self.scale[:, None]
         return Moments(mean.T, variance.T)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The k neighbours of c cells, whatever their scale."""
+
+    inputs: Tensor
+    """Scaled inputs, `[c, k, P]`."""
+    root: Tensor
+    """L⁻¹, `[c, k, k]`."""
+    innovations: Tensor
+    """L⁻¹ e_N, `[c, k]`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +116,7 @@ class LocalLink:
     columns: Tensor
     """Columns of the table that are its inputs, `[P]`."""
     lengthscales: Tensor
-    """The sparse GP's, `[P]`."""
+    """ℓ, `[P]`."""
     references: Tensor
     """Numbers of the reference rows whose cell is known, `[n]`."""
     inputs: Tensor
@@ -101,13 +127,24 @@ class LocalLink:
     """k."""
     character: Character
 
+    @classmethod
+    def of(
+        cls, columns: Tensor, rows: Tensor, residuals: Tensor, n_neighbours: int, character: Character
+    ) -> LocalLink:
+        """From reference rows `[R, D]` and residuals `[R]`, NaN where the cell is missing."""
+        lengthscales = torch.tensor(character.lengthscales).to(rows)
+        known = (~residuals.isnan()).nonzero()[:, 0]
+        inputs = rows[known][:, columns] / lengthscales
+        return cls(columns, lengthscales, known, inputs, residuals[known], n_neighbours, character)
+
     def scaled(self, rows: Tensor) -> Tensor:
         """The inputs of rows `[..., D]` in lengthscales, `[..., P]`."""
         return rows[..., self.columns] / self.lengthscales
 
-    def covariance(self, squared: Tensor) -> Tensor:
-        """Of the local GP, given squared distances in the sparse GP's lengthscales."""
-        return matern32_of_square(3 * self.character.sharpness**2 * squared, squared.new_zeros(()))
+    def at(self, lengthscales: Tensor, n_neighbours: int) -> LocalLink:
+        """The same references, near by other lengthscales `[P]`."""
+        inputs = self.inputs * (self.lengthscales / lengthscales)
+        return replace(self, lengthscales=lengthscales, inputs=inputs, n_neighbours=n_neighbours)
 
     def nearest(self, rows: Tensor, own: Tensor | None = None) -> Tensor:
         """The neighbours of c cells, by numbers `[c, k]` into `references`.
@@ -131,22 +168,28 @@ class LocalLink:
             parts.append(squared.topk(self.n_neighbours, largest=False).indices)
         return torch.cat(parts)
 
-    def ask(self, nearest: Tensor) -> Nearby:
-        """What neighbours `[c, k]` say."""
-        inputs, residuals = self.inputs[nearest], self.residuals[nearest]
+    def gather(self, nearest: Tensor) -> Gathered:
+        """The neighbours `[c, k]`, and how they hang together."""
+        inputs = self.inputs[nearest]
         norms = inputs.square().sum(-1)
-        among = self.covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
+        among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
         among.diagonal(dim1=-2, dim2=-1).add_(self.character.nugget)
         root = invert(torch.linalg.cholesky(among))
-        whitened = root @ residuals[..., None]
-        weights = (root.mT @ whitened)[..., 0]
-        freedom, common = self.character.freedom, self.character.scale
-        scale = (freedom * common + whitened.square().sum((-2, -1))) / (freedom + self.n_neighbours)
-        return Nearby(self, inputs, root, weights, self.character.inflation**2 * scale.clamp(min=LEAST_SCALE))
+        return Gathered(inputs, root, (root @ self.residuals[nearest][..., None])[..., 0])
+
+    def hear(self, gathered: Gathered) -> Nearby:
+        """What neighbours say."""
+        character, innovations = self.character, gathered.innovations
+        if character.cut is not None:
+            innovations = _cut_off(gathered, character, character.cut)
+        weights = (gathered.root.mT @ innovations[..., None])[..., 0]
+        total = character.freedom * character.scale + innovations.square().sum(1)
+        scale = (total / (character.freedom + self.n_neighbours)).clamp(min=LEAST_SCALE)
+        return Nearby(self, gathered.inputs, gathered.root, weights, character.inflation**2 * scale)
 
     def around(self, rows: Tensor, own: Tensor | None = None) -> Nearby:
         """What the neighbours of cells say; takes the arguments of `nearest`."""
-        return self.ask(self.nearest(rows, own))
+        return self.hear(self.gather(self.nearest(rows, own)))
 
 
 @dataclass(frozen=True)
@@ -205,11 +248,7 @@ class Neighbours:
                 if character is None:
                     links.append(None)
                     continue
-                scale = lengthscales(link.kernel, len(link.inputs)).to(rows)
-                known = (~left.isnan()).nonzero()[:, 0]
-                inputs = rows[known][:, link.inputs] / scale
-                local = LocalLink(link.inputs, scale, known, inputs, left[known], n_neighbours, character)
-                links.append(local)
+                links.append(LocalLink.of(link.inputs, rows, left, n_neighbours, character))
         return cls(rows, residuals, characters, n_neighbours, links)
 
     @property
@@ -219,7 +258,7 @@ class Neighbours:
         return sum(k * (k + len(local.columns)) for local in self.links if local is not None)
 
     def with_characters(self, characters: Sequence[Character | None]) -> Neighbours:
-        """The same neighbours, judged otherwise."""
+        """The same neighbours, by the same lengthscales, heard otherwise."""
         links = [
             None if local is None or character is None else replace(local, character=character)
             for local, character in zip(self.links, characters, strict=True)
@@ -280,6 +319,27 @@ def settle(
     for _ in range(n_walks):
         for link, conditional, here in zip(chain.links, marginals, holes, strict=True):
             point[here, link.column] = conditional.mean(point[here][None])[0]
+
+
+def _cut_off(gathered: Gathered, character: Character, cut: float) -> Tensor:
+    """Innovations `[c, k]`, each cut off where those before it and the prior say; the nearest come first.
+
+    What is cut off a neighbour is cut off its residual too, so that those after it are not misled.
+    """
+    innovations = gathered.innovations.clone()
+    total = innovations.new_full((len(innovations),), character.freedom * character.scale)
+    for j in range(innovations.shape[1]):
+        most = cut * (total / (character.freedom + j)).clamp(min=LEAST_SCALE).sqrt()
+        own, root = innovations[:, j], gathered.root[:, :, j]
+        kept = own.clamp(-most, most)
+        innovations = innovations.addcmul(root, ((kept - own) / root[:, j])[:, None])
+        total = total.addcmul(kept, kept)
+    return innovations
+
+
+def _covariance(squared: Tensor) -> Tensor:
+    """Of the local GP, given squared distances in its lengthscales."""
+    return matern32_of_square(3 * squared, squared.new_zeros(()))
 
 
 def corrected(conditionals: Sequence[Conditional], nearby: Sequence[Nearby | None]) -> list[Conditional]:

@@ -22,26 +22,24 @@ from pyro_mgp.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.link import Moments
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbour_fit import _candidates, _Fit, _inflation
+from pyro_mgp.neighbour_metric import LeftOut
 from pyro_mgp.neighbours import Character, LocalConditional, LocalLink
 from pyro_mgp.sampling import Rows
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
     """A local scale of the column 1, predicted from 0 and 2, at n reference rows."""
-    scale = torch.tensor([0.8, 2.0]).double()
     rows = torch.randn(n, 3).double()
-    inputs = rows[:, [0, 2]] / scale
-    residuals = torch.sin(4 * inputs[:, 0])
-    character = dataclasses.replace(Character(2.0, 0.3, 3.0, 0.2), **changes)
-    columns = torch.tensor([0, 2])
-    return LocalLink(columns, scale, torch.arange(n), inputs, residuals, k, character)
+    residuals = torch.sin(5 * rows[:, 0])
+    character = dataclasses.replace(Character((0.4, 1.0), 0.3, 3.0, 0.2), **changes)
+    return LocalLink.of(torch.tensor([0, 2]), rows, residuals, k, character)
 
 
 def test_with_all_rows_as_neighbours_it_is_exact_gp_regression() -> None:
     local, rows = make(), torch.randn(2, 5, 3).double()
     nearby = local.around(rows[0])
     at = nearby.moments(rows)
-    exact = GaussianProcessRegressor(Matern(1 / 2.0, nu=1.5), alpha=0.3, optimizer=None)
+    exact = GaussianProcessRegressor(Matern(1.0, nu=1.5), alpha=0.3, optimizer=None)
     exact.fit(local.inputs.numpy(), local.residuals.numpy())
     for path in range(2):
         mean, sd = exact.predict(local.scaled(rows[path]).numpy(), return_std=True)
@@ -51,11 +49,46 @@ def test_with_all_rows_as_neighbours_it_is_exact_gp_regression() -> None:
 
 def test_the_scale_is_the_posterior_mode_of_its_conjugate_prior_and_the_residuals() -> None:
     local = make(inflation=2.0)
-    covariance = Matern(1 / 2.0, nu=1.5)(local.inputs.numpy()) + 0.3 * np.eye(40)
+    covariance = Matern(1.0, nu=1.5)(local.inputs.numpy()) + 0.3 * np.eye(40)
     e = local.residuals.numpy()
     scale = (3.0 * 0.2 + e @ np.linalg.solve(covariance, e)) / (3.0 + 40)
     nearby = local.around(torch.randn(1, 3).double())
     np.testing.assert_allclose(nearby.scale, 4 * scale, rtol=1e-9)
+
+
+def test_references_are_the_rows_whose_cell_is_known() -> None:
+    rows, residuals = torch.randn(4, 3).double(), torch.tensor([1.0, math.nan, 3.0, 4.0]).double()
+    character = Character((0.5, 2.0), 0.3, 3.0, 0.2)
+    local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 2, character)
+    assert local.references.tolist() == [0, 2, 3]
+    torch.testing.assert_close(local.residuals, residuals[[0, 2, 3]])
+    torch.testing.assert_close(local.inputs, rows[[0, 2, 3]][:, [0, 2]] / torch.tensor([0.5, 2.0]).double())
+    elsewhere = local.at(torch.tensor([1.0, 1.0]).double(), 3)
+    torch.testing.assert_close(elsewhere.inputs, rows[[0, 2, 3]][:, [0, 2]])
+    assert elsewhere.n_neighbours == 3
+
+
+def test_a_cut_keeps_an_outlier_from_carrying_the_others_away() -> None:
+    """And leaves neighbours alone that agree."""
+    local, rows = make(n=60, k=20), torch.randn(12, 3).double()
+    honest = local.around(rows).moments(rows[None])
+    residuals = local.residuals.clone()
+    outlier = local.nearest(rows)[0, 5]
+    residuals[outlier] = 100.0
+    spoilt = dataclasses.replace(local, residuals=residuals)
+    cut = dataclasses.replace(local.character, cut=4.0)
+    carried = spoilt.around(rows).moments(rows[None])
+    robust = dataclasses.replace(spoilt, character=cut).around(rows).moments(rows[None])
+    touched = (local.nearest(rows) == outlier).any(1)
+
+    def off(at: Moments) -> torch.Tensor:
+        return (at.mean - honest.mean)[0, touched].abs().mean()
+
+    assert off(carried) > 1.0
+    assert off(robust) < 0.1 * off(carried)
+    assert (robust.variance / carried.variance)[0, touched].median() < 1e-3
+    wide = dataclasses.replace(local, character=dataclasses.replace(cut, cut=50.0))
+    torch.testing.assert_close(wide.around(rows).moments(rows[None]).mean, honest.mean)
 
 
 def test_neighbours_are_the_nearest_rows() -> None:
@@ -140,14 +173,15 @@ def test_paths_that_disagree_spread_a_cell_without_inflation() -> None:
     assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
 
 
-def test_candidates_are_judged_by_the_moments_that_they_will_have() -> None:
-    local, rows, left = make(n=60, k=7), torch.randn(9, 3).double(), torch.randn(9).double()
+def test_candidates_have_the_moments_by_which_they_are_judged() -> None:
+    local, rows, values = make(n=60, k=7), torch.randn(9, 3).double(), torch.randn(9).double()
     nearest = local.nearest(rows)
-    candidates, at = _candidates(local, (4.0, 0.3), nearest, rows, left)
-    assert len(candidates) == len(at.variance)
-    for candidate, variance in zip(candidates, at.variance, strict=True):
-        expected = dataclasses.replace(local, character=candidate).ask(nearest).moments(rows[None])
-        torch.testing.assert_close(at.mean, expected.mean)
+    left = LeftOut(rows, values, torch.zeros(9).double())
+    candidates, at = _candidates(local, nearest, left)
+    assert len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(at.mean)
+    for candidate, mean, variance in zip(candidates, at.mean, at.variance, strict=True):
+        expected = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
+        torch.testing.assert_close(mean, expected.mean[0])
         torch.testing.assert_close(variance, expected.variance[0])
 
 
@@ -181,7 +215,7 @@ def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -
         link.u_loc, S = posterior(torch.arange(80))
         link.u_scale_tril = torch.linalg.cholesky(S)
         fit = _Fit(fit.chain, fit.start, fit.rows, 24, 0)
-        left, _ = fit.left_out(0, torch.arange(80))
+        left = fit.left_out(0, torch.arange(80)).values
         for i in range(0, 80, 13):
             loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
             torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,104 @@
+"""Lengthscales for neighbours: the score against quadrature, its gradient by autograd, what is learnt."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from pyro_mgp.neighbour_metric import Batch, LeftOut, crps, learn_metric
+from pyro_mgp.neighbours import Character, LocalLink
+
+
+@pytest.mark.parametrize(("value", "mean", "sd"), [(0.3, 0.0, 1.0), (-2.0, 0.5, 0.7), (5.0, 0.0, 0.1)])
+def test_the_score_is_the_integral_of_squared_differences_of_distribution_functions(value, mean, sd) -> None:
+    def squared(x: float) -> float:
+        return float(norm.cdf(x, mean, sd) - (x >= value)) ** 2
+
+    ends = sorted([mean - 12 * sd, value, mean, mean + 12 * sd])
+    expected = sum(quad(squared, a, b, epsabs=1e-12)[0] for a, b in pairwise(ends))
+    found = crps(*(torch.tensor(x).double() for x in (value, mean, sd**2)))
+    assert float(found) == pytest.approx(expected, abs=1e-8)
+
+
+def batch() -> Batch:
+    parts = torch.randn(5, 6, 3), torch.randn(5, 6), torch.randn(5), 0.1 * torch.rand(5)
+    return Batch(*(part.double() for part in parts), prior=0.2)
+
+
+def by_hand(batch: Batch, parameters: torch.Tensor) -> torch.Tensor:
+    """The module's equations, cell by cell, for autograd."""
+    lengthscales, nugget = parameters[:-1].exp(), parameters[-1].exp()
+    scores = []
+    for inputs, e, value, variance in zip(
+        batch.inputs, batch.residuals, batch.values, batch.variance, strict=True
+    ):
+        points = torch.cat([inputs, torch.zeros(1, 3).double()]) / lengthscales
+        distance = (points[:, None] - points).square().sum(-1).add(1e-30).sqrt() * math.sqrt(3)
+        K = (1 + distance) * torch.exp(-distance)
+        C, c = K[:-1, :-1] + nugget * torch.eye(6).double(), K[:-1, -1]
+        w, alpha = torch.linalg.solve(C, c), torch.linalg.solve(C, e)
+        scale = (batch.prior + e @ alpha) / (1 + 6)
+        scores.append(crps(value, w @ e, scale * (1 + nugget - w @ c) + variance))
+    return torch.stack(scores).mean()
+
+
+def test_the_score_of_a_batch_and_its_gradient() -> None:
+    some, parameters = batch(), torch.tensor([0.1, -0.4, 0.8, -1.0]).double().requires_grad_()
+    expected = by_hand(some, parameters)
+    (gradient,) = torch.autograd.grad(expected, parameters)
+    found, own = some.score(parameters.detach())
+    torch.testing.assert_close(found, expected.detach())
+    torch.testing.assert_close(own, gradient, rtol=1e-6, atol=1e-8)
+
+
+def test_equal_rows_are_no_trouble() -> None:
+    inputs = torch.zeros(4, 6, 3)
+    some = Batch(inputs, torch.randn(4, 6), torch.randn(4), torch.zeros(4), prior=0.2)
+    score, gradient = some.score(torch.tensor([0.0, 0.0, 0.0, math.log(0.3)]))
+    assert score.isfinite()
+    torch.testing.assert_close(gradient[:-1], torch.zeros(3))
+
+
+def local_link(n: int = 1500) -> LocalLink:
+    """Residuals that depend, and jump, with the first of two inputs only."""
+    rows = torch.rand(n, 2).double()
+    residuals = torch.floor(8 * rows[:, 0]) % 2 + 0.05 * torch.randn(n).double()
+    return LocalLink.of(torch.arange(2), rows, residuals, 24, Character((0.25, 0.25), 0.3, 1.0, 0.1))
+
+
+def learn(local: LocalLink) -> tuple[torch.Tensor, float]:
+    def leave_out(cells: torch.Tensor) -> LeftOut:
+        rows = local.inputs[cells] * local.lengthscales
+        return LeftOut(rows, local.residuals[cells], torch.zeros(len(cells)).double())
+
+    return learn_metric(local, leave_out, torch.Generator().manual_seed(0))
+
+
+def test_an_input_that_does_not_matter_gets_a_longer_lengthscale() -> None:
+    lengthscales, nugget = learn(local_link())
+    assert lengthscales[1] > 4 * lengthscales[0]
+    assert 1e-3 <= nugget < 0.3
+
+
+def test_cells_are_predicted_better_than_before() -> None:
+    local, new = local_link(), local_link()
+    found, _ = learn(local)
+    rows = new.inputs * new.lengthscales
+    errors = [
+        (link.around(rows).moments(rows[None]).mean[0] - new.residuals).square().mean()
+        for link in (local, local.at(found, 24))
+    ]
+    assert errors[1] < 0.75 * errors[0]
+
+
+def test_the_same_batches_give_the_same_lengthscales() -> None:
+    local = local_link(200)
+    first, second = learn(local), learn(local)
+    np.testing.assert_array_equal(first[0], second[0])
+    assert first[1] == second[1]
