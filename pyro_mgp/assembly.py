@@ -108,6 +108,13 @@ def discrete_variables(codec: TableCodec, wirings: Sequence[Wiring], device: tor
     return found
 
 
+def few_values(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Tensor | None]:
+    """For each link the standardised values of its column if they are few, `[J]`; None for a target."""
+    encoded = [column.few_encoded for column in codec.columns for _ in range(column.width)]
+    found = [None if w.column >= len(encoded) else encoded[w.column] for w in wirings]
+    return [None if values is None else torch.as_tensor(values, device=device) for values in found]
+
+
 def build_chain(
     wirings: Sequence[Wiring],
     kernel: KernelFactory,

@@ -21,16 +21,13 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_mgp.likelihoods import Discrete
-from pyro_mgp.link import Conditional, Link, Moments, condition
+from pyro_mgp.link import Conditional, Link, Moments, condition, gaussian_draw
 from pyro_mgp.local_parameters import LocalModule, local_method
 
 Propagate = Literal["predictive", "latent"]
 Precision = Literal["double", "mixed"]
 Noise = Callable[[int, Tensor], Tensor]
 """Standard normal numbers `[S, n]` for the link of that number at rows `[n]`."""
-
-# Keeps the square root of a vanishing variance differentiable.
-_TINY = 1e-12
 
 
 class Chain(LocalModule):
@@ -313,11 +310,11 @@ class Chain(LocalModule):
                     kept = filled[:, rows, column]
                     filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
 
-    def _draw(self, conditional: Conditional, moments: Moments, noise: Tensor) -> Tensor:
-        variance = moments.variance
+    def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
         if self.propagate == "predictive":
-            variance = variance + conditional.noise
-        drawn = torch.addcmul(moments.mean, noise, (variance + _TINY).sqrt())
+            drawn = conditional.draw(moments, eps)
+        else:
+            drawn = gaussian_draw(moments.mean, moments.variance, eps)
         return drawn if self.backpropagate else drawn.detach()
 
 

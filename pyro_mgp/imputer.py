@@ -26,14 +26,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mgp import _storage
-from pyro_mgp.assembly import Wiring, build_chain, discrete_variables, starting_noise, wire
+from pyro_mgp.assembly import Wiring, build_chain, discrete_variables, few_values, starting_noise, wire
 from pyro_mgp.chain import Chain, Precision, Propagate
+from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel
-from pyro_mgp.neighbour_fit import MOST_ROWS, fit_neighbours
 from pyro_mgp.neighbours import Character, Neighbours
 from pyro_mgp.noise import KeyedNoise
+from pyro_mgp.refinement import MOST_ROWS, refine
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
@@ -74,6 +75,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             observed cells per neighbour, go without, as do all with propagate="latent".
         warp: Whether numeric columns with long tails are bent (arcsinh) before they are modelled; draws of
             these stay within the observed range. A target is never bent.
+        few_values: A numeric column of at most so many different values that come again and again gets draws
+            among these (ratings, counts, rounded readings); 0 for numbers between them, too.
         initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median", of
             bent columns after the bend.
         n_sweeps: Walks through the chain before a draw counts.
@@ -105,6 +108,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Attributes:
         chain_: The Pyro module, with `model` and `guide`.
         neighbours_: What nearby training rows add to its links; None if to none.
+        few_values_: For each link how its draws choose among few values, None where they do not.
         history_: What happened in training.
         order_: Names of the encoded columns with a link, in the order of the chain.
         codec_: How the table is encoded.
@@ -126,6 +130,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         n_inducing: int | None = None,
         n_neighbors: int = 24,
         warp: bool = True,
+        few_values: int = 50,
         initial_fill: FillName = "linear",
         n_sweeps: int = 5,
         refresh_fill: bool = True,
@@ -153,6 +158,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.n_inducing = n_inducing
         self.n_neighbors = n_neighbors
         self.warp = warp
+        self.few_values = few_values
         self.initial_fill = initial_fill
         self.n_sweeps = n_sweeps
         self.refresh_fill = refresh_fill
@@ -199,6 +205,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "n_inducing": 100,
             "n_neighbors": 0,
             "warp": False,
+            "few_values": 0,
             "n_paths": 20,
             "target_is_input": False,
             "batch_size": 100,
@@ -225,7 +232,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         self._check_settings()
         frame = as_frame(X)
-        codec, table = TableCodec.fit_encode(frame, self.warp)
+        codec, table = TableCodec.fit_encode(frame, self.warp, self.few_values)
         target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
@@ -266,7 +273,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         frame, rows = self._encode(X)
         incomplete = self._incomplete(rows)
         point = self._sampler().means(rows[incomplete], range(_POINT_PATHS))
-        cells = self._decode(frame, [(slice(0, len(point)), point[None])])
+        cells = self._decode(frame, [(slice(0, len(point)), point[None])], to_few=False)
         completed = complete(frame, {label: values[0] for label, values in cells.items()})
         return completed if isinstance(X, pd.DataFrame) else completed.to_numpy()
 
@@ -426,6 +433,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         arrays = {f"chain.{name}": value for name, value in self.chain_.state_dict().items()}
         gaussian = self.start_.gaussian
         arrays |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
+        fields["few_values"] = [None if few is None else few.to_dict() for few in self.few_values_]
         fields["characters"] = None
         if self.neighbours_ is not None:
             fields["n_neighbours"] = self.neighbours_.n_neighbours
@@ -489,6 +497,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
         self.chain_.load_state_dict(state)
         self.chain_.eval()
+        self.few_values_ = [
+            None if few is None else FewValues.from_dict(few, gaussian.mean) for few in header["few_values"]
+        ]
         self.neighbours_ = None
         if header["characters"] is not None:
             characters = [None if c is None else Character.from_dict(c) for c in header["characters"]]
@@ -521,10 +532,16 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         start = self._fit_start(rows, start.gaussian)
         self.start_ = Start(start.gaussian.to(device), start.drawn)
         self._factorised = Factorised()
-        self.neighbours_ = None
-        if self._wirings and self.n_neighbors and self.propagate == "predictive":
-            some = rows[:MOST_ROWS].to(device)
-            self.neighbours_ = fit_neighbours(self.chain_, self.start_, some, self.n_neighbors, self.seed_)
+        self.neighbours_, self.few_values_ = None, [None] * len(self._wirings)
+        if self._wirings and self.propagate == "predictive":
+            self.neighbours_, self.few_values_ = refine(
+                self.chain_,
+                self.start_,
+                rows[:MOST_ROWS].to(device),
+                self.n_neighbors,
+                few_values(self.codec_, self._wirings, device),
+                self.seed_,
+            )
 
     def _fit_start(self, rows: Rows, near: JointGaussian | None = None) -> Start:
         gaussian = JointGaussian.fit(rows.values, rows.observed, self.initial_fill, near)
@@ -612,6 +629,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.n_sweeps,
             seed,
             self.neighbours_,
+            self.few_values_,
             self._factorised,
         )
 
@@ -650,14 +668,17 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return (~rows.observed[:, : self.codec_.n_encoded]).any(1).nonzero()[:, 0]
 
     def _decode(
-        self, frame: pd.DataFrame, batches: Iterable[tuple[slice, Tensor]]
+        self, frame: pd.DataFrame, batches: Iterable[tuple[slice, Tensor]], to_few: bool = True
     ) -> dict[Label, NDArray[Any]]:
         """Draws of the missing cells, per incomplete column `[S, n_missing]`, in the column's own units.
 
         Args:
             frame: The table.
             batches: Slices of its incomplete rows, in order, and these rows filled, `[S, n, D]`.
+            to_few: Whether what was drawn among few values is to be one of these to the last digit.
         """
+        drawn = zip(self._wirings, self.few_values_, strict=True)
+        few = {wiring.column for wiring, values in drawn if to_few and values is not None}
         holes = missing(frame)
         holes = holes[np.logical_or.reduce(holes, axis=1)]
         slices = self.codec_.slices
@@ -669,7 +690,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             for position, column in enumerate(self.codec_.columns):
                 if column.name in parts:
                     cells = numbers[:, holes[here, position], slices[column.name]]
-                    parts[column.name].append(column.decode(cells))
+                    is_few = slices[column.name].start in few
+                    parts[column.name].append(column.decode(cells, is_few))
         return {label: np.concatenate(part, axis=1) for label, part in parts.items()}
 
     def _watched(
@@ -690,6 +712,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.n_inducing is not None:
             _at_least("n_inducing", self.n_inducing, 1)
         _at_least("n_neighbors", self.n_neighbors, 0)
+        _at_least("few_values", self.few_values, 0)
         if self.n_neighbors > _MOST_NEIGHBOURS:
             raise ValueError(f"n_neighbors must be at most {_MOST_NEIGHBOURS}, got {self.n_neighbors}")
         _one_of("propagate", self.propagate, get_args(Propagate))

@@ -28,6 +28,8 @@ from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.local_parameters import LocalModule, read
 
 _MAX_JITTER = 1e-2
+# Keeps the square root of a vanishing variance differentiable.
+_LEAST_VARIANCE = 1e-12
 # A quadratic form in K_ZZ⁻¹ loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
 _LEAST_JITTER = 1e-7
 
@@ -59,9 +61,32 @@ class Conditional(Protocol):
     def mean(self, rows: Tensor) -> Tensor:
         """The means alone, `[S, n]`."""
 
+    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
+        """Observations of cells with these moments, by standard normal numbers, `[S, n]`."""
+
+    def expectation(self, moments: Moments) -> Tensor:
+        """Their mean, `[S, n]`."""
+
+
+class GaussianConditional:
+    """Observations around a latent function: the part of a `Conditional` that most of them have in common."""
+
+    def draw(self: Conditional, moments: Moments, eps: Tensor) -> Tensor:
+        """See `Conditional`."""
+        return gaussian_draw(moments.mean, moments.variance + self.noise, eps)
+
+    def expectation(self, moments: Moments) -> Tensor:
+        """See `Conditional`."""
+        return moments.mean
+
+
+def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
+    """Draws by standard normal numbers; all `[S, n]`."""
+    return torch.addcmul(mean, eps, (variance + _LEAST_VARIANCE).sqrt())
+
 
 @dataclass(frozen=True)
-class BasisConditional:
+class BasisConditional(GaussianConditional):
     """Moments by the whitened basis φ, as accurate as the numbers allow and differentiable."""
 
     kernels: KernelStack
@@ -92,7 +117,7 @@ class BasisConditional:
 
 
 @dataclass(frozen=True)
-class QuadraticConditional:
+class QuadraticConditional(GaussianConditional):
     """Moments by a quadratic form, one product per row; for K_ZZ that can be inverted, without gradient.
 
     With W = L⁻¹ and q(v) = N(r, S), mean and variance of a row with covariances k to Z are kᵀWᵀr and

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import matern32_of_square
-from pyro_mgp.link import Conditional, Moments, invert
+from pyro_mgp.link import Conditional, GaussianConditional, Moments, invert
 from pyro_mgp.local_parameters import local_parameters
 
 LEAST_SCALE = 1e-10
@@ -132,7 +132,7 @@ class LocalLink:
         cls, columns: Tensor, rows: Tensor, residuals: Tensor, n_neighbours: int, character: Character
     ) -> LocalLink:
         """From reference rows `[R, D]` and residuals `[R]`, NaN where the cell is missing."""
-        lengthscales = torch.tensor(character.lengthscales).to(rows)
+        lengthscales = torch.tensor(character.lengthscales, dtype=torch.float64).to(rows)
         known = (~residuals.isnan()).nonzero()[:, 0]
         inputs = rows[known][:, columns] / lengthscales
         return cls(columns, lengthscales, known, inputs, residuals[known], n_neighbours, character)
@@ -193,7 +193,7 @@ class LocalLink:
 
 
 @dataclass(frozen=True)
-class LocalConditional:
+class LocalConditional(GaussianConditional):
     """A link's sparse GP together with its local scale, at certain cells; see `link.Conditional`."""
 
     sparse: Conditional

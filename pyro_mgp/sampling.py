@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain, Noise, Precision
+from pyro_mgp.few_values import FewValues, few_valued
 from pyro_mgp.fill import JointGaussian
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.neighbours import Neighbours, corrected
@@ -170,6 +171,8 @@ class Sampler:
     seed: int
     neighbours: Neighbours | None = None
     """Local scales of the links."""
+    few: Sequence[FewValues | None] = ()
+    """For each link the values that its draws shall be among, or None; nothing at all for none."""
     factorised: Factorised = field(default_factory=Factorised)
     """Kept from one sampler of a chain to the next."""
 
@@ -209,9 +212,11 @@ class Sampler:
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
             for sweep, (_, visited) in enumerate(self._walks(conditionals, batch, imputations)):
-                for link, cells, moments in zip(self.chain.links, holes, visited, strict=True):
-                    if sweep in counted:
-                        total[cells, link.column] += moments.mean.mean(0) / len(counted)
+                if sweep not in counted:
+                    continue
+                for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
+                    expected = conditionals[i].expectation(visited[i])
+                    total[cells, link.column] += expected.mean(0) / len(counted)
             for link, cells in zip(self.chain.links, holes, strict=True):
                 point[cells, link.column] = total[cells, link.column].round(
                     decimals=_DECIMALS[self.chain.precision]
@@ -248,11 +253,12 @@ class Sampler:
 
     def _conditionals(self, rows: Rows, imputations: Sequence[int]) -> Sequence[Conditional]:
         """What the links say of the holes of these rows."""
-        sparse = self._sparse(imputations)
-        if self.neighbours is None:
-            return sparse
-        marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
-        return corrected(sparse, self.neighbours.around(self.chain, marginals, point, self._holes(rows)))
+        conditionals = self._sparse(imputations)
+        if self.neighbours is not None:
+            marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
+            nearby = self.neighbours.around(self.chain, marginals, point, self._holes(rows))
+            conditionals = corrected(conditionals, nearby)
+        return few_valued(conditionals, self.few) if self.few else conditionals
 
     def _sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
         """The links' sparse GPs."""

@@ -52,6 +52,9 @@ Level: TypeAlias = str | int | float | bool
 LARGEST = 1e100
 MAX_LEVELS = 100
 
+# A column has few values if at least so many of its cells hold one that is there so often.
+_MOSTLY, _OFTEN = 0.9, 5
+
 
 class Kind(enum.StrEnum):
     """What the cells of a column are."""
@@ -146,6 +149,7 @@ class ColumnCodec:
         two_valued: Whether it is a boolean, or an integer seen as ``low`` and ``high`` only.
         own_scale: Population standard deviation of the observed cells in the column's own units, bent or not.
         warp: How numbers are bent before they are standardised; None if they are not.
+        few: All its values in ascending order if it is numeric and they are few, else None.
 
     Example:
         >>> codec = ColumnCodec.fit(pd.Series([1.0, 3.0, None], name="mass"))
@@ -168,10 +172,17 @@ class ColumnCodec:
     two_valued: bool
     own_scale: tuple[float, ...]
     warp: Warp | None
+    few: tuple[float, ...] | None = None
 
     @classmethod
-    def fit(cls, column: pd.Series[Any], warp: bool = False) -> ColumnCodec:
-        """Learn the codec of ``column``, which must vary; ``warp`` lets numbers with long tails be bent.
+    def fit(cls, column: pd.Series[Any], warp: bool = False, few_values: int = 0) -> ColumnCodec:
+        """Learn the codec of ``column``, which must vary.
+
+        Args:
+            column: The column.
+            warp: Whether numbers with long tails may be bent.
+            few_values: Most different values of a numeric column that counts as one of few values. They have
+                to come again, too: nine in ten cells hold a value that is there five times or more.
 
         Sums are rounded exactly once, so the rows' order does not change a single bit of the codec.
 
@@ -199,7 +210,10 @@ class ColumnCodec:
         low, high = float(observed.min()), float(observed.max())
         only_two = bool(((observed == low) | (observed == high)).all())
         two_valued = only_two and kind in (Kind.BOOLEAN, Kind.INTEGER)
-        return cls(name, kind, str(column.dtype), levels, mean, scale, low, high, two_valued, own_scale, bend)
+        few = _few(observed[:, 0], few_values) if numeric and not two_valued else None
+        return cls(
+            name, kind, str(column.dtype), levels, mean, scale, low, high, two_valued, own_scale, bend, few
+        )
 
     @property
     def width(self) -> int:
@@ -232,8 +246,10 @@ class ColumnCodec:
             raw = self.warp.forward(raw)
         return np.asarray((raw - self.mean) / self.scale, dtype=np.float64)
 
-    def decode(self, values: ArrayLike) -> NDArray[Any]:
+    def decode(self, values: ArrayLike, to_few: bool = False) -> NDArray[Any]:
         """Cells from standardised ``values`` [..., width], as an array [...] in the column's own units.
+
+        With ``to_few`` each number becomes the nearest of ``few``.
 
         CONTINUOUS gives float64, clipped to the observed range if the column is bent; INTEGER int64, rounded
         and clipped to the observed range, or the nearer of two values where only two were observed; BOOLEAN
@@ -257,6 +273,9 @@ class ColumnCodec:
             return np.asarray(_objects(self.levels)[raw.argmax(axis=-1)], dtype=object)
         if self.kind is Kind.BOOLEAN:
             return np.asarray(raw[..., 0] >= 0.5)
+        if to_few and self.few is not None:
+            few = np.asarray(self.few)
+            raw = few[np.searchsorted((few[1:] + few[:-1]) / 2, raw)]
         if self.kind is Kind.INTEGER:
             return _to_integers(self._within_range(raw[..., 0]), np.iinfo(np.int64))
         return np.asarray(raw[..., 0])
@@ -275,6 +294,7 @@ class ColumnCodec:
             "two_valued": self.two_valued,
             "own_scale": list(self.own_scale),
             "warp": None if self.warp is None else dataclasses.asdict(self.warp),
+            "few": None if self.few is None else list(self.few),
         }
 
     @classmethod
@@ -283,7 +303,17 @@ class ColumnCodec:
         levels = None if state["levels"] is None else tuple(state["levels"])
         tuples = {"levels": levels} | {name: tuple(state[name]) for name in ("mean", "scale", "own_scale")}
         warp = None if state["warp"] is None else Warp(**state["warp"])
-        return cls(**{**state, **tuples, "kind": Kind(state["kind"]), "warp": warp})
+        few = None if state["few"] is None else tuple(state["few"])
+        return cls(**{**state, **tuples, "kind": Kind(state["kind"]), "warp": warp, "few": few})
+
+    @property
+    def few_encoded(self) -> NDArray[np.float64] | None:
+        """``few``, standardised [J]."""
+        if self.few is None:
+            return None
+        raw = np.asarray(self.few)
+        bent = raw if self.warp is None else self.warp.forward(raw)
+        return np.asarray((bent - self.mean[0]) / self.scale[0], dtype=np.float64)
 
     @property
     def discrete(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
@@ -308,6 +338,15 @@ class ColumnCodec:
             )
         if isinstance(column.dtype, pd.CategoricalDtype) and _holes(column).any():
             _check_categories(column.dtype, self.levels or (), self.name)
+
+
+def _few(observed: NDArray[np.float64], most: int) -> tuple[float, ...] | None:
+    """The different values of a column if there are at most ``most``, and they come again and again."""
+    values, counts = np.unique(observed, return_counts=True)
+    again = counts[counts >= _OFTEN].sum()
+    if len(values) > most or again < _MOSTLY * len(observed):
+        return None
+    return tuple(values.tolist())
 
 
 def _label(name: Hashable) -> Label:
@@ -652,8 +691,8 @@ class TableCodec:
         _check_unique_names(self.names)
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame, warp: bool = False) -> TableCodec:
-        """Learn the codec of every column of ``frame``; ``warp`` lets numbers with long tails be bent.
+    def fit(cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0) -> TableCodec:
+        """Learn the codec of every column of ``frame``; see :meth:`ColumnCodec.fit` for the arguments.
 
         Raises:
             TypeError: A column has an unsupported dtype or mixes types.
@@ -663,21 +702,23 @@ class TableCodec:
         Warns:
             TableWarning: Rows are entirely missing.
         """
-        codec = cls._learn(frame, warp)
+        codec = cls._learn(frame, warp, few_values)
         _warn_of_empty_rows(frame.index, missing(frame))
         return codec
 
     @classmethod
-    def fit_encode(cls, frame: pd.DataFrame, warp: bool = False) -> tuple[TableCodec, Table]:
+    def fit_encode(
+        cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0
+    ) -> tuple[TableCodec, Table]:
         """The codec of ``frame`` and ``frame`` encoded: :meth:`fit`, then :meth:`encode`, warning once."""
-        codec = cls._learn(frame, warp)
+        codec = cls._learn(frame, warp, few_values)
         return codec, codec.encode(frame)
 
     @classmethod
-    def _learn(cls, frame: pd.DataFrame, warp: bool) -> TableCodec:
+    def _learn(cls, frame: pd.DataFrame, warp: bool, few_values: int) -> TableCodec:
         _check_labels(frame)
         _check_fit_shape(frame)
-        return cls(tuple(ColumnCodec.fit(column, warp) for _, column in frame.items()))
+        return cls(tuple(ColumnCodec.fit(column, warp, few_values) for _, column in frame.items()))
 
     def encode(self, frame: pd.DataFrame) -> Table:
         """``frame``, with the columns of the fitted one in the same order, as numbers.

@@ -20,11 +20,7 @@ from pyro_mgp import MGPImputer, sampling
 from pyro_mgp import neighbours as module
 from pyro_mgp.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.link import Moments
-from pyro_mgp.local_parameters import local_parameters
-from pyro_mgp.neighbour_fit import _candidates, _Fit, _inflation
-from pyro_mgp.neighbour_metric import LeftOut
 from pyro_mgp.neighbours import Character, LocalConditional, LocalLink
-from pyro_mgp.sampling import Rows
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
@@ -153,84 +149,6 @@ def test_lengthscales_stand_at_the_inputs_that_a_part_looks_at() -> None:
 def test_lengthscales_are_those_of_the_part_that_has_some(factory) -> None:
     expected = {linear_matern32: 4 * math.sqrt(3), matern32: math.sqrt(3)}[factory]
     torch.testing.assert_close(lengthscales(factory(3), 3), torch.full((3,), expected))
-
-
-def test_the_inflation_is_the_ratio_of_spreads() -> None:
-    errors = 1.7 * torch.randn(4000).double()
-    found = _inflation(torch.zeros(8, 4000).double(), torch.ones(8, 4000).double(), errors)
-    assert found == pytest.approx(1.7, rel=0.06)
-
-
-def test_an_inflation_of_one_is_what_no_cells_say() -> None:
-    nothing = torch.zeros(8, 0).double()
-    assert _inflation(nothing, nothing, nothing[0]) == 1.0
-
-
-def test_paths_that_disagree_spread_a_cell_without_inflation() -> None:
-    """Components at ±1 of tiny variance hold cells at ±1: no inflation is needed, as one Gaussian would."""
-    mean = torch.tensor([[1.0], [-1.0]]).double().expand(2, 500)
-    values = torch.where(torch.rand(500) < 0.5, 1.0, -1.0).double() + 0.01 * torch.randn(500).double()
-    assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
-
-
-def test_candidates_have_the_moments_by_which_they_are_judged() -> None:
-    local, rows, values = make(n=60, k=7), torch.randn(9, 3).double(), torch.randn(9).double()
-    nearest = local.nearest(rows)
-    left = LeftOut(rows, values, torch.zeros(9).double())
-    candidates, at = _candidates(local, nearest, left)
-    assert len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(at.mean)
-    for candidate, mean, variance in zip(candidates, at.mean, at.variance, strict=True):
-        expected = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
-        torch.testing.assert_close(mean, expected.mean[0])
-        torch.testing.assert_close(variance, expected.variance[0])
-
-
-def small_fit(frame: pd.DataFrame) -> _Fit:
-    """What stands before the local scales of a fitted imputer are looked for."""
-    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
-    table = imputer.codec_.encode(frame)
-    rows = Rows(
-        torch.tensor(table.values).nan_to_num(),
-        torch.tensor(table.observed),
-        torch.tensor(table.keys.view(np.int64)),
-    )
-    with torch.no_grad(), local_parameters():
-        return _Fit(imputer.chain_, imputer.start_, rows, 24, 0)
-
-
-def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -> None:
-    fit = small_fit(steps(80)[["x", "y"]])
-    link, rows = fit.chain.links[0], fit.rows.values
-    with torch.no_grad(), local_parameters():
-        # q(u) at its optimum for these rows, and for all of them but one.
-        noise, X, y = link.likelihood.noise, rows[:, link.inputs], rows[:, link.column]
-        L = torch.linalg.cholesky(link.kernel(link.Xu) + 1e-6 * torch.eye(link.n_inducing).double())
-        basis = torch.linalg.solve_triangular(L, link.kernel(link.Xu, X), upper=False)
-
-        def posterior(which: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            phi = basis[:, which]
-            S = torch.linalg.inv(torch.eye(len(phi)).double() + phi @ phi.T / noise)
-            return S @ phi @ y[which] / noise, S
-
-        link.u_loc, S = posterior(torch.arange(80))
-        link.u_scale_tril = torch.linalg.cholesky(S)
-        fit = _Fit(fit.chain, fit.start, fit.rows, 24, 0)
-        left = fit.left_out(0, torch.arange(80)).values
-        for i in range(0, 80, 13):
-            loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
-            torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
-
-
-def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
-    generator = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
-    fit = small_fit(frame.assign(y=generator.normal(size=400)))
-    hidden = fit.hide(400)
-    category = list(fit.chain.discrete[0].columns)
-    assert (hidden[:, category].all(1) == hidden[:, category].any(1)).all()
-    assert 0 < hidden.double().mean() < 0.15
-    fit.chain.links = fit.chain.links[:1]
-    assert set(fit.hide(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
 
 
 def repeated(n_rows: int = 1000, seed: int = 0) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from torch.distributions import Normal
 from pyro_mgp.bench.imputed import Cells, Density, Imputed, holes_of
 from pyro_mgp.bench.profiles import Budget
 from pyro_mgp.chain import fresh_noise
+from pyro_mgp.few_values import few_valued
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.link import Conditional
 from pyro_mgp.neighbours import corrected
@@ -51,7 +52,8 @@ def _impute(imputer: MGPImputer, train: pd.DataFrame, test: pd.DataFrame, budget
 def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
     """What density a fitted imputer gives to values of missing cells, by walks through its chain.
 
-    It is that of the mixture over paths of each link's predictive distribution in the last sweep.
+    It is that of the mixture over paths of each link's predictive distribution in the last sweep; of a column
+    of few values, that of the Gaussian from which these are chosen.
 
     Args:
         imputer: Fitted to numeric columns, all with links.
@@ -98,6 +100,7 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
             if neighbours is not None:
                 point = imputer.start_.expected(some)
                 conditionals = corrected(marginals, neighbours.around(chain, marginals, point, missing))
+            conditionals = few_valued(conditionals, imputer.few_values_)
             noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(
                 conditionals, start, some.observed, noises.__getitem__, chain.n_sweeps, missing

@@ -1,4 +1,6 @@
-"""How the local scales of a trained chain are found; what they are stands in `neighbours.py`.
+"""What a trained chain learns from its own errors: local scales, and how columns of few values are drawn.
+
+What these are stands in `neighbours.py` and `few_values.py`; here is how they are found.
 
 The holes of the training rows are filled twice: at conditional means, for the rows to be neighbours, and by
 draws, for the rows to be asked about. Each link then takes the ℓ and η, and after them the ν, a₀ and cut,
@@ -6,6 +8,9 @@ that predict some of its observed cells best, each cell left out of its own neig
 GP: with the leverage h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links whose
 neighbours do not clearly help go without; so do those of discrete variables, whose values are drawn with
 probabilities that their means say.
+
+Columns of few values then learn, from cells that were left out, how likely each value is where the link says
+N(m, s²).
 
 At last some observed cells are hidden and imputed by the whole machinery. The inflation τ is the one under
 which their values are most probable: it makes up for holes in the inputs, for references that stand at means,
@@ -24,6 +29,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp.chain import Chain, Noise
+from pyro_mgp.few_values import FewValues, few_valued
 from pyro_mgp.kernels import lengthscales
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.local_parameters import local_parameters
@@ -52,8 +58,8 @@ _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
 _CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
 _AMPLITUDES = (0.1, 0.3, 1.0)
-# Cells left out to choose by.
-_LEFT_OUT = 200
+# Cells left out to choose by, and for weights of few values.
+_LEFT_OUT, _JUDGED = 200, 600
 # Standard errors by which neighbours must predict better than the sparse GP alone.
 _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
@@ -64,29 +70,39 @@ _HIDDEN_PATHS, _COUNTED = 8, 2
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.5
-# A hidden cell counts as no farther off than four standard deviations of a typical one.
+# A hidden cell counts as no farther off than four standard deviations of a typical one; one of few values as
+# no less likely than one in a thousand.
 _FARTHEST = 0.5 * 4.0**2 + 0.5 * math.log(2 * math.pi)
+_LEAST_LIKELY = math.log(1e-3)
 # Most of its own residual that a cell explains.
 _MOST_LEVERAGE = 0.9
 # Smallest standard deviation, where neighbours agree to the last digit.
 _TINY = 1e-8
 
 
-def fit_neighbours(chain: Chain, start: Start, rows: Rows, n_neighbours: int, seed: int) -> Neighbours | None:
-    """Find the local scales of a trained chain.
+def refine(
+    chain: Chain, start: Start, rows: Rows, n_neighbours: int, values: Sequence[Tensor | None], seed: int
+) -> tuple[Neighbours | None, list[FewValues | None]]:
+    """Find the local scales of a trained chain, and how its columns of few values are drawn.
 
     Args:
         chain: The chain.
         start: Fill that a walk starts from.
         rows: Training rows in an order that means nothing, on the chain's device.
-        n_neighbours: k.
+        n_neighbours: k; 0 for no local scales.
+        values: For each link the values of its column if they are few, ascending, `[J]`, or None.
         seed: Of the draws and choices made here.
 
     Returns:
-        The local scales, or None if no link has any.
+        The local scales, or None if no link has any, and each link's few values.
     """
+    if n_neighbours == 0 and all(of_link is None for of_link in values):
+        return None, [None] * len(values)
     with torch.no_grad(), local_parameters():
-        return _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, seed).run()
+        fit = _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, seed)
+        neighbours = fit.find_neighbours() if n_neighbours else None
+        few = [fit.few_values(i, of_link, neighbours) for i, of_link in enumerate(values)]
+        return None if neighbours is None else fit.inflate(neighbours, few), few
 
 
 class _Fit:
@@ -102,11 +118,11 @@ class _Fit:
         self.holes = _holes(chain, rows.observed)
         self.point = start.expected(rows)
         self.drawn = self.point.clone()
-
-    def run(self) -> Neighbours | None:
-        """Find them."""
-        settle(self.chain, self.marginals, self.point, self.holes, _WALKS)
+        settle(chain, self.marginals, self.point, self.holes, _WALKS)
         self.draw(self.marginals, _WALKS)
+
+    def find_neighbours(self) -> Neighbours | None:
+        """The local scales."""
         guesses = self.neighbours([self.first_guess(i) for i in range(len(self.holes))])
         learnt = [self.learn(i, local) for i, local in enumerate(guesses.links)]
         first = self.neighbours(learnt)
@@ -119,9 +135,7 @@ class _Fit:
         ]
         self.draw(corrected(self.marginals, nearby), 1)
         found = found.with_characters([self.choose(i, local) for i, local in enumerate(found.links)])
-        if all(local is None for local in found.links):
-            return None
-        return self.inflate(found)
+        return None if all(local is None for local in found.links) else found
 
     def draw(self, conditionals: Sequence[Conditional], n_walks: int) -> None:
         """Redraw the holes of the rows to be asked about."""
@@ -201,7 +215,23 @@ class _Fit:
         residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
         return LeftOut(rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
 
-    def inflate(self, found: Neighbours) -> Neighbours:
+    def few_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> FewValues | None:
+        """How the i-th link's draws choose among its values, if they are few."""
+        if values is None:
+            return None
+        column = self.chain.links[i].column
+        known = self.rows.observed[:, column].nonzero()[:, 0]
+        picked = torch.randperm(len(known), generator=self.generator)[:_JUDGED]
+        cells = known[picked.to(known.device)]
+        left, observed = self.left_out(i, cells), self.rows.values[cells, column]
+        mean, variance = observed - left.values, left.variance + self.marginals[i].noise
+        local = None if found is None else found.links[i]
+        if local is not None:
+            at = local.around(left.rows, cells).moments(left.rows[None])
+            mean, variance = mean + at.mean[0], at.variance[0]
+        return FewValues.fit(values.to(mean), observed, mean, variance)
+
+    def inflate(self, found: Neighbours, few: Sequence[FewValues | None]) -> Neighbours:
         """Let the draws of hidden cells spread as far as their values do."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HIDDEN_ROWS].to(self.point.device)
         rows = self.rows[picked]
@@ -210,7 +240,7 @@ class _Fit:
         holes = _holes(self.chain, seen.observed)
         point = self.start.expected(seen)
         nearby = found.around(self.chain, self.marginals, point, holes, picked)
-        conditionals = corrected(self.marginals, nearby)
+        conditionals = few_valued(corrected(self.marginals, nearby), few)
         paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(_HIDDEN_PATHS)))
         noise, n_walks = self.noise(_HIDDEN_PATHS), self.chain.n_sweeps
         walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))
@@ -221,12 +251,14 @@ class _Fit:
                 moments = [visited[i] for _, visited in walks[-_COUNTED:]]
                 mean = torch.cat([at.mean for at in moments])[:, which]
                 variance = torch.cat([at.variance for at in moments])[:, which]
-                inflation = self.inflation(i, picked[holes[i][which]], mean, variance)
+                inflation = self.inflation(i, picked[holes[i][which]], mean, variance, few[i])
                 character = dataclasses.replace(character, inflation=inflation)
             characters.append(character)
         return found.with_characters(characters)
 
-    def inflation(self, i: int, cells: Tensor, mean: Tensor, variance: Tensor) -> float:
+    def inflation(
+        self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, few: FewValues | None
+    ) -> float:
         """The τ of the i-th link that suits cells which were hidden from a walk.
 
         Args:
@@ -234,12 +266,16 @@ class _Fit:
             cells: Their rows, `[c]`.
             mean: Mean of each cell, on each path of some walks, `[K, c]`.
             variance: Its variance, likewise.
+            few: How its draws choose among few values.
         """
         values = self.rows.values[cells, self.chain.links[i].column]
         # The sparse GP has seen the cells when it was trained: its mean without them lies farther off.
         left = self.left_out(i, cells).values
         residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
-        return _inflation(mean - (left - residual), variance, values)
+        mean = mean - (left - residual)
+        return (
+            _inflation(mean, variance, values) if few is None else _few_inflation(mean, variance, values, few)
+        )
 
 
 def _candidates(local: LocalLink, nearest: Tensor, left: LeftOut) -> tuple[list[Character], Moments]:
@@ -276,9 +312,27 @@ def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
     inflations = torch.tensor(_INFLATIONS).to(values)
     components = Normal(mean, inflations[:, None, None] * variance.sqrt().clamp(min=_TINY))
     density = components.log_prob(values).logsumexp(1) - math.log(len(mean))
-    prior = (inflations.log() / _EXPECTED_INFLATION).square() / 2
     lowest = -variance.clamp(min=_TINY**2).log().median() / 2 - _FARTHEST
-    return float(inflations[(density.clamp(min=lowest).sum(1) - prior).argmax()])
+    return _likeliest(density.clamp(min=lowest).sum(1))
+
+
+def _few_inflation(mean: Tensor, variance: Tensor, values: Tensor, few: FewValues) -> float:
+    """The same in a column of few values."""
+    chosen = (values[:, None] - few.values).abs().argmin(1).expand(mean.shape)
+    likelihoods = []
+    for inflation in _INFLATIONS:
+        components = few.log_probabilities(mean, inflation**2 * variance)
+        of_chosen = components.gather(-1, chosen[..., None])[..., 0]
+        mixture = of_chosen.logsumexp(0) - math.log(len(mean))
+        likelihoods.append(mixture.clamp(min=_LEAST_LIKELY).sum())
+    return _likeliest(torch.stack(likelihoods))
+
+
+def _likeliest(likelihoods: Tensor) -> float:
+    """The τ of the largest of its log likelihoods, each less what is against a τ far from one."""
+    inflations = torch.tensor(_INFLATIONS)
+    prior = (inflations.log() / _EXPECTED_INFLATION).square() / 2
+    return _INFLATIONS[int((likelihoods.cpu() - prior).argmax())]
 
 
 def _holes(chain: Chain, observed: Tensor) -> list[Tensor]:

@@ -1,0 +1,129 @@
+"""What a chain learns from its own errors: how it leaves cells out, hides them, judges itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_mgp import MGPImputer
+from pyro_mgp.few_values import FewValues
+from pyro_mgp.local_parameters import local_parameters
+from pyro_mgp.neighbour_metric import LeftOut
+from pyro_mgp.neighbours import Character, LocalLink
+from pyro_mgp.refinement import _candidates, _few_inflation, _Fit, _inflation, refine
+from pyro_mgp.sampling import Rows
+
+
+def wave(n_rows: int) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-2, 2, n_rows)
+    return pd.DataFrame({"x": x, "y": np.sin(2 * x) + 0.2 * generator.normal(size=n_rows)})
+
+
+def test_the_inflation_is_the_ratio_of_spreads() -> None:
+    errors = 1.7 * torch.randn(4000).double()
+    found = _inflation(torch.zeros(8, 4000).double(), torch.ones(8, 4000).double(), errors)
+    assert found == pytest.approx(1.7, rel=0.06)
+
+
+def test_an_inflation_of_one_is_what_no_cells_say() -> None:
+    nothing = torch.zeros(8, 0).double()
+    assert _inflation(nothing, nothing, nothing[0]) == 1.0
+
+
+def test_paths_that_disagree_spread_a_cell_without_inflation() -> None:
+    """Components at ±1 of tiny variance hold cells at ±1: no inflation is needed, as one Gaussian would."""
+    mean = torch.tensor([[1.0], [-1.0]]).double().expand(2, 500)
+    values = torch.where(torch.rand(500) < 0.5, 1.0, -1.0).double() + 0.01 * torch.randn(500).double()
+    assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
+
+
+def test_candidates_have_the_moments_by_which_they_are_judged() -> None:
+    rows, values = torch.randn(9, 3).double(), torch.randn(9).double()
+    references, residuals = torch.randn(60, 3).double(), torch.randn(60).double()
+    character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
+    local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, character)
+    nearest = local.nearest(rows)
+    left = LeftOut(rows, values, torch.zeros(9).double())
+    candidates, at = _candidates(local, nearest, left)
+    assert len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(at.mean)
+    for candidate, mean, variance in zip(candidates, at.mean, at.variance, strict=True):
+        expected = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
+        torch.testing.assert_close(mean, expected.mean[0])
+        torch.testing.assert_close(variance, expected.variance[0])
+
+
+def small_fit(frame: pd.DataFrame) -> _Fit:
+    """What stands before the local scales of a fitted imputer are looked for."""
+    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
+    table = imputer.codec_.encode(frame)
+    rows = Rows(
+        torch.tensor(table.values).nan_to_num(),
+        torch.tensor(table.observed),
+        torch.tensor(table.keys.view(np.int64)),
+    )
+    with torch.no_grad(), local_parameters():
+        return _Fit(imputer.chain_, imputer.start_, rows, 24, 0)
+
+
+def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -> None:
+    fit = small_fit(wave(80))
+    link, rows = fit.chain.links[0], fit.rows.values
+    with torch.no_grad(), local_parameters():
+        # q(u) at its optimum for these rows, and for all of them but one.
+        noise, X, y = link.likelihood.noise, rows[:, link.inputs], rows[:, link.column]
+        L = torch.linalg.cholesky(link.kernel(link.Xu) + 1e-6 * torch.eye(link.n_inducing).double())
+        basis = torch.linalg.solve_triangular(L, link.kernel(link.Xu, X), upper=False)
+
+        def posterior(which: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            phi = basis[:, which]
+            S = torch.linalg.inv(torch.eye(len(phi)).double() + phi @ phi.T / noise)
+            return S @ phi @ y[which] / noise, S
+
+        link.u_loc, S = posterior(torch.arange(80))
+        link.u_scale_tril = torch.linalg.cholesky(S)
+        fit = _Fit(fit.chain, fit.start, fit.rows, 24, 0)
+        left = fit.left_out(0, torch.arange(80)).values
+        for i in range(0, 80, 13):
+            loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
+            torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
+
+
+def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
+    fit = small_fit(frame.assign(y=generator.normal(size=400)))
+    hidden = fit.hide(400)
+    category = list(fit.chain.discrete[0].columns)
+    assert (hidden[:, category].all(1) == hidden[:, category].any(1)).all()
+    assert 0 < hidden.double().mean() < 0.15
+    fit.chain.links = fit.chain.links[:1]
+    assert set(fit.hide(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
+
+
+def test_a_few_valued_link_that_is_too_sure_is_made_less_so() -> None:
+    """Cells drawn where the link says N(m, 1), which claims N(m, 1/4)."""
+    few = FewValues(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), 1.0)
+    mean = torch.randn(1, 3000).double().expand(4, -1)
+    values = few.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
+    assert _few_inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
+
+
+def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:
+    fit = small_fit(wave(80))
+    none = refine(fit.chain, fit.start, fit.rows, 0, [None, None], 0)
+    assert none == (None, [None, None])
+
+
+def test_few_values_are_fitted_without_neighbours() -> None:
+    frame = wave(300)
+    frame["y"] = (2 * frame["y"]).round()
+    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
+    assert imputer.neighbours_ is None
+    found = dict(zip(imputer.order_, imputer.few_values_, strict=True))
+    assert found["x"] is None
+    assert len(found["y"].values) == frame["y"].nunique()
