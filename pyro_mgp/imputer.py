@@ -128,7 +128,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         *,
         kernel: str | KernelFactory = "linear+matern32",
         n_inducing: int | None = None,
-        n_neighbors: int = 24,
+        n_neighbors: int = 16,
         warp: bool = True,
         few_values: int = 50,
         initial_fill: FillName = "linear",

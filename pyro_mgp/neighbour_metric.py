@@ -28,8 +28,8 @@ from pyro_mgp.adam import Adam
 from pyro_mgp.link import invert
 from pyro_mgp.neighbours import LEAST_SCALE, MEDIAN_OF_SQUARE, LocalLink
 
-# Batches of cells, Adam's steps on each, and cells and neighbours in one.
-_ROUNDS, _STEPS, _CELLS, _NEIGHBOURS = 10, 3, 512, 12
+# Cells to learn from; batches of these, Adam's steps on each, and cells and neighbours in one.
+_POOL, _ROUNDS, _STEPS, _CELLS, _NEIGHBOURS = 2048, 8, 3, 256, 12
 # Adam's learning rate falls linearly to a tenth of this; its averages are short, as the run is.
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.15, 0.1, (0.8, 0.95)
 # The prior of the local scale, by which alone cells are judged here: ν, and a₀ in parts of the typical error.
@@ -42,12 +42,17 @@ _TINY = 1e-16
 class LeftOut:
     """Observed cells, asked about as if they were missing."""
 
+    own: Tensor
+    """Which reference rows they are in, `[c]`."""
     rows: Tensor
     """Their rows, holes filled, `[c, D]`."""
     values: Tensor
     """What the sparse GP leaves of them, had it not seen them, y₋, `[c]`."""
     variance: Tensor
     """Its own variance there, σ², `[c]`."""
+
+    def __getitem__(self, which: Tensor) -> LeftOut:
+        return LeftOut(self.own[which], self.rows[which], self.values[which], self.variance[which])
 
 
 def learn_metric(
@@ -63,15 +68,16 @@ def learn_metric(
     Returns:
         Lengthscales `[P]`, and the nugget η.
     """
-    n_cells = min(_CELLS, len(local.references))
+    pool = torch.randperm(len(local.references), generator=generator)[:_POOL]
+    cells = leave_out(local.references[pool.to(local.references.device)])
     nugget = local.lengthscales.new_tensor([local.character.nugget])
     parameters = nn.Parameter(torch.cat([local.lengthscales, nugget]).log().float())
     adam = Adam([parameters])
     for step in range(_ROUNDS * _STEPS):
         if step % _STEPS == 0:
-            picked = torch.randperm(len(local.references), generator=generator)[:n_cells]
+            picked = torch.randperm(len(pool), generator=generator)[:_CELLS].to(cells.values.device)
             lengthscales = parameters.data[:-1].exp().to(local.lengthscales)
-            batch = Batch.of(local.at(lengthscales, _NEIGHBOURS), picked, leave_out)
+            batch = Batch.of(local.at(lengthscales, _NEIGHBOURS), cells[picked])
         _, parameters.grad = batch.score(parameters.data)
         done = step / (_ROUNDS * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)
@@ -96,11 +102,9 @@ class Batch:
     """ν a₀."""
 
     @classmethod
-    def of(cls, local: LocalLink, picked: Tensor, leave_out: Callable[[Tensor], LeftOut]) -> Batch:
-        """The cells of some references, by their numbers `[c]`, and their neighbours."""
-        references = local.references[picked.to(local.references.device)]
-        cells = leave_out(references)
-        nearest = local.nearest(cells.rows, references)
+    def of(cls, local: LocalLink, cells: LeftOut) -> Batch:
+        """Some cells and their neighbours."""
+        nearest = local.nearest(cells.rows, cells.own)
         inputs = (local.inputs[nearest] - local.scaled(cells.rows)[:, None]) * local.lengthscales
         typical = float(cells.values.square().median()) / MEDIAN_OF_SQUARE
         return cls(

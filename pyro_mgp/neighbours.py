@@ -87,14 +87,17 @@ class Nearby:
 
     def moments(self, rows: Tensor) -> Moments:
         """Mean m and variance τ² a v of the cells, whose rows S paths have filled, `[S, c, D]`."""
-        character = self.local.character
+        cross, v = self.relation(rows)
+        mean = (cross @ self.weights[..., None])[..., 0]
+        return Moments(mean.T, (v * self.scale[:, None]).T)
+
+    def relation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """How far the cells have to do with their neighbours: c and v, `[c, S, k]` and `[c, S]`."""
         own = self.local.scaled(rows).transpose(0, 1)
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ self.inputs.mT
         cross = _covariance(squared + self.inputs.square().sum(-1)[:, None, :])
-        mean = (cross @ self.weights[..., None])[..., 0]
         explained = (cross @ self.root.mT).square_().sum(-1)
-        variance = (1 + character.nugget - explained).clamp(min=0) * self.scale[:, None]
-        return Moments(mean.T, variance.T)
+        return cross, (1 + self.local.character.nugget - explained).clamp(min=0)
 
 
 @dataclass(frozen=True)

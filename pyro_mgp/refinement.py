@@ -189,7 +189,7 @@ class _Fit:
         cells = local.references[picked.to(local.references.device)]
         left = self.left_out(i, cells)
         alone = crps(left.values, torch.zeros_like(left.values), self.marginals[i].noise + left.variance)
-        candidates, at = _candidates(local, local.nearest(left.rows, cells), left)
+        candidates, at = _candidates(local, left)
         scores = crps(left.values, at.mean, at.variance + left.variance)
         gain = alone - scores
         clear = gain.mean(1) > _CLEARLY * gain.std(1) / math.sqrt(len(cells))
@@ -213,7 +213,7 @@ class _Fit:
         at, given_u = self.marginals[i].moments(rows[None]), self.given_u[i].moments(rows[None])
         leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MOST_LEVERAGE)
         residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
-        return LeftOut(rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
+        return LeftOut(cells, rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
 
     def few_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> FewValues | None:
         """How the i-th link's draws choose among its values, if they are few."""
@@ -278,31 +278,22 @@ class _Fit:
         )
 
 
-def _candidates(local: LocalLink, nearest: Tensor, left: LeftOut) -> tuple[list[Character], Moments]:
-    """G characters of the link's ℓ and η, and the moments of the local scale under each, `[G, c]`.
-
-    Args:
-        local: The link's local scale.
-        nearest: Neighbours of the cells, `[c, k]`.
-        left: The cells.
-    """
-    gathered, rows = local.gather(nearest), left.rows[None]
-    nugget = local.character.nugget
-    error = left.values - local.hear(gathered).moments(rows).mean[0]
-    typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + nugget)
+def _candidates(local: LocalLink, left: LeftOut) -> tuple[list[Character], Moments]:
+    """G characters of the link's ℓ and η, and the moments of the local scale under each, `[G, c]`."""
+    gathered, rows = local.gather(local.nearest(left.rows, left.own)), left.rows[None]
+    nearby = local.hear(gathered)
+    cross, v = nearby.relation(rows)
+    error = left.values - nearby.moments(rows).mean[0]
+    typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.character.nugget)
     candidates = [
         dataclasses.replace(
             local.character, cut=cut, freedom=freedom, scale=max(amplitude * typical, LEAST_SCALE)
         )
         for cut, freedom, amplitude in itertools.product(_CUTS, _FREEDOMS, _AMPLITUDES)
     ]
-    moments = [
-        dataclasses.replace(local, character=candidate).hear(gathered).moments(rows)
-        for candidate in candidates
-    ]
-    return candidates, Moments(
-        torch.cat([at.mean for at in moments]), torch.cat([at.variance for at in moments])
-    )
+    heard = [dataclasses.replace(local, character=candidate).hear(gathered) for candidate in candidates]
+    mean = torch.stack([(cross[:, 0] * each.weights).sum(1) for each in heard])
+    return candidates, Moments(mean, torch.stack([v[:, 0] * each.scale for each in heard]))
 
 
 def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:

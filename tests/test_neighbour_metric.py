@@ -75,7 +75,7 @@ def local_link(n: int = 1500) -> LocalLink:
 def learn(local: LocalLink) -> tuple[torch.Tensor, float]:
     def leave_out(cells: torch.Tensor) -> LeftOut:
         rows = local.inputs[cells] * local.lengthscales
-        return LeftOut(rows, local.residuals[cells], torch.zeros(len(cells)).double())
+        return LeftOut(cells, rows, local.residuals[cells], torch.zeros(len(cells)).double())
 
     return learn_metric(local, leave_out, torch.Generator().manual_seed(0))
 

@@ -47,9 +47,8 @@ def test_candidates_have_the_moments_by_which_they_are_judged() -> None:
     references, residuals = torch.randn(60, 3).double(), torch.randn(60).double()
     character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, character)
-    nearest = local.nearest(rows)
-    left = LeftOut(rows, values, torch.zeros(9).double())
-    candidates, at = _candidates(local, nearest, left)
+    left = LeftOut(torch.full((9,), -1), rows, values, torch.zeros(9).double())
+    candidates, at = _candidates(local, left)
     assert len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(at.mean)
     for candidate, mean, variance in zip(candidates, at.mean, at.variance, strict=True):
         expected = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
