@@ -5,7 +5,8 @@
 With wⱼ and λ equal to one this is a Gaussian looked at in the few places where the column has values. The
 weights make rare values rare and frequent ones frequent, λ how sure the link may be. Both are those of a
 multinomial logistic regression of observed cells on what the link, had it not seen them, says of each value.
-Its log likelihood is concave; Newton's method finds the maximum in a few steps (Böhning 1992).
+Its log likelihood is concave; Newton's method finds the maximum in a few steps (Böhning 1992). Cells of each
+value are taken alike, so that rare ones are there, and the weights corrected for it (Prentice and Pyke 1979).
 """
 
 from __future__ import annotations
@@ -41,23 +42,27 @@ class FewValues:
     """λ."""
 
     @classmethod
-    def fit(cls, values: Tensor, observed: Tensor, mean: Tensor, variance: Tensor) -> FewValues:
+    def fit(
+        cls, values: Tensor, observed: Tensor, mean: Tensor, variance: Tensor, shares: Tensor
+    ) -> FewValues:
         """The weights and λ that suit cells which the link has not seen.
 
         Args:
             values: The column's values, `[J]`, ascending.
-            observed: Cells, `[n]`, each one of them.
+            observed: Cells, `[n]`, each one of them; the link's column has others, too.
             mean: What the link says of them, `[n]`.
             variance: How sure it is, `[n]`.
+            shares: Of each value in the whole column, `[J]`, positive.
         """
         misfit = _misfit(values, mean, variance)
-        chosen = (observed[:, None] - values).abs().argmin(1)
-        counts = torch.bincount(chosen, minlength=len(values)).to(values)
-        shares = ((counts + 1) / (counts + 1).sum()).log()
-        start = torch.cat([shares, shares.new_ones(1)])
-        ridge = torch.cat([torch.full_like(shares, _WEIGHT_RIDGE), start.new_tensor([_SHARPNESS_RIDGE])])
+        chosen = nearest_value(values, observed)
+        counts = torch.bincount(chosen, minlength=len(values)).to(values).clamp(min=1)
+        here = (counts / counts.sum()).log()
+        start = torch.cat([here, here.new_ones(1)])
+        ridge = torch.cat([torch.full_like(here, _WEIGHT_RIDGE), start.new_tensor([_SHARPNESS_RIDGE])])
         found = _Regression(misfit, chosen, start, ridge).maximum()
-        return cls(values, found[:-1], max(float(found[-1]), _LEAST_SHARPNESS))
+        log_weights = found[:-1] + shares.log() - here
+        return cls(values, log_weights, max(float(found[-1]), _LEAST_SHARPNESS))
 
     def log_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Of each value, `[..., J]`, where the link says N(mean, variance), both `[...]`."""
@@ -120,6 +125,25 @@ class FewValuedConditional:
     def expectation(self, moments: Moments) -> Tensor:
         """See `link.Conditional`."""
         return self.few.expectation(moments.mean, (moments.variance + self.noise).expand_as(moments.mean))
+
+
+def nearest_value(values: Tensor, cells: Tensor) -> Tensor:
+    """Which of J ascending values each cell `[n]` is closest to, `[n]`."""
+    return torch.searchsorted((values[1:] + values[:-1]) / 2, cells.contiguous())
+
+
+def some_of_each(chosen: Tensor, most: int) -> Tensor:
+    """The first cells of each value in a column: numbers of at most so many of each.
+
+    Args:
+        chosen: Which value each cell has, `[n]`.
+        most: Cells of a value at most.
+    """
+    order = chosen.argsort(stable=True)
+    counts = torch.bincount(chosen)
+    first = (counts.cumsum(0) - counts)[chosen[order]]
+    rank = torch.arange(len(order), device=order.device) - first
+    return order[rank < most]
 
 
 def few_valued(conditionals: Sequence[Conditional], few: Sequence[FewValues | None]) -> Sequence[Conditional]:

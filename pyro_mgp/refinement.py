@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp.chain import Chain, Noise
-from pyro_mgp.few_values import FewValues, few_valued
+from pyro_mgp.few_values import FewValues, few_valued, nearest_value, some_of_each
 from pyro_mgp.kernels import lengthscales
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.local_parameters import local_parameters
@@ -58,8 +58,10 @@ _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
 _CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
 _AMPLITUDES = (0.1, 0.3, 1.0)
-# Cells left out to choose by, and for weights of few values.
-_LEFT_OUT, _JUDGED = 200, 600
+# Cells left out to choose by.
+_LEFT_OUT = 200
+# The same for weights of few values: in all, and at least so many of each value.
+_JUDGED, _JUDGED_OF_EACH = 600, 10
 # Standard errors by which neighbours must predict better than the sparse GP alone.
 _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
@@ -69,7 +71,7 @@ _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30
 _HIDDEN_PATHS, _COUNTED = 8, 2
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
-_EXPECTED_INFLATION = 0.5
+_EXPECTED_INFLATION = 0.2
 # A hidden cell counts as no farther off than four standard deviations of a typical one; one of few values as
 # no less likely than one in a thousand.
 _FARTHEST = 0.5 * 4.0**2 + 0.5 * math.log(2 * math.pi)
@@ -221,15 +223,18 @@ class _Fit:
             return None
         column = self.chain.links[i].column
         known = self.rows.observed[:, column].nonzero()[:, 0]
-        picked = torch.randperm(len(known), generator=self.generator)[:_JUDGED]
-        cells = known[picked.to(known.device)]
+        known = known[torch.randperm(len(known), generator=self.generator).to(known.device)]
+        values = values.to(self.point)
+        chosen = nearest_value(values, self.rows.values[known, column])
+        cells = known[some_of_each(chosen, max(_JUDGED // len(values), _JUDGED_OF_EACH))]
         left, observed = self.left_out(i, cells), self.rows.values[cells, column]
         mean, variance = observed - left.values, left.variance + self.marginals[i].noise
         local = None if found is None else found.links[i]
         if local is not None:
             at = local.around(left.rows, cells).moments(left.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
-        return FewValues.fit(values.to(mean), observed, mean, variance)
+        counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
+        return FewValues.fit(values, observed, mean, variance, counts / counts.sum())
 
     def inflate(self, found: Neighbours, few: Sequence[FewValues | None]) -> Neighbours:
         """Let the draws of hidden cells spread as far as their values do."""
@@ -309,7 +314,7 @@ def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
 
 def _few_inflation(mean: Tensor, variance: Tensor, values: Tensor, few: FewValues) -> float:
     """The same in a column of few values."""
-    chosen = (values[:, None] - few.values).abs().argmin(1).expand(mean.shape)
+    chosen = nearest_value(few.values, values).expand(mean.shape)
     likelihoods = []
     for inflation in _INFLATIONS:
         components = few.log_probabilities(mean, inflation**2 * variance)

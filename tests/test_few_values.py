@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from pyro_mgp import MGPImputer
 from pyro_mgp import few_values as module
-from pyro_mgp.few_values import FewValuedConditional, FewValues
+from pyro_mgp.few_values import FewValuedConditional, FewValues, nearest_value, some_of_each
 from pyro_mgp.link import Moments
 
 
@@ -55,12 +55,32 @@ def cells(n: int, log_weights: list[float], sharpness: float) -> tuple[FewValues
     return few, few.draw(mean, variance, torch.rand(n).double()), mean, variance
 
 
+def shares(values: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
+    return (observed[:, None] == values).double().mean(0)
+
+
 def test_weights_and_sharpness_are_found_again() -> None:
     truth, observed, mean, variance = cells(20_000, [0.0, -1.5, 1.0], 2.0)
-    found = FewValues.fit(truth.values, observed, mean, variance)
+    found = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     assert found.sharpness == pytest.approx(2.0, rel=0.05)
     weights = found.log_weights - found.log_weights[0]
     np.testing.assert_allclose(weights, truth.log_weights, atol=0.1)
+
+
+def test_a_sample_with_as_many_cells_of_each_value_gives_the_same_weights() -> None:
+    truth, observed, mean, variance = cells(40_000, [0.0, -2.0, 1.0], 1.5)
+    some = some_of_each(nearest_value(truth.values, observed), 800)
+    assert torch.bincount(observed[some].long()).tolist() == [800, 800, 800]
+    found = FewValues.fit(
+        truth.values, observed[some], mean[some], variance[some], shares(truth.values, observed)
+    )
+    assert found.sharpness == pytest.approx(1.5, rel=0.15)
+    np.testing.assert_allclose(found.log_weights - found.log_weights[0], truth.log_weights, atol=0.3)
+
+
+def test_the_first_cells_of_each_value_are_taken() -> None:
+    chosen = torch.tensor([2, 0, 2, 2, 0, 1])
+    assert sorted(some_of_each(chosen, 2).tolist()) == [0, 1, 2, 4, 5]
 
 
 def test_two_values_are_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +88,7 @@ def test_two_values_are_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "_WEIGHT_RIDGE", 1e-9)
     monkeypatch.setattr(module, "_SHARPNESS_RIDGE", 0.0)
     truth, observed, mean, variance = cells(500, [0.0, -1.0], 0.8)
-    found = FewValues.fit(truth.values, observed, mean, variance)
+    found = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     difference = ((mean**2 - (mean - 1) ** 2) / (2 * variance)).numpy()[:, None]
     expected = LogisticRegression(C=1e10, tol=1e-10).fit(difference, observed.numpy())
     assert found.sharpness == pytest.approx(expected.coef_[0, 0], rel=1e-4)
@@ -96,9 +116,9 @@ def test_the_newton_step_is_gradient_and_curvature_of_the_height() -> None:
 
 def test_one_cell_far_off_does_not_decide() -> None:
     truth, observed, mean, variance = cells(500, [0.0, 0.0, 0.0], 1.0)
-    before = FewValues.fit(truth.values, observed, mean, variance)
+    before = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     observed[0], mean[0], variance[0] = 0.0, 2.0, 1e-9
-    after = FewValues.fit(truth.values, observed, mean, variance)
+    after = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     assert after.sharpness > 0.5 * before.sharpness
 
 
