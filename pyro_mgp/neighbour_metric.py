@@ -28,7 +28,7 @@ from pyro_mgp.adam import Adam
 from pyro_mgp.link import invert
 from pyro_mgp.neighbours import LEAST_SCALE, MEDIAN_OF_SQUARE, LocalLink
 
-# Cells to learn from; batches of these, Adam's steps on each, and cells and neighbours in one.
+# Cells to learn from; batches of these, Adam's steps on each, and cells and most neighbours in one.
 _POOL, _ROUNDS, _STEPS, _CELLS, _NEIGHBOURS = 2048, 8, 3, 256, 12
 # Adam's learning rate falls linearly to a tenth of this; its averages are short, as the run is.
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.15, 0.1, (0.8, 0.95)
@@ -72,12 +72,12 @@ def learn_metric(
     cells = leave_out(local.references[pool.to(local.references.device)])
     nugget = local.lengthscales.new_tensor([local.character.nugget])
     parameters = nn.Parameter(torch.cat([local.lengthscales, nugget]).log().float())
-    adam = Adam([parameters])
+    adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, local.n_neighbours)
     for step in range(_ROUNDS * _STEPS):
         if step % _STEPS == 0:
             picked = torch.randperm(len(pool), generator=generator)[:_CELLS].to(cells.values.device)
             lengthscales = parameters.data[:-1].exp().to(local.lengthscales)
-            batch = Batch.of(local.at(lengthscales, _NEIGHBOURS), cells[picked])
+            batch = Batch.of(local.at(lengthscales, n_neighbours), cells[picked])
         _, parameters.grad = batch.score(parameters.data)
         done = step / (_ROUNDS * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)

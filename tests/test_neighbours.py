@@ -254,3 +254,10 @@ def test_prediction_of_a_target_uses_its_neighbours() -> None:
     rank = norm.cdf(new["y"], predicted["mean"], predicted["sd"])
     assert np.mean((rank > 0.025) & (rank < 0.975)) > 0.9
     assert predicted["sd"].median() < 0.3 * frame["y"].std()
+
+
+def test_a_single_neighbour_is_enough() -> None:
+    frame = repeated(60)
+    imputer, _ = fit(frame, n_neighbors=1)
+    assert imputer.neighbours_ is not None
+    assert np.isfinite(np.asarray(imputer.impute(m=2).values["y"])).all()
