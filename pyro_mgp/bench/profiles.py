@@ -50,7 +50,8 @@ class Profile:
         return self.small if dataset == "parkinson" else self.budget
 
 
-_QUICK = Budget(dgp_steps=800, dgp_batch_size=400, dgp_paths=1, mgp_paper_steps=2000)
+# Of MGP, 500, 1,000 and 2,000 steps gave .440, .430 and .424 on Parkinson with 10 % missing (split 0).
+_QUICK = Budget(dgp_steps=800, dgp_batch_size=400, dgp_paths=1, mgp_paper_steps=1000)
 _PAPER = Budget()
 
 PROFILES: dict[str, Profile] = {
