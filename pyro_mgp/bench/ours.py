@@ -39,6 +39,8 @@ def mgp_paper(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget
         device=budget.device,
         progress=False,
         max_steps=budget.mgp_paper_steps,
+        batch_size=budget.mgp_paper_batch_size,
+        n_paths=budget.mgp_paper_paths,
     )
     return _impute(imputer, train, test, budget)
 
