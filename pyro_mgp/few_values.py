@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mgp.link import Conditional, Moments
+from pyro_mgp.link import Conditional, Moments, Quantity
 
 # Half squared distances in standard deviations, beyond the nearest value's, that count: an outlier shall
 # neither be impossible nor decide the fit alone.
@@ -73,9 +73,10 @@ class FewValues:
         reached = self.log_probabilities(mean, variance).exp_().cumsum(-1) < uniform[..., None]
         return self.values[reached.sum(-1).clamp(max=len(self.values) - 1)]
 
-    def expectation(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Their mean under these probabilities, `[...]`."""
-        return self.log_probabilities(mean, variance).exp_() @ self.values
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """Their mean under these probabilities, or that of something that depends on them, `[...]`."""
+        quantities = self.values if of is None else of(self.values)
+        return self.log_probabilities(mean, variance).exp_() @ quantities
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict from which `from_dict` makes an equal one."""
@@ -122,9 +123,10 @@ class FewValuedConditional:
         variance = (moments.variance + self.noise).expand_as(mean)
         return self.few.draw(mean, variance, torch.special.ndtr(eps))
 
-    def expectation(self, moments: Moments) -> Tensor:
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         """See `link.Conditional`."""
-        return self.few.expectation(moments.mean, (moments.variance + self.noise).expand_as(moments.mean))
+        variance = (moments.variance + self.noise).expand_as(moments.mean)
+        return self.few.expectation(moments.mean, variance, of)
 
 
 def nearest_value(values: Tensor, cells: Tensor) -> Tensor:

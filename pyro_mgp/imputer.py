@@ -40,6 +40,7 @@ from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
 from pyro_mgp.user_warning import warn_user
+from pyro_mgp.warp import Unbent
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
@@ -256,8 +257,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
         """One completed table: missing cells at their posterior mean, categories and booleans at their mode.
-
-        In a bent column (`warp`) the mean is taken before the bend is undone, and lies nearer the median.
 
         Best for prediction; too smooth for inference, which wants `impute`.
 
@@ -630,8 +629,14 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             seed,
             self.neighbours_,
             self.few_values_,
+            self._unbent(),
             self._factorised,
         )
+
+    def _unbent(self) -> list[Unbent | None]:
+        """How the bend of each link's column is undone; the target's link stands last and has none."""
+        columns = [*self.codec_.unbent, None]
+        return [columns[wiring.column] for wiring in self._wirings]
 
     def _own_table(self) -> tuple[pd.DataFrame, Rows]:
         """The fitted table and its rows, a target known."""

@@ -13,10 +13,11 @@ visits each link many times and factorises it once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from pyro.contrib.gp.kernels import Kernel
 from pyro.nn import PyroParam
@@ -32,6 +33,11 @@ _MAX_JITTER = 1e-2
 _LEAST_VARIANCE = 1e-12
 # A quadratic form in K_ZZ⁻¹ loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
 _LEAST_JITTER = 1e-7
+# Gauss and Hermite's nodes for the mean of a quantity under N(0, 1), and their weights.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+
+Quantity = Callable[[Tensor], Tensor]
+"""Something that depends on an observation, entry by entry."""
 
 
 class NotPositiveDefiniteError(ValueError):
@@ -64,8 +70,8 @@ class Conditional(Protocol):
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Observations of cells with these moments, by standard normal numbers, `[S, n]`."""
 
-    def expectation(self, moments: Moments) -> Tensor:
-        """Their mean, `[S, n]`."""
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """The mean of the observations, or of something that depends on them, `[S, n]`."""
 
 
 class GaussianConditional:
@@ -75,9 +81,13 @@ class GaussianConditional:
         """See `Conditional`."""
         return gaussian_draw(moments.mean, moments.variance + self.noise, eps)
 
-    def expectation(self, moments: Moments) -> Tensor:
-        """See `Conditional`."""
-        return moments.mean
+    def expectation(self: Conditional, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """See `Conditional`; by quadrature, if it is of something else than the observation."""
+        if of is None:
+            return moments.mean
+        nodes, weights = (moments.mean.new_tensor(numbers) for numbers in (_NODES, _WEIGHTS / _WEIGHTS.sum()))
+        spread = (moments.variance + self.noise).sqrt()
+        return of(moments.mean[..., None] + spread[..., None] * nodes) @ weights
 
 
 def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
@@ -264,14 +274,16 @@ def condition(
         tril = torch.stack([link.u_scale_tril for link in links])
         loc = torch.stack([link.u_loc for link in links])
         return quadratic_conditionals(kernels, inverse, loc[:, None], tril @ tril.mT, noise)
+    # Taken apart once: the gradient of one entry after the other would add up whole stacks.
+    own = list(zip(factors.unbind(), noise.unbind(), strict=True))
     if functions is not None:
         return [
-            BasisConditional(kernels, i, factors[i], function, None, noise[i])
-            for i, function in enumerate(functions)
+            BasisConditional(kernels, i, factor, function, None, variance)
+            for i, (function, (factor, variance)) in enumerate(zip(functions, own, strict=True))
         ]
     return [
-        BasisConditional(kernels, i, factors[i], link.u_loc[None], link.u_scale_tril, noise[i])
-        for i, link in enumerate(links)
+        BasisConditional(kernels, i, factor, link.u_loc[None], link.u_scale_tril, variance)
+        for i, (link, (factor, variance)) in enumerate(zip(links, own, strict=True))
     ]
 
 

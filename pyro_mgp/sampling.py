@@ -19,6 +19,7 @@ from pyro_mgp.fill import JointGaussian
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
+from pyro_mgp.warp import Unbent
 
 # What a stream of keyed noise is for.
 _START, _FUNCTION, _WALK, _OBSERVATION = range(4)
@@ -173,6 +174,8 @@ class Sampler:
     """Local scales of the links."""
     few: Sequence[FewValues | None] = ()
     """For each link the values that its draws shall be among, or None; nothing at all for none."""
+    unbent: Sequence[Unbent | None] = ()
+    """For each link how the bend of its column is undone, or None; nothing at all for none."""
     factorised: Factorised = field(default_factory=Factorised)
     """Kept from one sampler of a chain to the next."""
 
@@ -200,11 +203,12 @@ class Sampler:
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
-        """The rows `[n, D]` with their holes at the predictive mean.
+        """The rows `[n, D]` with their holes at the predictive mean, in bent columns that of the value.
 
         It is averaged over paths and over the last two thirds of the sweeps: each walk's conditional means,
         which vary less than its draws do.
         """
+        unbent = self.unbent or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here in self._batches(len(rows), len(imputations), None):
             batch = rows[here].to(self.start.device)
@@ -215,12 +219,12 @@ class Sampler:
                 if sweep not in counted:
                     continue
                 for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
-                    expected = conditionals[i].expectation(visited[i])
+                    expected = conditionals[i].expectation(visited[i], unbent[i])
                     total[cells, link.column] += expected.mean(0) / len(counted)
-            for link, cells in zip(self.chain.links, holes, strict=True):
-                point[cells, link.column] = total[cells, link.column].round(
-                    decimals=_DECIMALS[self.chain.precision]
-                )
+            for link, cells, unbend in zip(self.chain.links, holes, unbent, strict=True):
+                mean = total[cells, link.column]
+                mean = mean if unbend is None else unbend.back(mean)
+                point[cells, link.column] = mean.round(decimals=_DECIMALS[self.chain.precision])
             parts.append(point)
         return torch.cat(parts)
 

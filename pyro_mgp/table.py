@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 
 from pyro_mgp.user_warning import warn_user
-from pyro_mgp.warp import Warp
+from pyro_mgp.warp import Unbent, Warp
 
 __all__ = [
     "ColumnCodec",
@@ -226,6 +226,14 @@ class ColumnCodec:
         if self.levels is None:
             return (str(self.name),)
         return tuple(f"{self.name}={level}" for level in self.levels)
+
+    @property
+    def unbent(self) -> Unbent | None:
+        """How the bend of its standardised cells is undone, within the observed range; None without one."""
+        if self.warp is None:
+            return None
+        low, high = self.warp.forward(np.array([self.low, self.high]))
+        return Unbent(self.mean[0], self.scale[0], float(low), float(high))
 
     def encode(self, column: pd.Series[Any]) -> NDArray[np.float64]:
         """``column`` standardised: float64 [N, width], NaN where missing.
@@ -762,6 +770,11 @@ class TableCodec:
     def groups(self) -> NDArray[np.intp]:
         """Position of the column each encoded column came from, [D]."""
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
+
+    @property
+    def unbent(self) -> list[Unbent | None]:
+        """How the bend of each of the D encoded columns is undone, None where there is none."""
+        return [column.unbent for column in self.columns for _ in column.names]
 
     @property
     def raw_scale(self) -> NDArray[np.float64]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 # Spreads per robust standard deviation: where the bend begins.
 _WIDTH = 2.0
@@ -74,6 +76,34 @@ class Warp:
     def log_slope(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
         """Logarithm of dw/dx: what a log density of w has to be given to be one of x."""
         return -0.5 * np.log1p(((raw - self.centre) / self.spread) ** 2) - math.log(self.spread)
+
+
+@dataclass(frozen=True)
+class Unbent:
+    """From standardised cells of a bent column to sinh w, which is linear in the cells' own units, and back.
+
+    Example:
+        >>> unbent = Unbent(mean=0.0, scale=1.0, low=-1.0, high=2.0)
+        >>> unbent.back(unbent(torch.tensor([0.5, 3.0])))
+        tensor([0.5000, 2.0000])
+    """
+
+    mean: float
+    """Of the bent cells."""
+    scale: float
+    """Their standard deviation."""
+    low: float
+    """The smallest bent cell; what is below counts as this."""
+    high: float
+    """The largest, likewise."""
+
+    def __call__(self, cells: Tensor) -> Tensor:
+        """Sinh w of standardised cells, any shape."""
+        return torch.sinh((cells * self.scale + self.mean).clamp(self.low, self.high))
+
+    def back(self, unbent: Tensor) -> Tensor:
+        """The standardised cells of such numbers."""
+        return (torch.arcsinh(unbent) - self.mean) / self.scale
 
 
 # sinh of more is no number.

@@ -134,6 +134,8 @@ def test_a_conditional_of_few_values_adds_the_noise() -> None:
         conditional.draw(moments, eps), few.draw(moments.mean, variance, torch.special.ndtr(eps))
     )
     torch.testing.assert_close(conditional.expectation(moments), few.expectation(moments.mean, variance))
+    drawn = few.log_probabilities(moments.mean, variance).exp() @ few.values.exp()
+    torch.testing.assert_close(conditional.expectation(moments, torch.exp), drawn)
 
 
 def ratings(n: int = 600, seed: int = 0) -> pd.DataFrame:

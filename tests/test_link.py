@@ -15,6 +15,7 @@ from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import (
     BasisConditional,
     Link,
+    Moments,
     QuadraticConditional,
     condition,
     factorise,
@@ -190,3 +191,13 @@ def test_shapes_that_disagree_are_errors_that_print_them():
         Link(matern32(4), torch.zeros(5, 2).double(), 0, [1, 2], Gaussian(0.1))
     with pytest.raises(ValueError, match="column 1 cannot be an input of its own link"):
         Link(matern32(2), torch.zeros(5, 2).double(), 1, [1, 2], Gaussian(0.1))
+
+
+def test_the_mean_of_a_quantity_is_that_of_its_observations():
+    link = make_link(matern32, torch.randn(4, 2).double(), noise=0.3)
+    with torch.no_grad():
+        conditional = link()
+        moments = Moments(torch.tensor([[-1.0, 0.4]]).double(), torch.tensor([[0.2, 0.5]]).double())
+        found = conditional.expectation(moments, torch.exp)
+        torch.testing.assert_close(found, (moments.mean + (moments.variance + 0.3) / 2).exp())
+        torch.testing.assert_close(conditional.expectation(moments), moments.mean)

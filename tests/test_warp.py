@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.table import ColumnCodec, TableCodec
 from pyro_mgp.warp import Warp
 
@@ -99,3 +101,29 @@ def test_the_order_of_the_rows_does_not_change_a_bit() -> None:
     cells = np.r_[np.zeros(950), lognormal(50)]
     generator = np.random.default_rng(1)
     assert len({Warp.choose(generator.permutation(cells)) for _ in range(30)}) == 1
+
+
+def test_what_is_unbent_is_linear_in_the_cells_and_comes_back() -> None:
+    column = pd.Series(lognormal(), name="price")
+    codec = ColumnCodec.fit(column, warp=True)
+    assert codec.unbent is not None
+    encoded = torch.as_tensor(codec.encode(column)[:, 0])
+    unbent = codec.unbent(encoded)
+    assert np.corrcoef(unbent.numpy(), column)[0, 1] == pytest.approx(1, abs=1e-12)
+    torch.testing.assert_close(codec.unbent.back(unbent), encoded)
+    far = codec.unbent(torch.tensor([-50.0, 50.0]).double())
+    torch.testing.assert_close(far, torch.stack([unbent.min(), unbent.max()]))
+    assert ColumnCodec.fit(pd.Series(np.arange(9.0), name="even"), warp=True).unbent is None
+
+
+def test_a_bent_cell_is_filled_at_the_mean_of_its_draws_not_at_their_median() -> None:
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=400)
+    price = pd.Series(np.exp(0.5 * x + 1.2 * generator.normal(size=400)))
+    frame = pd.DataFrame({"x": x, "price": price.where(generator.random(400) < 0.8)})
+    fitted = MGPImputer(random_state=0, n_neighbors=0, progress=False).fit(frame)
+    assert fitted.codec_.columns[1].warp is not None
+    draws = fitted.impute(m=2000).values["price"]
+    filled = fitted.transform(frame)["price"][frame["price"].isna()].to_numpy()
+    assert filled.mean() == pytest.approx(draws.mean(), rel=0.05)
+    assert filled.mean() > 1.15 * np.median(draws, axis=0).mean()
