@@ -38,10 +38,11 @@ LEAST_SCALE = 1e-10
 """Smallest local variance, squared standardised units, where neighbours agree to the last digit."""
 MEDIAN_OF_SQUARE = 0.455
 """Median of a squared standard normal number: what the median of squares says of their mean."""
-# Distances looked at together: some 30 MB.
-_ENTRIES_AT_ONCE = 2**22
-# Decimals of a squared distance, beyond which rounding errors would decide between neighbours.
-_DISTANCE_DECIMALS = 8
+# Distances looked at together: what the processor's cache holds.
+_ENTRIES_AT_ONCE = 2**20
+# Squared distances are rounded to 2⁻²⁵, the last digit of a number of this size, or rounding errors would
+# decide between neighbours: these depend on how many rows are asked about.
+_COARSE = 2.0**27
 # Of new rows, means are settled by so many walks, the first without neighbours; neighbours are looked for at
 # these decimals: rounding errors, which depend on how many rows there are, must not choose between them.
 _PILOT_WALKS, _POINT_DECIMALS = 2, 3
@@ -156,20 +157,27 @@ class LocalLink:
             rows: The cells' rows, `[c, D]`.
             own: Which reference row each of them is, `[c]`, and must not be its own neighbour.
         """
-        if len(rows) == 0:
-            return self.references.new_zeros(0, self.n_neighbours)
+        n_groups = math.ceil(math.sqrt(len(self.references) * self.n_neighbours))
+        # Behind the references stand some that lie infinitely far, for groups of equal size.
+        lacking = -len(self.references) % n_groups
+        inputs = torch.nn.functional.pad(self.inputs, (0, 0, 0, lacking)).T.contiguous()
+        norms = self.inputs.square().sum(1) + _COARSE
+        norms = torch.nn.functional.pad(norms, (0, lacking), value=math.inf)
+        size = max(1, _ENTRIES_AT_ONCE // len(norms))
         parts = []
-        norms = self.inputs.square().sum(1)
-        size = max(1, _ENTRIES_AT_ONCE // len(self.references))
-        for i in range(0, len(rows), size):
-            points = self.scaled(rows[i : i + size])
-            squared = torch.addmm(norms, points, self.inputs.T, alpha=-2)
-            squared += points.square().sum(1, keepdim=True)
+        for i, points in enumerate(self.scaled(rows).split(size)):
+            # Less the square of the cell's own inputs, which is the same for all of its neighbours.
+            squared = torch.addmm(norms, points, inputs, alpha=-2)
             if own is not None:
-                squared.masked_fill_(self.references == own[i : i + size, None], math.inf)
-            squared = squared.round_(decimals=_DISTANCE_DECIMALS)
-            parts.append(squared.topk(self.n_neighbours, largest=False).indices)
+                self._put_away(squared, own[i * size :][: len(points)])
+            parts.append(_smallest(squared.unflatten(1, (-1, n_groups)), self.n_neighbours))
         return torch.cat(parts)
+
+    def _put_away(self, squared: Tensor, own: Tensor) -> None:
+        """Put the reference rows `[c]` themselves out of reach, in their squared distances `[c, n]`."""
+        place = torch.searchsorted(self.references, own).clamp(max=len(self.references) - 1)
+        itself = self.references[place] == own
+        squared[itself.nonzero()[:, 0], place[itself]] = math.inf
 
     def gather(self, nearest: Tensor) -> Gathered:
         """The neighbours `[c, k]`, and how they hang together."""
@@ -338,6 +346,22 @@ def _cut_off(gathered: Gathered, character: Character, cut: float) -> Tensor:
         innovations = innovations.addcmul(root, ((kept - own) / root[:, j])[:, None])
         total = total.addcmul(kept, kept)
     return innovations
+
+
+def _smallest(values: Tensor, k: int) -> Tensor:
+    """Where the k smallest numbers of each row stand, in order, `[c, k]`.
+
+    They stand in those of G groups whose smallest numbers are smallest: the others need not be looked at.
+
+    Args:
+        values: `[c, n/G, G]`; the last dimension numbers the groups.
+        k: How many, at most G.
+    """
+    n_groups = values.shape[-1]
+    groups = values.amin(1).topk(k, largest=False, sorted=False).indices
+    among = values.gather(2, groups[:, None, :].expand(-1, values.shape[1], -1)).flatten(1)
+    place = among.topk(k, largest=False).indices
+    return place.div(k, rounding_mode="floor") * n_groups + groups.gather(1, place % k)
 
 
 def _covariance(squared: Tensor) -> Tensor:

@@ -107,10 +107,11 @@ def test_neighbours_do_not_depend_on_how_many_rows_are_asked_for(monkeypatch: py
     """Even where rows are repeated, so that many are equally near."""
     local = make(n=200, k=9)
     local = dataclasses.replace(local, inputs=local.inputs[:20].repeat(10, 1))
-    rows = torch.randn(50, 3).double()
-    together = local.nearest(rows)
+    rows, own = torch.randn(50, 3).double(), torch.arange(50) + 100
+    together, others = local.nearest(rows), local.nearest(rows, own)
     monkeypatch.setattr(module, "_ENTRIES_AT_ONCE", 3 * 200)
     torch.testing.assert_close(local.nearest(rows), together, rtol=0, atol=0)
+    torch.testing.assert_close(local.nearest(rows, own), others, rtol=0, atol=0)
 
 
 def test_no_cells_have_no_neighbours() -> None:
