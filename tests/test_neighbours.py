@@ -258,7 +258,7 @@ def test_prediction_of_a_target_uses_its_neighbours() -> None:
 
 
 def test_a_single_neighbour_is_enough() -> None:
-    frame = repeated(60)
+    frame = repeated(300)
     imputer, _ = fit(frame, n_neighbors=1)
     assert imputer.neighbours_ is not None
     assert np.isfinite(np.asarray(imputer.impute(m=2).values["y"])).all()
