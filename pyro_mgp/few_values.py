@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mgp.link import Conditional, Moments, Quantity
+from pyro_mgp.link import Conditional, Observing, Quantity
 
 # Half squared distances in standard deviations, beyond the nearest value's, that count: an outlier shall
 # neither be impossible nor decide the fit alone.
@@ -96,39 +96,6 @@ class FewValues:
         )
 
 
-@dataclass(frozen=True)
-class FewValuedConditional:
-    """A link whose observations are among few values; see `link.Conditional`."""
-
-    conditional: Conditional
-    """What the link says of them as numbers."""
-    few: FewValues
-
-    @property
-    def noise(self) -> Tensor:
-        """See `link.Conditional`."""
-        return self.conditional.noise
-
-    def moments(self, rows: Tensor) -> Moments:
-        """See `link.Conditional`."""
-        return self.conditional.moments(rows)
-
-    def mean(self, rows: Tensor) -> Tensor:
-        """See `link.Conditional`."""
-        return self.conditional.mean(rows)
-
-    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
-        """See `link.Conditional`."""
-        mean = moments.mean
-        variance = (moments.variance + self.noise).expand_as(mean)
-        return self.few.draw(mean, variance, torch.special.ndtr(eps))
-
-    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
-        """See `link.Conditional`."""
-        variance = (moments.variance + self.noise).expand_as(moments.mean)
-        return self.few.expectation(moments.mean, variance, of)
-
-
 def nearest_value(values: Tensor, cells: Tensor) -> Tensor:
     """Which of J ascending values each cell `[n]` is closest to, `[n]`."""
     return torch.searchsorted((values[1:] + values[:-1]) / 2, cells.contiguous())
@@ -151,7 +118,7 @@ def some_of_each(chosen: Tensor, most: int) -> Tensor:
 def few_valued(conditionals: Sequence[Conditional], few: Sequence[FewValues | None]) -> Sequence[Conditional]:
     """The links' conditionals, of few values where they have them."""
     return [
-        conditional if values is None else FewValuedConditional(conditional, values)
+        conditional if values is None else Observing(conditional, values)
         for conditional, values in zip(conditionals, few, strict=True)
     ]
 

@@ -65,7 +65,7 @@ class Conditional(Protocol):
         """Moments at rows of the table as S paths have filled them, `[S, n, D]`."""
 
     def mean(self, rows: Tensor) -> Tensor:
-        """The means alone, `[S, n]`."""
+        """The means of observations alone, `[S, n]`."""
 
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Observations of cells with these moments, by standard normal numbers, `[S, n]`."""
@@ -88,6 +88,50 @@ class GaussianConditional:
         nodes, weights = (moments.mean.new_tensor(numbers) for numbers in (_NODES, _WEIGHTS / _WEIGHTS.sum()))
         spread = (moments.variance + self.noise).sqrt()
         return of(moments.mean[..., None] + spread[..., None] * nodes) @ weights
+
+
+class Observation(Protocol):
+    """How values come about where the latent function and its noise are N(mean, variance), all `[...]`."""
+
+    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
+        """Values by uniform numbers."""
+
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """Their mean, or that of something that depends on them."""
+
+
+@dataclass(frozen=True)
+class Observing:
+    """A link whose observations are not the latent function and its noise, but come from these."""
+
+    latent: Conditional
+    """What the link says of the latter."""
+    observation: Observation
+
+    @property
+    def noise(self) -> Tensor:
+        """See `Conditional`."""
+        return self.latent.noise
+
+    def moments(self, rows: Tensor) -> Moments:
+        """See `Conditional`; of the latent function."""
+        return self.latent.moments(rows)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `Conditional`; of the observations."""
+        return self.expectation(self.moments(rows))
+
+    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
+        """See `Conditional`."""
+        return self.observation.draw(moments.mean, self._variance(moments), torch.special.ndtr(eps))
+
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """See `Conditional`."""
+        return self.observation.expectation(moments.mean, self._variance(moments), of)
+
+    def _variance(self, moments: Moments) -> Tensor:
+        """Of the latent function and its noise, for each path."""
+        return (moments.variance + self.noise).expand_as(moments.mean)
 
 
 def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 
 from pyro_mgp import MGPImputer
 from pyro_mgp import few_values as module
-from pyro_mgp.few_values import FewValuedConditional, FewValues, nearest_value, some_of_each
-from pyro_mgp.link import Moments
+from pyro_mgp.few_values import FewValues, nearest_value, some_of_each
+from pyro_mgp.link import Moments, Observing
 
 
 def three() -> FewValues:
@@ -128,7 +128,7 @@ def test_a_conditional_of_few_values_adds_the_noise() -> None:
 
     few, eps = three(), torch.randn(2, 50).double()
     moments = Moments(torch.randn(2, 50).double(), torch.rand(1, 50).double())
-    conditional = FewValuedConditional(Sparse(), few)
+    conditional = Observing(Sparse(), few)
     variance = (moments.variance + 0.5).expand(2, 50)
     torch.testing.assert_close(
         conditional.draw(moments, eps), few.draw(moments.mean, variance, torch.special.ndtr(eps))
