@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import KernelFactory
-from pyro_mgp.likelihoods import Discrete, Gaussian
+from pyro_mgp.likelihoods import Discrete, Gaussian, Likelihood
 from pyro_mgp.link import Link
+from pyro_mgp.ordinal import Ordinal
 from pyro_mgp.table import ColumnCodec, Label, TableCodec
 
 # Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
@@ -96,13 +97,37 @@ def starting_noise(covariance: Tensor, wirings: Sequence[Wiring]) -> list[float]
     return noise
 
 
+def likelihoods(
+    codec: TableCodec, wirings: Sequence[Wiring], noise: Sequence[float], device: torch.device
+) -> list[Likelihood]:
+    """The observation model of each link.
+
+    Args:
+        codec: The table's codec.
+        wirings: The links.
+        noise: Variance at which the noise of numbers starts, per link.
+        device: Where tensors shall be.
+    """
+    two = {codec.slices[column.name].start: column.two for column in codec.columns}
+    found: list[Likelihood] = []
+    for wiring, variance in zip(wirings, noise, strict=True):
+        values = two.get(wiring.column)
+        if values is None:
+            found.append(Gaussian(variance))
+        else:
+            # Standardised, the two average to zero.
+            shares = torch.tensor([values[1], -values[0]], dtype=torch.float64, device=device)
+            found.append(Ordinal(torch.as_tensor(values, device=device), shares))
+    return found
+
+
 def discrete_variables(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Discrete]:
     """The variables with links whose draws are to be one of few values."""
     numbers = {wiring.column: number for number, wiring in enumerate(wirings)}
     found = []
     for column in codec.columns:
         columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
-        if column.discrete is not None and all(d in numbers for d in columns):
+        if column.two is None and column.discrete is not None and all(d in numbers for d in columns):
             off, on = (torch.as_tensor(values, device=device) for values in column.discrete)
             found.append(Discrete(tuple(numbers[d] for d in columns), columns, off, on))
     return found
@@ -119,7 +144,7 @@ def build_chain(
     wirings: Sequence[Wiring],
     kernel: KernelFactory,
     inducing: Tensor,
-    noise: Sequence[float],
+    likelihoods: Sequence[Likelihood],
     *,
     train_inducing: bool,
     n_rows: int,
@@ -131,7 +156,7 @@ def build_chain(
         wirings: Its links, in order.
         kernel: Factory `input_dim -> Kernel`.
         inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
-        noise: Starting noise variance per link.
+        likelihoods: Observation model of each link.
         train_inducing: Whether the inducing inputs are parameters to be trained.
         n_rows: Rows of the training table.
         switches: Further arguments of `Chain`.
@@ -140,7 +165,7 @@ def build_chain(
         TypeError: If `kernel` does not give a kernel.
     """
     links = []
-    for wiring, variance in zip(wirings, noise, strict=True):
+    for wiring, likelihood in zip(wirings, likelihoods, strict=True):
         inputs = list(wiring.inputs)
         Xu = inducing[:, inputs].clone()
         covariance = kernel(len(inputs))
@@ -148,7 +173,7 @@ def build_chain(
             raise TypeError(
                 f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
             )
-        link = Link(covariance, Xu, wiring.column, inputs, Gaussian(variance), _JITTER)
+        link = Link(covariance, Xu, wiring.column, inputs, likelihood, _JITTER)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
     return Chain(links, [wiring.name for wiring in wirings], n_rows, **switches)

@@ -21,7 +21,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_mgp.likelihoods import Discrete
-from pyro_mgp.link import Conditional, Link, Moments, condition, gaussian_draw
+from pyro_mgp.link import Conditional, Link, Moments, Observing, condition, gaussian_draw
 from pyro_mgp.local_parameters import LocalModule, local_method
 
 Propagate = Literal["predictive", "latent"]
@@ -45,9 +45,10 @@ class Chain(LocalModule):
         n_paths: Monte Carlo paths S per row in training.
         n_sweeps: Walks before a draw counts, in evaluation mode.
         propagate: What later links see in a missing cell: the "predictive" draw f + noise, or the
-            "latent" function value f as in the paper.
+            "latent" function value f as in the paper. Of ordered values they always see a value.
         backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
-            each link learns from the observed cells of its own column.
+            each link learns from the observed cells of its own column. None pass through ordered values,
+            which do not change by little.
         discrete: Variables whose predictive draws are one of few values.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
             through the draws.
@@ -311,7 +312,7 @@ class Chain(LocalModule):
                     filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
 
     def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
-        if self.propagate == "predictive":
+        if self.propagate == "predictive" or isinstance(conditional, Observing):
             drawn = conditional.draw(moments, eps)
         else:
             drawn = gaussian_draw(moments.mean, moments.variance, eps)

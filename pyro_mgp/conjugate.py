@@ -1,6 +1,6 @@
 """Closed-form training of a chain whose links each learn from the observed cells of their own column.
 
-With a Gaussian likelihood and no gradient through the draws, the bound of a link depends on its rows through
+With Gaussian likelihoods and no gradient through the draws, the bound of a link depends on its rows through
 a few sums only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened, and sums over observed rows:
 
     H = K_Zf K_fZ,   b = K_Zf y,   c = yᵀy,   t = Σ k(x, x),   n rows
@@ -10,6 +10,8 @@ so the rows cost one product of K_Zf with itself, and one for its gradient. The 
 S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009); a natural-gradient step of size ρ moves these natural
 parameters by ρ towards it (Hensman et al. 2013), N/B times the sums standing in for all rows. The value is
 that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the KL term in closed form.
+
+Observations that are not Gaussian stand there as sites, each with a precision of its own (`sites.py`).
 
 The gradient is written out, because only the last steps, from kernels to parameters, are worth automating:
 
@@ -30,9 +32,19 @@ from torch import Tensor
 
 from pyro_mgp.chain import Chain, by_column, fresh_noise
 from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, fastest_stack, send_back
-from pyro_mgp.likelihoods import Gaussian
-from pyro_mgp.link import Moments, can_be_inverted, factorise, invert, quadratic_conditionals
+from pyro_mgp.likelihoods import Observation
+from pyro_mgp.link import (
+    Conditional,
+    Link,
+    Moments,
+    can_be_inverted,
+    factorise,
+    invert,
+    observing,
+    quadratic_conditionals,
+)
 from pyro_mgp.local_parameters import local_parameters, read
+from pyro_mgp.sites import Sites
 
 # Entries of K_Zf that are worked on at a time: what the processor's cache holds.
 _ENTRIES_AT_ONCE = 2**20
@@ -92,9 +104,11 @@ class Whitened:
     projection: Tensor
     """W b, `[G, M]`."""
     rest: Tensor
-    """c + t, `[G]`."""
+    """c + t, `[G]`; t alone of sites."""
     count: Tensor
-    """n, `[G]`."""
+    """n, `[G]`; 0 of sites."""
+    offset: Tensor | float = 0.0
+    """What the bound has besides, `[G]`, of sites."""
 
     def natural_step(self, posterior: Posterior, noise: Tensor, step_size: float) -> Posterior:
         """Part of the way to the q(v) that maximises the bound at the current kernels and noises `[G]`."""
@@ -111,7 +125,6 @@ def applies_to(chain: Chain) -> bool:
     return (
         not chain.backpropagate
         and chain.n_paths == 1
-        and all(isinstance(link.likelihood, Gaussian) for link in chain.links)
         and can_be_inverted(chain.links)
         and len({link.n_inducing for link in chain.links}) == 1
     )
@@ -149,18 +162,19 @@ class ConjugateStep:
             with torch.no_grad():
                 jitter = max(link.jitter for link in self.chain.links)
                 inverse = invert(factorise(among, jitter, ask=False))
-                bounds, gradients = [], []
-                for seen in self._walk(kernels, inverse, noise, paths, observed):
-                    group = _Group(kernels, inverse[seen.links], seen, factor)
+                bounds, gradients, scores = [], [], list[Tensor]()
+                for seen, sites in self._walk(kernels, inverse, noise, paths, observed):
+                    group = _Group(kernels, inverse[seen.links], seen, sites, factor)
                     bound = group.move(self.posterior[seen.links], noise[seen.links], step_size)
                     bounds.append(bound)
                     if not only_q:
                         gradients.append(group.pull(bound))
+                        scores += [group.score(k) for k in range(len(sites))]
                 self.posterior = Posterior.cat([bound.posterior for bound in bounds])
             if not only_q:
                 of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
                 pending = [(among, of_among), (noise, of_noise), *kernels.pending()]
-                send_back(pending)
+                send_back([*pending, *((score, -torch.ones_like(score)) for score in scores)])
         return -torch.cat([bound.value for bound in bounds]).sum(), paths[0]
 
     @torch.no_grad()
@@ -177,8 +191,10 @@ class ConjugateStep:
 
     def _walk(
         self, kernels: KernelStack, inverse: Tensor, noise: Tensor, paths: Tensor, observed: Tensor
-    ) -> Iterator[Seen]:
+    ) -> Iterator[tuple[Seen, list[Sites | None]]]:
         """Walk through the chain and redraw the holes in place; gives what group after group of links saw.
+
+        Links whose observations are not Gaussian see sites instead of these.
 
         Args:
             kernels: The links' kernels.
@@ -187,25 +203,27 @@ class ConjugateStep:
             paths: The table with its current fill, by columns, `[1, n, D]`.
             observed: Bool `[n, D]`.
         """
-        conditionals = quadratic_conditionals(
+        latent = quadratic_conditionals(
             kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
         )
+        conditionals = observing(latent, self.chain.links)
         visited = list[Moments]()
         fresh = fresh_noise(paths)
         for group in _groups(len(conditionals), inverse.shape[-1] * paths.shape[1], paths.device):
             links = self.chain.links[group]
             numbers = [link.column for link in links]
             kept, valid, n_sure = _observed_rows([observed[:, number] for number in numbers])
-            columns = []
-            for here, number, conditional in zip(kept, numbers, conditionals[group], strict=True):
+            columns, sites = [], list[Sites | None]()
+            for here, link, conditional in zip(kept, links, conditionals[group], strict=True):
                 table = paths[0].T
                 # A copy: the next links write into the table. To gather is faster than to select.
-                columns.append(
-                    table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
-                )
-                self.chain.visit(conditional, paths, observed, fresh, visited, _holes(observed[:, number]))
-            targets = torch.stack([seen[number] for seen, number in zip(columns, numbers, strict=True)])
-            yield Seen(group.start, columns, targets, valid, n_sure)
+                seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
+                columns.append(seen)
+                sites.append(_sites(link, conditional, seen))
+                holes = _holes(observed[:, link.column])
+                self.chain.visit(conditional, paths, observed, fresh, visited, holes)
+            own = [seen[number] for seen, number in zip(columns, numbers, strict=True)]
+            yield Seen(group.start, columns, *_targets(own, sites), valid, n_sure), sites
 
 
 @dataclass(frozen=True)
@@ -235,7 +253,7 @@ class Bound:
         """The bound of each link, `[G]`."""
         expected = self.statistics.count * (2 * math.pi * self.noise).log() + self.residual / self.noise
         divergence = self.R.diagonal(dim1=-2, dim2=-1).sum(-1) - self.posterior.log_det
-        return -0.5 * (expected + divergence)
+        return self.statistics.offset - 0.5 * (expected + divergence)
 
 
 @dataclass(frozen=True)
@@ -246,6 +264,8 @@ class _Group:
     inverse: Tensor
     """W of each of the links, `[G, M, M]`."""
     seen: Seen
+    sites: Sequence[Sites | None]
+    """The sites that they stand for, of links whose observations are not Gaussian."""
     factor: float
     """N/B, by which the rows stand for the whole table."""
 
@@ -288,12 +308,29 @@ class _Group:
             square, count = targets.square().sum(1), torch.full_like(targets[:, 0], targets.shape[1])
         else:
             square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
+        gaussian = square.new_tensor([site is None for site in self.sites])
         return Whitened(
             self.factor * gram,
             self.factor * projection,
-            self.factor * (square + sums.trace),
-            self.factor * count,
+            self.factor * (gaussian * square + sums.trace),
+            self.factor * gaussian * count,
+            torch.stack(
+                [self.score(k) + self.factor * self._total(k, "rest") for k in range(len(self.sites))]
+            ),
         )
+
+    @torch.enable_grad()
+    def score(self, k: int) -> Tensor:
+        """What the k-th link's sites add to the bound, a function of their likelihood's parameters."""
+        return self.factor * self._total(k, "scores")
+
+    def _total(self, k: int, name: str) -> Tensor:
+        """The sum of a property of the k-th link's sites over the rows that count; 0 without sites."""
+        site = self.sites[k]
+        if site is None:
+            return self.seen.targets.new_zeros(())
+        each: Tensor = getattr(site, name)
+        return (each if self.seen.valid is None else each.where(self.seen.valid[k], 0.0)).sum()
 
 
 def _groups(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
@@ -325,6 +362,22 @@ def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | None],
         return kept, None, most
     padded = [torch.nn.functional.pad(here, (0, most - len(here))) for here in kept]
     return padded, torch.arange(most) < torch.tensor(counts)[:, None], fewest
+
+
+def _sites(link: Link, conditional: Conditional, columns: Tensor) -> Sites | None:
+    """What stands for a link's observations in rows `[D, n]`, given by columns; None for Gaussian ones."""
+    if not isinstance(link.likelihood, Observation):
+        return None
+    return Sites.of(link.likelihood, columns[link.column], conditional.moments(columns.T[None]))
+
+
+def _targets(own: Sequence[Tensor], sites: Sequence[Sites | None]) -> tuple[Tensor, Tensor | None]:
+    """Targets and roots of their weights, both `[G, n]`, of links that see their own columns, or sites."""
+    pairs = list(zip(own, sites, strict=True))
+    targets = torch.stack([y if site is None else site.targets for y, site in pairs])
+    if not any(sites):
+        return targets, None
+    return targets, torch.stack([torch.ones_like(y) if site is None else site.roots for y, site in pairs])
 
 
 def _holes(observed: Tensor) -> Tensor | None:

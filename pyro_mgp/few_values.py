@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mgp.link import Conditional, Observing, Quantity
+from pyro_mgp.likelihoods import Quantity
+from pyro_mgp.link import Conditional, Observing
 
 # Half squared distances in standard deviations, beyond the nearest value's, that count: an outlier shall
 # neither be impossible nor decide the fit alone.

@@ -26,7 +26,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mgp import _storage
-from pyro_mgp.assembly import Wiring, build_chain, discrete_variables, few_values, starting_noise, wire
+from pyro_mgp.assembly import (
+    Wiring,
+    build_chain,
+    discrete_variables,
+    few_values,
+    likelihoods,
+    starting_noise,
+    wire,
+)
 from pyro_mgp.chain import Chain, Precision, Propagate
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
@@ -45,7 +53,7 @@ from pyro_mgp.warp import Unbent
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
@@ -551,7 +559,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._wirings,
             resolve_kernel(self.kernel),
             inducing,
-            noise,
+            likelihoods(self.codec_, self._wirings, noise, inducing.device),
             train_inducing=self.train_inducing,
             n_rows=n_rows,
             n_paths=self.n_paths,

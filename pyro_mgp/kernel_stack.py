@@ -69,6 +69,8 @@ class Seen:
     """The table as each of them sees it, by columns: `[D, n]` per link."""
     targets: Tensor
     """Values y of its column, `[G, n]`."""
+    roots: Tensor | None = None
+    """√w of the weight that each row has, `[G, n]`; None for one. Its target is √w times its own."""
     valid: Tensor | None = None
     """Bool `[G, n]`, which of the rows count where the numbers of rows differ; None for all."""
     n_sure: int = 0
@@ -84,7 +86,8 @@ class Seen:
 class RowSums:
     """What a Gaussian bound needs of rows, or the gradients of a loss with respect to these.
 
-    With φ = K_Zf, or φ = W K_Zf where the sums were asked for in whitened coordinates.
+    With φ = K_Zf, or φ = W K_Zf where the sums were asked for in whitened coordinates. A row with a weight
+    counts that often.
     """
 
     gram: Tensor
@@ -158,6 +161,9 @@ class KernelStack:
             here = slice(None) if seen.valid is None else seen.valid[k]
             cross, variance = self.at(seen.first + k, columns.T[here])
             basis = cross.to(self.dtype)
+            if seen.roots is not None:
+                root = seen.roots[k][here]
+                basis, variance = basis * root.to(self.dtype), variance * root.square()
             if inverse is not None:
                 basis = inverse[k].to(self.dtype) @ basis
             products = basis @ basis.T, basis @ targets[here].to(self.dtype)
@@ -194,6 +200,7 @@ class _Last:
     squares: Tensor
     count: Tensor
     reach: Tensor
+    roots: Tensor | None
     sums: RowSums
 
 
@@ -288,12 +295,19 @@ class LinearMatern32Stack(KernelStack):
         torch.bmm(precision[:, None], squares, out=distance)
         if out is not None:
             distance[..., doubtful].masked_fill_(out[..., doubtful], _BEYOND)
-        reach = (squares.sum(-1) * self.is_input[here]).sum(-1)
+        within, roots = squares.sum(-1), seen.roots
+        if roots is not None:
+            roots = roots if out is None else roots.masked_fill(out[:, 0], 0.0)
+            count, within = roots.square().sum(1), (squares @ roots.square()[:, :, None])[..., 0]
+            roots = roots[:, None].to(self.dtype)
+        reach = (within * self.is_input[here]).sum(-1)
         far, near, augmented, squares = (x.to(self.dtype) for x in (far, near, augmented, squares))
         # The targets stand below the matrix: one product gives both sums.
         basis = self.workspace.take("basis", (n_links, n_inducing + 1, n_rows), far)
         basis[:, -1] = targets
         decay = self._fill(far, near, log_amplitude[:, None, None].to(self.dtype), augmented, basis[:, :-1])
+        if roots is not None:
+            basis[:, :-1] *= roots
         if inverse is not None:
             inverse = inverse.to(self.dtype)
             basis[:, :-1] = inverse @ basis[:, :-1]
@@ -303,7 +317,7 @@ class LinearMatern32Stack(KernelStack):
             products[:, :-1, -1],
             log_amplitude.exp() * count + slope * (bias * count + reach),
         )
-        self._last = _Last(here, inverse, decay, basis, augmented, squares, count, reach, sums)
+        self._last = _Last(here, inverse, decay, basis, augmented, squares, count, reach, roots, sums)
         return sums
 
     @torch.no_grad()
@@ -316,6 +330,8 @@ class LinearMatern32Stack(KernelStack):
         torch.bmm(G.to(self.dtype), last.basis, out=of_cross)
         if last.inverse is not None:
             of_cross = last.inverse.mT @ of_cross
+        if last.roots is not None:
+            of_cross *= last.roots
         of_near = (last.augmented @ of_cross.mT).mT.to(near)
         # <∂/∂K, K> is the sum of the parts of K's two summands, and known without another pass.
         total = 2 * (gradients.gram * sums.gram).sum((-2, -1))

@@ -8,8 +8,9 @@ and is not the paper's objective.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -26,6 +27,51 @@ _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 
 # Least probability of a value, where a link's mean says zero or less.
 _LEAST_SHARE = 1e-4
+
+
+Quantity = Callable[[Tensor], Tensor]
+"""Something that depends on an observation, entry by entry."""
+
+
+@runtime_checkable
+class Observation(Protocol):
+    """How values come about where the latent function and its noise are N(mean, variance), all `[...]`."""
+
+    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
+        """Values by uniform numbers."""
+
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """Their mean, or that of something that depends on them."""
+
+
+class Scored(Protocol):
+    """An observation distribution at some rows, of the batch shape `[...]` of its latent moments."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Expected log density of the observations under q(f)."""
+
+    def predictive_log_prob(self, value: Tensor) -> Tensor:
+        """Their log density, f integrated out."""
+
+    def mask(self, mask: Tensor) -> Any:
+        """The same for some of the rows only."""
+
+
+class Likelihood(Protocol):
+    """Observation model of one column: a module, whose parameters are learnt with the link's.
+
+    It is an `Observation`, too, where values are not the latent function and its noise themselves.
+    """
+
+    @property
+    def noise(self) -> Tensor:
+        """Variance of the noise that is added to the latent function, a scalar."""
+
+    def __call__(self, mean: Tensor, variance: Tensor) -> Scored:
+        """The observation distribution at rows whose latent function has these moments."""
+
+    def to(self, like: Tensor) -> Self:
+        """The module, of the dtype and on the device of a tensor."""
 
 
 class ExpectedNormal(TorchDistribution):

@@ -13,7 +13,7 @@ visits each link many times and factorises it once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
-from pyro_mgp.likelihoods import Gaussian
+from pyro_mgp.likelihoods import Likelihood, Observation, Quantity
 from pyro_mgp.local_parameters import LocalModule, read
 
 _MAX_JITTER = 1e-2
@@ -35,9 +35,6 @@ _LEAST_VARIANCE = 1e-12
 _LEAST_JITTER = 1e-7
 # Gauss and Hermite's nodes for the mean of a quantity under N(0, 1), and their weights.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
-
-Quantity = Callable[[Tensor], Tensor]
-"""Something that depends on an observation, entry by entry."""
 
 
 class NotPositiveDefiniteError(ValueError):
@@ -88,16 +85,6 @@ class GaussianConditional:
         nodes, weights = (moments.mean.new_tensor(numbers) for numbers in (_NODES, _WEIGHTS / _WEIGHTS.sum()))
         spread = (moments.variance + self.noise).sqrt()
         return of(moments.mean[..., None] + spread[..., None] * nodes) @ weights
-
-
-class Observation(Protocol):
-    """How values come about where the latent function and its noise are N(mean, variance), all `[...]`."""
-
-    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Values by uniform numbers."""
-
-    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Their mean, or that of something that depends on them."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +244,7 @@ class Link(LocalModule):
         Xu: Tensor,
         column: int,
         inputs: Sequence[int],
-        likelihood: Gaussian,
+        likelihood: Likelihood,
         jitter: float = 1e-10,
     ) -> None:
         super().__init__()
@@ -273,7 +260,7 @@ class Link(LocalModule):
         self.jitter = jitter
         self.register_buffer("inputs", torch.as_tensor(inputs, device=Xu.device))
         self.kernel = kernel.to(Xu)
-        self.likelihood = likelihood.to(Xu)
+        self.likelihood: Likelihood = likelihood.to(Xu)
         self.Xu = PyroParam(Xu)
         self.u_loc = PyroParam(Xu.new_zeros(len(Xu)))
         self.u_scale_tril = PyroParam(torch.eye(len(Xu)).to(Xu), constraints.lower_cholesky)
@@ -311,23 +298,34 @@ def condition(
     kernels = stack_kernels(links, dtype if can_be_inverted(links) else torch.float64)
     factors = factorise(kernels.among(), max(link.jitter for link in links))
     noise = read([link.likelihood for link in links], "noise", torch.stack)
+    latent: Sequence[Conditional]
     if not torch.is_grad_enabled() and can_be_inverted(links):
         inverse = invert(factors)
         if functions is not None:
-            return quadratic_conditionals(kernels, inverse, torch.stack(tuple(functions)), None, noise)
+            latent = quadratic_conditionals(kernels, inverse, torch.stack(tuple(functions)), None, noise)
+            return observing(latent, links)
         tril = torch.stack([link.u_scale_tril for link in links])
         loc = torch.stack([link.u_loc for link in links])
-        return quadratic_conditionals(kernels, inverse, loc[:, None], tril @ tril.mT, noise)
+        latent = quadratic_conditionals(kernels, inverse, loc[:, None], tril @ tril.mT, noise)
+        return observing(latent, links)
     # Taken apart once: the gradient of one entry after the other would add up whole stacks.
     own = list(zip(factors.unbind(), noise.unbind(), strict=True))
-    if functions is not None:
-        return [
-            BasisConditional(kernels, i, factor, function, None, variance)
-            for i, (function, (factor, variance)) in enumerate(zip(functions, own, strict=True))
-        ]
+    if functions is None:
+        values = [(link.u_loc[None], link.u_scale_tril) for link in links]
+    else:
+        values = [(function, None) for function in functions]
+    latent = [
+        BasisConditional(kernels, i, factor, *of_link, variance)
+        for i, (of_link, (factor, variance)) in enumerate(zip(values, own, strict=True))
+    ]
+    return observing(latent, links)
+
+
+def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:
+    """What links say of observations, given what they say of the latent function and its noise."""
     return [
-        BasisConditional(kernels, i, factor, link.u_loc[None], link.u_scale_tril, variance)
-        for i, (link, (factor, variance)) in enumerate(zip(links, own, strict=True))
+        Observing(conditional, link.likelihood) if isinstance(link.likelihood, Observation) else conditional
+        for conditional, link in zip(latent, links, strict=True)
     ]
 
 

@@ -6,8 +6,7 @@ The holes of the training rows are filled twice: at conditional means, for the r
 draws, for the rows to be asked about. Each link then takes the ℓ and η, and after them the ν, a₀ and cut,
 that predict some of its observed cells best, each cell left out of its own neighbourhood and of the sparse
 GP: with the leverage h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links whose
-neighbours do not clearly help go without; so do those of discrete variables, whose values are drawn with
-probabilities that their means say.
+neighbours do not clearly help go without; so do those of ordered values and of categories.
 
 Columns of few values then learn, from cells that were left out, how likely each value is where the link says
 N(m, s²).
@@ -31,6 +30,7 @@ from torch.distributions import Normal
 from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.few_values import FewValues, few_valued, nearest_value, some_of_each
 from pyro_mgp.kernels import lengthscales
+from pyro_mgp.likelihoods import Observation
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbour_metric import LeftOut, crps, learn_metric
@@ -166,7 +166,8 @@ class _Fit:
 
     def first_guess(self, i: int) -> Character | None:
         """Something to begin with; None for a link that goes without."""
-        if any(i in variable.links for variable in self.chain.discrete):
+        likelihood = self.chain.links[i].likelihood
+        if isinstance(likelihood, Observation) or any(i in each.links for each in self.chain.discrete):
             return None
         n_known = int(self.rows.observed[:, self.chain.links[i].column].sum())
         if n_known < _LEAST_PER_NEIGHBOUR * self.n_neighbours:

@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_mgp.chain import Chain, Noise, Precision
 from pyro_mgp.few_values import FewValues, few_valued
 from pyro_mgp.fill import JointGaussian
+from pyro_mgp.likelihoods import Observation
 from pyro_mgp.link import Conditional, Moments
 from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
@@ -250,6 +251,8 @@ class Sampler:
         """Function values in the holes made observations of them: what later links did not see."""
         noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
+            if isinstance(link.likelihood, Observation):
+                continue
             eps = noise.normal(_OBSERVATION, i, rows=cells)
             filled[:, cells, link.column] += eps * link.likelihood.noise.sqrt()
             self.chain.draw_levels(i, filled, rows.observed, visited, eps, cells)

@@ -9,8 +9,10 @@ import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 
-from pyro_mgp.assembly import Wiring, build_chain, starting_noise, wire
+from pyro_mgp.assembly import Wiring, build_chain, discrete_variables, likelihoods, starting_noise, wire
 from pyro_mgp.kernels import matern32
+from pyro_mgp.likelihoods import Gaussian
+from pyro_mgp.ordinal import Ordinal
 from pyro_mgp.table import ColumnCodec, TableCodec
 
 # Encoded: height 0 (sd large), species=a 1, species=b 2, species=c 3, width 4, 7 5 (an integer as label).
@@ -28,6 +30,10 @@ INCOMPLETE = np.array([True, True, True, True, True, False])
 
 def names(wirings: list[Wiring]) -> list[str]:
     return [wiring.name for wiring in wirings]
+
+
+def gaussians(n_links: int) -> list[Gaussian]:
+    return [Gaussian(0.5) for _ in range(n_links)]
 
 
 # -------------------------------------------------------------------------------------------------- the order
@@ -140,7 +146,7 @@ def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -
         wirings,
         matern32,
         inducing,
-        noise,
+        [Gaussian(variance) for variance in noise],
         train_inducing=train_inducing,
         n_rows=6,
         propagate="latent",
@@ -164,7 +170,7 @@ def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -
 def test_the_links_do_not_share_their_inducing_inputs_with_the_table() -> None:
     inducing = torch.zeros(2, 6).double()
     wirings = wire(CODEC, INCOMPLETE, None)
-    chain = build_chain(wirings, matern32, inducing, [0.5] * 5, train_inducing=True, n_rows=6)
+    chain = build_chain(wirings, matern32, inducing, gaussians(5), train_inducing=True, n_rows=6)
     chain.links[0].Xu_unconstrained.data.fill_(7.0)
     assert not inducing.any()
     assert not chain.links[1].Xu.any()
@@ -175,9 +181,32 @@ def test_any_two_labels_make_a_chain_that_can_be_scored(labels: tuple[str, str])
     codec = TableCodec.fit(pd.DataFrame(np.arange(6.0).reshape(3, 2), columns=labels))
     wirings = wire(codec, np.ones(2, dtype=bool), None)
     chain = build_chain(
-        wirings, matern32, torch.zeros(1, 2).double(), [0.5, 0.5], train_inducing=True, n_rows=3, n_paths=2
+        wirings, matern32, torch.zeros(1, 2).double(), gaussians(2), train_inducing=True, n_rows=3, n_paths=2
     )
     table = torch.zeros(3, 2).double()
     with pyro.settings.context(module_local_params=True):
         loss = TraceMeanField_ELBO().differentiable_loss(chain.model, chain.guide, table, table == 0)
     assert loss.isfinite()
+
+
+def test_booleans_and_integers_of_two_values_are_ordered_values_and_all_else_is_gaussian() -> None:
+    frame = pd.DataFrame(
+        {
+            "yes": [True, False, False, False],
+            "side": [2, 7, 7, 2],
+            "count": [1, 2, 3, 9],
+            "kind": ["a", "b", "b", "a"],
+        }
+    )
+    codec = TableCodec.fit(frame)
+    wirings = wire(codec, np.ones(codec.n_encoded, dtype=bool), ["yes", "side", "count", "kind"])
+    found = likelihoods(codec, wirings, [0.1] * 5, torch.device("cpu"))
+    assert [isinstance(each, Ordinal) for each in found] == [True, True, False, False, False]
+    encoded = codec.encode(frame).values
+    for d in (0, 1):
+        np.testing.assert_allclose(found[d].values, np.unique(encoded[:, wirings[d].column]))
+    # Where nothing is known of a row, its values are as frequent as in the table.
+    torch.testing.assert_close(torch.special.ndtr(found[0].thresholds), torch.tensor([0.75]).double())
+    assert [variable.columns for variable in discrete_variables(codec, wirings, torch.device("cpu"))] == [
+        (3, 4)
+    ]

@@ -15,6 +15,7 @@ from pyro_mgp.bench.step import Problem
 from pyro_mgp.conjugate import ConjugateStep, Posterior
 from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
+from pyro_mgp.ordinal import Ordinal
 
 ROWS = torch.tensor([1, 3, 5, 6, 11])
 
@@ -27,6 +28,15 @@ def make(kernel=linear_matern32, **switches):
     return chain, table, observed, fixed(torch.randn(1, 12, 3).double())
 
 
+def make_ordinal(kernel=linear_matern32, **switches):
+    """The same, with a column of three ordered values in the middle."""
+    chain, table, observed, noise = make(kernel, **switches)
+    values = torch.tensor([-1.2, 0.3, 1.5]).double()
+    table[:, 1] = values[torch.bucketize(table[:, 1].contiguous(), torch.tensor([-0.5, 0.7]).double())]
+    chain.links[1].likelihood = Ordinal(values, torch.tensor([0.3, 0.4, 0.3]).double())
+    return chain, table, observed, noise
+
+
 @pytest.fixture
 def silence_of(monkeypatch):
     """Let the closed form draw with the given noise."""
@@ -36,8 +46,9 @@ def silence_of(monkeypatch):
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
 @pytest.mark.parametrize("propagate", ["predictive", "latent"])
 @pytest.mark.parametrize("rows", [None, ROWS])
-def test_loss_draws_and_gradients_are_those_of_the_pyro_model(kernel, propagate, rows, silence_of):
-    chain, table, observed, noise = make(kernel, propagate=propagate)
+@pytest.mark.parametrize("build", [make, make_ordinal])
+def test_loss_draws_and_gradients_are_those_of_the_pyro_model(build, kernel, propagate, rows, silence_of):
+    chain, table, observed, noise = build(kernel, propagate=propagate)
     silence_of(noise)
     here = slice(None) if rows is None else rows
     loss, redrawn = ConjugateStep(chain)(table[here], observed[here], rows, 0.0)
@@ -58,8 +69,9 @@ def test_loss_draws_and_gradients_are_those_of_the_pyro_model(kernel, propagate,
 
 
 @pytest.mark.parametrize(("rows", "step_size"), [(None, 1.0), (ROWS, 0.3)])
-def test_q_moves_as_by_the_natural_gradient(rows, step_size, silence_of):
-    chain, table, observed, noise = make()
+@pytest.mark.parametrize("build", [make, make_ordinal])
+def test_q_moves_as_by_the_natural_gradient(build, rows, step_size, silence_of):
+    chain, table, observed, noise = build()
     silence_of(noise)
     here = slice(None) if rows is None else rows
     step = ConjugateStep(chain)
@@ -85,9 +97,10 @@ def gradients_of(chain, table, observed, rows=None):
 
 
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
-def test_all_rows_with_a_mask_are_the_observed_rows(kernel, silence_of, monkeypatch):
+@pytest.mark.parametrize("build", [make, make_ordinal])
+def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, monkeypatch):
     """As a GPU does it, where counting the observed cells would make the host wait."""
-    chain, table, observed, noise = make(kernel)
+    chain, table, observed, noise = build(kernel)
     silence_of(noise)
     expected = gradients_of(chain, table, observed)
     monkeypatch.setattr(conjugate, "_observed_rows", lambda o: ([None] * len(o), torch.stack(o), 0))

@@ -15,6 +15,7 @@ from pyro_mgp.bench.figures import Row, in_turn
 from pyro_mgp.chain import Chain, fresh_noise
 from pyro_mgp.conjugate import ConjugateStep
 from pyro_mgp.kernels import linear_matern32
+from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.local_parameters import local_parameters
 
 
@@ -42,7 +43,7 @@ class Problem:
             wirings,
             linear_matern32,
             table[:n_inducing],
-            [0.3] * n_links,
+            [Gaussian(0.3) for _ in wirings],
             train_inducing=False,
             n_rows=n_rows,
             backpropagate=False,
