@@ -547,7 +547,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 rows[:MOST_ROWS].to(device),
                 self.n_neighbors,
                 few_values(self.codec_, self._wirings, device),
-                self.seed_,
+                joint=self.joint_draws,
+                seed=self.seed_,
             )
 
     def _fit_start(self, rows: Rows, near: JointGaussian | None = None) -> Start:

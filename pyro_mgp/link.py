@@ -64,6 +64,9 @@ class Conditional(Protocol):
     def mean(self, rows: Tensor) -> Tensor:
         """The means of observations alone, `[S, n]`."""
 
+    def functions(self, rows: Tensor) -> Tensor:
+        """The latent function's mean at rows `[n, D]`, `[1, n]`, or each of S drawn functions, `[S, n]`."""
+
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Observations of cells with these moments, by standard normal numbers, `[S, n]`."""
 
@@ -107,6 +110,10 @@ class Observing:
     def mean(self, rows: Tensor) -> Tensor:
         """See `Conditional`; of the observations."""
         return self.expectation(self.moments(rows))
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """See `Conditional`."""
+        return self.latent.functions(rows)
 
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """See `Conditional`."""
@@ -156,6 +163,11 @@ class BasisConditional(GaussianConditional):
         """See `Conditional`."""
         return self.moments(rows).mean
 
+    def functions(self, rows: Tensor) -> Tensor:
+        """See `Conditional`."""
+        cross, _ = self.kernels.at(self.number, rows)
+        return self.weights @ torch.linalg.solve_triangular(self.factor, cross, upper=False)
+
 
 @dataclass(frozen=True)
 class QuadraticConditional(GaussianConditional):
@@ -203,6 +215,12 @@ class QuadraticConditional(GaussianConditional):
         with torch.no_grad():
             basis, _ = self._basis(rows)
             return _per_path(self.weights, basis, len(rows)).to(rows)
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """See `Conditional`."""
+        with torch.no_grad():
+            basis, _ = self._basis(rows[None])
+            return (self.weights @ basis).to(rows)
 
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Covariances to Z, or φ, `[M, S · n]`, and the variances k(x, x)."""

@@ -72,27 +72,31 @@ def learn_metric(
     pool = torch.randperm(len(local.references), generator=generator)[:_POOL]
     cells = leave_out(local.references[pool.to(local.references.device)])
     nugget = local.lengthscales.new_tensor([local.character.nugget])
-    parameters = nn.Parameter(torch.cat([local.lengthscales, nugget]).log().float())
+    parameters = nn.Parameter(torch.cat([local.lengthscales, nugget]).log())
     adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, local.n_neighbours)
     for step in range(_ROUNDS * _STEPS):
         if step % _STEPS == 0:
             picked = torch.randperm(len(pool), generator=generator)[:_CELLS].to(cells.values.device)
-            lengthscales = parameters.data[:-1].exp().to(local.lengthscales)
+            lengthscales = parameters.data[:-1].exp()
             batch = Batch.of(local.at(lengthscales, n_neighbours), cells[picked])
         _, parameters.grad = batch.score(parameters.data)
         done = step / (_ROUNDS * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)
         parameters.data[-1].clamp_(min=math.log(_LEAST_NUGGET))
-    found = parameters.data.exp().to(local.lengthscales)
+    found = parameters.data.exp()
     return found[:-1], float(found[-1])
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells that are left out, c of them, and their neighbours; single precision is enough to learn from."""
+    """Cells that are left out, c of them, and their neighbours.
+
+    In double precision: of a cell that lies far off, the neighbours may be a thousand times as far from it as
+    from each other, and in single precision all in one place.
+    """
 
     inputs: Tensor
-    """The neighbours' inputs less the cell's own, `[c, k, P]`: near rows differ little, and exactly so."""
+    """The neighbours' inputs less the cell's own, `[c, k, P]`."""
     residuals: Tensor
     """e, `[c, k]`."""
     values: Tensor
@@ -108,13 +112,8 @@ class Batch:
         nearest = local.nearest(cells.rows, cells.own)
         inputs = (local.inputs[nearest] - local.scaled(cells.rows)[:, None]) * local.lengthscales
         typical = float(cells.values.square().median()) / MEDIAN_OF_SQUARE
-        return cls(
-            inputs.float(),
-            local.residuals[nearest].float(),
-            cells.values.float(),
-            cells.variance.float(),
-            _FREEDOM * _AMPLITUDE * typical,
-        )
+        prior = _FREEDOM * _AMPLITUDE * typical
+        return cls(inputs, local.residuals[nearest], cells.values, cells.variance, prior)
 
     def score(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Mean CRPS, and its gradient by log ℓ and log η, `[P + 1]`, as `parameters` are."""

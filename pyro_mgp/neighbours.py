@@ -9,6 +9,9 @@ and Ghahramani 2014, whose k + ν degrees of freedom are enough to draw as from 
     m(x) = cᵀ C⁻¹ e_N,   v(x) = 1 + η - cᵀ C⁻¹ c,   a(x) = (ν a₀ + e_Nᵀ C⁻¹ e_N) / (ν + k)
     y | x ~ N(μ(x) + m(x), τ² a(x) v(x))
 
+Where an imputation has drawn a function f of its own, f takes the place of μ, and e_N + μ_N - f_N that of e_N
+in m: near rows that are known, all imputations say the same.
+
 Where a column has outliers, one of them among the neighbours would carry m(x) away and blow a(x) up. There
 the innovations L⁻¹e_N, what each neighbour adds to those before it, are cut off at so many of their typical
 size (as in robust filters: Masreliez and Martin 1977).
@@ -16,7 +19,7 @@ size (as in robust filters: Masreliez and Martin 1977).
 Which rows are near is decided once per cell, at the conditional means of its row's holes; how near, at each
 draw of these. So C is factorised once for all imputations.
 
-How ℓ and η are found stands in `neighbour_metric.py`, the rest in `neighbour_fit.py`.
+How ℓ and η are found stands in `neighbour_metric.py`, the rest in `refinement.py`.
 """
 
 from __future__ import annotations
@@ -77,27 +80,38 @@ class Nearby:
 
     local: LocalLink
     """Whose neighbours."""
-    inputs: Tensor
-    """Scaled inputs of the neighbours, `[c, k, P]`."""
-    root: Tensor
-    """L⁻¹ of C = L Lᵀ, `[c, k, k]`."""
+    gathered: Gathered
+    """Who they are."""
     weights: Tensor
-    """C⁻¹ e_N, or L⁻ᵀ of the innovations that were cut off, `[c, k]`."""
+    """C⁻¹ e_N, or L⁻ᵀ of the innovations that were cut off, `[c, 1, k]`; of S functions `[c, S, k]`."""
     scale: Tensor
     """τ² a(x), `[c]`."""
+
+    def given(self, drawn: Conditional, mean: Conditional, rows: Tensor) -> Nearby:
+        """The neighbours of a sparse GP not at its mean μ, but at drawn functions f: there e + μ - f is left.
+
+        Args:
+            drawn: The link's sparse GP at S functions.
+            mean: The same at its mean.
+            rows: The reference rows, `[R, D]`.
+        """
+        used, place = self.gathered.nearest.unique(return_inverse=True)
+        there = rows[self.local.references[used]]
+        moved = (drawn.functions(there) - mean.functions(there))[:, place].permute(1, 2, 0)
+        root = self.gathered.root
+        return replace(self, weights=self.weights - (root.mT @ (root @ moved)).mT)
 
     def moments(self, rows: Tensor) -> Moments:
         """Mean m and variance τ² a v of the cells, whose rows S paths have filled, `[S, c, D]`."""
         cross, v = self.relation(rows)
-        mean = (cross @ self.weights[..., None])[..., 0]
-        return Moments(mean.T, (v * self.scale[:, None]).T)
+        return Moments((cross * self.weights).sum(-1).T, (v * self.scale[:, None]).T)
 
     def relation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """How far the cells have to do with their neighbours: c and v, `[c, S, k]` and `[c, S]`."""
-        own = self.local.scaled(rows).transpose(0, 1)
-        squared = own.square().sum(-1, keepdim=True) - 2 * own @ self.inputs.mT
-        cross = _covariance(squared + self.inputs.square().sum(-1)[:, None, :])
-        explained = (cross @ self.root.mT).square_().sum(-1)
+        own, inputs = self.local.scaled(rows).transpose(0, 1), self.gathered.inputs
+        squared = own.square().sum(-1, keepdim=True) - 2 * own @ inputs.mT
+        cross = _covariance(squared + inputs.square().sum(-1)[:, None, :])
+        explained = (cross @ self.gathered.root.mT).square_().sum(-1)
         return cross, (1 + self.local.character.nugget - explained).clamp(min=0)
 
 
@@ -105,10 +119,12 @@ class Nearby:
 class Gathered:
     """The k neighbours of c cells, whatever their scale."""
 
+    nearest: Tensor
+    """Their numbers among the references, `[c, k]`."""
     inputs: Tensor
     """Scaled inputs, `[c, k, P]`."""
     root: Tensor
-    """L⁻¹, `[c, k, k]`."""
+    """L⁻¹ of C = L Lᵀ, `[c, k, k]`."""
     innovations: Tensor
     """L⁻¹ e_N, `[c, k]`."""
 
@@ -186,17 +202,17 @@ class LocalLink:
         among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
         among.diagonal(dim1=-2, dim2=-1).add_(self.character.nugget)
         root = invert(torch.linalg.cholesky(among))
-        return Gathered(inputs, root, (root @ self.residuals[nearest][..., None])[..., 0])
+        return Gathered(nearest, inputs, root, (root @ self.residuals[nearest][..., None])[..., 0])
 
     def hear(self, gathered: Gathered) -> Nearby:
         """What neighbours say."""
         character, innovations = self.character, gathered.innovations
         if character.cut is not None:
             innovations = _cut_off(gathered, character, character.cut)
-        weights = (gathered.root.mT @ innovations[..., None])[..., 0]
+        weights = innovations[:, None, :] @ gathered.root
         total = character.freedom * character.scale + innovations.square().sum(1)
         scale = (total / (character.freedom + self.n_neighbours)).clamp(min=LEAST_SCALE)
-        return Nearby(self, gathered.inputs, gathered.root, weights, character.inflation**2 * scale)
+        return Nearby(self, gathered, weights, character.inflation**2 * scale)
 
     def around(self, rows: Tensor, own: Tensor | None = None) -> Nearby:
         """What the neighbours of cells say; takes the arguments of `nearest`."""
@@ -225,6 +241,10 @@ class LocalConditional(GaussianConditional):
     def mean(self, rows: Tensor) -> Tensor:
         """See `link.Conditional`."""
         return self.moments(rows).mean
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """See `link.Conditional`; of the sparse GP alone."""
+        return self.sparse.functions(rows)
 
 
 @dataclass(frozen=True)
@@ -303,6 +323,18 @@ class Neighbours:
         return [
             None if local is None else local.around(point[here], None if own is None else own[here])
             for local, here in zip(self.links, holes, strict=True)
+        ]
+
+    def given(
+        self,
+        nearby: Sequence[Nearby | None],
+        drawn: Sequence[Conditional],
+        marginals: Sequence[Conditional],
+    ) -> list[Nearby | None]:
+        """The neighbours of cells where each link is at drawn functions; see `Nearby.given`."""
+        return [
+            None if near is None else near.given(functions, mean, self.rows)
+            for near, functions, mean in zip(nearby, drawn, marginals, strict=True)
         ]
 
     def improve(

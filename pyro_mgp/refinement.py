@@ -83,7 +83,14 @@ _TINY = 1e-8
 
 
 def refine(
-    chain: Chain, start: Start, rows: Rows, n_neighbours: int, values: Sequence[Tensor | None], seed: int
+    chain: Chain,
+    start: Start,
+    rows: Rows,
+    n_neighbours: int,
+    values: Sequence[Tensor | None],
+    *,
+    joint: bool,
+    seed: int,
 ) -> tuple[Neighbours | None, list[FewValues | None]]:
     """Find the local scales of a trained chain, and how its columns of few values are drawn.
 
@@ -93,6 +100,7 @@ def refine(
         rows: Training rows in an order that means nothing, on the chain's device.
         n_neighbours: k; 0 for no local scales.
         values: For each link the values of its column if they are few, ascending, `[J]`, or None.
+        joint: Whether imputations have drawn functions, see `sampling.Sampler`.
         seed: Of the draws and choices made here.
 
     Returns:
@@ -101,7 +109,7 @@ def refine(
     if n_neighbours == 0 and all(of_link is None for of_link in values):
         return None, [None] * len(values)
     with torch.no_grad(), local_parameters():
-        fit = _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, seed)
+        fit = _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, joint, seed)
         neighbours = fit.find_neighbours() if n_neighbours else None
         few = [fit.few_values(i, of_link, neighbours) for i, of_link in enumerate(values)]
         return None if neighbours is None else fit.inflate(neighbours, few), few
@@ -110,9 +118,11 @@ def refine(
 class _Fit:
     """The training rows with their holes filled in two ways, and the local scales as far as known."""
 
-    def __init__(self, chain: Chain, start: Start, rows: Rows, n_neighbours: int, seed: int) -> None:
+    def __init__(
+        self, chain: Chain, start: Start, rows: Rows, n_neighbours: int, joint: bool, seed: int
+    ) -> None:
         self.chain, self.start, self.rows = chain, start, rows
-        self.n_neighbours, self.seed = n_neighbours, seed
+        self.n_neighbours, self.joint, self.seed = n_neighbours, joint, seed
         self.generator = torch.Generator().manual_seed(seed)
         self.marginals: Sequence[Conditional] = chain.conditionals()
         # Their variance is what inducing values cannot say; the marginals' has that of q(u) besides.
@@ -148,12 +158,11 @@ class _Fit:
 
     def noise(self, n_paths: int) -> Noise:
         """Noise of walks by so many paths, from this fit's generator."""
+        return lambda _, rows: self.normal(n_paths, len(rows))
 
-        def normal(_: int, rows: Tensor) -> Tensor:
-            eps = torch.randn(n_paths, len(rows), generator=self.generator, dtype=self.point.dtype)
-            return eps.to(self.point.device)
-
-        return normal
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers from this fit's generator."""
+        return torch.randn(shape, generator=self.generator, dtype=self.point.dtype).to(self.point.device)
 
     def neighbours(self, characters: Sequence[Character | None]) -> Neighbours:
         """The reference rows as they are filled now, with local scales of the given characters."""
@@ -246,7 +255,13 @@ class _Fit:
         holes = _holes(self.chain, seen.observed)
         point = self.start.expected(seen)
         nearby = found.around(self.chain, self.marginals, point, holes, picked)
-        conditionals = few_valued(corrected(self.marginals, nearby), few)
+        sparse = self.marginals
+        if self.joint:
+            sparse = self.chain.conditionals(
+                self.chain.functions(lambda _, size: self.normal(_HIDDEN_PATHS, size))
+            )
+            nearby = found.given(nearby, sparse, self.marginals)
+        conditionals = few_valued(corrected(sparse, nearby), few)
         paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(_HIDDEN_PATHS)))
         noise, n_walks = self.noise(_HIDDEN_PATHS), self.chain.n_sweeps
         walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))
@@ -298,7 +313,7 @@ def _candidates(local: LocalLink, left: LeftOut) -> tuple[list[Character], Momen
         for cut, freedom, amplitude in itertools.product(_CUTS, _FREEDOMS, _AMPLITUDES)
     ]
     heard = [dataclasses.replace(local, character=candidate).hear(gathered) for candidate in candidates]
-    mean = torch.stack([(cross[:, 0] * each.weights).sum(1) for each in heard])
+    mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in heard])
     return candidates, Moments(mean, torch.stack([v[:, 0] * each.scale for each in heard]))
 
 

@@ -264,6 +264,8 @@ class Sampler:
         if self.neighbours is not None:
             marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
             nearby = self.neighbours.around(self.chain, marginals, point, self._holes(rows))
+            if self.joint:
+                nearby = self.neighbours.given(nearby, conditionals, marginals)
             conditionals = corrected(conditionals, nearby)
         return few_valued(conditionals, self.few) if self.few else conditionals
 

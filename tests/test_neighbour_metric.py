@@ -102,3 +102,13 @@ def test_the_same_batches_give_the_same_lengthscales() -> None:
     first, second = learn(local), learn(local)
     np.testing.assert_array_equal(first[0], second[0])
     assert first[1] == second[1]
+
+
+def test_neighbours_of_a_cell_far_off_can_be_told_from_each_other() -> None:
+    local = local_link()
+    rows = local.inputs[:30] * local.lengthscales + 3000 * local.lengthscales
+    nothing = torch.zeros(30).double()
+    some = Batch.of(local, LeftOut(local.references[:30], rows, nothing, nothing))
+    score, gradient = some.score(torch.cat([local.lengthscales, torch.tensor([1e-3]).double()]).log())
+    assert score.isfinite()
+    assert gradient.isfinite().all()

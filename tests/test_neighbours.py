@@ -19,7 +19,8 @@ from sklearn.neighbors import NearestNeighbors
 from pyro_mgp import MGPImputer, sampling
 from pyro_mgp import neighbours as module
 from pyro_mgp.kernels import lengthscales, linear_matern32, matern32
-from pyro_mgp.link import Moments
+from pyro_mgp.likelihoods import Gaussian
+from pyro_mgp.link import Link, Moments
 from pyro_mgp.neighbours import Character, LocalConditional, LocalLink
 
 
@@ -103,10 +104,23 @@ def test_a_row_is_not_its_own_neighbour() -> None:
     assert not (local.nearest(rows, own) == own[:, None]).any()
 
 
+def _nearly_repeated(inputs: torch.Tensor, times: int) -> torch.Tensor:
+    """Rows again and again, with rounding errors."""
+    error = 1e-14 * torch.randn(times * len(inputs), inputs.shape[1], dtype=torch.float64)
+    return inputs.repeat(times, 1) + error
+
+
+def test_rounding_errors_do_not_choose_between_neighbours() -> None:
+    local, rows = make(n=200, k=9), torch.randn(50, 3).double()
+    exact = dataclasses.replace(local, inputs=local.inputs[:20].repeat(10, 1))
+    almost = dataclasses.replace(local, inputs=_nearly_repeated(local.inputs[:20], 10))
+    torch.testing.assert_close(almost.nearest(rows), exact.nearest(rows), rtol=0, atol=0)
+
+
 def test_neighbours_do_not_depend_on_how_many_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where rows are repeated, so that many are equally near."""
     local = make(n=200, k=9)
-    local = dataclasses.replace(local, inputs=local.inputs[:20].repeat(10, 1))
+    local = dataclasses.replace(local, inputs=_nearly_repeated(local.inputs[:20], 10))
     rows, own = torch.randn(50, 3).double(), torch.arange(50) + 100
     together, others = local.nearest(rows), local.nearest(rows, own)
     monkeypatch.setattr(module, "_ENTRIES_AT_ONCE", 3 * 200)
@@ -137,6 +151,36 @@ def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
     torch.testing.assert_close(at.mean, rows[..., 0] + alone.mean)
     torch.testing.assert_close(at.variance, alone.variance)
     assert corrected.noise == 0
+
+
+def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
+    rows = torch.randn(40, 3).double()
+    chance = torch.Generator().manual_seed(1)
+    link = Link(matern32(2), rows[:6, [0, 2]].clone(), 1, [0, 2], Gaussian(0.1))
+    values = torch.randn(3, 6, generator=chance, dtype=torch.float64)
+    with torch.no_grad():
+        mean, drawn = link(), link(values)
+        residuals = rows[:, 1] - mean.functions(rows)[0]
+        character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
+        local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, character)
+        cells = torch.randn(3, 7, 3).double()
+        nearby = local.around(cells[0])
+        found = nearby.given(drawn, mean, rows).moments(cells)
+        for path, function in enumerate(drawn.functions(rows)):
+            own = dataclasses.replace(local, residuals=rows[:, 1] - function).around(cells[0])
+            torch.testing.assert_close(found.mean[path], own.moments(cells[path : path + 1]).mean[0])
+        torch.testing.assert_close(found.variance, nearby.moments(cells).variance)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_near_rows_that_are_known_all_imputations_say_the_same(joint: bool) -> None:
+    frame = repeated()
+    imputer, hidden = fit(frame, joint_draws=joint)
+    draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][hidden].to_numpy()
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
+    assert 0.92 < np.mean((low <= truth) & (truth <= high)) < 0.99
+    # Were what the drawn functions differ by added to the neighbours' doubt, it would be .98.
+    assert np.median(high - low) < 0.5 * frame["y"].std()
 
 
 def test_lengthscales_stand_at_the_inputs_that_a_part_looks_at() -> None:

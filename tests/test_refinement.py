@@ -66,7 +66,7 @@ def small_fit(frame: pd.DataFrame) -> _Fit:
         torch.tensor(table.keys.view(np.int64)),
     )
     with torch.no_grad(), local_parameters():
-        return _Fit(imputer.chain_, imputer.start_, rows, 24, 0)
+        return _Fit(imputer.chain_, imputer.start_, rows, 24, True, 0)
 
 
 def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -> None:
@@ -85,7 +85,7 @@ def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -
 
         link.u_loc, S = posterior(torch.arange(80))
         link.u_scale_tril = torch.linalg.cholesky(S)
-        fit = _Fit(fit.chain, fit.start, fit.rows, 24, 0)
+        fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
         left = fit.left_out(0, torch.arange(80)).values
         for i in range(0, 80, 13):
             loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
@@ -114,7 +114,7 @@ def test_a_few_valued_link_that_is_too_sure_is_made_less_so() -> None:
 
 def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:
     fit = small_fit(wave(80))
-    none = refine(fit.chain, fit.start, fit.rows, 0, [None, None], 0)
+    none = refine(fit.chain, fit.start, fit.rows, 0, [None, None], joint=True, seed=0)
     assert none == (None, [None, None])
 
 
