@@ -133,7 +133,9 @@ def discrete_variables(codec: TableCodec, wirings: Sequence[Wiring], device: tor
     return found
 
 
-def few_values(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Tensor | None]:
+def values_of_links(
+    codec: TableCodec, wirings: Sequence[Wiring], device: torch.device
+) -> list[Tensor | None]:
     """For each link the standardised values of its column if they are few, `[J]`; None for a target."""
     encoded = [column.few_encoded for column in codec.columns for _ in range(column.width)]
     found = [None if w.column >= len(encoded) else encoded[w.column] for w in wirings]

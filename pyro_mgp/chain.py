@@ -157,6 +157,10 @@ class Chain(LocalModule):
             link.u_loc + noise(i, link.n_inducing) @ link.u_scale_tril.T for i, link in enumerate(self.links)
         ]
 
+    def holes(self, observed: Tensor) -> list[Tensor]:
+        """For each link, the rows whose cell is missing, given Bool `[n, D]`."""
+        return [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
+
     def sweeps(
         self,
         conditionals: Sequence[Conditional],
@@ -272,7 +276,7 @@ class Chain(LocalModule):
             Log density of each scored cell, standardised units, link after link, `[cells]`.
         """
         start = filled.expand(n_paths, *filled.shape)
-        holes = [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
+        holes = self.holes(observed)
         noise = fresh_noise(start)
         walks = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, holes)
         *_, (_, visited) = walks

@@ -27,6 +27,8 @@ _FARTHEST = 30.0
 # What the regression is shrunk by, in cells: weights to the column's shares, λ to one.
 _WEIGHT_RIDGE, _SHARPNESS_RIDGE = 0.1, 5.0
 _LEAST_SHARPNESS = 0.05
+# So many cells hold λ where it is.
+_FIXED = 1e12
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
 
@@ -62,6 +64,9 @@ class FewValues:
         start = torch.cat([here, here.new_ones(1)])
         ridge = torch.cat([torch.full_like(here, _WEIGHT_RIDGE), start.new_tensor([_SHARPNESS_RIDGE])])
         found = _Regression(misfit, chosen, start, ridge).maximum()
+        if found[-1] < _LEAST_SHARPNESS:
+            start[-1], ridge[-1] = _LEAST_SHARPNESS, _FIXED
+            found = _Regression(misfit, chosen, start, ridge).maximum()
         log_weights = found[:-1] + shares.log() - here
         return cls(values, log_weights, max(float(found[-1]), _LEAST_SHARPNESS))
 

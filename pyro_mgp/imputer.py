@@ -30,9 +30,9 @@ from pyro_mgp.assembly import (
     Wiring,
     build_chain,
     discrete_variables,
-    few_values,
     likelihoods,
     starting_noise,
+    values_of_links,
     wire,
 )
 from pyro_mgp.chain import Chain, Precision, Propagate
@@ -62,6 +62,8 @@ _N_INDUCING = 100
 _COPIES = 8
 # Each cell costs memory by the square of its neighbours, and those far away say little.
 _MOST_NEIGHBOURS = 100
+# Each draw weighs all of them.
+_MOST_FEW_VALUES = 1000
 # A column with fewer observed cells needs them all.
 _FEWEST_OBSERVED = 20
 # Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
@@ -84,8 +86,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             observed cells per neighbour, go without, as do all with propagate="latent".
         warp: Whether numeric columns with long tails are bent (arcsinh) before they are modelled; draws of
             these stay within the observed range. A target is never bent.
-        few_values: A numeric column of at most so many different values that come again and again gets draws
-            among these (ratings, counts, rounded readings); 0 for numbers between them, too.
+        few_values: A numeric column of at most so many different values, at most 1000, gets draws among these
+            (ratings, counts, rounded readings) if nine in ten cells hold one that is there five times or more;
+            0 for numbers between them, too, as always with propagate="latent".
         initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median", of
             bent columns after the bend.
         n_sweeps: Walks through the chain before a draw counts.
@@ -109,7 +112,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         validation_fraction: Share of the observed cells held out to decide when to stop; 0 for none.
         patience: Checks without progress, five steps apart, before training stops.
         precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64. The
-            third decimal of a draw, in standard deviations, may then depend on `batch_size`.
+            third decimal of a draw, in standard deviations, may then depend on `batch_size`, and more of it
+            where rounding decides which rows are neighbours.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, generator or None. The same seed gives the same imputations.
         progress: Show progress bars, on terminals only.
@@ -264,7 +268,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self.fit(X).transform(X)
 
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
-        """One completed table: missing cells at their posterior mean, categories and booleans at their mode.
+        """One completed table: missing cells at their posterior mean; categories, booleans and
+        integers of two values at their mode.
 
         Best for prediction; too smooth for inference, which wants `impute`.
 
@@ -546,7 +551,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 self.start_,
                 rows[:MOST_ROWS].to(device),
                 self.n_neighbors,
-                few_values(self.codec_, self._wirings, device),
+                values_of_links(self.codec_, self._wirings, device),
                 joint=self.joint_draws,
                 seed=self.seed_,
             )
@@ -727,6 +732,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             _at_least("n_inducing", self.n_inducing, 1)
         _at_least("n_neighbors", self.n_neighbors, 0)
         _at_least("few_values", self.few_values, 0)
+        if self.few_values > _MOST_FEW_VALUES:
+            raise ValueError(f"few_values must be at most {_MOST_FEW_VALUES}, got {self.few_values}")
         if self.n_neighbors > _MOST_NEIGHBOURS:
             raise ValueError(f"n_neighbors must be at most {_MOST_NEIGHBOURS}, got {self.n_neighbors}")
         _one_of("propagate", self.propagate, get_args(Propagate))

@@ -43,6 +43,8 @@ MEDIAN_OF_SQUARE = 0.455
 """Median of a squared standard normal number: what the median of squares says of their mean."""
 # Distances looked at together: what the processor's cache holds.
 _ENTRIES_AT_ONCE = 2**20
+# Numbers that are kept of the neighbours of some rows: 500 MB.
+_KEPT_AT_ONCE = 2**26
 # Squared distances are rounded to 2⁻²⁵, the last digit of a number of this size, or rounding errors would
 # decide between neighbours: these depend on how many rows are asked about.
 _COARSE = 2.0**27
@@ -283,10 +285,11 @@ class Neighbours:
         return cls(rows, residuals, characters, n_neighbours, links)
 
     @property
-    def entries_per_row(self) -> int:
-        """Numbers that `around` keeps of a row all of whose cells are missing."""
+    def rows_at_once(self) -> int:
+        """Rows for which `around` should be asked at most, all of whose cells may be missing."""
         k = self.n_neighbours
-        return sum(k * (k + len(local.columns)) for local in self.links if local is not None)
+        each = sum(k * (k + len(local.columns)) for local in self.links if local is not None)
+        return max(1, _KEPT_AT_ONCE // max(each, 1))
 
     def with_characters(self, characters: Sequence[Character | None]) -> Neighbours:
         """The same neighbours, by the same lengthscales, heard otherwise."""

@@ -111,7 +111,7 @@ def refine(
     with torch.no_grad(), local_parameters():
         fit = _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, joint, seed)
         neighbours = fit.find_neighbours() if n_neighbours else None
-        few = [fit.few_values(i, of_link, neighbours) for i, of_link in enumerate(values)]
+        few = [fit.fit_values(i, of_link, neighbours) for i, of_link in enumerate(values)]
         return None if neighbours is None else fit.inflate(neighbours, few), few
 
 
@@ -127,7 +127,7 @@ class _Fit:
         self.marginals: Sequence[Conditional] = chain.conditionals()
         # Their variance is what inducing values cannot say; the marginals' has that of q(u) besides.
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
-        self.holes = _holes(chain, rows.observed)
+        self.holes = chain.holes(rows.observed)
         self.point = start.expected(rows)
         self.drawn = self.point.clone()
         settle(chain, self.marginals, self.point, self.holes, _WALKS)
@@ -141,20 +141,25 @@ class _Fit:
         for i, here in enumerate(self.holes):
             first.improve(i, self.chain, self.marginals, self.point, here)
         found = self.neighbours(learnt)
-        nearby = [
-            None if local is None else local.around(self.point[here])
-            for local, here in zip(found.links, self.holes, strict=True)
-        ]
-        self.draw(corrected(self.marginals, nearby), 1)
+        for here in torch.arange(len(self.rows)).split(found.rows_at_once):
+            point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
+            nearby = [
+                None if local is None else local.around(point[cells])
+                for local, cells in zip(found.links, holes, strict=True)
+            ]
+            self.draw(corrected(self.marginals, nearby), 1, here)
         found = found.with_characters([self.choose(i, local) for i, local in enumerate(found.links)])
         return None if all(local is None for local in found.links) else found
 
-    def draw(self, conditionals: Sequence[Conditional], n_walks: int) -> None:
-        """Redraw the holes of the rows to be asked about."""
-        *_, (paths, _) = self.chain.sweeps(
-            conditionals, self.drawn[None], self.rows.observed, lambda _: self.noise(1), n_walks, self.holes
-        )
-        self.drawn = paths[0]
+    def draw(
+        self, conditionals: Sequence[Conditional], n_walks: int, here: Tensor | slice = slice(None)
+    ) -> None:
+        """Redraw the holes of the rows to be asked about, or of some of these."""
+        observed = self.rows.observed[here]
+        start, holes = self.drawn[None, here], self.chain.holes(observed)
+        walks = self.chain.sweeps(conditionals, start, observed, lambda _: self.noise(1), n_walks, holes)
+        *_, (paths, _) = walks
+        self.drawn[here] = paths[0]
 
     def noise(self, n_paths: int) -> Noise:
         """Noise of walks by so many paths, from this fit's generator."""
@@ -227,7 +232,7 @@ class _Fit:
         residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
         return LeftOut(cells, rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
 
-    def few_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> FewValues | None:
+    def fit_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> FewValues | None:
         """How the i-th link's draws choose among its values, if they are few."""
         if values is None:
             return None
@@ -249,33 +254,62 @@ class _Fit:
     def inflate(self, found: Neighbours, few: Sequence[FewValues | None]) -> Neighbours:
         """Let the draws of hidden cells spread as far as their values do."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HIDDEN_ROWS].to(self.point.device)
-        rows = self.rows[picked]
-        hidden = rows.observed & self.hide(len(rows))
-        seen = Rows(rows.values, rows.observed & ~hidden, rows.keys)
-        holes = _holes(self.chain, seen.observed)
-        point = self.start.expected(seen)
-        nearby = found.around(self.chain, self.marginals, point, holes, picked)
+        hidden = self.rows.observed[picked] & self.hide(len(picked))
         sparse = self.marginals
         if self.joint:
-            sparse = self.chain.conditionals(
-                self.chain.functions(lambda _, size: self.normal(_HIDDEN_PATHS, size))
-            )
+            functions = self.chain.functions(lambda _, size: self.normal(_HIDDEN_PATHS, size))
+            sparse = self.chain.conditionals(functions)
+        parts = [
+            self.impute_hidden(found, sparse, few, picked[here], hidden[here])
+            for here in torch.arange(len(picked)).split(found.rows_at_once)
+        ]
+        characters: list[Character | None] = []
+        for i, (character, *of_link) in enumerate(zip(found.characters, *parts, strict=True)):
+            if character is not None:
+                cells, mean, variance = (torch.cat(part, dim=-1) for part in zip(*of_link, strict=True))
+                inflation = self.inflation(i, cells, mean, variance, few[i])
+                character = dataclasses.replace(character, inflation=inflation)
+            characters.append(character)
+        return found.with_characters(characters)
+
+    def impute_hidden(
+        self,
+        found: Neighbours,
+        sparse: Sequence[Conditional],
+        few: Sequence[FewValues | None],
+        picked: Tensor,
+        hidden: Tensor,
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Walk through rows of which some observed cells are hidden.
+
+        Args:
+            found: The local scales.
+            sparse: The links' sparse GPs, at drawn functions if imputations have such.
+            few: How draws choose among few values.
+            picked: The rows, `[n]`.
+            hidden: Bool `[n, D]`.
+
+        Returns:
+            For each link the hidden cells, by their rows, `[c]`, and what it said of them on each path of some
+            walks: means and variances, `[K, c]`.
+        """
+        rows = self.rows[picked]
+        seen = Rows(rows.values, rows.observed & ~hidden, rows.keys)
+        holes, point = self.chain.holes(seen.observed), self.start.expected(seen)
+        nearby = found.around(self.chain, self.marginals, point, holes, picked)
+        if self.joint:
             nearby = found.given(nearby, sparse, self.marginals)
         conditionals = few_valued(corrected(sparse, nearby), few)
         paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(_HIDDEN_PATHS)))
         noise, n_walks = self.noise(_HIDDEN_PATHS), self.chain.n_sweeps
         walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))
-        characters: list[Character | None] = []
-        for i, (link, character) in enumerate(zip(self.chain.links, found.characters, strict=True)):
-            if character is not None:
-                which = hidden[holes[i], link.column]
-                moments = [visited[i] for _, visited in walks[-_COUNTED:]]
-                mean = torch.cat([at.mean for at in moments])[:, which]
-                variance = torch.cat([at.variance for at in moments])[:, which]
-                inflation = self.inflation(i, picked[holes[i][which]], mean, variance, few[i])
-                character = dataclasses.replace(character, inflation=inflation)
-            characters.append(character)
-        return found.with_characters(characters)
+        cells = []
+        for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
+            which, moments = hidden[here, link.column], [visited[i] for _, visited in walks[-_COUNTED:]]
+            mean = torch.cat([at.mean for at in moments])[:, which]
+            variance = torch.cat([at.variance for at in moments])[:, which]
+            cells.append((picked[here[which]], mean, variance))
+        return cells
 
     def inflation(
         self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, few: FewValues | None
@@ -345,8 +379,3 @@ def _likeliest(likelihoods: Tensor) -> float:
     inflations = torch.tensor(_INFLATIONS)
     prior = (inflations.log() / _EXPECTED_INFLATION).square() / 2
     return _INFLATIONS[int((likelihoods.cpu() - prior).argmax())]
-
-
-def _holes(chain: Chain, observed: Tensor) -> list[Tensor]:
-    """For each link, the rows whose cell is missing."""
-    return [(~observed[:, link.column]).nonzero()[:, 0] for link in chain.links]

@@ -30,8 +30,6 @@ _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 _SETTLING = 3
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
-# Entries of the matrices of all cells' neighbours, if all cells were missing: 500 MB.
-_ENTRIES_AT_ONCE = 2**26
 
 
 @dataclass(frozen=True)
@@ -199,8 +197,7 @@ class Sampler:
             *_, (filled, visited) = self._walks(self._conditionals(batch, imputations), batch, imputations)
             if self.chain.propagate == "latent":
                 filled = self._observed(filled, visited, batch, imputations)
-            # Rounding errors of the arithmetic, which depend on the batch, shall not show in the draws.
-            yield here, torch.round(filled, decimals=_DECIMALS[self.chain.precision])
+            yield here, self._rounded(filled)
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -213,7 +210,7 @@ class Sampler:
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here in self._batches(len(rows), len(imputations), None):
             batch = rows[here].to(self.start.device)
-            point, holes = self.start.expected(batch), self._holes(batch)
+            point, holes = self.start.expected(batch), self.chain.holes(batch.observed)
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
             for sweep, (_, visited) in enumerate(self._walks(conditionals, batch, imputations)):
@@ -249,7 +246,7 @@ class Sampler:
         self, filled: Tensor, visited: Sequence[Moments], rows: Rows, imputations: Sequence[int]
     ) -> Tensor:
         """Function values in the holes made observations of them: what later links did not see."""
-        noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows)
+        noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self.chain.holes(rows.observed)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if isinstance(link.likelihood, Observation):
                 continue
@@ -258,12 +255,23 @@ class Sampler:
             self.chain.draw_levels(i, filled, rows.observed, visited, eps, cells)
         return filled
 
+    def _rounded(self, filled: Tensor) -> Tensor:
+        """Draws without the rounding errors of the arithmetic, which depend on the batch.
+
+        Those of few values are exact, and may lie closer together than what is rounded away.
+        """
+        rounded = torch.round(filled, decimals=_DECIMALS[self.chain.precision])
+        if self.few:
+            exact = [link.column for link, few in zip(self.chain.links, self.few, strict=True) if few]
+            rounded[..., exact] = filled[..., exact]
+        return rounded
+
     def _conditionals(self, rows: Rows, imputations: Sequence[int]) -> Sequence[Conditional]:
         """What the links say of the holes of these rows."""
         conditionals = self._sparse(imputations)
         if self.neighbours is not None:
             marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
-            nearby = self.neighbours.around(self.chain, marginals, point, self._holes(rows))
+            nearby = self.neighbours.around(self.chain, marginals, point, self.chain.holes(rows.observed))
             if self.joint:
                 nearby = self.neighbours.given(nearby, conditionals, marginals)
             conditionals = corrected(conditionals, nearby)
@@ -295,14 +303,11 @@ class Sampler:
 
         start = self.start.draw(rows, noise)
         return self.chain.sweeps(
-            conditionals, start, rows.observed, walk_noise, self.n_sweeps, self._holes(rows)
+            conditionals, start, rows.observed, walk_noise, self.n_sweeps, self.chain.holes(rows.observed)
         )
 
-    def _holes(self, rows: Rows) -> list[Tensor]:
-        """For each link, the rows whose cell it has to draw."""
-        return [(~rows.observed[:, link.column]).nonzero()[:, 0] for link in self.chain.links]
-
     def _batches(self, n_rows: int, n_paths: int, batch_size: int | None) -> Iterator[slice]:
-        per_row = 0 if self.neighbours is None else self.neighbours.entries_per_row
-        size = batch_size or max(1, min(_ROWS_AT_ONCE // n_paths, _ENTRIES_AT_ONCE // max(per_row, 1)))
+        size = batch_size or max(1, _ROWS_AT_ONCE // n_paths)
+        if batch_size is None and self.neighbours is not None:
+            size = min(size, self.neighbours.rows_at_once)
         return (slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size))

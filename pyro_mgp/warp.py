@@ -24,6 +24,8 @@ _WIDTH = 2.0
 _LEAST_SPREAD = 0.05
 # Nats of log likelihood that a bend must gain.
 _CLEAR_GAIN = 3.0
+# sinh of more is no number.
+_FARTHEST = 300.0
 # Quantiles whose distance says how far a column spreads, and that distance in a standard normal one.
 _RANGES = ((0.25, 0.75, 1.349), (0.1, 0.9, 2.563))
 
@@ -104,7 +106,3 @@ class Unbent:
     def back(self, unbent: Tensor) -> Tensor:
         """The standardised cells of such numbers."""
         return (torch.arcsinh(unbent) - self.mean) / self.scale
-
-
-# sinh of more is no number.
-_FARTHEST = 300.0

@@ -206,3 +206,31 @@ def test_a_saved_imputer_draws_the_same_values(tmp_path) -> None:
 def test_latent_walks_know_nothing_of_few_values() -> None:
     holes, _ = punched(ratings(200))
     assert MGPImputer(random_state=0, propagate="latent").fit(holes).few_values_ == [None]
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision": "mixed"}], ids=["double", "mixed"])
+def test_values_that_lie_close_beside_a_code_for_missing_are_all_drawn(settings: dict[str, str]) -> None:
+    """With 99999999 among them, 0 to 3 are a ten millionth of a standard deviation apart."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=600)
+    answer = generator.integers(0, 4, size=600).astype(float)
+    answer[:8] = 99999999.0
+    frame = pd.DataFrame({"x": x, "answer": answer}).mask(
+        np.c_[np.zeros(600), generator.random(600) < 0.3] > 0
+    )
+    drawn = np.asarray(
+        MGPImputer(random_state=0, warp=False, **settings).fit(frame).impute(m=20).values["answer"]
+    )
+    shares = [np.mean(drawn == value) for value in range(4)]
+    assert min(shares) > 0.1
+    assert set(np.unique(drawn)) <= {0.0, 1.0, 2.0, 3.0, 99999999.0}
+
+
+def test_what_a_link_says_the_wrong_way_round_is_nearly_ignored_and_shares_are_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, shares = torch.tensor([-1.0, 0.0, 1.0]).double(), torch.tensor([0.6, 0.3, 0.1]).double()
+    observed = values[torch.multinomial(shares, 2000, replacement=True, generator=generator)]
+    mean, variance = -observed, torch.full_like(observed, 0.3)
+    few = FewValues.fit(values, observed, mean, variance, shares)
+    drawn = few.log_probabilities(mean, variance).exp().mean(0)
+    torch.testing.assert_close(drawn, shares, rtol=0, atol=0.03)

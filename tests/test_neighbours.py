@@ -16,7 +16,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 from sklearn.neighbors import NearestNeighbors
 
-from pyro_mgp import MGPImputer, sampling
+from pyro_mgp import MGPImputer
 from pyro_mgp import neighbours as module
 from pyro_mgp.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.likelihoods import Gaussian
@@ -269,12 +269,25 @@ def test_draws_with_neighbours_do_not_depend_on_batches_or_on_how_many_there_are
 def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> None:
     new = steps(50, seed=3).assign(y=np.nan)
     expected = np.asarray(jumps[0].impute(new, m=2).values["y"])
-    monkeypatch.setattr(sampling, "_ENTRIES_AT_ONCE", 7 * jumps[0].neighbours_.entries_per_row)
+    most = jumps[0].neighbours_.rows_at_once
+    monkeypatch.setattr(module, "_KEPT_AT_ONCE", 7 * module._KEPT_AT_ONCE // most)
+    assert jumps[0].neighbours_.rows_at_once < 10
     np.testing.assert_array_equal(jumps[0].impute(new, m=2).values["y"], expected)
 
 
+def test_a_fit_needs_no_more_memory_than_is_allowed_and_finds_the_same(monkeypatch) -> None:
+    frame = steps(600)
+    expected, _ = fit(frame)
+    monkeypatch.setattr(module, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
+    found, _ = fit(frame)
+    assert found.neighbours_.rows_at_once == 40
+    for one, other in zip(found.neighbours_.characters, expected.neighbours_.characters, strict=True):
+        assert one.lengthscales == other.lengthscales
+        assert one.inflation == pytest.approx(other.inflation, rel=0.25)
+
+
 def test_latent_draws_and_categories_go_without() -> None:
-    frame, _ = steps(), None
+    frame = steps()
     punched = frame.assign(y=frame["y"].mask(np.arange(len(frame)) % 3 == 0))
     assert MGPImputer(random_state=0, propagate="latent").fit(punched).neighbours_ is None
     grade = pd.Series(np.where(punched["y"] > 1, "high", "low")).mask(punched["y"].isna())
