@@ -87,8 +87,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         warp: Whether numeric columns with long tails are bent (arcsinh) before they are modelled; draws of
             these stay within the observed range. A target is never bent.
         few_values: A numeric column of at most so many different values, at most 1000, gets draws among these
-            (ratings, counts, rounded readings) if nine in ten cells hold one that is there five times or more;
-            0 for numbers between them, too, as always with propagate="latent".
+            (ratings, counts, rounded readings) if nine in ten cells hold one that comes five times or more; 0
+            for numbers between them, too, as always with propagate="latent".
         initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median", of
             bent columns after the bend.
         n_sweeps: Walks through the chain before a draw counts.
@@ -268,10 +268,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self.fit(X).transform(X)
 
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
-        """One completed table: missing cells at their posterior mean; categories, booleans and
-        integers of two values at their mode.
+        """One completed table: missing cells at their posterior mean, discrete ones at their mode.
 
-        Best for prediction; too smooth for inference, which wants `impute`.
+        Discrete are categories, booleans and integers of two values. Best for prediction; too smooth for inference, which wants `impute`.
 
         Args:
             X: Table with the columns of the fitted one, any rows.

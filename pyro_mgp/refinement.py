@@ -290,8 +290,8 @@ class _Fit:
             hidden: Bool `[n, D]`.
 
         Returns:
-            For each link the hidden cells, by their rows, `[c]`, and what it said of them on each path of some
-            walks: means and variances, `[K, c]`.
+            For each link the hidden cells, by their rows, `[c]`, and what it said of them on each path of
+            some walks: means and variances, `[K, c]`.
         """
         rows = self.rows[picked]
         seen = Rows(rows.values, rows.observed & ~hidden, rows.keys)
