@@ -270,7 +270,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
         """One completed table: missing cells at their posterior mean, discrete ones at their mode.
 
-        Discrete are categories, booleans and integers of two values. Best for prediction; too smooth for inference, which wants `impute`.
+        Discrete are categories, booleans and integers of two values. Best for prediction; too smooth for
+        inference, which wants `impute`.
 
         Args:
             X: Table with the columns of the fitted one, any rows.
