@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import KernelFactory
-from pyro_mgp.likelihoods import Discrete, Gaussian, Likelihood
+from pyro_mgp.likelihoods import Category, Gaussian, Likelihood
 from pyro_mgp.link import Link
 from pyro_mgp.ordinal import Ordinal
 from pyro_mgp.table import ColumnCodec, Label, TableCodec
@@ -34,6 +34,8 @@ class Wiring:
     name: str
     column: int
     inputs: tuple[int, ...]
+    unless: tuple[int, ...] = ()
+    """Indicators of earlier levels of its variable; see `Link`."""
 
 
 def wire(
@@ -46,7 +48,7 @@ def wire(
     """The links of a table, in the order of the chain, a target last.
 
     A link sees all columns but those of its own variable: the other indicators of a category are missing
-    whenever it is, and would otherwise explain it away.
+    whenever it is, and would otherwise explain it away. The last of these has no link; see `Category`.
 
     Args:
         codec: The table's codec.
@@ -59,14 +61,19 @@ def wire(
         ValueError: If `order` does not name each column with a link exactly once.
     """
     groups = codec.groups
-    linked = np.flatnonzero(incomplete)
+    linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
     if order is None:
         linked = linked[np.argsort(codec.raw_scale[linked], kind="stable")]
     else:
         linked = np.concatenate([np.arange(0), *_ordered(codec, linked, order)])
     extra = (codec.n_encoded,) if target is not None and target_is_input else ()
     wirings = [
-        Wiring(codec.names[d], d, (*np.flatnonzero(groups != groups[d]).tolist(), *extra))
+        Wiring(
+            codec.names[d],
+            d,
+            (*np.flatnonzero(groups != groups[d]).tolist(), *extra),
+            tuple(np.flatnonzero(groups[:d] == groups[d]).tolist()),
+        )
         for d in linked.tolist()
     ]
     if target is None:
@@ -83,7 +90,16 @@ def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]
         raise ValueError(
             f"order must name each column with a link once: expected {labels} in any order, got {list(order)}"
         )
-    return [np.arange(codec.n_encoded)[codec.slices[label]] for label in order]
+    columns = [np.arange(codec.n_encoded)[codec.slices[label]] for label in order]
+    return [own[np.isin(own, linked)] for own in columns]
+
+
+def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
+    """Which encoded columns say nothing that the other indicators of their variable do not, `[D]`."""
+    last = np.zeros(codec.n_encoded, dtype=bool)
+    for column in codec.columns:
+        last[codec.slices[column.name].stop - 1] = column.levels is not None
+    return last
 
 
 def starting_noise(covariance: Tensor, wirings: Sequence[Wiring]) -> list[float]:
@@ -108,28 +124,44 @@ def likelihoods(
         noise: Variance at which the noise of numbers starts, per link.
         device: Where tensors shall be.
     """
-    two = {codec.slices[column.name].start: column.two for column in codec.columns}
+    pairs = [pair for column in codec.columns for pair in _off_and_on(column)]
     found: list[Likelihood] = []
     for wiring, variance in zip(wirings, noise, strict=True):
-        values = two.get(wiring.column)
-        if values is None:
+        pair = pairs[wiring.column] if wiring.column < len(pairs) else None
+        if pair is None:
             found.append(Gaussian(variance))
-        else:
-            # Standardised, the two average to zero.
-            shares = torch.tensor([values[1], -values[0]], dtype=torch.float64, device=device)
-            found.append(Ordinal(torch.as_tensor(values, device=device), shares))
+            continue
+        # Standardised, "no" and "yes" average to zero; "no" to all earlier levels leaves so many rows.
+        left = 1.0 - sum(_share(pairs[d]) for d in wiring.unless)
+        share = _share(pair) / left
+        values = torch.tensor(pair, dtype=torch.float64, device=device)
+        found.append(Ordinal(values, values.new_tensor([1 - share, share])))
     return found
 
 
-def discrete_variables(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Discrete]:
-    """The variables with links whose draws are to be one of few values."""
+def _off_and_on(column: ColumnCodec) -> list[tuple[float, float] | None]:
+    """The two values of each encoded column, None where there are more."""
+    if column.discrete is None:
+        return [None] * column.width
+    return list(zip(*(values.tolist() for values in column.discrete), strict=True))
+
+
+def _share(pair: tuple[float, float] | None) -> float:
+    """How often the second of two standardised values occurs."""
+    if pair is None:
+        raise TypeError("a level is an indicator, with two values")
+    return -pair[0] / (pair[1] - pair[0])
+
+
+def categories(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Category]:
+    """The variables of several indicators that have links."""
     numbers = {wiring.column: number for number, wiring in enumerate(wirings)}
     found = []
     for column in codec.columns:
         columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
-        if column.two is None and column.discrete is not None and all(d in numbers for d in columns):
+        if column.levels is not None and column.discrete is not None and columns[0] in numbers:
             off, on = (torch.as_tensor(values, device=device) for values in column.discrete)
-            found.append(Discrete(tuple(numbers[d] for d in columns), columns, off, on))
+            found.append(Category(tuple(numbers[d] for d in columns[:-1]), columns, off, on))
     return found
 
 
@@ -175,7 +207,7 @@ def build_chain(
             raise TypeError(
                 f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
             )
-        link = Link(covariance, Xu, wiring.column, inputs, likelihood, _JITTER)
+        link = Link(covariance, Xu, wiring.column, inputs, likelihood, _JITTER, wiring.unless)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
     return Chain(links, [wiring.name for wiring in wirings], n_rows, **switches)

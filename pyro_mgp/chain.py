@@ -20,7 +20,7 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_mgp.likelihoods import Discrete
+from pyro_mgp.likelihoods import Category, Observation
 from pyro_mgp.link import Conditional, Link, Moments, Observing, condition, gaussian_draw
 from pyro_mgp.local_parameters import LocalModule, local_method
 
@@ -49,7 +49,7 @@ class Chain(LocalModule):
         backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
             each link learns from the observed cells of its own column. None pass through ordered values,
             which do not change by little.
-        discrete: Variables whose predictive draws are one of few values.
+        categories: Variables of several indicators, exactly one of which is on.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
             through the draws.
 
@@ -78,7 +78,7 @@ class Chain(LocalModule):
         n_sweeps: int = 1,
         propagate: Propagate = "predictive",
         backpropagate: bool = True,
-        discrete: Sequence[Discrete] = (),
+        categories: Sequence[Category] = (),
         precision: Precision = "double",
     ) -> None:
         columns = [link.column for link in links]
@@ -95,7 +95,7 @@ class Chain(LocalModule):
         self.n_sweeps = n_sweeps
         self.propagate = propagate
         self.backpropagate = backpropagate
-        self.discrete = tuple(discrete)
+        self.categories = tuple(categories)
         self.precision = precision
 
     @local_method
@@ -128,7 +128,7 @@ class Chain(LocalModule):
             plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
             for name, link, moments in zip(self.names, self.links, visited, strict=True):
                 mean, variance = _one_path(moments.mean), _one_path(moments.variance)
-                site = link.likelihood(mean, variance).mask(observed[:, link.column])
+                site = link.likelihood(mean, variance).mask(link.learns_from(filled, observed))
                 pyro.sample(f"x_{name}", site, obs=filled[:, link.column].expand_as(mean))
             return pyro.deterministic("filled", _one_path(end), event_dim=1)
 
@@ -247,8 +247,7 @@ class Chain(LocalModule):
         else:
             column.index_copy_(1, holes, drawn)
         visited.append(moments)
-        if self.propagate == "predictive":
-            self.draw_levels(number, filled, observed, visited, eps, rows)
+        self.draw_levels(number, filled, observed, visited, eps, rows)
 
     @torch.no_grad()
     @local_method
@@ -285,7 +284,7 @@ class Chain(LocalModule):
             predictive = link.likelihood(moments.mean, moments.variance)
             components = predictive.predictive_log_prob(values[here, link.column])
             mixture = components.logsumexp(0) - math.log(n_paths)
-            parts.append(mixture[scored[here, link.column]])
+            parts.append(mixture[link.learns_from(values, scored)[here]])
         return torch.cat(parts)
 
     def draw_levels(
@@ -297,7 +296,7 @@ class Chain(LocalModule):
         eps: Tensor,
         rows: Tensor,
     ) -> None:
-        """After the last link of a discrete variable, give its missing cells one of its values, in place.
+        """After the last link of a category, give its missing cells one of its levels, in place.
 
         Args:
             number: Number of the link just visited.
@@ -307,13 +306,21 @@ class Chain(LocalModule):
             eps: Standard normal numbers `[S, k]` that decide.
             rows: Rows to which moments and numbers belong, `[k]`.
         """
-        for variable in self.discrete:
-            if number == max(variable.links):
-                mean = torch.stack([visited[link].mean for link in variable.links], dim=-1)
-                drawn = variable.draw(mean, torch.special.ndtr(eps))
-                for k, column in enumerate(variable.columns):
+        for category in self.categories:
+            if number == max(category.links):
+                mean = torch.stack([self._expected(link, visited[link]) for link in category.links], dim=-1)
+                drawn = category.draw(mean, torch.special.ndtr(eps))
+                for k, column in enumerate(category.columns):
                     kept = filled[:, rows, column]
                     filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
+
+    def _expected(self, number: int, moments: Moments) -> Tensor:
+        """Mean of a link's observations at rows with these moments, `[S, n]`."""
+        likelihood = self.links[number].likelihood
+        if not isinstance(likelihood, Observation):
+            return moments.mean
+        variance = (moments.variance + likelihood.noise).expand_as(moments.mean)
+        return likelihood.expectation(moments.mean, variance)
 
     def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
         if self.propagate == "predictive" or isinstance(conditional, Observing):

@@ -207,12 +207,13 @@ class ConjugateStep:
             kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
         )
         conditionals = observing(latent, self.chain.links)
+        learnt_from = [link.learns_from(paths[0], observed) for link in self.chain.links]
         visited = list[Moments]()
         fresh = fresh_noise(paths)
         for group in _groups(len(conditionals), inverse.shape[-1] * paths.shape[1], paths.device):
             links = self.chain.links[group]
             numbers = [link.column for link in links]
-            kept, valid, n_sure = _observed_rows([observed[:, number] for number in numbers])
+            kept, valid, n_sure = _observed_rows(learnt_from[group])
             columns, sites = [], list[Sites | None]()
             for here, link, conditional in zip(kept, links, conditionals[group], strict=True):
                 table = paths[0].T

@@ -29,7 +29,7 @@ from pyro_mgp import _storage
 from pyro_mgp.assembly import (
     Wiring,
     build_chain,
-    discrete_variables,
+    categories,
     likelihoods,
     starting_noise,
     values_of_links,
@@ -495,7 +495,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.seed_ = header["seed"]
         self.codec_ = TableCodec.from_dict(header["codec"])
         self.target_codec_ = None if header["target"] is None else ColumnCodec.from_dict(header["target"])
-        self._wirings = [Wiring(w["name"], w["column"], tuple(w["inputs"])) for w in header["wirings"]]
+        self._wirings = [
+            Wiring(w["name"], w["column"], tuple(w["inputs"]), tuple(w["unless"])) for w in header["wirings"]
+        ]
         self.history_ = History(**header["history"])
         self.n_features_in_ = len(self.codec_.columns)
         if header["feature_names"]:
@@ -573,7 +575,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             propagate=self.propagate,
             backpropagate=self.backpropagate,
             precision=self.precision,
-            discrete=discrete_variables(self.codec_, self._wirings, inducing.device),
+            categories=categories(self.codec_, self._wirings, inducing.device),
         )
 
     @property
@@ -600,6 +602,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             groups = torch.cat([groups, groups.max()[None] + 1])
         linked = torch.zeros(len(groups), dtype=torch.bool)
         linked[[wiring.column for wiring in self._wirings]] = True
+        # The last indicator of a category has no link, but would give its level away.
+        linked = linked.new_tensor([bool(linked[groups == group].any()) for group in groups])
         linked &= observed.cpu().sum(0) >= _FEWEST_OBSERVED
         generator = torch.Generator().manual_seed(self.seed_)
         chance = torch.rand(len(observed), int(groups.max()) + 1, generator=generator)[:, groups]
@@ -672,8 +676,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _warn_of_columns_without_link(self, table: Table) -> None:
         incomplete = np.flatnonzero(~table.observed.all(0))
-        linked = {wiring.column for wiring in self._wirings}
-        names = {self.codec_.columns[self.codec_.groups[d]].name for d in incomplete if d not in linked}
+        groups = self.codec_.groups
+        linked = {groups[wiring.column] for wiring in self._wirings if wiring.column < len(groups)}
+        names = {self.codec_.columns[groups[d]].name for d in incomplete if groups[d] not in linked}
         if names:
             warn_user(
                 f"columns {sorted(names, key=str)} had no missing cells when the imputer was fitted, so they "

@@ -25,9 +25,6 @@ MIN_NOISE = 1e-5
 # One object for all links: parameters under the same constraint are read together.
 _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 
-# Least probability of a value, where a link's mean says zero or less.
-_LEAST_SHARE = 1e-4
-
 
 Quantity = Callable[[Tensor], Tensor]
 """Something that depends on an observation, entry by entry."""
@@ -152,34 +149,40 @@ class Gaussian(LocalModule):
 
 
 @dataclass(frozen=True)
-class Discrete:
-    """A boolean, a category or an integer of two values, whose draws shall be such values.
+class Category:
+    """A variable of K levels, as K - 1 questions: is it the first, and if not, is it the second, ...
 
-    Its links see indicators as Gaussian columns, so their means estimate the values' probabilities. Rounding
-    Gaussian draws instead would all but never give a rare value (Horton, Lipsitz and Parzen 2003).
+    Each question is a link of two values, which learns from the rows that come to it; the answers multiply to
+    a probability of every level (a stick that is broken; Linderman, Johnson and Adams, NIPS 2015).
     """
 
     links: tuple[int, ...]
-    """Numbers of the links of its encoded columns."""
+    """Numbers of the K - 1 links, in the order of the levels."""
     columns: tuple[int, ...]
-    """These columns, K of them."""
+    """The encoded columns of its K indicators, the last of which has no link."""
     off: Tensor
     """Standardised value of "no" in each, `[K]`."""
     on: Tensor
     """Standardised value of "yes" in each, `[K]`."""
 
     def draw(self, mean: Tensor, uniform: Tensor) -> Tensor:
-        """Values drawn with the probabilities that the links' means say, `[S, n, K]`.
+        """Indicators of levels drawn with the probabilities that the links' means say, `[S, n, K]`.
 
         Args:
-            mean: Means of the links, `[S, n, K]`, standardised units.
+            mean: Means of the linked indicators, `[S, n, K - 1]`, standardised units.
             uniform: Uniform numbers, `[S, n]`.
         """
-        share = ((mean - self.off) / (self.on - self.off)).clamp(_LEAST_SHARE, 1.0)
-        if len(self.columns) == 1:
-            yes = uniform[..., None] < share
-        else:
-            reached = share.cumsum(-1) / share.sum(-1, keepdim=True) < uniform[..., None]
-            level = reached.sum(-1).clamp(max=len(self.columns) - 1)
-            yes = torch.nn.functional.one_hot(level, len(self.columns)).bool()
-        return torch.where(yes, self.on, self.off)
+        level = (1 - self._left(mean) <= uniform[..., None]).sum(-1)
+        chosen = torch.nn.functional.one_hot(level, len(self.columns)).bool()
+        return torch.where(chosen, self.on, self.off)
+
+    def expectation(self, mean: Tensor) -> Tensor:
+        """The mean of these indicators, `[S, n, K]`."""
+        left = self._left(mean)
+        ends = torch.cat([torch.ones_like(left[..., :1]), left, torch.zeros_like(left[..., :1])], dim=-1)
+        return self.off - (self.on - self.off) * ends.diff()
+
+    def _left(self, mean: Tensor) -> Tensor:
+        """The probability of a level after the first, after the second, ..., `[S, n, K - 1]`."""
+        share = (mean - self.off[:-1]) / (self.on - self.off)[:-1]
+        return (1 - share).cumprod(-1)

@@ -249,6 +249,8 @@ class Link(LocalModule):
         inputs: The P encoded columns it predicts from.
         likelihood: Observation model of the column.
         jitter: Added to the diagonal of K_ZZ, relative to its mean. Small is exact, large well conditioned.
+        unless: Encoded columns that answer for the link: it learns from rows only where none of these
+            indicators is on. See `likelihoods.Category`.
 
     Raises:
         ValueError: If the shapes of `kernel`, `Xu` and `inputs` disagree, or `column` is among `inputs`.
@@ -264,6 +266,7 @@ class Link(LocalModule):
         inputs: Sequence[int],
         likelihood: Likelihood,
         jitter: float = 1e-10,
+        unless: Sequence[int] = (),
     ) -> None:
         super().__init__()
         if Xu.dim() != 2 or Xu.shape[1] != len(inputs) or kernel.input_dim != len(inputs):
@@ -276,6 +279,7 @@ class Link(LocalModule):
         self.column = column
         self.width = 1 + max(inputs)
         self.jitter = jitter
+        self.unless = list(unless)
         self.register_buffer("inputs", torch.as_tensor(inputs, device=Xu.device))
         self.kernel = kernel.to(Xu)
         self.likelihood: Likelihood = likelihood.to(Xu)
@@ -287,6 +291,14 @@ class Link(LocalModule):
     def n_inducing(self) -> int:
         """Number M of inducing inputs."""
         return len(self.Xu)
+
+    def learns_from(self, values: Tensor, observed: Tensor) -> Tensor:
+        """Bool `[n]`, the rows of a table `[n, D]` from which it learns.
+
+        A standardised indicator that is off is negative.
+        """
+        known = observed[:, self.column]
+        return known & (values[:, self.unless] < 0).all(1) if self.unless else known
 
     def forward(self, functions: Tensor | None = None) -> Conditional:
         """The link factorised at its current parameters; see `condition`."""

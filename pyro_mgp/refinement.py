@@ -180,8 +180,7 @@ class _Fit:
 
     def first_guess(self, i: int) -> Character | None:
         """Something to begin with; None for a link that goes without."""
-        likelihood = self.chain.links[i].likelihood
-        if isinstance(likelihood, Observation) or any(i in each.links for each in self.chain.discrete):
+        if isinstance(self.chain.links[i].likelihood, Observation):
             return None
         n_known = int(self.rows.observed[:, self.chain.links[i].column].sum())
         if n_known < _LEAST_PER_NEIGHBOUR * self.n_neighbours:
@@ -218,8 +217,9 @@ class _Fit:
         columns = [link.column for link in self.chain.links]
         share = max(_HIDDEN_PER_ROW / len(columns), _HIDDEN_PER_COLUMN / n_rows)
         chance = torch.rand(n_rows, self.point.shape[1], generator=self.generator)
-        for variable in self.chain.discrete:
-            chance[:, list(variable.columns)] = chance[:, [variable.columns[0]]]
+        for category in self.chain.categories:
+            chance[:, list(category.columns)] = chance[:, [category.columns[0]]]
+            columns += category.columns
         hidden = torch.zeros_like(chance, dtype=torch.bool)
         hidden[:, columns] = chance[:, columns] < min(share, _HIDDEN_SHARE)
         return hidden.to(self.point.device)

@@ -194,9 +194,9 @@ class Sampler:
         """
         for here in self._batches(len(rows), len(imputations), batch_size):
             batch = rows[here].to(self.start.device)
-            *_, (filled, visited) = self._walks(self._conditionals(batch, imputations), batch, imputations)
+            *_, (filled, _) = self._walks(self._conditionals(batch, imputations), batch, imputations)
             if self.chain.propagate == "latent":
-                filled = self._observed(filled, visited, batch, imputations)
+                filled = self._observed(filled, batch, imputations)
             yield here, self._rounded(filled)
 
     @torch.no_grad()
@@ -214,17 +214,37 @@ class Sampler:
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
             for sweep, (_, visited) in enumerate(self._walks(conditionals, batch, imputations)):
-                if sweep not in counted:
-                    continue
-                for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
-                    expected = conditionals[i].expectation(visited[i], unbent[i])
-                    total[cells, link.column] += expected.mean(0) / len(counted)
+                if sweep in counted:
+                    expected = [
+                        conditional.expectation(at, unbend)
+                        for conditional, at, unbend in zip(conditionals, visited, unbent, strict=True)
+                    ]
+                    self._add_means(total, expected, holes)
+            total /= len(counted)
             for link, cells, unbend in zip(self.chain.links, holes, unbent, strict=True):
-                mean = total[cells, link.column]
-                mean = mean if unbend is None else unbend.back(mean)
-                point[cells, link.column] = mean.round(decimals=_DECIMALS[self.chain.precision])
-            parts.append(point)
+                if unbend is not None:
+                    total[cells, link.column] = unbend.back(total[cells, link.column])
+            parts.append(self._with_means(point, total, batch.observed))
         return torch.cat(parts)
+
+    def _add_means(self, total: Tensor, expected: Sequence[Tensor], holes: Sequence[Tensor]) -> None:
+        """Add to missing cells, in place, the mean over paths of what links expect there, `[S, cells]`."""
+        of_categories = {i for category in self.chain.categories for i in category.links}
+        for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
+            if i not in of_categories:
+                total[cells, link.column] += expected[i].mean(0)
+        for category in self.chain.categories:
+            cells, answers = holes[category.links[0]], torch.stack([expected[i] for i in category.links], -1)
+            total[cells[:, None], list(category.columns)] += category.expectation(answers).mean(0)
+
+    def _with_means(self, point: Tensor, means: Tensor, observed: Tensor) -> Tensor:
+        """Rows `[n, D]` with the means in the missing cells of all columns that are drawn."""
+        drawn = {link.column for link in self.chain.links}
+        drawn |= {column for category in self.chain.categories for column in category.columns}
+        columns = sorted(drawn)
+        rounded = means[:, columns].round(decimals=_DECIMALS[self.chain.precision])
+        point[:, columns] = torch.where(observed[:, columns], point[:, columns], rounded)
+        return point
 
     @torch.no_grad()
     def target(self, rows: Rows, imputations: Sequence[int]) -> Mixture:
@@ -242,9 +262,7 @@ class Sampler:
             parts.append([torch.cat([m.mean for m in counted]), variance])
         return Mixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
-    def _observed(
-        self, filled: Tensor, visited: Sequence[Moments], rows: Rows, imputations: Sequence[int]
-    ) -> Tensor:
+    def _observed(self, filled: Tensor, rows: Rows, imputations: Sequence[int]) -> Tensor:
         """Function values in the holes made observations of them: what later links did not see."""
         noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self.chain.holes(rows.observed)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
@@ -252,7 +270,6 @@ class Sampler:
                 continue
             eps = noise.normal(_OBSERVATION, i, rows=cells)
             filled[:, cells, link.column] += eps * link.likelihood.noise.sqrt()
-            self.chain.draw_levels(i, filled, rows.observed, visited, eps, cells)
         return filled
 
     def _rounded(self, filled: Tensor) -> Tensor:

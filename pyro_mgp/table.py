@@ -331,11 +331,6 @@ class ColumnCodec:
         mean, scale = np.asarray(self.mean), np.asarray(self.scale)
         return (self.low - mean) / scale, (self.high - mean) / scale
 
-    @property
-    def two(self) -> NDArray[np.float64] | None:
-        """Its two standardised values, ascending, if it is a boolean or an integer of two values."""
-        return np.concatenate(self.discrete) if self.two_valued and self.discrete else None
-
     def _within_range(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
         """Numbers clipped to the observed range: no -1 children, no grade 7 out of 6."""
         if self.two_valued:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 
-from pyro_mgp.assembly import Wiring, build_chain, discrete_variables, likelihoods, starting_noise, wire
+from pyro_mgp.assembly import Wiring, build_chain, categories, likelihoods, starting_noise, wire
 from pyro_mgp.kernels import matern32
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.ordinal import Ordinal
@@ -41,7 +41,7 @@ def gaussians(n_links: int) -> list[Gaussian]:
 
 def test_links_ascend_by_the_standard_deviation_before_scaling() -> None:
     # Shares among five: a 1/5, b 3/5, c 1/5, so the sd of b is the largest of the indicators.
-    assert names(wire(CODEC, INCOMPLETE, None)) == ["width", "species=a", "species=c", "species=b", "height"]
+    assert names(wire(CODEC, INCOMPLETE, None)) == ["width", "species=a", "species=b", "height"]
     own_sd = FRAME[["width", "height"]].std(ddof=0)
     assert own_sd["width"] < np.sqrt(0.2 * 0.8) < own_sd["height"]
 
@@ -61,10 +61,10 @@ def test_only_the_columns_asked_for_get_a_link() -> None:
 
 def test_an_order_of_the_users_moves_a_category_as_one() -> None:
     wirings = wire(CODEC, INCOMPLETE, ["height", "species", "width"])
-    assert names(wirings) == ["height", "species=a", "species=b", "species=c", "width"]
-    assert [w.column for w in wirings] == [0, 1, 2, 3, 4]
+    assert names(wirings) == ["height", "species=a", "species=b", "width"]
+    assert [w.column for w in wirings] == [0, 1, 2, 4]
     everything = wire(CODEC, np.ones(6, dtype=bool), [7, "width", "species", "height"])
-    assert [w.column for w in everything] == [5, 4, 1, 2, 3, 0]
+    assert [w.column for w in everything] == [5, 4, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,14 @@ def test_a_link_sees_everything_but_its_own_variable() -> None:
         "height": (1, 2, 3, 4, 5),
         "species=a": (0, 4, 5),
         "species=b": (0, 4, 5),
-        "species=c": (0, 4, 5),
         "width": (0, 1, 2, 3, 5),
         "7": (0, 1, 2, 3, 4),
     }
+
+
+def test_a_level_is_asked_for_unless_it_is_an_earlier_one_and_not_if_it_is_the_last() -> None:
+    unless = {w.name: w.unless for w in wire(CODEC, np.ones(6, dtype=bool), None)}
+    assert unless == {"height": (), "species=a": (), "species=b": (1,), "width": (), "7": ()}
 
 
 @pytest.mark.parametrize("is_input", [True, False])
@@ -104,7 +108,7 @@ def test_a_target_comes_last_sees_every_column_and_may_be_seen(is_input: bool) -
     target = ColumnCodec.fit(pd.Series([1.0, 2.0, 3.0], name="yield"))
     *columns, last = wire(CODEC, np.ones(6, dtype=bool), None, target, is_input)
     assert last == Wiring("yield", 6, (0, 1, 2, 3, 4, 5))
-    assert len(columns) == 6
+    assert len(columns) == 5
     assert all((6 in wiring.inputs) == is_input for wiring in columns)
 
 
@@ -141,7 +145,7 @@ def test_noise_starts_at_four_fifths_of_the_residual_variance_of_a_regression(de
 def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -> None:
     wirings = wire(CODEC, INCOMPLETE, ["width", "height", "species"])
     inducing = torch.randn(4, 6, dtype=torch.float64, device=device)
-    noise = [0.1, 0.2, 0.3, 0.4, 0.5]
+    noise = [0.1, 0.2, 0.3, 0.4]
     chain = build_chain(
         wirings,
         matern32,
@@ -152,10 +156,11 @@ def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -
         propagate="latent",
         n_paths=3,
     )
-    assert chain.names == ("width", "height", "species=a", "species=b", "species=c")
-    assert [link.column for link in chain.links] == [4, 0, 1, 2, 3]
+    assert chain.names == ("width", "height", "species=a", "species=b")
+    assert [link.column for link in chain.links] == [4, 0, 1, 2]
     for link, wiring, variance in zip(chain.links, wirings, noise, strict=True):
         assert tuple(link.inputs.tolist()) == wiring.inputs
+        assert tuple(link.unless) == wiring.unless
         assert torch.equal(link.Xu, inducing[:, list(wiring.inputs)])
         assert link.likelihood.noise.item() == pytest.approx(variance)
         assert link.Xu_unconstrained.requires_grad is train_inducing
@@ -164,13 +169,13 @@ def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -
         assert all(p.dtype == torch.float64 for p in link.parameters())
     assert (chain.n_rows, chain.propagate, chain.n_paths) == (6, "latent", 3)
     kernels = {id(link.kernel) for link in chain.links}
-    assert len(kernels) == 5
+    assert len(kernels) == 4
 
 
 def test_the_links_do_not_share_their_inducing_inputs_with_the_table() -> None:
     inducing = torch.zeros(2, 6).double()
     wirings = wire(CODEC, INCOMPLETE, None)
-    chain = build_chain(wirings, matern32, inducing, gaussians(5), train_inducing=True, n_rows=6)
+    chain = build_chain(wirings, matern32, inducing, gaussians(4), train_inducing=True, n_rows=6)
     chain.links[0].Xu_unconstrained.data.fill_(7.0)
     assert not inducing.any()
     assert not chain.links[1].Xu.any()
@@ -189,24 +194,26 @@ def test_any_two_labels_make_a_chain_that_can_be_scored(labels: tuple[str, str])
     assert loss.isfinite()
 
 
-def test_booleans_and_integers_of_two_values_are_ordered_values_and_all_else_is_gaussian() -> None:
+def test_numbers_are_gaussian_and_all_else_has_two_values() -> None:
     frame = pd.DataFrame(
         {
             "yes": [True, False, False, False],
             "side": [2, 7, 7, 2],
             "count": [1, 2, 3, 9],
-            "kind": ["a", "b", "b", "a"],
+            "kind": ["a", "b", "c", "c"],
         }
     )
     codec = TableCodec.fit(frame)
     wirings = wire(codec, np.ones(codec.n_encoded, dtype=bool), ["yes", "side", "count", "kind"])
     found = likelihoods(codec, wirings, [0.1] * 5, torch.device("cpu"))
-    assert [isinstance(each, Ordinal) for each in found] == [True, True, False, False, False]
+    assert [isinstance(each, Ordinal) for each in found] == [True, True, False, True, True]
     encoded = codec.encode(frame).values
-    for d in (0, 1):
-        np.testing.assert_allclose(found[d].values, np.unique(encoded[:, wirings[d].column]))
-    # Where nothing is known of a row, its values are as frequent as in the table.
-    torch.testing.assert_close(torch.special.ndtr(found[0].thresholds), torch.tensor([0.75]).double())
-    assert [variable.columns for variable in discrete_variables(codec, wirings, torch.device("cpu"))] == [
-        (3, 4)
-    ]
+    for likelihood, wiring in zip(found, wirings, strict=True):
+        if isinstance(likelihood, Ordinal):
+            np.testing.assert_allclose(likelihood.values, np.unique(encoded[:, wiring.column]))
+    # Where nothing is known of a row, its values are as frequent as in the table: three in four are not
+    # "yes" and not "a", two in three of the others are not "b".
+    below = [float(torch.special.ndtr(found[k].thresholds).detach()) for k in (0, 3, 4)]
+    assert below == pytest.approx([0.75, 0.75, 2 / 3])
+    (category,) = categories(codec, wirings, torch.device("cpu"))
+    assert (category.links, category.columns) == ((3, 4), (3, 4, 5))

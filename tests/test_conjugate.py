@@ -14,6 +14,7 @@ from pyro_mgp.adam import Adam
 from pyro_mgp.bench.step import Problem
 from pyro_mgp.conjugate import ConjugateStep, Posterior
 from pyro_mgp.kernels import linear_matern32, matern32
+from pyro_mgp.likelihoods import Category
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
 from pyro_mgp.ordinal import Ordinal
 
@@ -37,6 +38,21 @@ def make_ordinal(kernel=linear_matern32, **switches):
     return chain, table, observed, noise
 
 
+def make_category(kernel=linear_matern32, **switches):
+    """The same, with a category of three levels in the last two columns and one more."""
+    chain, table, observed, noise = make(kernel, **switches)
+    table = torch.cat([table, table[:, :1]], dim=1)
+    level = torch.arange(12) % 3
+    off, on = torch.tensor([-0.7, -0.7, -0.7]).double(), torch.tensor([1.4, 1.4, 1.4]).double()
+    table[:, 1:] = torch.where(torch.nn.functional.one_hot(level, 3).bool(), on, off)
+    observed = torch.cat([observed[:, [0, 1, 1]], observed[:, 1:2]], dim=1)
+    for link, unless in zip(chain.links[1:], ([], [1]), strict=True):
+        link.likelihood = Ordinal(torch.tensor([-0.7, 1.4]).double(), torch.tensor([0.6, 0.4]).double())
+        link.unless = unless
+    chain.categories = (Category((1, 2), (1, 2, 3), off, on),)
+    return chain, table, observed, noise
+
+
 @pytest.fixture
 def silence_of(monkeypatch):
     """Let the closed form draw with the given noise."""
@@ -46,7 +62,7 @@ def silence_of(monkeypatch):
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
 @pytest.mark.parametrize("propagate", ["predictive", "latent"])
 @pytest.mark.parametrize("rows", [None, ROWS])
-@pytest.mark.parametrize("build", [make, make_ordinal])
+@pytest.mark.parametrize("build", [make, make_ordinal, make_category])
 def test_loss_draws_and_gradients_are_those_of_the_pyro_model(build, kernel, propagate, rows, silence_of):
     chain, table, observed, noise = build(kernel, propagate=propagate)
     silence_of(noise)
@@ -69,7 +85,7 @@ def test_loss_draws_and_gradients_are_those_of_the_pyro_model(build, kernel, pro
 
 
 @pytest.mark.parametrize(("rows", "step_size"), [(None, 1.0), (ROWS, 0.3)])
-@pytest.mark.parametrize("build", [make, make_ordinal])
+@pytest.mark.parametrize("build", [make, make_ordinal, make_category])
 def test_q_moves_as_by_the_natural_gradient(build, rows, step_size, silence_of):
     chain, table, observed, noise = build()
     silence_of(noise)
@@ -97,7 +113,7 @@ def gradients_of(chain, table, observed, rows=None):
 
 
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
-@pytest.mark.parametrize("build", [make, make_ordinal])
+@pytest.mark.parametrize("build", [make, make_ordinal, make_category])
 def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, monkeypatch):
     """As a GPU does it, where counting the observed cells would make the host wait."""
     chain, table, observed, noise = build(kernel)
@@ -221,3 +237,11 @@ def test_groups_cover_all_links_once_and_divide_among_threads(n_links, entries, 
     assert all((group.stop - group.start) % threads == 0 for group in groups[:-1] if entries < 2**19)
     # Matrices that fill the cache alone are not put together for the threads' sake.
     assert entries < 2**20 or all(group.stop - group.start == 1 for group in groups)
+
+
+def test_a_level_is_learnt_from_rows_of_no_earlier_one():
+    chain, table, observed, _ = make_category()
+    first = table[:, 1] > 0
+    assert (observed[:, 1] & first).any()
+    assert torch.equal(chain.links[1].learns_from(table, observed), observed[:, 1])
+    assert torch.equal(chain.links[2].learns_from(table, observed), observed[:, 2] & ~first)

@@ -73,17 +73,19 @@ def test_both_stacks_agree_and_so_do_their_gradients(factory, inputs):
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize("factory", [linear_matern32, matern32, kernels.RBF])
-def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs, ragged):
+def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs, ragged, weighted):
     """Of the second and third link, whose numbers of rows may differ."""
     links = make_links(factory, inputs)
     valid = torch.rand(2, 12) < 0.7 if ragged else None
     if valid is not None:
         valid[:, :4] = True
     columns, targets = list(torch.randn(2, 5, 12).double()), torch.randn(2, 12).double()
-    seen = Seen(1, columns, targets, valid, n_sure=4 if ragged else 0)
+    roots = torch.rand(2, 12).double() if weighted else None
+    seen = Seen(1, columns, targets, roots, valid, n_sure=4 if ragged else 0)
     of_gram, of_among = torch.randn(2, 5, 5).double(), torch.randn(3, 5, 5).double()
     weights = RowSums(of_gram + of_gram.mT, torch.randn(2, 5).double(), torch.randn(2).double())
     sums, gradients = [], []
@@ -99,16 +101,18 @@ def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)
 
 
-def test_sums_are_those_of_the_covariances():
+@pytest.mark.parametrize("weighted", [True, False])
+def test_sums_are_those_of_the_covariances(weighted):
     links = make_links(linear_matern32, INPUTS["some"])
     rows, targets = torch.randn(1, 12, 5).double(), torch.randn(1, 12).double()
+    root = torch.rand(12).double() if weighted else torch.ones(12).double()
     with local_parameters(), torch.no_grad():
-        sums = stack_kernels(links).sums(Seen(1, [rows[0].T], targets))
+        sums = stack_kernels(links).sums(Seen(1, [rows[0].T], targets, root[None] if weighted else None))
         X = rows[0][:, links[1].inputs]
         cross, variance = links[1].kernel(links[1].Xu, X), links[1].kernel(X, diag=True)
-    torch.testing.assert_close(sums.gram[0], cross @ cross.T)
-    torch.testing.assert_close(sums.projection[0], cross @ targets[0])
-    torch.testing.assert_close(sums.trace[0], variance.sum())
+    torch.testing.assert_close(sums.gram[0], cross @ torch.diag(root**2) @ cross.T)
+    torch.testing.assert_close(sums.projection[0], cross @ (root * targets[0]))
+    torch.testing.assert_close(sums.trace[0], (root**2 * variance).sum())
 
 
 def test_only_the_default_kernels_own_structure_takes_the_fast_stack():

@@ -16,7 +16,7 @@ from scipy.stats import kstest, norm
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from pyro_mgp.likelihoods import MIN_NOISE, Discrete, ExpectedNormal, Gaussian
+from pyro_mgp.likelihoods import MIN_NOISE, Category, ExpectedNormal, Gaussian
 
 
 def moments(*shape: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,33 +205,38 @@ def test_the_noise_survives_a_state_dict() -> None:
     assert loaded.noise.item() == pytest.approx(0.123, rel=1e-12)
 
 
-# --------------------------------------------------------------------------------------------- discrete draws
+# ------------------------------------------------------------------------------------------------- categories
 
 
-def indicators(shares: list[float]) -> Discrete:
-    """A variable whose indicators occur with these shares, standardised as the table codec does."""
-    p = torch.tensor(shares).double()
-    sd = (p * (1 - p)).sqrt()
-    return Discrete(tuple(range(len(p))), tuple(range(len(p))), -p / sd, (1 - p) / sd)
+SHARES = torch.tensor([0.6, 0.1, 0.3]).double()
 
 
-@pytest.mark.parametrize("shares", [[0.7, 0.2, 0.1], [0.03]])
-def test_values_are_drawn_with_the_probabilities_that_the_means_say(shares: list[float]) -> None:
-    variable = indicators(shares)
+def category() -> tuple[Category, torch.Tensor]:
+    """Three levels that occur with these shares, and what links would say that know no more than that."""
+    sd = (SHARES * (1 - SHARES)).sqrt()
+    variable = Category((0, 1), (0, 1, 2), -SHARES / sd, (1 - SHARES) / sd)
+    # Six in ten are the first level, and one in four of the others the second.
+    answers = torch.tensor([0.6, 0.25]).double()
+    return variable, variable.off[:2] + (variable.on - variable.off)[:2] * answers
+
+
+def test_levels_are_drawn_with_the_product_of_the_answers() -> None:
+    variable, mean = category()
     uniform = ((torch.arange(10_000) + 0.5) / 10_000).double()[None]
-    drawn = variable.draw(torch.zeros(1, 10_000, len(shares)).double(), uniform)  # means at the marginal
+    drawn = variable.draw(mean.expand(1, 10_000, 2), uniform)
     yes = torch.isclose(drawn, variable.on)
     assert (yes | torch.isclose(drawn, variable.off)).all()
-    torch.testing.assert_close(yes.double().mean((0, 1)), torch.tensor(shares).double(), atol=1e-3, rtol=0)
-    if len(shares) > 1:
-        assert (yes.sum(-1) == 1).all()
+    assert (yes.sum(-1) == 1).all()
+    torch.testing.assert_close(yes.double().mean((0, 1)), SHARES, atol=1e-3, rtol=0)
+    torch.testing.assert_close(variable.expectation(mean.expand(1, 1, 2))[0, 0], torch.zeros(3).double())
 
 
-def test_means_outside_zero_and_one_are_all_but_never_and_always() -> None:
-    variable = indicators([0.5, 0.5])
-    mean = torch.stack(
-        [2 * variable.off[0] * torch.ones(1, 1000), 2 * variable.on[1] * torch.ones(1, 1000)], -1
-    )
-    uniform = ((torch.arange(1000) + 0.5) / 1000).double()[None]
-    level = torch.isclose(variable.draw(mean.double(), uniform), variable.on).double().argmax(-1)
-    assert level.float().mean() > 0.998
+def test_answers_that_are_sure_leave_no_other_level() -> None:
+    variable, _ = category()
+    uniform = torch.tensor([[0.0, 1e-12, 0.5, 1 - 1e-12]], dtype=torch.float64)
+    for sure in range(3):
+        mean = torch.where(torch.arange(2) == sure, variable.on[:2], variable.off[:2])
+        drawn = variable.draw(mean.expand(1, 4, 2), uniform)
+        assert (torch.isclose(drawn, variable.on).double().argmax(-1) == sure).all()
+        expected = torch.where(torch.arange(3) == sure, variable.on, variable.off)
+        torch.testing.assert_close(variable.expectation(mean.expand(1, 1, 2))[0, 0], expected)

@@ -97,10 +97,10 @@ def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
     frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
     fit = small_fit(frame.assign(y=generator.normal(size=400)))
     hidden = fit.hide(400)
-    category = list(fit.chain.discrete[0].columns)
+    category = list(fit.chain.categories[0].columns)
     assert (hidden[:, category].all(1) == hidden[:, category].any(1)).all()
     assert 0 < hidden.double().mean() < 0.15
-    fit.chain.links = fit.chain.links[:1]
+    fit.chain.links, fit.chain.categories = fit.chain.links[:1], ()
     assert set(fit.hide(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
 
 
