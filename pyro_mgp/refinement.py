@@ -68,7 +68,7 @@ _CLEARLY = 2.0
 # is hidden, but at least so many per column, and no more than this share of the observed ones.
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
 # Paths through them, and walks that count, from the last one back.
-_HIDDEN_PATHS, _COUNTED = 8, 2
+_HIDDEN_PATHS, _COUNTED = 4, 2
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.2
