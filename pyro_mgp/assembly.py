@@ -53,7 +53,8 @@ def wire(
     Args:
         codec: The table's codec.
         incomplete: Bool `[D]`, the encoded columns that get a link.
-        order: Labels of the linked columns, or None for ascending standard deviation before scaling.
+        order: Labels of the linked columns, or None for ascending standard deviation before scaling. The
+            links of a category follow each other.
         target: Codec of a target, which is column D.
         target_is_input: Whether the other links see the target.
 
@@ -63,7 +64,7 @@ def wire(
     groups = codec.groups
     linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
     if order is None:
-        linked = linked[np.argsort(codec.raw_scale[linked], kind="stable")]
+        linked = _ascending(codec, linked)
     else:
         linked = np.concatenate([np.arange(0), *_ordered(codec, linked, order)])
     extra = (codec.n_encoded,) if target is not None and target_is_input else ()
@@ -82,6 +83,13 @@ def wire(
     while name in codec.names:
         name = f"target {name}"
     return [*wirings, Wiring(name, codec.n_encoded, tuple(range(codec.n_encoded)))]
+
+
+def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Columns by their standard deviation, a category's indicators together by the smallest of theirs."""
+    groups, scale = codec.groups, codec.raw_scale
+    least = {group: scale[linked[groups[linked] == group]].min() for group in set(groups[linked].tolist())}
+    return np.asarray(sorted(linked.tolist(), key=lambda d: (least[groups[d]], groups[d], d)), dtype=np.intp)
 
 
 def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]) -> list[NDArray[np.intp]]:

@@ -54,7 +54,8 @@ class Chain(LocalModule):
             through the draws.
 
     Raises:
-        ValueError: If names and links do not pair up, or two links predict the same column.
+        ValueError: If names and links do not pair up, two links predict the same column, or the links of a
+            category do not follow each other.
 
     Example:
         >>> from pyro_mgp.kernels import matern32
@@ -95,6 +96,12 @@ class Chain(LocalModule):
         self.n_sweeps = n_sweeps
         self.propagate = propagate
         self.backpropagate = backpropagate
+        for category in categories:
+            if list(category.links) != list(range(category.links[0], category.links[-1] + 1)):
+                raise ValueError(
+                    f"the links of a category must follow each other, got links number {category.links}: "
+                    "one in between would see a row in which several levels may be on, or none"
+                )
         self.categories = tuple(categories)
         self.precision = precision
 

@@ -53,7 +53,7 @@ from pyro_mgp.warp import Unbent
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
 
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
@@ -103,7 +103,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         target_is_input: Whether the columns' links see the target of `fit(X, y)`, as imputations that are to
             be analysed with it must; the paper's do not.
         order: Labels of the linked columns in the order of the chain; None takes ascending standard
-            deviation, in the columns' own units.
+            deviation, in the columns' own units, of a category the smallest of its levels'.
         max_steps: Most training steps.
         learning_rate: Adam's step size.
         weight_decay: Pull of kernels and noises back to where they started, per unit of learning rate: what

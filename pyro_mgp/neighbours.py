@@ -350,6 +350,9 @@ class Neighbours:
         own: Tensor | None = None,
     ) -> None:
         """Put the cells `here` of the i-th link at their conditional means, in place."""
+        if any(i in category.links for category in chain.categories):
+            # Its levels are settled, and have no neighbours.
+            return
         local, rows = self.links[i], point[here]
         mean = marginals[i].mean(rows[None])[0]
         if local is not None:
@@ -363,8 +366,14 @@ def settle(
 ) -> None:
     """Put the holes of rows `[n, D]` at the conditional means of the sparse GPs alone, in place."""
     for _ in range(n_walks):
+        means: list[Tensor] = []
         for link, conditional, here in zip(chain.links, marginals, holes, strict=True):
-            point[here, link.column] = conditional.mean(point[here][None])[0]
+            means.append(conditional.mean(point[here][None]))
+            point[here, link.column] = means[-1][0]
+            for category in chain.categories:
+                if category.links[-1] == len(means) - 1:
+                    answers = torch.stack([means[i] for i in category.links], dim=-1)
+                    point[here[:, None], list(category.columns)] = category.expectation(answers)[0]
 
 
 def _cut_off(gathered: Gathered, character: Character, cut: float) -> Tensor:

@@ -24,7 +24,7 @@ from pyro_mgp.local_parameters import LocalModule
 # Gauss and Hermite's nodes for expectations over q(f), and their weights.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 # Where the first and the last threshold stand: as far as no function goes.
-_FAR = 1e4
+_FAR = 1e8
 # Keeps the square root of a vanishing variance differentiable.
 _LEAST_VARIANCE = 1e-12
 # Least probability that a value of the table is given at the start.

@@ -46,6 +46,15 @@ def test_links_ascend_by_the_standard_deviation_before_scaling() -> None:
     assert own_sd["width"] < np.sqrt(0.2 * 0.8) < own_sd["height"]
 
 
+def test_levels_stay_together_whatever_stands_between_their_deviations() -> None:
+    shares = np.repeat(["a", "b", "c"], [8, 32, 40])
+    between = np.tile([0.0, 0.8], 40)
+    codec = TableCodec.fit(pd.DataFrame({"between": between, "kind": shares}))
+    spread = codec.raw_scale
+    assert spread[1] < spread[0] < spread[2]
+    assert names(wire(codec, np.ones(4, dtype=bool), None)) == ["kind=a", "kind=b", "between"]
+
+
 def test_units_change_the_order() -> None:
     metres = FRAME.assign(height=FRAME["height"] / 1e6)
     assert names(wire(TableCodec.fit(metres), INCOMPLETE, None))[0] == "height"

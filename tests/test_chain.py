@@ -15,7 +15,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import linear_matern32, matern32
-from pyro_mgp.likelihoods import Gaussian
+from pyro_mgp.likelihoods import Category, Gaussian
 from pyro_mgp.link import Link
 
 
@@ -270,3 +270,10 @@ def test_links_and_names_must_pair_up():
     twice = [make_chain()[0].links[0], make_chain()[0].links[0]]
     with pytest.raises(ValueError, match=r"columns \[0, 0\]"):
         Chain(twice, ["a", "b"], 12)
+
+
+def test_links_of_a_category_must_follow_each_other():
+    chain, _, _ = make_chain()
+    two = torch.zeros(3).double()
+    with pytest.raises(ValueError, match=r"must follow each other, got links number \(0, 2\)"):
+        Chain(list(chain.links), ["a", "b", "c"], 12, categories=[Category((0, 2), (0, 2, 3), two, two + 1)])

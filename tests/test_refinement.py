@@ -126,3 +126,16 @@ def test_few_values_are_fitted_without_neighbours() -> None:
     found = dict(zip(imputer.order_, imputer.few_values_, strict=True))
     assert found["x"] is None
     assert len(found["y"].values) == frame["y"].nunique()
+
+
+def test_levels_of_the_rows_to_be_neighbours_are_probabilities() -> None:
+    generator = np.random.default_rng(0)
+    kind = pd.Series(generator.choice(list("abc"), 400, p=[0.8, 0.1, 0.1]))
+    frame = pd.DataFrame({"x": generator.normal(size=400), "y": generator.normal(size=400), "kind": kind})
+    fit = small_fit(frame.assign(kind=kind.mask(generator.random(400) < 0.3)))
+    (category,) = fit.chain.categories
+    columns = list(category.columns)
+    share = (fit.point[:, columns] - category.off) / (category.on - category.off)
+    torch.testing.assert_close(share.sum(1), torch.ones(400).double())
+    missing = ~fit.rows.observed[:, columns[0]]
+    assert share[missing].mean(0)[0] > 0.7
