@@ -608,7 +608,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         generator = torch.Generator().manual_seed(self.seed_)
         chance = torch.rand(len(observed), int(groups.max()) + 1, generator=generator)[:, groups]
         held_out = (chance < self.validation_fraction) & linked & observed.cpu()
-        enough = int(held_out.sum()) >= _FEWEST_HELD_OUT
+        # The indicators of a category are one cell.
+        first = torch.cat([torch.ones_like(groups[:1], dtype=torch.bool), groups.diff() != 0])
+        enough = int(held_out[:, first].sum()) >= _FEWEST_HELD_OUT
         return (held_out if enough else torch.zeros_like(held_out)).to(observed.device)
 
     @contextmanager

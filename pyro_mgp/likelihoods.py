@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+import numpy as np
 import torch
 from pyro.distributions import TorchDistribution
 from pyro.nn import PyroParam
@@ -26,8 +27,20 @@ MIN_NOISE = 1e-5
 _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 
 
+# Gauss and Hermite's nodes for means under N(0, 1), and their weights.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+# Keeps the square root of a vanishing variance differentiable.
+_LEAST_VARIANCE = 1e-12
+
 Quantity = Callable[[Tensor], Tensor]
 """Something that depends on an observation, entry by entry."""
+
+
+def mean_under_normal(of: Quantity, mean: Tensor, variance: Tensor) -> Tensor:
+    """The mean of a quantity under N(mean, variance), `[...]`, by quadrature at `[..., nodes]`."""
+    nodes, weights = (mean.new_tensor(numbers) for numbers in (_NODES, _WEIGHTS / _WEIGHTS.sum()))
+    spread = (variance + _LEAST_VARIANCE).sqrt()
+    return of(mean[..., None] + spread[..., None] * nodes) @ weights
 
 
 @runtime_checkable

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from pyro.contrib.gp.kernels import Kernel
 from pyro.nn import PyroParam
@@ -25,7 +24,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
-from pyro_mgp.likelihoods import Likelihood, Observation, Quantity
+from pyro_mgp.likelihoods import Likelihood, Observation, Quantity, mean_under_normal
 from pyro_mgp.local_parameters import LocalModule, read
 
 _MAX_JITTER = 1e-2
@@ -33,8 +32,6 @@ _MAX_JITTER = 1e-2
 _LEAST_VARIANCE = 1e-12
 # A quadratic form in K_ZZ⁻¹ loses as many digits as K_ZZ has, twice; below this jitter too few would be left.
 _LEAST_JITTER = 1e-7
-# Gauss and Hermite's nodes for the mean of a quantity under N(0, 1), and their weights.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 
 
 class NotPositiveDefiniteError(ValueError):
@@ -85,9 +82,7 @@ class GaussianConditional:
         """See `Conditional`; by quadrature, if it is of something else than the observation."""
         if of is None:
             return moments.mean
-        nodes, weights = (moments.mean.new_tensor(numbers) for numbers in (_NODES, _WEIGHTS / _WEIGHTS.sum()))
-        spread = (moments.variance + self.noise).sqrt()
-        return of(moments.mean[..., None] + spread[..., None] * nodes) @ weights
+        return mean_under_normal(of, moments.mean, moments.variance + self.noise)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from pyro.distributions import TorchDistribution
 from pyro.distributions import constraints as pyro_constraints
@@ -18,15 +17,11 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp.likelihoods import Quantity
+from pyro_mgp.likelihoods import Quantity, mean_under_normal
 from pyro_mgp.local_parameters import LocalModule
 
-# Gauss and Hermite's nodes for expectations over q(f), and their weights.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 # Where the first and the last threshold stand: as far as no function goes.
 _FAR = 1e8
-# Keeps the square root of a vanishing variance differentiable.
-_LEAST_VARIANCE = 1e-12
 # Least probability that a value of the table is given at the start.
 _LEAST_SHARE = 1e-3
 # Largest log of a ratio of two probabilities whose difference is still one.
@@ -72,11 +67,8 @@ class ExpectedOrdinal(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Expected log probability of `value`, batch shape."""
-        low, high = self._bounds(value)
-        nodes, weights = (self.f_mean.new_tensor(numbers) for numbers in (_NODES, _WEIGHTS / _WEIGHTS.sum()))
-        spread = (self.f_variance + _LEAST_VARIANCE).sqrt()
-        f = self.f_mean[..., None] + spread[..., None] * nodes
-        return _log_between(low[..., None] - f, high[..., None] - f) @ weights
+        low, high = (bound[..., None] for bound in self._bounds(value))
+        return mean_under_normal(lambda f: _log_between(low - f, high - f), self.f_mean, self.f_variance)
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Log probability of `value`, f integrated out, batch shape."""
