@@ -110,7 +110,7 @@ class Whitened:
     """c + t, `[G]`; t alone of sites."""
     count: Tensor
     """n, `[G]`; 0 of sites."""
-    offset: Tensor | float = 0.0
+    offset: Tensor
     """What the bound has besides, `[G]`, of sites."""
 
     def natural_step(self, posterior: Posterior, noise: Tensor, step_size: Tensor) -> Posterior:

@@ -244,8 +244,8 @@ class Link(LocalModule):
         inputs: The P encoded columns it predicts from.
         likelihood: Observation model of the column.
         jitter: Added to the diagonal of K_ZZ, relative to its mean. Small is exact, large well conditioned.
-        unless: Encoded columns that answer for the link: it learns from rows only where none of these
-            indicators is on. See `likelihoods.Category`.
+        unless: Encoded columns of the earlier levels of its variable: the link learns only from rows in which
+            none of these indicators is on. See `likelihoods.Category`.
 
     Raises:
         ValueError: If the shapes of `kernel`, `Xu` and `inputs` disagree, or `column` is among `inputs`.
