@@ -13,11 +13,12 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_mgp.chain import Chain
+from pyro_mgp.column import ColumnCodec, Label
 from pyro_mgp.kernels import KernelFactory
 from pyro_mgp.likelihoods import Category, Gaussian, Likelihood
 from pyro_mgp.link import Link
 from pyro_mgp.ordinal import Ordinal
-from pyro_mgp.table import ColumnCodec, Label, TableCodec
+from pyro_mgp.table import TableCodec
 
 # Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
 _NOISE_SHARE = 0.8

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pyro_mgp.column import Label
     from pyro_mgp.files import Source
     from pyro_mgp.imputations import Imputations
     from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.table import Label
 
 PROGRAM = "pyro-mgp"
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyro_mgp import table
+from pyro_mgp.column import Label
 from pyro_mgp.imputations import DELIMITERS, Imputations, table_names, write_table
-from pyro_mgp.table import Label
 
 MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "NULL")
 """What stands for a missing cell in a CSV, in upper or lower case, besides an empty cell."""

@@ -20,7 +20,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp import _storage
-from pyro_mgp.table import Label, complete, missing
+from pyro_mgp.column import Label
+from pyro_mgp.table import complete, missing
 
 Suffix = Literal["csv", "parquet"]
 

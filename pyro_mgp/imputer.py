@@ -36,6 +36,7 @@ from pyro_mgp.assembly import (
     wire,
 )
 from pyro_mgp.chain import Chain, Precision, Propagate
+from pyro_mgp.column import ColumnCodec, Kind, Label
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
@@ -45,7 +46,7 @@ from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.refinement import MOST_ROWS, refine
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
 from pyro_mgp.streaming import write_chunks
-from pyro_mgp.table import ColumnCodec, Kind, Label, Table, TableCodec, as_frame, complete, missing
+from pyro_mgp.table import Table, TableCodec, as_frame, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
 from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent

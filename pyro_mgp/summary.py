@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from pyro_mgp import table
+from pyro_mgp.column import Label
 from pyro_mgp.imputations import Imputations
-from pyro_mgp.table import Label
 
 
 def summarise(draws: Imputations) -> pd.DataFrame:

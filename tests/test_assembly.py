@@ -10,10 +10,11 @@ import torch
 from pyro.infer import TraceMeanField_ELBO
 
 from pyro_mgp.assembly import Wiring, build_chain, categories, likelihoods, starting_noise, wire
+from pyro_mgp.column import ColumnCodec
 from pyro_mgp.kernels import matern32
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.ordinal import Ordinal
-from pyro_mgp.table import ColumnCodec, TableCodec
+from pyro_mgp.table import TableCodec
 
 # Encoded: height 0 (sd large), species=a 1, species=b 2, species=c 3, width 4, 7 5 (an integer as label).
 FRAME = pd.DataFrame(

@@ -12,17 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyro_mgp.table import (
-    ColumnCodec,
-    Kind,
-    Label,
-    TableCodec,
-    TableWarning,
-    as_frame,
-    complete,
-    missing,
-    row_keys,
-)
+from pyro_mgp.column import ColumnCodec, Kind, Label
+from pyro_mgp.row_keys import row_keys
+from pyro_mgp.table import TableCodec, TableWarning, as_frame, complete, missing
 
 NAN = np.nan
 

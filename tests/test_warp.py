@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyro_mgp.column import ColumnCodec
 from pyro_mgp.imputer import MGPImputer
-from pyro_mgp.table import ColumnCodec, TableCodec
+from pyro_mgp.table import TableCodec
 from pyro_mgp.warp import Warp
 
 
