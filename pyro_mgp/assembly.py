@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
+from pyro_mgp.bounds import Truncated
 from pyro_mgp.chain import Chain
-from pyro_mgp.column import ColumnCodec, Label
+from pyro_mgp.column import ColumnCodec, Kind, Label
+from pyro_mgp.column_spec import ColumnSpec, Specs
+from pyro_mgp.counts import CountScale, NegativeBinomial
 from pyro_mgp.kernels import KernelFactory
 from pyro_mgp.likelihoods import Category, Gaussian, Likelihood
 from pyro_mgp.link import Link
 from pyro_mgp.ordinal import Ordinal
+from pyro_mgp.student import HeavyTailed
 from pyro_mgp.table import TableCodec
+
+Numbers = NDArray[np.float64]
+
+_NOTHING_KNOWN = ColumnSpec()
 
 # Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
 _NOISE_SHARE = 0.8
@@ -45,6 +53,7 @@ def wire(
     order: Sequence[Label] | None,
     target: ColumnCodec | None = None,
     target_is_input: bool = True,
+    specs: Specs | None = None,
 ) -> list[Wiring]:
     """The links of a table, in the order of the chain, a target last.
 
@@ -58,11 +67,13 @@ def wire(
             links of a category follow each other.
         target: Codec of a target, which is column D.
         target_is_input: Whether the other links see the target.
+        specs: What is known of some columns besides: which predict others, and which predict them.
 
     Raises:
-        ValueError: If `order` does not name each column with a link exactly once.
+        ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
     """
     groups = codec.groups
+    visible = _visible(codec, specs or {})
     linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
     if order is None:
         linked = _ascending(codec, linked)
@@ -73,17 +84,39 @@ def wire(
         Wiring(
             codec.names[d],
             d,
-            (*np.flatnonzero(groups != groups[d]).tolist(), *extra),
+            (*np.flatnonzero(visible[groups[d]] & (groups != groups[d])).tolist(), *extra),
             tuple(np.flatnonzero(groups[:d] == groups[d]).tolist()),
         )
         for d in linked.tolist()
     ]
+    for wiring in wirings:
+        if not wiring.inputs:
+            raise ValueError(
+                f"column {wiring.name!r} is to be imputed, but no other column is left to predict it from: "
+                "give its spec more predictors, or let other columns predict"
+            )
     if target is None:
         return wirings
     name = str(target.name)
     while name in codec.names:
         name = f"target {name}"
-    return [*wirings, Wiring(name, codec.n_encoded, tuple(range(codec.n_encoded)))]
+    predicts = np.array([(specs or {}).get(column.name, _NOTHING_KNOWN).predicts for column in codec.columns])
+    return [*wirings, Wiring(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
+
+
+def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
+    """Which of the D encoded columns each of C columns may be predicted from, Bool `[C, D]`."""
+    labels = [column.name for column in codec.columns]
+    visible = np.ones((len(labels), len(labels)), dtype=bool)
+    for label, spec in specs.items():
+        if label not in labels:
+            continue
+        here = labels.index(label)
+        if spec.predictors is not None:
+            visible[here] = np.isin(np.arange(len(labels)), [labels.index(each) for each in spec.predictors])
+        if not spec.predicts:
+            visible[:, here] = False
+    return visible[:, codec.groups]
 
 
 def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -107,7 +140,8 @@ def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
     """Which encoded columns say nothing that the other indicators of their variable do not, `[D]`."""
     last = np.zeros(codec.n_encoded, dtype=bool)
     for column in codec.columns:
-        last[codec.slices[column.name].stop - 1] = column.levels is not None
+        if column.indicators is not None:
+            last[codec.slices[column.name].stop - 1] = True
     return last
 
 
@@ -133,33 +167,41 @@ def likelihoods(
         noise: Variance at which the noise of numbers starts, per link.
         device: Where tensors shall be.
     """
-    pairs = [pair for column in codec.columns for pair in _off_and_on(column)]
+    of_columns = [column for column in codec.columns for _ in column.names]
     found: list[Likelihood] = []
     for wiring, variance in zip(wirings, noise, strict=True):
-        pair = pairs[wiring.column] if wiring.column < len(pairs) else None
-        if pair is None:
-            found.append(Gaussian(variance))
+        column = of_columns[wiring.column] if wiring.column < len(of_columns) else None
+        if column is None or (column.ordinal is None and column.indicators is None):
+            found.append(_of_numbers(column, variance, device))
             continue
-        # Standardised, "no" and "yes" average to zero; "no" to all earlier levels leaves so many rows.
-        left = 1.0 - sum(_share(pairs[d]) for d in wiring.unless)
-        share = _share(pair) / left
-        values = torch.tensor(pair, dtype=torch.float64, device=device)
-        found.append(Ordinal(values, values.new_tensor([1 - share, share])))
+        values, shares = _values_and_shares(codec, column, wiring)
+        found.append(Ordinal(torch.as_tensor(values, device=device), torch.as_tensor(shares, device=device)))
     return found
 
 
-def _off_and_on(column: ColumnCodec) -> list[tuple[float, float] | None]:
-    """The two values of each encoded column, None where there are more."""
-    if column.discrete is None:
-        return [None] * column.width
-    return list(zip(*(values.tolist() for values in column.discrete), strict=True))
+def _of_numbers(column: ColumnCodec | None, noise: float, device: torch.device) -> Likelihood:
+    """The observation model of a column of numbers, or of a target."""
+    kind, like = Kind.CONTINUOUS if column is None else column.kind, torch.ones((), device=device).double()
+    if kind is Kind.HEAVY_TAILED:
+        return HeavyTailed(noise, like)
+    if column is not None and kind is Kind.COUNT:
+        return NegativeBinomial(CountScale(column.mean[0], column.scale[0]), column.average, like)
+    return Gaussian(noise)
 
 
-def _share(pair: tuple[float, float] | None) -> float:
-    """How often the second of two standardised values occurs."""
-    if pair is None:
-        raise TypeError("a level is an indicator, with two values")
-    return -pair[0] / (pair[1] - pair[0])
+def _values_and_shares(codec: TableCodec, column: ColumnCodec, wiring: Wiring) -> tuple[Numbers, Numbers]:
+    """The standardised values of a link's column, ascending, and how frequent they are, `[K]` each."""
+    if column.ordinal is not None:
+        return column.ordinal, np.asarray(column.shares)
+    if column.indicators is None:
+        raise TypeError(f"column {column.name!r} has neither ordered values nor levels")
+    first = codec.slices[column.name].start
+    off, on = column.indicators
+    # Standardised, "no" and "yes" average to zero; "no" to all earlier levels leaves so many rows.
+    each = -off / (on - off)
+    share = each[wiring.column - first] / (1.0 - sum(each[d - first] for d in wiring.unless))
+    here = wiring.column - first
+    return np.array([off[here], on[here]]), np.array([1 - share, share])
 
 
 def categories(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Category]:
@@ -168,8 +210,8 @@ def categories(codec: TableCodec, wirings: Sequence[Wiring], device: torch.devic
     found = []
     for column in codec.columns:
         columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
-        if column.levels is not None and column.discrete is not None and columns[0] in numbers:
-            off, on = (torch.as_tensor(values, device=device) for values in column.discrete)
+        if column.indicators is not None and columns[0] in numbers:
+            off, on = (torch.as_tensor(values, device=device) for values in column.indicators)
             found.append(Category(tuple(numbers[d] for d in columns[:-1]), columns, off, on))
     return found
 
@@ -178,9 +220,16 @@ def values_of_links(
     codec: TableCodec, wirings: Sequence[Wiring], device: torch.device
 ) -> list[Tensor | None]:
     """For each link the standardised values of its column if they are few, `[J]`; None for a target."""
-    encoded = [column.few_encoded for column in codec.columns for _ in range(column.width)]
+    encoded = [column.few_encoded for column in codec.columns for _ in column.names]
     found = [None if w.column >= len(encoded) else encoded[w.column] for w in wirings]
     return [None if values is None else torch.as_tensor(values, device=device) for values in found]
+
+
+def bounds_of_links(codec: TableCodec, wirings: Sequence[Wiring]) -> list[Truncated | None]:
+    """For each link the bounds of its draws, None where there are none or a bend keeps them."""
+    bounds = [column.bounds for column in codec.columns for _ in column.names]
+    found = [None if w.column >= len(bounds) else bounds[w.column] for w in wirings]
+    return [None if pair is None else Truncated(*pair) for pair in found]
 
 
 def build_chain(

@@ -326,8 +326,7 @@ class Chain(LocalModule):
         likelihood = self.links[number].likelihood
         if not isinstance(likelihood, Observation):
             return moments.mean
-        variance = (moments.variance + likelihood.noise).expand_as(moments.mean)
-        return likelihood.expectation(moments.mean, variance)
+        return likelihood.expectation(moments.mean, moments.variance.expand_as(moments.mean))
 
     def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
         if self.propagate == "predictive" or isinstance(conditional, Observing):

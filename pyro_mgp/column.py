@@ -2,56 +2,95 @@
 
 A :class:`ColumnCodec` learns from a column what its cells are, and turns cells into numbers and numbers back
 into cells. A column x becomes standardised columns z = (x - mean) / scale, with mean and scale (the
-population standard deviation) of the observed cells; numbers with long tails may be bent first (``warp``)::
+population standard deviation) of the observed cells; numbers may be bent first (``warp``)::
 
-    kind          what it reads                               encoded columns
-    CONTINUOUS    floats                                      1
-    INTEGER       integers                                    1
-    BOOLEAN       booleans                                    1, from False = 0 and True = 1
-    CATEGORICAL   text, pandas categories                     1 per level observed at fit (one-hot)
+    kind            what it reads                                 encoded columns
+    CONTINUOUS      floats                                        1
+    HEAVY_TAILED    numbers, if asked for                         1
+    INTEGER         integers                                      1
+    COUNT           whole numbers from 0 upwards, if asked for    1, of log(1 + x)
+    BOOLEAN         booleans; two numbers, if asked for           1, from False = 0 and True = 1
+    ORDERED         ordered pandas categories                     1, from the positions of the levels
+    CATEGORICAL     text, pandas categories                       1 per level observed at fit (one-hot)
+    DATETIME        points in time                                1, in seconds since 1970 (UTC)
+    DURATION        lengths of time                               1, in seconds
+    CONSTANT        anything of which one value was observed      0
 
-Missing cells (NaN, None, ``pd.NA``, ``pd.NaT``) are NaN inside, and nothing else is. A one-hot cell is
-missing in all its encoded columns or in none.
+Missing cells (NaN, None, ``pd.NA``, ``pd.NaT``) are NaN inside, and so are categories unseen at fit. A
+one-hot cell is missing in all its encoded columns or in none.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 
+from pyro_mgp.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.warp import Unbent, Warp
 from pyro_mgp.wording import drop_it, listing, plain, row_name
 
-__all__ = ["ColumnCodec", "Kind", "Label", "check_categories", "holes_of", "label_of", "to_integers"]
+__all__ = [
+    "ColumnCodec",
+    "Kind",
+    "Label",
+    "cells_of",
+    "check_categories",
+    "holes_of",
+    "is_numeric",
+    "label_of",
+    "numbers_of",
+    "to_integers",
+]
 
-
-Label: TypeAlias = str | int
 Level: TypeAlias = str | int | float | bool
+Family = Literal["numbers", "booleans", "labels", "datetimes", "durations"]
+"""How cells are stored. Those of one family may stand in for each other."""
 
 # Squares of numbers up to LARGEST, and of spreads down to 1 / LARGEST, stay well inside float64.
 LARGEST = 1e100
 MAX_LEVELS = 100
-
+# A draw of a count is no larger than an integer that a float holds exactly.
+_LARGEST_COUNT = 2.0**53
 # A column has few values if at least so many of its cells hold one that is there so often.
 _MOSTLY, _OFTEN = 0.9, 5
+# Lengths in seconds of which times may be multiples: days, hours, minutes, seconds.
+_STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
-
-class Kind(enum.StrEnum):
-    """What the cells of a column are."""
-
-    CONTINUOUS = "continuous"
-    INTEGER = "integer"
-    BOOLEAN = "boolean"
-    CATEGORICAL = "categorical"
+_FAMILIES: dict[Kind, Family] = {
+    Kind.CONTINUOUS: "numbers",
+    Kind.INTEGER: "numbers",
+    Kind.BOOLEAN: "booleans",
+    Kind.CATEGORICAL: "labels",
+    Kind.ORDERED: "labels",
+    Kind.DATETIME: "datetimes",
+    Kind.DURATION: "durations",
+}
+_MAY_BE: dict[Family, tuple[Kind, ...]] = {
+    "numbers": (
+        Kind.CONTINUOUS,
+        Kind.HEAVY_TAILED,
+        Kind.INTEGER,
+        Kind.COUNT,
+        Kind.BOOLEAN,
+        Kind.ORDERED,
+        Kind.CATEGORICAL,
+    ),
+    "booleans": (Kind.BOOLEAN,),
+    "labels": (Kind.CATEGORICAL, Kind.ORDERED),
+    "datetimes": (Kind.DATETIME,),
+    "durations": (Kind.DURATION,),
+}
+_WHOLE = (Kind.INTEGER, Kind.COUNT)
+# Kinds that may have bounds, and those that few values and a bend are for.
+_BOUNDED = (Kind.CONTINUOUS, Kind.INTEGER)
 
 
 def holes_of(column: pd.Series[Any]) -> NDArray[np.bool_]:
@@ -70,17 +109,24 @@ class ColumnCodec:
     Attributes:
         name: The column's label.
         kind: What its cells are.
+        family: How they are stored.
         dtype: Its pandas dtype at fit, as text.
-        levels: The categories observed at fit, in the order of the encoded columns; None unless CATEGORICAL.
+        levels: The levels observed at fit, of CATEGORICAL in the order of the encoded columns, of ORDERED in
+            their own; None of other kinds, but for labels that are CONSTANT.
         mean: Mean of the observed cells, one per encoded column, in the column's own units; of the bent cells
             if there is a warp.
         scale: Population standard deviation of the observed cells, likewise.
+        average: Mean of the observed cells of COUNT in its own units; else 0.
         low: Smallest observed cell of an encoded column, in its own units; 0 for indicators.
         high: Largest, likewise; 1 for indicators.
         two_valued: Whether it is a boolean, or an integer seen as ``low`` and ``high`` only.
         own_scale: Population standard deviation of the observed cells in the column's own units, bent or not.
         warp: How numbers are bent before they are standardised; None if they are not.
         few: All its values in ascending order if it is numeric and they are few, else None.
+        shares: How frequent each value is, in ascending order, if it is two-valued or ORDERED; else None.
+        lower: What no cell lies below, in its own units; None for no bound.
+        upper: What no cell lies above, likewise.
+        step: What times are multiples of, in seconds; 0 if of nothing.
 
     Example:
         >>> codec = ColumnCodec.fit(pd.Series([1.0, 3.0, None], name="mass"))
@@ -94,6 +140,7 @@ class ColumnCodec:
 
     name: Label
     kind: Kind
+    family: Family
     dtype: str
     levels: tuple[Level, ...] | None
     mean: tuple[float, ...]
@@ -104,95 +151,167 @@ class ColumnCodec:
     own_scale: tuple[float, ...]
     warp: Warp | None
     few: tuple[float, ...] | None = None
+    average: float = 0.0
+    shares: tuple[float, ...] | None = None
+    lower: float | None = None
+    upper: float | None = None
+    step: float = 0.0
 
     @classmethod
-    def fit(cls, column: pd.Series[Any], warp: bool = False, few_values: int = 0) -> ColumnCodec:
-        """Learn the codec of ``column``, which must vary.
+    def fit(
+        cls, column: pd.Series[Any], warp: bool = False, few_values: int = 0, spec: ColumnSpec | None = None
+    ) -> ColumnCodec:
+        """Learn the codec of ``column``.
 
         Args:
             column: The column.
-            warp: Whether numbers with long tails may be bent.
+            warp: Whether numbers may be bent.
             few_values: Most different values of a numeric column that counts as one of few values. They have
                 to come again, too: nine in ten cells hold a value that is there five times or more.
+            spec: What is known of it besides.
 
         Sums are rounded exactly once, so the rows' order does not change a single bit of the codec.
 
         Raises:
             TypeError: The dtype is not supported, or an object column mixes types.
-            ValueError: The column is entirely missing or constant, holds infinite or huge numbers, or has
-                more than 100 categories.
+            ValueError: The column is entirely missing, holds infinite or huge numbers, has more than 100
+                categories, or is not what ``spec`` says.
         """
-        name = label_of(column.name)
-        kind = _kind(column)
-        if kind is None:
+        name, spec = label_of(column.name), spec or ColumnSpec()
+        natural = _natural_kind(column)
+        if natural is None:
             raise ValueError(
-                f"Column {name!r} is entirely missing: expected at least two different observed cells, got "
-                f"none. {drop_it(name)}"
+                f"Column {name!r} is entirely missing: expected an observed cell, got none. {drop_it(name)}"
             )
-        levels = _levels(column) if kind is Kind.CATEGORICAL else None
+        family = _FAMILIES[natural]
+        kind = _chosen_kind(column, natural, spec)
+        levels = _levels(column) if kind in (Kind.CATEGORICAL, Kind.ORDERED) else None
         raw = _raw(column, name, kind, levels)
         observed = raw[~np.isnan(raw[:, 0])]
-        _check_varies(column, name, observed)
-        numeric = kind in (Kind.CONTINUOUS, Kind.INTEGER)
-        bend = Warp.choose(observed[:, 0]) if warp and numeric else None
+        known = cls(name, kind, family, str(column.dtype), levels, (), (), 0.0, 0.0, False, (), None)
+        known = dataclasses.replace(known, lower=spec.lower, upper=spec.upper)
+        if (observed == observed[0]).all():
+            value = 0.0 if levels is not None else float(observed[0, 0])
+            return dataclasses.replace(known, kind=Kind.CONSTANT, low=value, high=value)
+        _check_spread(name, observed)
+        known._check_request(column, raw)
+        return known._learn(observed, warp, few_values)
+
+    def _learn(self, observed: NDArray[np.float64], warp: bool, few_values: int) -> ColumnCodec:
+        """This codec with what its observed cells [n, width], in their own units, say."""
+        low, high = float(observed.min()), float(observed.max())
+        bend, few = None, None
+        two_valued = self.kind is Kind.BOOLEAN
+        if self.kind in _BOUNDED:
+            two_valued = self.kind is Kind.INTEGER and bool(((observed == low) | (observed == high)).all())
+            bend = Warp.choose(observed[:, 0], self.lower, self.upper) if warp else None
+            few = None if two_valued else _few(observed[:, 0], few_values)
+        if self.kind is Kind.COUNT:
+            bend = Warp(-1.0, 1.0, "log")
         straight = observed if bend is None else bend.forward(observed)
         mean, scale = zip(*(_moments(values) for values in straight.T), strict=True)
         own_scale = scale if bend is None else (_moments(observed[:, 0])[1],)
-        low, high = float(observed.min()), float(observed.max())
-        only_two = bool(((observed == low) | (observed == high)).all())
-        two_valued = only_two and kind in (Kind.BOOLEAN, Kind.INTEGER)
-        few = _few(observed[:, 0], few_values) if numeric and not two_valued else None
-        return cls(
-            name, kind, str(column.dtype), levels, mean, scale, low, high, two_valued, own_scale, bend, few
+        shares = None
+        if two_valued or self.kind is Kind.ORDERED:
+            counts = np.unique(observed[:, 0], return_counts=True)[1]
+            shares = tuple((counts / len(observed)).tolist())
+        step = 0.0
+        if self.kind in (Kind.DATETIME, Kind.DURATION):
+            step = next((step for step in _STEPS if not (observed % step).any()), 0.0)
+        return dataclasses.replace(
+            self,
+            mean=mean,
+            scale=scale,
+            low=low,
+            high=high,
+            two_valued=two_valued,
+            own_scale=own_scale,
+            warp=bend,
+            few=few,
+            average=_moments(observed[:, 0])[0] if self.kind is Kind.COUNT else 0.0,
+            shares=shares,
+            step=step,
         )
 
     @property
     def width(self) -> int:
-        """Number of encoded columns: 1, or the number of levels."""
+        """Number of encoded columns: 1, the number of levels, or 0 of a constant."""
         return len(self.mean)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the encoded columns: ``"bill_length_mm"``, or ``"species=Adelie"`` for a level."""
-        if self.levels is None:
-            return (str(self.name),)
-        return tuple(f"{self.name}={level}" for level in self.levels)
+        if self.kind is Kind.CATEGORICAL and self.levels is not None:
+            return tuple(f"{self.name}={level}" for level in self.levels)
+        return (str(self.name),) * self.width
 
     @property
     def unbent(self) -> Unbent | None:
-        """How the bend of its standardised cells is undone, within the observed range; None without one."""
+        """How the bend of its standardised cells is undone, within its range; None without one."""
         if self.warp is None:
             return None
-        low, high = self.warp.forward(np.array([self.low, self.high]))
-        return Unbent(self.mean[0], self.scale[0], float(low), float(high))
+        low, high = sorted(self.warp.forward(np.array(self._range)).tolist())
+        return Unbent(self.mean[0], self.scale[0], low, high, self.warp.bend)
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        """What draws of a bent or whole column keep within: its bounds, or else its observed cells."""
+        if self.kind is Kind.COUNT:
+            return 0.0, _LARGEST_COUNT
+        lower = self.low if self.lower is None else self.lower
+        upper = self.high if self.upper is None else self.upper
+        return lower, upper
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Bounds of standardised draws, infinite where there is none; None if a draw needs not be told."""
+        unbounded = self.lower is None and self.upper is None
+        if unbounded or self.two_valued or (self.warp is not None and self.warp.keeps_bounds):
+            return None
+        room = 0.5 if self.kind is Kind.INTEGER else 0.0
+        lower = -math.inf if self.lower is None else self.lower - room
+        upper = math.inf if self.upper is None else self.upper + room
+        raw = np.array([lower, upper])
+        bent = raw if self.warp is None else self.warp.forward(raw)
+        lower, upper = ((bent - self.mean[0]) / self.scale[0]).tolist()
+        return lower, upper
 
     def encode(self, column: pd.Series[Any]) -> NDArray[np.float64]:
-        """``column`` standardised: float64 [N, width], NaN where missing.
+        """``column`` standardised: float64 [N, width], NaN where missing or a category unseen at fit.
 
         Integers, floats and their nullable forms may stand in for each other; an entirely missing column may
         have any supported dtype.
 
         Raises:
             TypeError: The column holds another kind of cell than at fit, or an unsupported one.
-            ValueError: A number is infinite or huge, or a category was not seen at fit.
+            ValueError: A number is infinite or huge, beyond a bound, or not whole in a column of counts.
         """
-        kind = _kind(column)
-        if kind is None:
+        natural = _natural_kind(column)
+        if natural is None or self.width == 0:
             return np.full((len(column), self.width), np.nan)
-        self._check_kind(column, kind)
+        self._check_family(column, natural)
         raw = _raw(column, self.name, self.kind, self.levels)
+        self._check_cells(column, raw)
         if self.warp is not None:
             raw = self.warp.forward(raw)
         return np.asarray((raw - self.mean) / self.scale, dtype=np.float64)
+
+    def unseen(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
+        """Which cells hold a category that was not there at fit, Bool [N]."""
+        if self.levels is None or _natural_kind(column) is None:
+            return np.zeros(len(column), dtype=np.bool_)
+        return (_codes(column, self.levels) < 0) & ~holes_of(column)
 
     def decode(self, values: ArrayLike, to_few: bool = False) -> NDArray[Any]:
         """Cells from standardised ``values`` [..., width], as an array [...] in the column's own units.
 
         With ``to_few`` each number becomes the nearest of ``few``.
 
-        CONTINUOUS gives float64, clipped to the observed range if the column is bent; INTEGER int64, rounded
-        and clipped to the observed range, or the nearer of two values where only two were observed; BOOLEAN
-        bool, True from 0.5 upwards; CATEGORICAL an object array of labels, the level with the largest score.
+        Numbers are float64, kept within the bounds, and within the observed range if the column is bent;
+        INTEGER int64, rounded and kept within the bounds or else the observed range, or the nearer of two
+        values where only two were observed; COUNT int64 from 0 upwards; BOOLEAN bool, True from 0.5 upwards;
+        ORDERED the nearest level and CATEGORICAL the level with the largest score, in an object array (or
+        numbers, if that is what they are); times datetime64 or timedelta64 in microseconds.
 
         Raises:
             ValueError: The last axis is not ``width`` long, or a value is NaN.
@@ -204,46 +323,63 @@ class ColumnCodec:
             )
         if np.isnan(scores).any():
             raise ValueError(f"Column {self.name!r}: expected numbers to decode, got NaN.")
+        if self.kind is Kind.CONSTANT:
+            return self._cells(np.full(scores.shape[:-1], self.low))
         raw = scores * self.scale + self.mean
-        if self.warp is not None:
-            # A normal tail becomes an exponential one: without a bound, one draw outweighs a column.
-            raw = self._within_range(self.warp.backward(raw))
-        if self.levels is not None:
-            return np.asarray(_objects(self.levels)[raw.argmax(axis=-1)], dtype=object)
-        if self.kind is Kind.BOOLEAN:
-            return np.asarray(raw[..., 0] >= 0.5)
+        if self.kind is Kind.CATEGORICAL:
+            return self._cells(raw.argmax(axis=-1))
+        if self.kind is Kind.ORDERED:
+            return self._cells(np.clip(np.rint(raw[..., 0]), self.low, self.high))
+        raw = raw[..., 0] if self.warp is None else self.warp.backward(raw[..., 0])
+        return self._cells(self._valid(raw, to_few))
+
+    def _valid(self, raw: NDArray[np.float64], to_few: bool) -> NDArray[np.float64]:
+        """Numbers in the column's own units made what its cells can be."""
+        if self.two_valued:
+            return np.where(raw >= (self.low + self.high) / 2, self.high, self.low)
         if to_few and self.few is not None:
             few = np.asarray(self.few)
             raw = few[np.searchsorted((few[1:] + few[:-1]) / 2, raw)]
-        if self.kind is Kind.INTEGER:
-            return to_integers(self._within_range(raw[..., 0]), np.iinfo(np.int64))
-        return np.asarray(raw[..., 0])
+        if self.kind in _WHOLE or self.warp is not None:
+            # Of a bend, a normal tail becomes an exponential one: without a bound, one draw outweighs a
+            # column. Of whole numbers: no -1 children, no grade 7 out of 6.
+            return np.clip(np.rint(raw) if self.kind in _WHOLE else raw, *self._range)
+        if self.step:
+            return np.rint(raw / self.step) * self.step
+        lower, upper = self.lower, self.upper
+        return raw if lower is None and upper is None else np.clip(raw, lower, upper)
+
+    def _cells(self, raw: NDArray[Any]) -> NDArray[Any]:
+        """Cells from what `_raw` reads, or positions of levels, as they are stored."""
+        if self.levels is not None:
+            levels = np.asarray(self.levels) if self.family == "numbers" else _objects(self.levels)
+            return np.asarray(levels[raw.astype(np.int64)])
+        if self.family == "booleans":
+            return np.asarray(raw >= 0.5)
+        if self.family in ("datetimes", "durations"):
+            unit = "datetime64[us]" if self.family == "datetimes" else "timedelta64[us]"
+            return np.rint(raw * 1e6).astype(np.int64).view(unit)
+        if self.kind in _WHOLE or (self.two_valued and float(self.low + self.high).is_integer()):
+            return to_integers(raw, np.iinfo(np.int64))
+        return np.asarray(raw)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict from which :meth:`from_dict` makes an equal codec."""
+        state = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
+        }
         return {
-            "name": self.name,
+            **state,
             "kind": self.kind.value,
-            "dtype": self.dtype,
-            "levels": None if self.levels is None else list(self.levels),
-            "mean": list(self.mean),
-            "scale": list(self.scale),
-            "low": self.low,
-            "high": self.high,
-            "two_valued": self.two_valued,
-            "own_scale": list(self.own_scale),
             "warp": None if self.warp is None else dataclasses.asdict(self.warp),
-            "few": None if self.few is None else list(self.few),
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> ColumnCodec:
         """The codec that :meth:`to_dict` wrote; labels come back with the type they had."""
-        levels = None if state["levels"] is None else tuple(state["levels"])
-        tuples = {"levels": levels} | {name: tuple(state[name]) for name in ("mean", "scale", "own_scale")}
+        tuples = {name: tuple(value) for name, value in state.items() if isinstance(value, list)}
         warp = None if state["warp"] is None else Warp(**state["warp"])
-        few = None if state["few"] is None else tuple(state["few"])
-        return cls(**{**state, **tuples, "kind": Kind(state["kind"]), "warp": warp, "few": few})
+        return cls(**{**state, **tuples, "kind": Kind(state["kind"]), "warp": warp})
 
     @property
     def few_encoded(self) -> NDArray[np.float64] | None:
@@ -255,28 +391,57 @@ class ColumnCodec:
         return np.asarray((bent - self.mean[0]) / self.scale[0], dtype=np.float64)
 
     @property
-    def discrete(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Standardised values [width] of "no" and "yes" in each encoded column, if nothing lies between."""
-        if self.levels is None and not self.two_valued:
+    def ordinal(self) -> NDArray[np.float64] | None:
+        """Its values in ascending order, standardised [K], if it is two-valued or ORDERED; else None."""
+        if self.shares is None:
+            return None
+        raw = np.linspace(self.low, self.high, len(self.shares))
+        return np.asarray((raw - self.mean[0]) / self.scale[0], dtype=np.float64)
+
+    @property
+    def indicators(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Standardised values [width] of "no" and "yes" in each encoded column of CATEGORICAL; else None."""
+        if self.kind is not Kind.CATEGORICAL:
             return None
         mean, scale = np.asarray(self.mean), np.asarray(self.scale)
         return (self.low - mean) / scale, (self.high - mean) / scale
 
-    def _within_range(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers clipped to the observed range: no -1 children, no grade 7 out of 6."""
-        if self.two_valued:
-            return np.where(raw >= (self.low + self.high) / 2, self.high, self.low)
-        return np.clip(raw, self.low, self.high)
-
-    def _check_kind(self, column: pd.Series[Any], kind: Kind) -> None:
-        numeric = {Kind.CONTINUOUS, Kind.INTEGER}
-        if kind is not self.kind and not {kind, self.kind} <= numeric:
+    def _check_family(self, column: pd.Series[Any], natural: Kind) -> None:
+        if _FAMILIES[natural] != self.family:
             raise TypeError(
-                f"Column {self.name!r}: expected {self.kind} cells (dtype {self.dtype} at fit), got {kind} "
-                f"cells (dtype {column.dtype}). Convert the column to {self.dtype}, or fit again."
+                f"Column {self.name!r}: expected {self.kind} cells (dtype {self.dtype} at fit), got "
+                f"{natural} cells (dtype {column.dtype}). Convert the column to {self.dtype}, or fit again."
             )
         if isinstance(column.dtype, pd.CategoricalDtype) and holes_of(column).any():
             check_categories(column.dtype, self.levels or (), self.name)
+
+    def _check_cells(self, column: pd.Series[Any], raw: NDArray[np.float64]) -> None:
+        """Cells [N, width], in their own units, within the bounds; counts, if they are to be."""
+        cells = raw[:, 0]
+        rules: list[tuple[NDArray[np.bool_], str]] = []
+        if self.lower is not None:
+            rules.append((cells < self.lower, f"numbers of at least {self.lower:g}"))
+        if self.upper is not None:
+            rules.append((cells > self.upper, f"numbers of at most {self.upper:g}"))
+        if self.kind is Kind.COUNT:
+            rules.append(((cells < 0) | _is_fraction(cells), "a count, 0, 1, 2, ..."))
+        for wrong, expected in rules:
+            _check_each(column, self.name, wrong, expected)
+
+    def _check_request(self, column: pd.Series[Any], raw: NDArray[np.float64]) -> None:
+        """Cells at fit, as `_check_cells`, of the kind that was asked for."""
+        self._check_cells(column, raw)
+        if self.kind is Kind.INTEGER:
+            _check_each(column, self.name, _is_fraction(raw[:, 0]), "whole numbers")
+        if self.kind is Kind.BOOLEAN:
+            values = np.unique(raw[~np.isnan(raw)])[:2]
+            third = ~np.isnan(raw[:, 0]) & ~np.isin(raw[:, 0], values)
+            _check_each(column, self.name, third, f"one of two values, {listing(values)}")
+
+
+def _is_fraction(cells: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which cells are numbers, but not whole ones."""
+    return np.asarray((cells % 1 != 0) & ~np.isnan(cells))
 
 
 def _few(observed: NDArray[np.float64], most: int) -> tuple[float, ...] | None:
@@ -303,14 +468,36 @@ def label_of(name: Hashable) -> Label:
 # ------------------------------------------------------------------------------------------ reading a column
 
 
-def _kind(column: pd.Series[Any]) -> Kind | None:
-    """The kind of ``column``'s cells, None if all are missing; TypeError if it is none of ours."""
+def _chosen_kind(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> Kind:
+    """The kind that a column has, given the one that dtype and cells suggest and what was asked for."""
+    kind = natural if spec.kind is None else Kind(spec.kind)
+    family = _FAMILIES[natural]
+    if kind not in _MAY_BE[family]:
+        raise ValueError(
+            f"Column {column.name!r}: {family} can be {listing(map(str, _MAY_BE[family]))}, got "
+            f"kind={str(kind)!r}. Convert the column, or choose another kind."
+        )
+    if kind is Kind.ORDERED and family == "labels" and not isinstance(column.dtype, pd.CategoricalDtype):
+        raise ValueError(
+            f"Column {column.name!r}: kind='ordered' needs the order of its levels, but {column.dtype} has "
+            f"none: make it pandas.Categorical(frame[{column.name!r}], categories=[...], ordered=True)."
+        )
+    if kind not in _BOUNDED and (spec.lower is not None or spec.upper is not None):
+        raise ValueError(
+            f"Column {column.name!r}: bounds are for {listing(map(str, _BOUNDED))} columns, this is {kind}."
+        )
+    return kind
+
+
+def _natural_kind(column: pd.Series[Any]) -> Kind | None:
+    """The kind that the dtype of ``column`` suggests, None if all is missing; TypeError for any other."""
     dtype = column.dtype
     if dtype == np.dtype(object):
         return _object_kind(column)
+    letter = getattr(dtype, "kind", "O")
     if isinstance(dtype, pd.CategoricalDtype):
-        kind = Kind.CATEGORICAL
-    elif isinstance(dtype, pd.SparseDtype) or types.is_complex_dtype(dtype):
+        kind = Kind.ORDERED if dtype.ordered else Kind.CATEGORICAL
+    elif isinstance(dtype, pd.SparseDtype | pd.PeriodDtype) or types.is_complex_dtype(dtype):
         raise _unsupported(column, str(dtype))
     elif types.is_bool_dtype(dtype):
         kind = Kind.BOOLEAN
@@ -320,6 +507,8 @@ def _kind(column: pd.Series[Any]) -> Kind | None:
         kind = Kind.CONTINUOUS
     elif types.is_string_dtype(dtype):
         kind = Kind.CATEGORICAL
+    elif letter in "Mm":
+        kind = Kind.DATETIME if letter == "M" else Kind.DURATION
     else:
         raise _unsupported(column, str(dtype))
     return None if holes_of(column).all() else kind
@@ -363,33 +552,36 @@ def _type_kind(cell_type: type) -> Kind | None:
 
 
 def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
-    """The error for a dtype outside our four kinds, with the way out that fits it."""
+    """The error for a dtype that is none of ours, with the way out that fits it."""
     cell = f"frame[{column.name!r}]"
-    days = f"Turn it into a number, for example (d - d.min()).dt.days with d = pandas.to_datetime({cell})."
-    seconds = f"Turn it into a number: pandas.to_timedelta({cell}).dt.total_seconds()."
+    days = f"Convert it: pandas.to_datetime({cell})."
     hints = {
         "sparse": f"Make it dense: {cell}.sparse.to_dense().",
-        "timedelta": seconds,
-        "duration": seconds,
         "date": days,
-        "timestamp": days,
         "period": f"Turn it into a number, for example {cell}.dt.year.",
         "complex": "Split it into two columns, the real and the imaginary part.",
         "decimal": f"Convert it: {cell}.astype('float64').",
     }
     advice = next((hint for key, hint in hints.items() if key in came.lower()), "Convert it.")
     return TypeError(
-        f"Column {column.name!r}: expected numbers, booleans, text or pandas categories, got dtype {came}. "
-        f"{advice} Or drop it: frame.drop(columns=[{column.name!r}])."
+        f"Column {column.name!r}: expected numbers, booleans, text, pandas categories or times, got dtype "
+        f"{came}. {advice} Or drop it: frame.drop(columns=[{column.name!r}])."
     )
 
 
 def _raw(
     column: pd.Series[Any], name: Label, kind: Kind, levels: tuple[Level, ...] | None
 ) -> NDArray[np.float64]:
-    """The cells as numbers in their own units: float64 [N, width], NaN where missing."""
+    """The cells as numbers in their own units: float64 [N, width], NaN where missing or an unseen level."""
     if levels is not None:
-        return _one_hot(column, name, levels)
+        codes = _codes(column, levels)
+        if kind is Kind.ORDERED:
+            return np.where(codes < 0, np.nan, codes)[:, None]
+        hot = np.equal.outer(codes, np.arange(len(levels))).astype(np.float64)
+        hot[codes < 0] = np.nan
+        return hot
+    if kind in (Kind.DATETIME, Kind.DURATION):
+        return _seconds(column, kind)[:, None]
     try:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except OverflowError as error:  # a Python integer above 1.8e308
@@ -401,29 +593,61 @@ def _raw(
     return numbers[:, None]
 
 
-def _one_hot(column: pd.Series[Any], name: Label, levels: tuple[Level, ...]) -> NDArray[np.float64]:
-    """Indicators of the ``levels``: 0. or 1., [N, width], a row of NaN where missing."""
-    holes = holes_of(column)
+def _seconds(column: pd.Series[Any], kind: Kind) -> NDArray[np.float64]:
+    """Times in seconds, since 1970 (UTC) if they are points in time, NaN where missing."""
+    if kind is Kind.DATETIME and column.dt.tz is not None:
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    unit = np.dtype("datetime64[us]" if kind is Kind.DATETIME else "timedelta64[us]")
+    cells = np.asarray(column.astype(unit))
+    return np.where(np.isnat(cells), np.nan, cells.astype(np.int64) / 1e6)
+
+
+def is_numeric(column: pd.Series[Any]) -> bool:
+    """Whether the cells of a column are numbers or booleans, or all missing."""
+    return _natural_kind(column) in (Kind.CONTINUOUS, Kind.INTEGER, Kind.BOOLEAN, None)
+
+
+def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
+    """A column of numbers or times as numbers in its own units, or in seconds, [N], NaN where missing."""
+    kind = _natural_kind(column)
+    if kind in (Kind.DATETIME, Kind.DURATION):
+        return _seconds(column, kind)
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
+    """The cells of a column as draws are held, [N]: see `Imputations`; missing ones NaN, NaT or None."""
+    holes, letter = holes_of(column), getattr(column.dtype, "kind", "O")
+    is_category = isinstance(column.dtype, pd.CategoricalDtype)
+    if letter in "Mm" and not is_category:
+        seconds = _seconds(column, Kind.DATETIME if letter == "M" else Kind.DURATION)
+        times = np.rint(np.where(holes, 0.0, seconds) * 1e6).astype(np.int64).view(f"{letter}8[us]")
+        times[holes] = np.array("NaT", dtype=times.dtype)
+        return times
+    if is_category or not types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
+        boolean = types.is_bool_dtype(column.dtype) and not is_category and not holes.any()
+        cells = column.to_numpy(dtype=object, copy=True)
+        cells[holes] = None
+        return cells.astype(np.bool_) if boolean else cells
+    if types.is_integer_dtype(column.dtype) and not holes.any():
+        return column.to_numpy(dtype=np.int64)
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _codes(column: pd.Series[Any], levels: tuple[Level, ...]) -> NDArray[np.intp]:
+    """Positions of the cells among ``levels``, [N], -1 where missing or unseen."""
     labels = pd.Index(column.astype(object), dtype=object)
-    codes = pd.Index(_objects(levels), dtype=object).get_indexer(labels)
-    unseen = np.flatnonzero((codes < 0) & ~holes)
-    if unseen.size:
-        raise ValueError(
-            f"Column {name!r}: {row_name(column.index, unseen[0])} holds the category "
-            f"{plain(labels[unseen[0]])!r}, unseen at fit; expected one of {listing(levels)}. Correct the "
-            "cell, set it missing, or fit again with rows of that category."
-        )
-    hot = np.equal.outer(codes, np.arange(len(levels))).astype(np.float64)
-    hot[holes] = np.nan
-    return hot
+    return np.asarray(pd.Index(_objects(levels), dtype=object).get_indexer(labels))
 
 
 def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
-    """Observed categories: in category order for the category dtype, else sorted."""
+    """Observed levels: in category order for the category dtype, else sorted."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes = np.unique(column.cat.codes.to_numpy())
         found = column.cat.categories[codes[codes >= 0]].tolist()
-        levels = tuple(level.item() if isinstance(level, np.generic) else level for level in found)
+        levels = tuple(plain(level) for level in found)
+    elif types.is_numeric_dtype(column.dtype):
+        levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
     else:
         levels = tuple(sorted(str(label) for label in column[~holes_of(column)].unique()))
     odd = [level for level in levels if not isinstance(level, str | int | float)]
@@ -468,26 +692,28 @@ def _check_size(column: pd.Series[Any], name: Label, numbers: NDArray[np.float64
     huge = np.flatnonzero(np.abs(numbers) > LARGEST)
     if huge.size:
         raise ValueError(
-            f"Column {name!r}: {row_name(column.index, huge[0])} holds {numbers[huge[0]]:g}; expected numbers "
-            f"of at most {LARGEST:g} in size. Rescale the column."
+            f"Column {name!r}: {row_name(column.index, huge[0])} holds {numbers[huge[0]]:g}; expected "
+            f"numbers of at most {LARGEST:g} in size. Rescale the column."
         )
 
 
-def _check_varies(column: pd.Series[Any], name: Label, observed: NDArray[np.float64]) -> None:
-    """At least two distinct observed cells, further apart than the smallest spread we can standardise."""
-    if observed.shape[1] > 1:
-        return  # two levels or more, each observed
-    spread = float(np.ptp(observed))  # a single level is all ones
-    if spread == 0.0:
-        value = column[~holes_of(column)].iloc[0]
-        raise ValueError(
-            f"Column {name!r} is constant: expected at least two different observed cells, got only "
-            f"{plain(value)!r}. There is nothing to learn from it. {drop_it(name)}"
-        )
+def _check_spread(name: Label, observed: NDArray[np.float64]) -> None:
+    """Observed cells further apart than the smallest spread we can standardise."""
+    spread = float(np.ptp(observed))
     if spread < 1 / LARGEST:
         raise ValueError(
             f"Column {name!r}: expected numbers that vary by at least {1 / LARGEST:g}, got a range of "
             f"{spread:g}. Rescale the column."
+        )
+
+
+def _check_each(column: pd.Series[Any], name: Label, wrong: NDArray[np.bool_], expected: str) -> None:
+    """That no cell is wrong, or an error that names the first one."""
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"Column {name!r}: {row_name(column.index, first)} holds {plain(column.iloc[first])!r}; expected "
+            f"{expected}. Correct the cell, set it missing, or change what the column's spec says."
         )
 
 

@@ -11,7 +11,6 @@ value are taken alike, so that rare ones are there, and the weights corrected fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.likelihoods import Quantity
-from pyro_mgp.link import Conditional, Observing
 
 # Half squared distances in standard deviations, beyond the nearest value's, that count: an outlier shall
 # neither be impossible nor decide the fit alone.
@@ -119,14 +117,6 @@ def some_of_each(chosen: Tensor, most: int) -> Tensor:
     first = (counts.cumsum(0) - counts)[chosen[order]]
     rank = torch.arange(len(order), device=order.device) - first
     return order[rank < most]
-
-
-def few_valued(conditionals: Sequence[Conditional], few: Sequence[FewValues | None]) -> Sequence[Conditional]:
-    """The links' conditionals, of few values where they have them."""
-    return [
-        conditional if values is None else Observing(conditional, values)
-        for conditional, values in zip(conditionals, few, strict=True)
-    ]
 
 
 def _misfit(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import operator
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, get_args
@@ -28,10 +28,18 @@ Suffix = Literal["csv", "parquet"]
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 """What stands between the cells of a text file, by its suffix."""
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
 # What draws are held as, by the letter numpy gives to a family of dtypes.
-_DTYPES: dict[str, type] = {"f": np.float64, "i": np.int64, "b": np.bool_, "O": object, "U": object}
+_DTYPES: dict[str, Any] = {
+    "f": np.float64,
+    "i": np.int64,
+    "b": np.bool_,
+    "M": "datetime64[us]",
+    "m": "timedelta64[us]",
+    "O": object,
+    "U": object,
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,8 +52,11 @@ class Imputations:
     Args:
         frame: The table as it came, holes included; N rows, column labels unique.
         values: Per incomplete column its draws `[m, n_missing]` in the column's own units, missing cells in
-            row order: float64, int64, bool, or object for labels. Narrower numbers are widened to these.
+            row order: float64, int64, bool, datetime64 or timedelta64 in microseconds (points in time in
+            UTC), or object for labels. Narrower numbers are widened to these.
         m: Number of imputations, at least 1.
+        may_stay_missing: Columns whose holes are no holes in some draws, because they do not apply there, or
+            in all, because they are not to be imputed: their draws may be missing, or not be there at all.
 
     Raises:
         TypeError: If `m` is not an integer.
@@ -70,6 +81,8 @@ class Imputations:
     """Per incomplete column, in the table's order, its draws `[m, n_missing]`, read-only."""
     m: int
     """Number of imputations."""
+    may_stay_missing: Collection[Label] = ()
+    """Columns whose draws need not fill their holes."""
 
     def __post_init__(self) -> None:
         m = operator.index(self.m)
@@ -78,7 +91,8 @@ class Imputations:
         frame = self.frame.copy()
         object.__setattr__(self, "m", m)
         object.__setattr__(self, "frame", frame)
-        object.__setattr__(self, "values", _checked(frame, self.values, m))
+        object.__setattr__(self, "values", _checked(frame, self.values, m, self.may_stay_missing))
+        object.__setattr__(self, "may_stay_missing", tuple(self.may_stay_missing))
 
     def __len__(self) -> int:
         return self.m
@@ -126,8 +140,9 @@ class Imputations:
             One row per missing cell, column by column, rows in the table's order within a column:
 
             - `row`: index label (a tuple if the index has several levels); `column`: column label.
-            - `mean`, `sd` (divisor m - 1, NaN if m is 1), `q05`, `q50`, `q95`: over the m draws, in the
-              column's own units; booleans count as 0 and 1, so their mean is a share. NaN for labels.
+            - `mean`, `sd` (divisor n - 1), `q05`, `q50`, `q95`: over those of the m draws that are there, in
+              the column's own units; booleans count as 0 and 1, so their mean is a share, and times as
+              seconds, since 1970 (UTC) if they are points in time. NaN for labels.
             - `mode`: the most frequent value, the first in order on a tie; `mode_share`: the share of the m
               draws that equal it. For integers, booleans and labels; None and NaN for continuous columns.
 
@@ -175,10 +190,13 @@ class Imputations:
                 codes, levels = _codes(draws, self.frame[label].dtype)
                 column["levels"] = [_storage.to_json(level) for level in levels]
                 draws = codes.astype(np.int32)
+            elif draws.dtype.kind in "Mm":
+                column["times"], draws = str(draws.dtype), draws.view(np.int64)
             arrays[name] = draws
             columns.append({"array": name, **column})
         with _storage.atomic_folder(path, overwrite=overwrite) as folder:
-            fields = {"m": self.m, "columns": columns}
+            partial = [_storage.to_json(label) for label in self.may_stay_missing]
+            fields = {"m": self.m, "columns": columns, "may_stay_missing": partial}
             _storage.write_header(folder, "Imputations", _FORMAT_VERSION, fields)
             _storage.write_frame(folder / "frame.parquet", self.frame)
             _storage.write_arrays(folder / "draws.safetensors", arrays)
@@ -196,7 +214,8 @@ class Imputations:
         arrays = _storage.read_arrays(Path(path) / "draws.safetensors")
         try:
             values = {_storage.from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
-            return cls(frame, values, header["m"])
+            may_stay_missing = [_storage.from_json(label) for label in header["may_stay_missing"]]
+            return cls(frame, values, header["m"], may_stay_missing)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error
 
@@ -259,21 +278,25 @@ def table_names(m: int, suffix: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------ checks
 
 
-def _checked(frame: pd.DataFrame, values: Mapping[Label, Any], m: int) -> dict[Label, NDArray[Any]]:
+def _checked(
+    frame: pd.DataFrame, values: Mapping[Label, Any], m: int, may_stay_missing: Collection[Label]
+) -> dict[Label, NDArray[Any]]:
     """The draws of the incomplete columns, in the table's order, of the right shape and dtype, read-only."""
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise ValueError(f"column labels must be unique, {twice!r} comes more than once")
-    unknown = [label for label in values if label not in frame.columns]
+    unknown = [label for label in (*values, *may_stay_missing) if label not in frame.columns]
     if unknown:
         raise ValueError(f"draws for column {unknown[0]!r}, but the table has {list(frame.columns)}")
     checked: dict[Label, NDArray[Any]] = {}
     for label, n_missing in zip(frame.columns, missing(frame).sum(0).tolist(), strict=True):
         if label in values:
             draws = _checked_draws(label, frame[label].dtype, values[label], (m, n_missing))
+            if label not in may_stay_missing:
+                _check_no_hole(label, draws)
             if n_missing:
                 checked[label] = draws
-        elif n_missing:
+        elif n_missing and label not in may_stay_missing:
             raise ValueError(
                 f"column {label!r} has {n_missing} missing cells, but values has no draws for it"
             )
@@ -287,13 +310,12 @@ def _checked_draws(label: Label, dtype: Any, values: Any, shape: tuple[int, int]
             f"column {label!r}: draws must have shape [m, n_missing] = {list(shape)}, got {list(given.shape)}"
         )
     if given.dtype.kind not in _DTYPES:
-        raise ValueError(f"column {label!r}: draws must be float, int, bool or object, got {given.dtype}")
+        raise ValueError(
+            f"column {label!r}: draws must be float, int, bool, time or object, got {given.dtype}"
+        )
     draws: NDArray[Any] = np.array(given, dtype=_DTYPES[given.dtype.kind])
-    if pd.isna(draws).any():
-        j, i = np.argwhere(pd.isna(draws))[0].tolist()
-        raise ValueError(f"column {label!r}: imputation {j} of missing cell {i} is itself missing")
     if isinstance(dtype, pd.CategoricalDtype):
-        strange = pd.Index(pd.unique(draws.ravel())).difference(dtype.categories, sort=False)
+        strange = pd.Index(pd.unique(draws.ravel())).dropna().difference(dtype.categories, sort=False)
         if len(strange):
             raise ValueError(
                 f"column {label!r}: drew {strange[0]!r}, but its categories are {list(dtype.categories)}"
@@ -302,8 +324,14 @@ def _checked_draws(label: Label, dtype: Any, values: Any, shape: tuple[int, int]
     return draws
 
 
+def _check_no_hole(label: Label, draws: NDArray[Any]) -> None:
+    if pd.isna(draws).any():
+        j, i = np.argwhere(pd.isna(draws))[0].tolist()
+        raise ValueError(f"column {label!r}: imputation {j} of missing cell {i} is itself missing")
+
+
 def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    return left.dtype == right.dtype and np.array_equal(left, right)
+    return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind in "fmM")
 
 
 # ------------------------------------------------------------------------------------------------ summaries
@@ -320,16 +348,26 @@ def _numbers(draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     unknown = np.full(n, np.nan)
     if draws.dtype == object:
         return dict.fromkeys(("mean", "sd", *_QUANTILES), unknown)
-    x = draws.astype(np.float64)
-    sd = x.std(axis=0, ddof=1) if m > 1 else unknown
-    quantiles = np.quantile(x, list(_QUANTILES.values()), axis=0)
-    return {"mean": x.mean(axis=0), "sd": sd, **dict(zip(_QUANTILES, quantiles, strict=True))}
+    x = _in_seconds(draws) if draws.dtype.kind in "Mm" else draws.astype(np.float64)
+    if np.isnan(x).any():
+        present = pd.DataFrame(x)  # leaves missing draws out, without a warning where all are missing
+        quantiles = present.quantile(list(_QUANTILES.values())).to_numpy()
+        mean, sd = present.mean().to_numpy(), present.std().to_numpy()
+    else:
+        quantiles = np.quantile(x, list(_QUANTILES.values()), axis=0)
+        mean, sd = x.mean(axis=0), x.std(axis=0, ddof=1) if m > 1 else unknown
+    return {"mean": mean, "sd": sd, **dict(zip(_QUANTILES, quantiles, strict=True))}
+
+
+def _in_seconds(times: NDArray[Any]) -> NDArray[np.float64]:
+    """Times of microseconds, any shape, as seconds, NaN where missing."""
+    return np.where(np.isnat(times), np.nan, times.astype(np.int64) / 1e6)
 
 
 def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
     """Most frequent value of each cell `[n]`, and its share of the m draws; None and NaN if continuous."""
     m, n = draws.shape
-    if draws.dtype == np.float64:
+    if draws.dtype.kind in "fMm":
         return {"mode": pd.Series([None] * n, dtype=object), "mode_share": np.full(n, np.nan)}
     codes, levels = _codes(draws, dtype)
     codes = np.sort(codes, axis=0)
@@ -350,7 +388,9 @@ def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]
         codes = levels.get_indexer(pd.Index(draws.ravel()))
     else:
         codes, levels = pd.factorize(draws.ravel(), sort=True)
-    return codes.reshape(draws.shape), levels.tolist()
+    # A missing draw has the code -1, the last place of the list.
+    listed = [*levels.tolist(), None] if (codes < 0).any() else levels.tolist()
+    return codes.reshape(draws.shape), listed
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -359,6 +399,8 @@ def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]
 def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """The draws of one column, from its entry in the header and the arrays."""
     draws = arrays[column["array"]]
+    if "times" in column:
+        return draws.view(column["times"])
     if "levels" not in column:
         return draws
     levels = np.empty(len(column["levels"]), dtype=object)

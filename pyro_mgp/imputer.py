@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -28,6 +29,7 @@ from tqdm import tqdm
 from pyro_mgp import _storage
 from pyro_mgp.assembly import (
     Wiring,
+    bounds_of_links,
     build_chain,
     categories,
     likelihoods,
@@ -36,25 +38,29 @@ from pyro_mgp.assembly import (
     wire,
 )
 from pyro_mgp.chain import Chain, Precision, Propagate
-from pyro_mgp.column import ColumnCodec, Kind, Label
+from pyro_mgp.column import ColumnCodec, Kind, Label, label_of
+from pyro_mgp.column_spec import ColumnSpec, Specs
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel
+from pyro_mgp.likelihoods import Observation
 from pyro_mgp.neighbours import Character, Neighbours
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.refinement import MOST_ROWS, refine
+from pyro_mgp.rules import Rules
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
 from pyro_mgp.streaming import write_chunks
-from pyro_mgp.table import Table, TableCodec, as_frame, complete, missing
+from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
 from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent
+from pyro_mgp.wording import listing
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
 
-_FORMAT_VERSION = 5
+_FORMAT_VERSION = 6
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
 # Inducing inputs per link when the user leaves the choice to us.
@@ -73,6 +79,26 @@ _FEWEST_HELD_OUT = 100
 
 class FitWarning(UserWarning):
     """A setting could not be used as given; the message says what was used instead."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A table to complete."""
+
+    frame: pd.DataFrame
+    """As it came."""
+    modelled: pd.DataFrame
+    """As it is modelled; see `rules`."""
+    rows: Rows
+    """The latter, encoded."""
+
+    def __getitem__(self, here: slice) -> Input:
+        return Input(self.frame.iloc[here], self.modelled.iloc[here], self.rows[here])
+
+    @property
+    def incomplete(self) -> Tensor:
+        """Numbers of the rows with missing cells."""
+        return torch.as_tensor(np.flatnonzero(np.logical_or.reduce(missing(self.modelled), axis=1)))
 
 
 class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -118,6 +144,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, generator or None. The same seed gives the same imputations.
         progress: Show progress bars, on terminals only.
+        specs: What is known of some columns besides their cells, by label; see `ColumnSpec`.
 
     Attributes:
         chain_: The Pyro module, with `model` and `guide`.
@@ -167,6 +194,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         device: str = "auto",
         random_state: RandomState = None,
         progress: bool = True,
+        specs: Specs | None = None,
     ) -> None:
         self.kernel = kernel
         self.n_inducing = n_inducing
@@ -195,6 +223,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.device = device
         self.random_state = random_state
         self.progress = progress
+        self.specs = specs
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -246,19 +275,23 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         self._check_settings()
         frame = as_frame(X)
-        codec, table = TableCodec.fit_encode(frame, self.warp, self.few_values)
+        rules = Rules.parse(self.specs, frame.columns.tolist())
+        modelled = _modelled(frame, rules)
+        specs = rules.of_variables
+        codec, table = TableCodec.fit_encode(modelled, self.warp, self.few_values, specs)
         target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
-        wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input)
+        wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs)
         rows = _rows(table, target)
         with self._as_it_was_on_failure():
             self.seed_ = _seed(self.random_state)
-            self.codec_, self.target_codec_, self._wirings = codec, target_codec, wirings
+            self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
             self._note_features(X, frame)
+            self._columns = [label_of(label) for label in frame.columns]
             # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
             self._train(rows[torch.as_tensor(np.argsort(table.keys))])
-            self._fitted = frame.copy(), rows
+            self._fitted = Input(frame.copy(), modelled, rows)
         return self
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
@@ -283,11 +316,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: If the table does not fit the fitted one; the message says where.
         """
-        frame, rows = self._encode(X)
-        incomplete = self._incomplete(rows)
-        point = self._sampler().means(rows[incomplete], range(_POINT_PATHS))
-        cells = self._decode(frame, [(slice(0, len(point)), point[None])], to_few=False)
-        completed = complete(frame, {label: values[0] for label, values in cells.items()})
+        given = self._encode(X)
+        point = self._sampler().means(given.rows[given.incomplete], range(_POINT_PATHS))
+        cells = self._decode(given, [(slice(0, len(point)), point[None])], 1, to_few=False)
+        completed = complete(given.frame, {label: values[0] for label, values in cells.items()})
         return completed if isinstance(X, pd.DataFrame) else completed.to_numpy()
 
     def impute(
@@ -315,10 +347,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: If m is below 1, or the table does not fit the fitted one.
         """
-        frame, rows, sampler = self._prepare(X, m, random_state, batch_size)
-        incomplete = self._incomplete(rows)
-        batches = sampler.draws(rows[incomplete], range(m), batch_size)
-        return Imputations(frame, self._decode(frame, self._watched(batches, len(incomplete))), m)
+        given, sampler = self._prepare(X, m, random_state, batch_size)
+        batches = sampler.draws(given.rows[given.incomplete], range(m), batch_size)
+        return self._imputations(given, self._watched(batches, len(given.incomplete)), m)
 
     def impute_to_parquet(
         self,
@@ -349,19 +380,16 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: As for `impute`, or if the folder or its files cannot be written.
         """
-        frame, rows, sampler = self._prepare(X, m, random_state, batch_size)
+        given, sampler = self._prepare(X, m, random_state, batch_size)
         starts = tqdm(
-            range(0, len(frame), batch_size),
+            range(0, len(given.frame), batch_size),
             desc="imputing",
             unit="batches",
             disable=None if self.progress else True,
             leave=False,
         )
-        chunks = (
-            self._impute_chunk(frame.iloc[i : i + batch_size], rows[i : i + batch_size], m, sampler)
-            for i in starts
-        )
-        return write_chunks(path, chunks, frame, m, overwrite=overwrite)
+        chunks = (self._impute_chunk(given[i : i + batch_size], m, sampler) for i in starts)
+        return write_chunks(path, chunks, given.frame, m, overwrite=overwrite)
 
     def _prepare(
         self,
@@ -369,17 +397,20 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         m: int,
         random_state: RandomState,
         batch_size: int | None,
-    ) -> tuple[pd.DataFrame, Rows, Sampler]:
-        """What drawing needs: the table, its rows, and who draws."""
+    ) -> tuple[Input, Sampler]:
+        """What drawing needs: the table, and who draws."""
         _at_least("m, the number of imputations,", m, 1)
         if batch_size is not None:
             _at_least("batch_size", batch_size, 1)
-        frame, rows = self._own_table() if X is None else self._encode(X)
-        return frame, rows, self._sampler(None if random_state is None else _seed(random_state))
+        given = self._own_table() if X is None else self._encode(X)
+        return given, self._sampler(None if random_state is None else _seed(random_state))
 
-    def _impute_chunk(self, frame: pd.DataFrame, rows: Rows, m: int, sampler: Sampler) -> Imputations:
-        batches = sampler.draws(rows[self._incomplete(rows)], range(m))
-        return Imputations(frame, self._decode(frame, batches), m)
+    def _impute_chunk(self, given: Input, m: int, sampler: Sampler) -> Imputations:
+        return self._imputations(given, sampler.draws(given.rows[given.incomplete], range(m)), m)
+
+    def _imputations(self, given: Input, batches: Iterable[tuple[slice, Tensor]], m: int) -> Imputations:
+        draws = self._decode(given, batches, m)
+        return Imputations(given.frame, draws, m, self._rules.may_stay_missing)
 
     def predict(self, X: pd.DataFrame | ArrayLike, level: float = 0.95) -> pd.DataFrame:
         """Predict the target of `fit(X, y)`.
@@ -402,8 +433,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
-        frame, rows = self._encode(X)
-        mixture = self._sampler().target(rows, range(_POINT_PATHS))
+        given = self._encode(X)
+        mixture = self._sampler().target(given.rows, range(_POINT_PATHS))
         mean, scale = self.target_codec_.mean[0], self.target_codec_.scale[0]
         columns = {
             "mean": mixture.expectation() * scale + mean,
@@ -411,7 +442,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "lower": mixture.quantile((1 - level) / 2) * scale + mean,
             "upper": mixture.quantile((1 + level) / 2) * scale + mean,
         }
-        return pd.DataFrame({k: v.cpu().numpy() for k, v in columns.items()}, index=frame.index)
+        return pd.DataFrame({k: v.cpu().numpy() for k, v in columns.items()}, index=given.frame.index)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted imputer into the folder `path`, whole or not at all; `load` reads it back.
@@ -431,10 +462,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "random_state": self.seed_,
             "kernel": self.kernel if isinstance(self.kernel, str) else None,
             "order": None,
+            "specs": None,
         }
         fields = {
             "settings": {name: _storage.to_json(value) for name, value in settings.items()},
             "order": None if self.order is None else [_storage.to_json(label) for label in self.order],
+            "specs": [
+                [_storage.to_json(label), spec.to_dict()] for label, spec in (self.specs or {}).items()
+            ],
+            "columns": [_storage.to_json(label) for label in self._columns],
             "seed": self.seed_,
             "n_rows": self.chain_.n_rows,
             "codec": self.codec_.to_dict(),
@@ -480,6 +516,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         try:
             _device(device)
             settings = header["settings"] | {"device": device, "order": header["order"]}
+            settings["specs"] = {
+                _storage.from_json(label): ColumnSpec(**spec) for label, spec in header["specs"]
+            } or None
             if settings["kernel"] is None:
                 if kernel is None:
                     raise ValueError(
@@ -500,7 +539,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             Wiring(w["name"], w["column"], tuple(w["inputs"]), tuple(w["unless"])) for w in header["wirings"]
         ]
         self.history_ = History(**header["history"])
-        self.n_features_in_ = len(self.codec_.columns)
+        self._columns = [_storage.from_json(label) for label in header["columns"]]
+        self._rules = Rules.parse(self.specs, self._columns)
+        self.n_features_in_ = len(self._columns)
         if header["feature_names"]:
             self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
         gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
@@ -649,18 +690,23 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.n_sweeps,
             seed,
             self.neighbours_,
-            self.few_values_,
+            self._observations(),
             self._unbent(),
             self._factorised,
         )
+
+    def _observations(self) -> list[Observation | None]:
+        """How functions and noise become draws: among few values, within bounds, or as they are."""
+        bounds = bounds_of_links(self.codec_, self._wirings)
+        return [few or bound for few, bound in zip(self.few_values_, bounds, strict=True)]
 
     def _unbent(self) -> list[Unbent | None]:
         """How the bend of each link's column is undone; the target's link stands last and has none."""
         columns = [*self.codec_.unbent, None]
         return [columns[wiring.column] for wiring in self._wirings]
 
-    def _own_table(self) -> tuple[pd.DataFrame, Rows]:
-        """The fitted table and its rows, a target known."""
+    def _own_table(self) -> Input:
+        """The fitted table, a target known."""
         check_is_fitted(self, "chain_")
         if not hasattr(self, "_fitted"):
             raise ValueError(
@@ -668,14 +714,17 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         return self._fitted
 
-    def _encode(self, X: pd.DataFrame | ArrayLike) -> tuple[pd.DataFrame, Rows]:
-        """A table to complete, as a frame and as rows on the chain's device, a target unknown."""
+    def _encode(self, X: pd.DataFrame | ArrayLike) -> Input:
+        """A table to complete, a target unknown."""
         check_is_fitted(self, "chain_")
         frame = as_frame(X)
-        table = self.codec_.encode(frame)
+        if not self._rules.trivial:
+            check_same_columns(frame, self._columns)
+        modelled = _modelled(frame, self._rules)
+        table = self.codec_.encode(modelled)
         self._warn_of_columns_without_link(table)
         target = None if self.target_codec_ is None else np.full(len(frame), np.nan)
-        return frame, _rows(table, target)
+        return Input(frame, modelled, _rows(table, target))
 
     def _warn_of_columns_without_link(self, table: Table) -> None:
         incomplete = np.flatnonzero(~table.observed.all(0))
@@ -690,24 +739,20 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 FitWarning,
             )
 
-    def _incomplete(self, rows: Rows) -> Tensor:
-        """Numbers of the rows with missing cells, a target apart."""
-        return (~rows.observed[:, : self.codec_.n_encoded]).any(1).nonzero()[:, 0]
-
     def _decode(
-        self, frame: pd.DataFrame, batches: Iterable[tuple[slice, Tensor]], to_few: bool = True
+        self, given: Input, batches: Iterable[tuple[slice, Tensor]], m: int, to_few: bool = True
     ) -> dict[Label, NDArray[Any]]:
-        """Draws of the missing cells, per incomplete column `[S, n_missing]`, in the column's own units.
+        """Draws of the missing cells, per incomplete column `[m, n_missing]`, in the column's own units.
 
         Args:
-            frame: The table.
-            batches: Slices of its incomplete rows, in order, and these rows filled, `[S, n, D]`.
+            given: The table.
+            batches: Slices of its incomplete rows, in order, and these rows filled, `[m, n, D]`.
+            m: Number of draws.
             to_few: Whether what was drawn among few values is to be one of these to the last digit.
         """
         drawn = zip(self._wirings, self.few_values_, strict=True)
         few = {wiring.column for wiring, values in drawn if to_few and values is not None}
-        holes = missing(frame)
-        holes = holes[np.logical_or.reduce(holes, axis=1)]
+        holes = missing(given.modelled)[given.incomplete.numpy()]
         slices = self.codec_.slices
         parts: dict[Label, list[NDArray[Any]]] = {
             column.name: [] for i, column in enumerate(self.codec_.columns) if holes[:, i].any()
@@ -717,9 +762,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             for position, column in enumerate(self.codec_.columns):
                 if column.name in parts:
                     cells = numbers[:, holes[here, position], slices[column.name]]
-                    is_few = slices[column.name].start in few
+                    is_few = column.width == 1 and slices[column.name].start in few
                     parts[column.name].append(column.decode(cells, is_few))
-        return {label: np.concatenate(part, axis=1) for label, part in parts.items()}
+        draws = {label: np.concatenate(part, axis=1) for label, part in parts.items()}
+        return draws if self._rules.trivial else self._rules.settle(given.frame, given.modelled, draws, m)
 
     def _watched(
         self, batches: Iterable[tuple[slice, Tensor]], n_rows: int
@@ -835,9 +881,21 @@ def _fit_target(
     if target.name is None:
         target = target.rename("target")
     codec = ColumnCodec.fit(target)
+    if codec.kind is Kind.CONSTANT:
+        raise ValueError(
+            f"y is constant, {listing(target.dropna().unique())}: there is nothing to learn from it"
+        )
     if codec.kind not in (Kind.CONTINUOUS, Kind.INTEGER):
         raise TypeError(f"y must be numeric, got {codec.kind} values (dtype {codec.dtype})")
     return codec, codec.encode(target)[:, 0]
+
+
+def _modelled(frame: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+    """The table that is modelled instead of the one that came; see `rules`."""
+    if rules.trivial:
+        return frame
+    rules.check(frame)
+    return rules.modelled(rules.deduce(frame))
 
 
 def _rows(table: Table, target: NDArray[np.float64] | None) -> Rows:

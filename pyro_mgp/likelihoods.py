@@ -29,6 +29,12 @@ _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 
 # Gauss and Hermite's nodes for means under N(0, 1), and their weights.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+# Half of the binary digits of a uniform number, as a factor.
+_HALF_OF_DIGITS = 2.0**26
+# Pairs of numbers that stand for all: i/n and the fractions of i times the golden ratio.
+_LATTICE, _GOLDEN = 128, 0.5 * (math.sqrt(5) - 1)
+# A uniform number that is neither 0 nor 1, for quantiles that are finite.
+_INSIDE = (1e-9, 1 - 1e-9)
 # Keeps the square root of a vanishing variance differentiable.
 _LEAST_VARIANCE = 1e-12
 
@@ -38,14 +44,20 @@ Quantity = Callable[[Tensor], Tensor]
 
 def mean_under_normal(of: Quantity, mean: Tensor, variance: Tensor) -> Tensor:
     """The mean of a quantity under N(mean, variance), `[...]`, by quadrature at `[..., nodes]`."""
-    nodes, weights = (mean.new_tensor(numbers) for numbers in (_NODES, _WEIGHTS / _WEIGHTS.sum()))
+    places, log_weights = nodes_under_normal(mean, variance)
+    return of(places) @ log_weights.exp()
+
+
+def nodes_under_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Where quadrature looks under N(mean, variance), `[..., nodes]`, and its log weights, `[nodes]`."""
+    nodes, log_weights = (mean.new_tensor(numbers) for numbers in (_NODES, np.log(_WEIGHTS / _WEIGHTS.sum())))
     spread = (variance + _LEAST_VARIANCE).sqrt()
-    return of(mean[..., None] + spread[..., None] * nodes) @ weights
+    return mean[..., None] + spread[..., None] * nodes, log_weights
 
 
 @runtime_checkable
 class Observation(Protocol):
-    """How values come about where the latent function and its noise are N(mean, variance), all `[...]`."""
+    """How values come about where a latent function is N(mean, variance), all `[...]`."""
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Values by uniform numbers."""
@@ -70,12 +82,12 @@ class Scored(Protocol):
 class Likelihood(Protocol):
     """Observation model of one column: a module, whose parameters are learnt with the link's.
 
-    It is an `Observation`, too, where values are not the latent function and its noise themselves.
+    It is an `Observation`, too, where values are not the latent function and Gaussian noise.
     """
 
     @property
     def noise(self) -> Tensor:
-        """Variance of the noise that is added to the latent function, a scalar."""
+        """Variance of Gaussian noise around the latent function, a scalar; one where it is not Gaussian."""
 
     def __call__(self, mean: Tensor, variance: Tensor) -> Scored:
         """The observation distribution at rows whose latent function has these moments."""
@@ -159,6 +171,34 @@ class Gaussian(LocalModule):
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNormal:
         """The observation distribution at rows whose latent function has these moments."""
         return ExpectedNormal(mean, variance, self.noise)
+
+
+class Drawn(LocalModule):
+    """Likelihoods whose values are drawn in two steps: the latent function, then the value given it.
+
+    Each has a uniform number of its own, both made from one: its first and its last 26 binary digits.
+    """
+
+    def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
+        """Values given the latent function, by uniform numbers, all `[...]`."""
+        raise NotImplementedError
+
+    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
+        """See `Observation`."""
+        first = (uniform * _HALF_OF_DIGITS).floor()
+        second = uniform * _HALF_OF_DIGITS - first
+        return self._draw(mean, variance, (first + 0.5) / _HALF_OF_DIGITS, second)
+
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """See `Observation`; the average over a lattice of pairs of uniform numbers."""
+        place = torch.arange(_LATTICE, dtype=mean.dtype, device=mean.device)
+        first, second = (place + 0.5) / _LATTICE, (place * _GOLDEN + 0.5) % 1
+        shape = (*mean.shape, _LATTICE)
+        values = self._draw(mean[..., None], variance[..., None], first.expand(shape), second.expand(shape))
+        return (values if of is None else of(values)).mean(-1)
+
+    def _draw(self, mean: Tensor, variance: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return self.observe(mean + variance.sqrt() * torch.special.ndtri(first), second.clamp(*_INSIDE))
 
 
 @dataclass(frozen=True)

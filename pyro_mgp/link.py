@@ -92,6 +92,8 @@ class Observing:
     latent: Conditional
     """What the link says of the latter."""
     observation: Observation
+    noisy: bool
+    """Whether observations are made of the latent function and its noise, or of the function alone."""
 
     @property
     def noise(self) -> Tensor:
@@ -119,8 +121,9 @@ class Observing:
         return self.observation.expectation(moments.mean, self._variance(moments), of)
 
     def _variance(self, moments: Moments) -> Tensor:
-        """Of the latent function and its noise, for each path."""
-        return (moments.variance + self.noise).expand_as(moments.mean)
+        """Of what observations are made of, for each path."""
+        variance = moments.variance + self.noise if self.noisy else moments.variance
+        return variance.expand_as(moments.mean)
 
 
 def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
@@ -349,8 +352,20 @@ def condition(
 def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:
     """What links say of observations, given what they say of the latent function and its noise."""
     return [
-        Observing(conditional, link.likelihood) if isinstance(link.likelihood, Observation) else conditional
+        Observing(conditional, link.likelihood, noisy=False)
+        if isinstance(link.likelihood, Observation)
+        else conditional
         for conditional, link in zip(latent, links, strict=True)
+    ]
+
+
+def observed_as(
+    conditionals: Sequence[Conditional], observations: Sequence[Observation | None]
+) -> Sequence[Conditional]:
+    """Links, of which some turn the function and its noise into observations in a way of their own."""
+    return [
+        conditional if observation is None else Observing(conditional, observation, noisy=True)
+        for conditional, observation in zip(conditionals, observations, strict=True)
     ]
 
 

@@ -113,7 +113,6 @@ class Ordinal(LocalModule):
     def __init__(self, values: Tensor, shares: Tensor) -> None:
         super().__init__()
         self.register_buffer("values", values)
-        # That of the latent function, which has no other unit.
         self.register_buffer("noise", values.new_ones(()))
         shares = shares.clamp(min=_LEAST_SHARE)
         below = (shares / shares.sum()).cumsum(0)[:-1]
@@ -125,12 +124,12 @@ class Ordinal(LocalModule):
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """See `likelihoods.Observation`."""
-        return _draw(self.values, self.thresholds, mean, variance, uniform)
+        return _draw(self.values, self.thresholds, mean, 1 + variance, uniform)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """See `likelihoods.Observation`."""
         quantities = self.values if of is None else of(self.values)
-        reached = torch.special.ndtr((self.thresholds - mean[..., None]) / variance.sqrt()[..., None])
+        reached = torch.special.ndtr((self.thresholds - mean[..., None]) / (1 + variance).sqrt()[..., None])
         return quantities[-1] - reached @ quantities.diff()
 
 

@@ -28,10 +28,10 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp.chain import Chain, Noise
-from pyro_mgp.few_values import FewValues, few_valued, nearest_value, some_of_each
+from pyro_mgp.few_values import FewValues, nearest_value, some_of_each
 from pyro_mgp.kernels import lengthscales
 from pyro_mgp.likelihoods import Observation
-from pyro_mgp.link import Conditional, Moments
+from pyro_mgp.link import Conditional, Moments, observed_as
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbour_metric import LeftOut, crps, learn_metric
 from pyro_mgp.neighbours import (
@@ -299,7 +299,7 @@ class _Fit:
         nearby = found.around(self.chain, self.marginals, point, holes, picked)
         if self.joint:
             nearby = found.given(nearby, sparse, self.marginals)
-        conditionals = few_valued(corrected(sparse, nearby), few)
+        conditionals = observed_as(corrected(sparse, nearby), few)
         paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(_HIDDEN_PATHS)))
         noise, n_walks = self.noise(_HIDDEN_PATHS), self.chain.n_sweeps
         walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))

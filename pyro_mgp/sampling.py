@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain, Noise, Precision
-from pyro_mgp.few_values import FewValues, few_valued
+from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import JointGaussian
 from pyro_mgp.likelihoods import Observation
-from pyro_mgp.link import Conditional, Moments
+from pyro_mgp.link import Conditional, Moments, observed_as
 from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.warp import Unbent
@@ -171,8 +171,8 @@ class Sampler:
     seed: int
     neighbours: Neighbours | None = None
     """Local scales of the links."""
-    few: Sequence[FewValues | None] = ()
-    """For each link the values that its draws shall be among, or None; nothing at all for none."""
+    observations: Sequence[Observation | None] = ()
+    """For each link how its function and noise become draws, None if by their sum; () if so for all."""
     unbent: Sequence[Unbent | None] = ()
     """For each link how the bend of its column is undone, or None; nothing at all for none."""
     factorised: Factorised = field(default_factory=Factorised)
@@ -278,8 +278,9 @@ class Sampler:
         Those of few values are exact, and may lie closer together than what is rounded away.
         """
         rounded = torch.round(filled, decimals=_DECIMALS[self.chain.precision])
-        if self.few:
-            exact = [link.column for link, few in zip(self.chain.links, self.few, strict=True) if few]
+        if self.observations:
+            pairs = zip(self.chain.links, self.observations, strict=True)
+            exact = [link.column for link, observation in pairs if isinstance(observation, FewValues)]
             rounded[..., exact] = filled[..., exact]
         return rounded
 
@@ -292,7 +293,7 @@ class Sampler:
             if self.joint:
                 nearby = self.neighbours.given(nearby, conditionals, marginals)
             conditionals = corrected(conditionals, nearby)
-        return few_valued(conditionals, self.few) if self.few else conditionals
+        return observed_as(conditionals, self.observations) if self.observations else conditionals
 
     def _sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
         """The links' sparse GPs."""

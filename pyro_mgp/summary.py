@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from pyro_mgp import table
-from pyro_mgp.column import Label
+from pyro_mgp.column import Label, numbers_of
 from pyro_mgp.imputations import Imputations
 
 
@@ -21,8 +21,8 @@ def summarise(draws: Imputations) -> pd.DataFrame:
 
         - `column`: its label; `level`: the category or boolean, None for numbers.
         - `missing`: number of missing cells of the column; `missing_share`: divided by the number of rows.
-        - `observed_mean`, `observed_sd`: of the observed cells, in the column's own units; for a level its
-          share, and NaN.
+        - `observed_mean`, `observed_sd`: of the observed cells, in the column's own units, or in seconds if
+          they are times (since 1970 in UTC, if points in time); for a level its share, and NaN.
         - `imputed_mean`, `imputed_sd`: the same of all draws of the missing cells.
 
         Standard deviations have the divisor n - 1; NaN where there is nothing to compute them from.
@@ -53,7 +53,7 @@ def summarise(draws: Imputations) -> pd.DataFrame:
 
 
 def _compare_numbers(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
-    x = observed.astype("float64")
+    x, imputed = pd.Series(numbers_of(observed)), pd.Series(numbers_of(imputed))
     numbers = {
         "observed_mean": [x.mean()],
         "observed_sd": [x.std()],

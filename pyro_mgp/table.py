@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from pyro_mgp.column import ColumnCodec, Label, check_categories, holes_of, label_of, to_integers
+from pyro_mgp.column_spec import Specs
 from pyro_mgp.row_keys import row_keys
 from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent
-from pyro_mgp.wording import listing, row_name
+from pyro_mgp.wording import drop_it, listing, row_name
 
-__all__ = ["Table", "TableCodec", "TableWarning", "as_frame", "complete", "missing"]
+__all__ = ["Table", "TableCodec", "TableWarning", "as_frame", "check_same_columns", "complete", "missing"]
 
 
 class TableWarning(UserWarning):
@@ -36,7 +37,8 @@ def as_frame(X: object) -> pd.DataFrame:
     """The table ``X`` as a DataFrame.
 
     A DataFrame comes back as it is, the same object. A two-dimensional array, or a list of equally long rows,
-    becomes a DataFrame with columns ``"x0"``, ``"x1"``, ...
+    becomes a DataFrame with columns ``"x0"``, ``"x1"``, ... What knows how to become one, as tables of Polars
+    and PyArrow do, is asked to (``to_pandas``).
 
     Raises:
         TypeError: ``X`` is anything else.
@@ -51,6 +53,8 @@ def as_frame(X: object) -> pd.DataFrame:
         frame = pd.DataFrame(X if isinstance(X, np.ndarray) else list(X))  # type: ignore[call-overload]
         frame.columns = pd.Index([f"x{j}" for j in range(frame.shape[1])])
         return frame
+    if callable(convert := getattr(X, "to_pandas", None)):
+        return as_frame(convert())
     came = f"an array of shape {X.shape}" if isinstance(X, np.ndarray) else f"{type(X).__name__}"
     raise TypeError(
         f"Expected a table: a pandas DataFrame, a two-dimensional array, or a list of equally long rows; "
@@ -123,56 +127,107 @@ class TableCodec:
         _check_unique_names(self.names)
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0) -> TableCodec:
-        """Learn the codec of every column of ``frame``; see :meth:`ColumnCodec.fit` for the arguments.
+    def fit(
+        cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0, specs: Specs | None = None
+    ) -> TableCodec:
+        """Learn the codec of every column of ``frame``.
+
+        Args:
+            frame: The table.
+            warp: See :meth:`ColumnCodec.fit`.
+            few_values: Likewise.
+            specs: What is known of some columns besides.
 
         Raises:
             TypeError: A column has an unsupported dtype or mixes types.
             ValueError: The table has fewer than two rows or columns, labels that are neither text nor
-                integers or not unique, or a column that :meth:`ColumnCodec.fit` refuses.
+                integers or not unique, a column that :meth:`ColumnCodec.fit` refuses, or one with holes
+                beside which no other varies.
 
         Warns:
-            TableWarning: Rows are entirely missing.
+            TableWarning: Rows are entirely missing, or a column with holes is constant.
         """
-        codec = cls._learn(frame, warp, few_values)
+        codec = cls._learn(frame, warp, few_values, specs)
         _warn_of_empty_rows(frame.index, missing(frame))
         return codec
 
     @classmethod
     def fit_encode(
-        cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0
+        cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0, specs: Specs | None = None
     ) -> tuple[TableCodec, Table]:
         """The codec of ``frame`` and ``frame`` encoded: :meth:`fit`, then :meth:`encode`, warning once."""
-        codec = cls._learn(frame, warp, few_values)
+        codec = cls._learn(frame, warp, few_values, specs)
         return codec, codec.encode(frame)
 
     @classmethod
-    def _learn(cls, frame: pd.DataFrame, warp: bool, few_values: int) -> TableCodec:
+    def _learn(cls, frame: pd.DataFrame, warp: bool, few_values: int, specs: Specs | None) -> TableCodec:
         _check_labels(frame)
         _check_fit_shape(frame)
-        return cls(tuple(ColumnCodec.fit(column, warp, few_values) for _, column in frame.items()))
+        specs = specs or {}
+        codec = cls(
+            tuple(
+                ColumnCodec.fit(column, warp, few_values, specs.get(label_of(label)))
+                for label, column in frame.items()
+            )
+        )
+        codec._check_varying(frame)
+        return codec
+
+    def _check_varying(self, frame: pd.DataFrame) -> None:
+        """Columns with holes need others to be predicted from; constant ones can only be repeated."""
+        holes = np.logical_or.reduce(missing(frame)).tolist()
+        varying = [column.name for column in self.columns if column.width]
+        alone = [c.name for c, any_hole in zip(self.columns, holes, strict=True) if any_hole and c.width]
+        if alone and len(varying) == 1:
+            raise ValueError(
+                f"Column {alone[0]!r} has missing cells, but no other column varies: there is nothing to "
+                "predict it from. Add columns."
+            )
+        for column, any_hole in zip(self.columns, holes, strict=True):
+            if any_hole and not column.width:
+                value = listing(set(frame[column.name].dropna().tolist()))
+                warn_user(
+                    f"Column {column.name!r} is constant where it is observed: its holes get that value, "
+                    f"{value}, in every imputation. {drop_it(column.name)}",
+                    TableWarning,
+                )
 
     def encode(self, frame: pd.DataFrame) -> Table:
         """``frame``, with the columns of the fitted one in the same order, as numbers.
 
         Raises:
             TypeError: A column holds another kind of cell than at fit.
-            ValueError: No rows; missing, extra, duplicate or reordered columns; infinite or huge numbers; a
-                category unseen at fit.
+            ValueError: No rows; missing, extra, duplicate or reordered columns; infinite or huge numbers.
 
         Warns:
-            TableWarning: Rows are entirely missing.
+            TableWarning: Rows are entirely missing, or cells hold categories unseen at fit: these are kept,
+                but tell nothing of other cells.
         """
         _check_labels(frame)
-        _check_same_columns(frame, [column.name for column in self.columns])
+        check_same_columns(frame, [column.name for column in self.columns])
         if len(frame) == 0:
             raise ValueError(
                 "Expected a table with at least one row, got no rows. Check how it was filtered."
             )
         values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
         holes = np.isnan(values)
-        _warn_of_empty_rows(frame.index, holes)
+        self._warn_of_unseen(frame)
+        _warn_of_empty_rows(frame.index, missing(frame))
         return Table(values, ~holes, row_keys(values, frame.index))
+
+    def _warn_of_unseen(self, frame: pd.DataFrame) -> None:
+        for column in self.columns:
+            unseen = np.flatnonzero(column.unseen(frame[column.name]))
+            if unseen.size:
+                labels = frame[column.name].iloc[unseen].unique().tolist()
+                cells = "1 cell holds" if unseen.size == 1 else f"{unseen.size} cells hold"
+                warn_user(
+                    f"Column {column.name!r}: {cells} categories unseen at fit, {listing(labels)}, first in "
+                    f"{row_name(frame.index, unseen[0])}; expected {listing(column.levels or ())}. They are "
+                    "kept, and count as missing where other cells are predicted from them. To learn from "
+                    "them, fit again with rows of that category.",
+                    TableWarning,
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -224,7 +279,8 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
     Args:
         frame: The table; never modified.
         cells: For each column to fill, the decoded values of its missing cells, one-dimensional, in row order
-            (:meth:`ColumnCodec.decode`). Columns not named keep their holes.
+            (:meth:`ColumnCodec.decode`). Columns not named keep their holes, and so do cells whose value is
+            itself missing.
 
     Returns:
         A table with the same columns, order, index, dtypes and categories; observed cells are the same to the
@@ -258,11 +314,12 @@ def _filled(column: pd.Series[Any], values: NDArray[Any], name: Label) -> pd.Ser
             f"Column {name!r}: expected one value per missing cell, shape ({holes.sum()},), got shape "
             f"{values.shape}."
         )
+    given = ~pd.isna(values)
+    values, dtype = values[given], column.dtype
     if values.size == 0:
         return column
-    dtype = column.dtype
     if not _holds(dtype, values):
-        if holes.all():
+        if holes.all() and given.all():
             return pd.Series(values.tolist(), index=column.index, name=column.name)
         if isinstance(dtype, pd.CategoricalDtype):
             check_categories(dtype, dict.fromkeys(values.tolist()), name)
@@ -270,7 +327,7 @@ def _filled(column: pd.Series[Any], values: NDArray[Any], name: Label) -> pd.Ser
             f"Column {name!r}: dtype {dtype} cannot hold the values {listing(values.tolist(), 3)}."
         )
     array = column.array.copy()
-    array[holes] = _cast(values, dtype)
+    array[np.flatnonzero(holes)[given]] = _cast(values, dtype)
     return pd.Series(array, index=column.index, name=column.name, dtype=dtype)
 
 
@@ -284,11 +341,15 @@ def _holds(dtype: Any, values: NDArray[Any]) -> bool:
         return values.dtype.kind == "b"
     if types.is_numeric_dtype(dtype):
         return values.dtype.kind in "iuf"
+    if getattr(dtype, "kind", "O") in "Mm":
+        return bool(values.dtype.kind == dtype.kind)
     return types.is_string_dtype(dtype) and all(isinstance(value, str) for value in values.tolist())
 
 
-def _cast(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+def _cast(values: NDArray[Any], dtype: Any) -> Any:
     """``values`` as what an array of ``dtype`` stores."""
+    if getattr(dtype, "kind", "O") in "Mm":
+        return _cast_times(values, dtype)
     target = getattr(dtype, "numpy_dtype", dtype)
     if types.is_integer_dtype(dtype):
         return to_integers(values, np.iinfo(target)).astype(target)
@@ -298,6 +359,14 @@ def _cast(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
     if types.is_bool_dtype(dtype):
         return values.astype(np.bool_)
     return values.astype(object)  # Python's own bool, int, float and str
+
+
+def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
+    """Times in microseconds, points in time in UTC, as an array of ``dtype``, kept within its range."""
+    zone = getattr(dtype, "tz", None) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None)
+    span = np.iinfo(np.int64).max // 1000  # of nanoseconds, the finest unit
+    cells = pd.Series(np.clip(values.astype(np.int64), -span, span).view(f"{values.dtype.kind}8[us]"))
+    return (cells.dt.tz_localize("UTC") if zone else cells).astype(dtype).array
 
 
 # ---------------------------------------------------------------------------------------------------- checks
@@ -328,7 +397,8 @@ def _check_fit_shape(frame: pd.DataFrame) -> None:
         )
 
 
-def _check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
+def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
+    """That a table has the columns of the fitted one, in the same order; a ValueError says what differs."""
     came = [label_of(name) for name in frame.columns]
     if came == expected:
         return

@@ -1,21 +1,26 @@
-"""A bend that brings the tails of a column in.
+"""Bends that make a column's cells more nearly normal, and keep them where they may be.
 
-    w(x) = arcsinh((x - c) / s)
+    w(x) = g((x - c) / s),   g = arcsinh, log or logit
 
-is a straight line within s of the centre c and a logarithm far away, on both sides (Burbidge, Magee and Robb
-1988). With c the median and s two robust standard deviations it leaves the bulk of a column nearly as it is.
+Arcsinh is a straight line within s of the centre c and a logarithm far away, on both sides (Burbidge, Magee
+and Robb 1988). With c the median and s two robust standard deviations it leaves the bulk of a column nearly
+as it is. The other two are for columns with bounds: no cell that comes back lies beyond these.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+Bend = Literal["arcsinh", "log", "logit"]
+Numbers = NDArray[np.float64]
 
 # Spreads per robust standard deviation: where the bend begins.
 _WIDTH = 2.0
@@ -24,10 +29,40 @@ _WIDTH = 2.0
 _LEAST_SPREAD = 0.05
 # Nats of log likelihood that a bend must gain.
 _CLEAR_GAIN = 3.0
-# sinh of more is no number.
+# sinh and exp of more are no numbers.
 _FARTHEST = 300.0
+# How near to its bound a cell may be, in spreads, before it counts as being there.
+_NEAREST = 1e-12
 # Quantiles whose distance says how far a column spreads, and that distance in a standard normal one.
 _RANGES = ((0.25, 0.75, 1.349), (0.1, 0.9, 2.563))
+
+
+def _logistic(w: Numbers) -> Numbers:
+    return np.asarray(0.5 * (1 + np.tanh(w / 2)))
+
+
+# For each bend g, its inverse, log g', and the same inverse and g itself of tensors.
+_FORWARD: dict[Bend, Callable[[Numbers], Numbers]] = {
+    "arcsinh": np.arcsinh,
+    "log": lambda t: np.log(np.maximum(t, _NEAREST)),
+    "logit": lambda t: np.log(np.maximum(t, _NEAREST)) - np.log(np.maximum(1 - t, _NEAREST)),
+}
+_BACKWARD: dict[Bend, Callable[[Numbers], Numbers]] = {"arcsinh": np.sinh, "log": np.exp, "logit": _logistic}
+_LOG_SLOPE: dict[Bend, Callable[[Numbers], Numbers]] = {
+    "arcsinh": lambda t: -0.5 * np.log1p(t**2),
+    "log": lambda t: -np.log(np.maximum(t, _NEAREST)),
+    "logit": lambda t: -np.log(np.maximum(t, _NEAREST)) - np.log(np.maximum(1 - t, _NEAREST)),
+}
+_STRAIGHT: dict[Bend, Callable[[Tensor], Tensor]] = {
+    "arcsinh": torch.sinh,
+    "log": torch.exp,
+    "logit": torch.sigmoid,
+}
+_BENT: dict[Bend, Callable[[Tensor], Tensor]] = {
+    "arcsinh": torch.arcsinh,
+    "log": torch.log,
+    "logit": torch.logit,
+}
 
 
 @dataclass(frozen=True)
@@ -43,46 +78,75 @@ class Warp:
     """
 
     centre: float
-    """c, in the column's own units."""
+    """c, in the column's own units; of log and logit the bound where the argument is zero."""
     spread: float
-    """s, likewise; positive."""
+    """s, likewise; positive, but for the log of a column with an upper bound only."""
+    bend: Bend = "arcsinh"
+    """g."""
 
     @classmethod
-    def choose(cls, observed: NDArray[np.float64]) -> Self | None:
-        """The bend of a column if it makes a normal distribution clearly likelier, None if not.
+    def choose(cls, observed: Numbers, lower: float | None = None, upper: float | None = None) -> Warp | None:
+        """The bend of a column under which a normal distribution is clearly likeliest, None if under none.
 
         Args:
             observed: Its observed cells, `[n]`, of which at least two differ.
+            lower: What no cell lies below, if anything.
+            upper: What no cell lies above, likewise.
         """
         # In order, so that rounding errors of the sums do not depend on that of the rows.
         observed = np.sort(observed)
-        standard_deviation = float(observed.std())
-        robust = [np.subtract(*np.quantile(observed, [high, low])) / unit for low, high, unit in _RANGES]
-        spread = _WIDTH * max(*map(float, robust), _LEAST_SPREAD * standard_deviation)
-        warp = cls(float(np.median(observed)), spread)
-        bent = float(warp.forward(observed).std())
-        if len(np.unique(observed)) < 3 or bent == 0:
+        if len(np.unique(observed)) < 3:
             return None
-        slopes = math.fsum(warp.log_slope(observed)) / len(observed)
-        gain = math.log(standard_deviation / bent) + slopes
-        return warp if gain * len(observed) > _CLEAR_GAIN else None
+        gains = {warp: warp._gain(observed) for warp in _candidates(observed, lower, upper)}
+        best = max(gains, key=lambda warp: gains[warp])
+        return best if gains[best] > _CLEAR_GAIN else None
 
-    def forward(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _gain(self, observed: Numbers) -> float:
+        """Log likelihood of a normal distribution of the bent cells, less that of the cells as they are."""
+        bent = float(self.forward(observed).std())
+        if bent == 0:
+            return -math.inf
+        slopes = math.fsum(self.log_slope(observed))
+        return len(observed) * math.log(float(observed.std()) / bent) + slopes
+
+    @property
+    def keeps_bounds(self) -> bool:
+        """Whether what comes back lies within the bounds of the column, whatever it was."""
+        return self.bend != "arcsinh"
+
+    def forward(self, raw: Numbers) -> Numbers:
         """w(x) of cells in their own units."""
-        return np.arcsinh((raw - self.centre) / self.spread)
+        return _FORWARD[self.bend]((raw - self.centre) / self.spread)
 
-    def backward(self, bent: NDArray[np.float64]) -> NDArray[np.float64]:
+    def backward(self, bent: Numbers) -> Numbers:
         """The cells that `forward` bent; finite for any finite number."""
-        return np.sinh(np.clip(bent, -_FARTHEST, _FARTHEST)) * self.spread + self.centre
+        straight = _BACKWARD[self.bend](np.clip(bent, -_FARTHEST, _FARTHEST))
+        return straight * self.spread + self.centre
 
-    def log_slope(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of dw/dx: what a log density of w has to be given to be one of x."""
-        return -0.5 * np.log1p(((raw - self.centre) / self.spread) ** 2) - math.log(self.spread)
+    def log_slope(self, raw: Numbers) -> Numbers:
+        """Logarithm of |dw/dx|: what a log density of w has to be given to be one of x."""
+        return _LOG_SLOPE[self.bend]((raw - self.centre) / self.spread) - math.log(abs(self.spread))
+
+
+def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> list[Warp]:
+    """The bends that a column `[n]`, in ascending order, may have."""
+    standard_deviation = float(observed.std())
+    robust = [np.subtract(*np.quantile(observed, [high, low])) / unit for low, high, unit in _RANGES]
+    spread = _WIDTH * max(*map(float, robust), _LEAST_SPREAD * standard_deviation)
+    warps = [Warp(float(np.median(observed)), spread)]
+    above, below = lower is not None and observed[0] > lower, upper is not None and observed[-1] < upper
+    if above and below:
+        warps.append(Warp(lower, upper - lower, "logit"))  # type: ignore[arg-type, operator]
+    elif above and upper is None:
+        warps.append(Warp(lower, standard_deviation, "log"))  # type: ignore[arg-type]
+    elif below and lower is None:
+        warps.append(Warp(upper, -standard_deviation, "log"))  # type: ignore[arg-type]
+    return warps
 
 
 @dataclass(frozen=True)
 class Unbent:
-    """From standardised cells of a bent column to sinh w, which is linear in the cells' own units, and back.
+    """From standardised cells of a bent column to g⁻¹(w), which is linear in the cells' own units, and back.
 
     Example:
         >>> unbent = Unbent(mean=0.0, scale=1.0, low=-1.0, high=2.0)
@@ -98,11 +162,13 @@ class Unbent:
     """The smallest bent cell; what is below counts as this."""
     high: float
     """The largest, likewise."""
+    bend: Bend = "arcsinh"
+    """g."""
 
     def __call__(self, cells: Tensor) -> Tensor:
-        """Sinh w of standardised cells, any shape."""
-        return torch.sinh((cells * self.scale + self.mean).clamp(self.low, self.high))
+        """g⁻¹(w) of standardised cells, any shape."""
+        return _STRAIGHT[self.bend]((cells * self.scale + self.mean).clamp(self.low, self.high))
 
     def back(self, unbent: Tensor) -> Tensor:
         """The standardised cells of such numbers."""
-        return (torch.arcsinh(unbent) - self.mean) / self.scale
+        return (_BENT[self.bend](unbent) - self.mean) / self.scale

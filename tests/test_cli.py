@@ -264,7 +264,6 @@ def test_other_suffixes(tmp_path: Path, name: str) -> None:
         (b"a,a\n1,2\n", "names 'a' more than once"),
         (b"a,b,\n1,2,\n", "column 3 has no name"),
         (b"a,b\n1,\n2,\n", "Column 'b' is entirely missing"),
-        (b"a,b\n1,2\n2,2\n3,\n", "Drop it: --drop 'b'."),
         (b"a,b\n1,2\n2,inf\n3,\n", "Correct the cell, or leave it empty."),
         (b"a\n1\n2\n", "only one column"),
     ],

@@ -128,7 +128,7 @@ def test_a_conditional_of_few_values_adds_the_noise() -> None:
 
     few, eps = three(), torch.randn(2, 50).double()
     moments = Moments(torch.randn(2, 50).double(), torch.rand(1, 50).double())
-    conditional = Observing(Sparse(), few)
+    conditional = Observing(Sparse(), few, noisy=True)
     variance = (moments.variance + 0.5).expand(2, 50)
     torch.testing.assert_close(
         conditional.draw(moments, eps), few.draw(moments.mean, variance, torch.special.ndtr(eps))

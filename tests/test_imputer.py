@@ -581,16 +581,6 @@ def test_a_columns_units_scale_its_answer(frame: pd.DataFrame, label: str) -> No
 
 BAD_TABLES: dict[str, tuple[Callable[[pd.DataFrame], object], type[Exception], str]] = {
     "entirely missing": (lambda f: f.assign(y=NAN), ValueError, "Column 'y' is entirely missing.*Drop it"),
-    "constant": (
-        lambda f: f.assign(y=f["y"] * 0 + 3),
-        ValueError,
-        r"Column 'y' is constant: .* got only 3\.0.*Drop it",
-    ),
-    "one category": (
-        lambda f: f.assign(w=["same"] * 39 + [None]),
-        ValueError,
-        "Column 'w' is constant: .* got only 'same'",
-    ),
     "infinite": (
         lambda f: f.set_axis(list("abcdefghij" * 4)).assign(z=[1.0] * 3 + [np.inf] + [2.0] * 36),
         ValueError,
@@ -615,10 +605,10 @@ BAD_TABLES: dict[str, tuple[Callable[[pd.DataFrame], object], type[Exception], s
         TypeError,
         r"Column 'w' mixes types.*row 1 \(position 1\) holds 'b'",
     ),
-    "dates": (
-        lambda f: f.assign(w=pd.date_range("2024-01-01", periods=40)),
+    "periods": (
+        lambda f: f.assign(w=pd.period_range("2024-01-01", periods=40)),
         TypeError,
-        "Column 'w': expected numbers, booleans, text or pandas categories, got dtype datetime64",
+        "Column 'w': expected numbers, booleans, text, pandas categories or times, got dtype period",
     ),
     "not a table": (lambda f: f["y"], TypeError, "Expected a table: .*got Series"),
 }
@@ -779,16 +769,6 @@ BAD_ROWS: dict[str, tuple[Callable[[pd.DataFrame], object], type[Exception], str
         lambda f: f.assign(str=1.0),
         TypeError,
         "Column 'str': expected categorical cells .*got continuous cells",
-    ),
-    "unseen category": (
-        lambda f: f.set_axis([f"r{i}" for i in range(len(f))]).assign(string=["mid"] * 7 + ["tiny"]),
-        ValueError,
-        r"Column 'string': row 'r7' \(position 7\) holds the category 'tiny', unseen at fit",
-    ),
-    "category of the dtype, but unseen": (
-        lambda f: f.assign(size=pd.Categorical(["huge"] * 8, dtype=f["size"].dtype)),
-        ValueError,
-        "Column 'size': row .* holds the category 'huge', unseen at fit",
     ),
     "infinite": (
         lambda f: f.assign(float=-np.inf),
@@ -955,7 +935,7 @@ def test_a_target_may_come_in_many_forms(y: Any) -> None:
         (pd.Series(["a", "b"] * 20, dtype="category"), TypeError, "y must be numeric, got categorical"),
         (np.arange(39.0), ValueError, "one value per row of X: expected 40, got 39"),
         (np.full(40, NAN), ValueError, "Column 'target' is entirely missing"),
-        (np.ones(40), ValueError, "Column 'target' is constant"),
+        (np.ones(40), ValueError, "y is constant"),
         (np.r_[np.arange(39.0), np.inf], ValueError, r"Column 'target': row 39 \(position 39\) holds inf"),
     ],
 )
@@ -1152,7 +1132,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "header of a list": (lambda f: (f / "header.json").write_text("[]"), "expected 'pyro_mgp.MGPImputer'"),
     "another version": (
         lambda f: edit_header(f, format_version=99, package_version="9.9"),
-        r"has format version 99, this program reads version 5: load it with pyro_mgp 9\.9",
+        r"has format version 99, this program reads version 6: load it with pyro_mgp 9\.9",
     ),
     "another class": (
         lambda f: edit_header(f, format="pyro_mgp.Imputations"),

@@ -31,7 +31,7 @@ def test_expected_log_probability_is_that_of_a_million_draws(value: float) -> No
 def test_predictive_probabilities_are_those_of_an_interval_and_add_up_to_one() -> None:
     likelihood = Ordinal(VALUES, SHARES)
     edges = np.r_[-np.inf, likelihood.thresholds.detach().numpy(), np.inf]
-    scale = np.sqrt(1 + VARIANCE.numpy())
+    scale = np.sqrt(VARIANCE.numpy())
     total = torch.zeros(3).double()
     for k, value in enumerate(VALUES):
         p = likelihood(MEAN, VARIANCE).predictive_log_prob(value.expand(3)).exp()
@@ -49,12 +49,12 @@ def test_draws_and_samples_have_these_probabilities_and_the_stated_mean() -> Non
     p = torch.stack([at.predictive_log_prob(value.expand(3)).exp() for value in VALUES]).detach()
     uniform = (torch.arange(20_000).double() + 0.5)[:, None].expand(-1, 3) / 20_000
     with torch.no_grad():
-        drawn = likelihood.draw(MEAN.expand(20_000, 3), (1 + VARIANCE).expand(20_000, 3), uniform)
+        drawn = likelihood.draw(MEAN.expand(20_000, 3), (VARIANCE).expand(20_000, 3), uniform)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             sampled = at.sample(torch.Size([20_000]))
-        mean = likelihood.expectation(MEAN, 1 + VARIANCE)
-        square = likelihood.expectation(MEAN, 1 + VARIANCE, torch.square)
+        mean = likelihood.expectation(MEAN, VARIANCE)
+        square = likelihood.expectation(MEAN, VARIANCE, torch.square)
     for k, value in enumerate(VALUES):
         torch.testing.assert_close((drawn == value).double().mean(0), p[k], rtol=0, atol=1e-4)
         torch.testing.assert_close((sampled == value).double().mean(0), p[k], rtol=0, atol=0.015)

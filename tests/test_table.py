@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import warnings
 from typing import Any
@@ -180,6 +181,9 @@ def test_missing_knows_every_sign_of_a_hole() -> None:
 
 # ------------------------------------------------------------------------------------------ kinds and dtypes
 
+DAYS = [pd.Timestamp(day) for day in ("2024-02-28", "1969-07-20", "1969-07-20", "2026-01-01 12:30:00.000001")]
+HOURS = [pd.Timedelta(hours=hours) for hours in (0, -2, -2, 1.5)]
+
 COLUMNS = [
     ([1, 2, 2, 4], "int64", Kind.INTEGER),
     ([1, 2, 2, 4], "uint8", Kind.INTEGER),
@@ -205,6 +209,23 @@ COLUMNS = [
     ([True, False, True, True], "bool[pyarrow]", Kind.BOOLEAN),
     (["b", "a", "a", "c"], "string[pyarrow]", Kind.CATEGORICAL),
     (["b", "a", "a", "c"], "large_string[pyarrow]", Kind.CATEGORICAL),
+    (["b", "a", "a", "c"], pd.CategoricalDtype(["c", "a", "b"], ordered=True), Kind.ORDERED),
+    ([3, 1, 1, 2], pd.CategoricalDtype([1, 2, 3, 4], ordered=True), Kind.ORDERED),
+    *[
+        (DAYS, dtype, Kind.DATETIME)
+        for dtype in ("datetime64[ns]", "datetime64[s]", "timestamp[us][pyarrow]")
+    ],
+    ([day.tz_localize("Asia/Tokyo") for day in DAYS], "datetime64[us, Asia/Tokyo]", Kind.DATETIME),
+    ([day.tz_localize("Asia/Tokyo") for day in DAYS], "timestamp[us, tz=Asia/Tokyo][pyarrow]", Kind.DATETIME),
+    *[
+        (HOURS, dtype, Kind.DURATION)
+        for dtype in ("timedelta64[ns]", "timedelta64[ms]", "duration[us][pyarrow]")
+    ],
+    ([4.0, 4.0, 4.0, 4.0], "float64", Kind.CONSTANT),
+    ([4, 4, 4, 4], "Int64", Kind.CONSTANT),
+    ([True, True, True, True], "boolean", Kind.CONSTANT),
+    (["a", "a", "a", "a"], "category", Kind.CONSTANT),
+    ([DAYS[0]] * 4, "datetime64[ns]", Kind.CONSTANT),
 ]
 
 
@@ -214,7 +235,8 @@ def test_every_dtype_has_a_kind_and_goes_round(cells: list[Any], dtype: Any, kin
     codec = TableCodec.fit(beside(full))
     x = codec.columns[0]
     assert (x.kind, x.dtype) == (kind, str(full.dtype))
-    assert x.decode(x.encode(full)).tolist() == cells
+    if kind not in (Kind.DATETIME, Kind.DURATION):
+        assert x.decode(x.encode(full)).tolist() == cells
     holed = full.copy()
     if not (isinstance(full.dtype, np.dtype) and full.dtype.kind in "iub"):  # these cannot have holes
         holed[[1, 3]] = None
@@ -233,7 +255,11 @@ def test_levels_are_the_observed_ones_in_a_fixed_order() -> None:
     dtype = pd.CategoricalDtype(["small", "medium", "large", "huge"], ordered=True)
     sizes = fit_x(pd.Series(["large", "small", None, "large"], dtype=dtype))
     assert sizes.levels == ("small", "large")
-    assert sizes.names == ("x=small", "x=large")
+    assert (sizes.kind, sizes.names, sizes.shares) == (Kind.ORDERED, ("x",), (1 / 3, 2 / 3))
+    colours = fit_x(
+        pd.Series(["red", "blue", None, "red"], dtype=pd.CategoricalDtype(["red", "blue", "green"]))
+    )
+    assert (colours.kind, colours.names) == (Kind.CATEGORICAL, ("x=red", "x=blue"))
     assert fit_x(pd.Series(["b", "a", None, "B"])).levels == ("B", "a", "b")
 
 
@@ -252,12 +278,12 @@ def test_integers_are_rounded_and_kept_within_the_observed_range() -> None:
     decoded = codec.decode(raw[:, None] / 6**0.5)
     assert decoded.dtype == np.int64
     assert decoded.tolist() == [0, 1, -3, 3, -3, 3]
-    assert codec.discrete is None
+    assert codec.ordinal is None
 
 
 def test_integers_of_two_values_are_one_of_them() -> None:
     codec = fit_x(pd.Series([1, 5, 5, None], dtype="Int64"))
-    off, on = codec.discrete
+    off, on = codec.ordinal[:, None]
     raw = (np.array([-7.0, 1.0, 2.9, 3.1, 5.0, 40.0]) - codec.mean[0]) / codec.scale[0]
     assert codec.decode(raw[:, None]).tolist() == [1, 1, 1, 5, 5, 5]
     assert codec.decode(np.stack([off, on])).tolist() == [1, 5]
@@ -265,10 +291,10 @@ def test_integers_of_two_values_are_one_of_them() -> None:
 
 def test_indicators_have_a_value_for_no_and_one_for_yes() -> None:
     codec = fit_x(pd.Series(["a", "b", "b", "b"]))
-    off, on = codec.discrete
+    off, on = codec.indicators
     hot = np.where(np.eye(2, dtype=bool), on, off)
     np.testing.assert_allclose(hot, codec.encode(pd.Series(["a", "b"], name="x")))
-    assert fit_x(pd.Series([0.0, 1.0])).discrete is None
+    assert fit_x(pd.Series([0.0, 1.0])).indicators is None
 
 
 def test_booleans_turn_true_at_one_half_in_their_own_units() -> None:
@@ -452,14 +478,10 @@ FIT_ERRORS: list[tuple[pd.DataFrame, type[Exception], str]] = [
     (two([None, None]), ValueError, "'x' is entirely missing"),
     (two(pd.array([None, None], dtype="Int64")), ValueError, "'x' is entirely missing"),
     (two(pd.Categorical([None, None])), ValueError, "'x' is entirely missing"),
-    (two([3.5, NAN, 3.5]), ValueError, r"'x' is constant: .*got only 3\.5\. .*frame\.drop"),
-    (two([0, 0]), ValueError, r"'x' is constant: .*got only 0\."),
-    (two([True, True]), ValueError, "'x' is constant: .*got only True"),
-    (two(["u", None, "u"]), ValueError, "'x' is constant: .*got only 'u'"),
     (
-        two(pd.Categorical(["u", "u"], categories=["u", "v"])),
+        pd.DataFrame({"x": [1.0, 2.0, NAN], "other": [3, 3, 3]}),
         ValueError,
-        "'x' is constant: .*got only 'u'",
+        "'x' has missing cells, but no other column varies",
     ),
     (
         two([0.0, 1e-200]),
@@ -479,11 +501,10 @@ FIT_ERRORS: list[tuple[pd.DataFrame, type[Exception], str]] = [
         r"'x': .*at most 100 categories, got 101 .*identifier",
     ),
     (
-        two(pd.to_datetime(["2020-01-01", "2020-01-02"])),
+        two(pd.Series([datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)])),
         TypeError,
-        r"'x': expected numbers.*datetime64.*pandas\.to_datetime\(frame\['x'\]\)",
+        r"'x': expected numbers.*object, holding date.*pandas\.to_datetime\(frame\['x'\]\)",
     ),
-    (two(pd.to_timedelta([1, 2], unit="h")), TypeError, "'x': .*timedelta64.*total_seconds"),
     (two(pd.period_range("2020", periods=2, freq="D")), TypeError, "'x': .*period"),
     (two([1 + 2j, 2 + 1j]), TypeError, "'x': .*complex128.*real and the imaginary"),
     (two(pd.arrays.SparseArray([0.0, 1.0])), TypeError, r"'x': .*Sparse.*sparse\.to_dense"),
@@ -565,12 +586,7 @@ TRANSFORM_ERRORS: list[tuple[pd.DataFrame, type[Exception], str]] = [
     (
         with_column("species", pd.Timestamp("2020-01-01")),
         TypeError,
-        "'species': expected numbers.*datetime64",
-    ),
-    (
-        with_column("species", ["Gentoo", "Adelie", "Emperor", None]),
-        ValueError,
-        r"'species': row 'c' \(position 2\) holds the category 'Emperor'.*one of \['Adelie', 'Gentoo'\]",
+        "'species': expected categorical cells .*got datetime",
     ),
     (
         with_column("species", pd.Categorical(["Gentoo", None, "Gentoo", "Gentoo"])),
@@ -697,6 +713,7 @@ def test_row_keys_want_one_label_per_row() -> None:
 FLOATS = st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda x: round(x, 6))
 INTEGERS = st.integers(-100, 100)
 TEXTS = st.sampled_from(["", "a", "b", "ü", "None"])
+DATES = st.integers(-(10**7), 10**7).map(lambda minutes: pd.Timestamp(minutes * 60, unit="s"))
 CELLS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     ("float64", FLOATS),
     ("Float64", FLOATS),
@@ -708,11 +725,23 @@ CELLS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     ("string", TEXTS),
     ("category", TEXTS),
     ("category", INTEGERS.map(lambda n: n % 4)),
+    (pd.CategoricalDtype(["None", "ü", "b", "a", "", "never"], ordered=True), TEXTS),
+    ("datetime64[ns]", DATES),
+    ("datetime64[s]", DATES),
+    ("datetime64[us, Europe/Berlin]", DATES.map(lambda day: day.tz_localize("UTC"))),
+    ("timedelta64[ms]", INTEGERS.map(lambda n: pd.Timedelta(minutes=n))),
+    ("double[pyarrow]", FLOATS),
+    ("string[pyarrow]", TEXTS),
+    ("timestamp[us][pyarrow]", DATES),
     (object, INTEGERS),
     (object, st.booleans()),
     (object, TEXTS),
     (object, FLOATS),
 ]
+
+
+def varies(cells: list[Any]) -> bool:
+    return len(set(cells)) > 1
 
 
 @st.composite
@@ -721,9 +750,7 @@ def tables(draw: st.DrawFn) -> tuple[pd.DataFrame, pd.DataFrame]:
     n_rows = draw(st.integers(3, 8))
     full = {}
     for j, (dtype, cell) in enumerate(draw(st.lists(st.sampled_from(CELLS), min_size=2, max_size=5))):
-        cells = draw(
-            st.lists(cell, min_size=n_rows, max_size=n_rows).filter(lambda cells: len(set(cells)) > 1)
-        )
+        cells = draw(st.lists(cell, min_size=n_rows, max_size=n_rows).filter(varies if j < 2 else bool))
         full[f"c{j}"] = pd.Series(cells, dtype=dtype)
     frame = pd.DataFrame(full)
     frame.index = pd.Index(draw(st.lists(st.integers(0, 9), min_size=n_rows, max_size=n_rows)))
@@ -735,7 +762,7 @@ def permutation(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(n)
 
 
-any_table = settings(max_examples=80, deadline=None)
+any_table = settings(max_examples=500, deadline=None)
 
 
 @any_table
@@ -745,7 +772,8 @@ def test_decoded_cells_give_back_the_table(table: tuple[pd.DataFrame, pd.DataFra
     codec = TableCodec.fit(full)
     completed = complete(holed, decoded_holes(codec, full, holed))
     pd.testing.assert_frame_equal(completed, full, rtol=1e-9, atol=1e-9)
-    exact = [c.name for c in codec.columns if c.kind is not Kind.CONTINUOUS]
+    close = (Kind.CONTINUOUS, Kind.CONSTANT)
+    exact = [c.name for c in codec.columns if c.kind not in close]
     pd.testing.assert_frame_equal(completed[exact], full[exact], check_exact=True)
 
 

@@ -14,9 +14,8 @@ from torch.distributions import Normal
 from pyro_mgp.bench.imputed import Cells, Density, Imputed, holes_of
 from pyro_mgp.bench.profiles import Budget
 from pyro_mgp.chain import fresh_noise
-from pyro_mgp.few_values import few_valued
 from pyro_mgp.imputer import MGPImputer
-from pyro_mgp.link import Conditional
+from pyro_mgp.link import Conditional, observed_as
 from pyro_mgp.neighbours import corrected
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.sampling import Rows
@@ -102,7 +101,7 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
             if neighbours is not None:
                 point = imputer.start_.expected(some)
                 conditionals = corrected(marginals, neighbours.around(chain, marginals, point, missing))
-            conditionals = few_valued(conditionals, imputer.few_values_)
+            conditionals = observed_as(conditionals, imputer.few_values_)
             noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(
                 conditionals, start, some.observed, noises.__getitem__, chain.n_sweeps, missing

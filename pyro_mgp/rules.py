@@ -1,0 +1,328 @@
+"""What column specs say of whole tables: derived columns, columns that apply in some rows, standard errors.
+
+A table as it came is not the table that is modelled::
+
+    as it came ── deduce ──▶ what follows from observed cells is filled in
+               ── modelled ▶ without columns that are no variables; no cell where its column does not apply
+    draws of the modelled table ── settle ──▶ draws of the holes of the table as it came
+"""
+
+from __future__ import annotations
+
+import graphlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pyro_mgp.column import cells_of, holes_of, is_numeric, label_of
+from pyro_mgp.column_spec import ColumnSpec, Label, Specs
+from pyro_mgp.formula import Formula
+from pyro_mgp.table import TableWarning, complete
+from pyro_mgp.user_warning import warn_user
+from pyro_mgp.wording import listing, plain, row_name
+
+Cells = dict[Label, NDArray[Any]]
+"""Values of the holes of each incomplete column, `[m, n_missing]`, holes in row order."""
+
+# How far an observed cell may be from what its formula gives, as a share: tables hold rounded numbers.
+_TOLERANCE = 0.01
+_MOST_DECIMALS = 12
+# Between these quantiles of a column a solution is looked for first.
+_MIDDLE = (0.4, 0.6)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of a table.
+
+    Example:
+        >>> rules = Rules.parse({"total": ColumnSpec(derived="a + b")}, ["a", "b", "total"])
+        >>> frame = pd.DataFrame({"a": [1.0, None], "b": [2.0, 3.0], "total": [None, 7.0]})
+        >>> rules.deduce(frame)
+             a    b  total
+        0  1.0  2.0    3.0
+        1  4.0  3.0    7.0
+    """
+
+    derived: Mapping[Label, Formula]
+    """Columns that follow from others, each after those it is made of."""
+    only_if: Mapping[Label, Formula]
+    """Where columns apply."""
+    specs: Specs
+    """All that is known."""
+
+    @classmethod
+    def parse(cls, specs: Specs | None, columns: Sequence[Label]) -> Rules:
+        """The rules that specs say for a table with these columns.
+
+        Raises:
+            TypeError: A spec is none.
+            ValueError: A spec names a column that is not there or is no variable, a formula cannot be read,
+                or columns are derived from each other in a circle.
+        """
+        specs = dict(specs or {})
+        for label, spec in specs.items():
+            if label not in columns:
+                raise ValueError(f"specs name column {label!r}, but the table has {listing(columns)}")
+            if not isinstance(spec, ColumnSpec):
+                raise TypeError(f"specs must be ColumnSpec, got {spec!r} for column {label!r}")
+        derived = {
+            label: Formula.parse(spec.derived, columns)
+            for label, spec in specs.items()
+            if spec.derived is not None
+        }
+        only_if = {
+            label: Formula.parse(spec.only_if, columns)
+            for label, spec in specs.items()
+            if spec.only_if is not None
+        }
+        try:
+            sources = {label: formula.sources for label, formula in derived.items()}
+            order = [
+                label for label in graphlib.TopologicalSorter(sources).static_order() if label in derived
+            ]
+        except graphlib.CycleError as error:
+            raise ValueError(f"columns are derived from each other in a circle: {error.args[1]}") from error
+        rules = cls({label: derived[label] for label in order}, only_if, specs)
+        for label, spec in specs.items():
+            named = [
+                *(spec.predictors or ()),
+                *([] if spec.standard_error is None else [spec.standard_error]),
+            ]
+            for other in named:
+                if other not in columns or other in derived:
+                    raise ValueError(
+                        f"the spec of column {label!r} names {other!r}, which is no column to learn from"
+                    )
+        return rules
+
+    @property
+    def trivial(self) -> bool:
+        """Whether the table as it came is the one that is modelled, and all its holes are filled."""
+        return not (self.derived or self.only_if or self.no_variables or self.left_alone)
+
+    @property
+    def no_variables(self) -> set[Label]:
+        """Columns that are not modelled: derived ones and standard errors."""
+        errors = {spec.standard_error for spec in self.specs.values() if spec.standard_error is not None}
+        return {*self.derived, *errors}
+
+    @property
+    def left_alone(self) -> set[Label]:
+        """Columns whose holes stay."""
+        errors = self.no_variables - {*self.derived}
+        return {label for label, spec in self.specs.items() if not spec.impute} | errors
+
+    @property
+    def may_stay_missing(self) -> list[Label]:
+        """Columns whose holes may not be filled in all draws."""
+        found = {label for label in self.only_if if self.specs[label].otherwise is None} | self.left_alone
+        for label, formula in self.derived.items():
+            if found & {*formula.sources}:
+                found.add(label)
+        return sorted(found, key=str)
+
+    @property
+    def of_variables(self) -> Specs:
+        """The specs of the columns that are modelled."""
+        return {label: spec for label, spec in self.specs.items() if label not in self.no_variables}
+
+    # ------------------------------------------------------------------------------------ before the model
+
+    def check(self, frame: pd.DataFrame) -> None:
+        """That the observed cells of a table keep the rules.
+
+        Raises:
+            ValueError: A derived cell is not what its formula gives, or a column has another value than
+                `otherwise` where it does not apply; names the row.
+        """
+        for label, formula in self.derived.items():
+            if not is_numeric(frame[label]):
+                raise ValueError(
+                    f"Column {label!r} is derived, so it must hold numbers, got {frame[label].dtype}"
+                )
+            given, value = _numbers(frame[label]), formula.value(frame)
+            near = np.maximum(_TOLERANCE * np.abs(given), _last_place(given))
+            off = np.abs(given - value) > near
+            if off.any():
+                first = int(np.flatnonzero(off)[0])
+                raise ValueError(
+                    f"Column {label!r} is derived as {formula.text!r}: {row_name(frame.index, first)} holds "
+                    f"{given[first]:g}; expected {value[first]:g}. Correct the cell or the formula."
+                )
+        for label, formula in self.only_if.items():
+            outside = formula.known(frame) & ~formula.holds(frame) & ~holes_of(frame[label])
+            strange = outside & (frame[label].astype(object) != self.specs[label].otherwise).to_numpy()
+            if strange.any():
+                first = int(np.flatnonzero(strange)[0])
+                raise ValueError(
+                    f"Column {label!r} applies only if {formula.text!r}: {row_name(frame.index, first)} "
+                    f"holds {plain(frame[label].iloc[first])!r}; expected a missing cell, or otherwise="
+                    f"{self.specs[label].otherwise!r}. Correct the cell, the condition, or set otherwise."
+                )
+
+    def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The table with the cells filled in that follow from observed ones.
+
+        These are derived cells whose sources are observed, and the only missing source of an observed derived
+        cell, if its formula can be solved for it.
+        """
+        for label, formula in self.derived.items():
+            for source in formula.sources:
+                frame = self._solved(frame, label, source, formula)
+        for label, formula in self.derived.items():
+            frame = _filled(frame, label, formula.value(frame))
+        return frame
+
+    def _solved(self, frame: pd.DataFrame, label: Label, source: Label, formula: Formula) -> pd.DataFrame:
+        """The table with a source solved for where it alone is missing and the derived cell is there."""
+        if not is_numeric(frame[source]) or holes_of(frame[source]).all():
+            return frame
+        missing_sources = np.sum([holes_of(frame[each]) for each in formula.sources], axis=0)
+        rows = holes_of(frame[source]) & (missing_sources == 1) & ~holes_of(frame[label])
+        if not rows.any():
+            return frame
+        wanted = _numbers(frame[label])[rows]
+        values = formula.solve(frame[rows], source, wanted, _middle(frame[source]))
+        return _filled(frame, source, _spread(values, rows))
+
+    def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The table of variables, with holes where they do not apply."""
+        frame = frame.drop(columns=[label for label in frame.columns if label in self.no_variables])
+        for label, formula in self.only_if.items():
+            outside = formula.known(frame) & ~formula.holds(frame)
+            frame[label] = frame[label].mask(outside)
+        return frame
+
+    # ------------------------------------------------------------------------------------- after the model
+
+    def settle(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
+        """Draws of the holes of the table as it came, from draws of those of the modelled table.
+
+        Args:
+            frame: The table as it came.
+            modelled: What `modelled` gave for it.
+            draws: Draws of the holes of the latter.
+            m: Number of draws.
+
+        Warns:
+            TableWarning: A derived cell was observed, two of its sources or more were not, and the formula
+                could not be solved for any of these: there the identity does not hold.
+        """
+        holes = {label: holes_of(frame[label]) for label in frame.columns}
+        filled = [label for label, here in holes.items() if here.any() and label not in self.left_alone]
+        tables = []
+        for j in range(m):
+            drawn = complete(modelled, {label: values[j] for label, values in draws.items()})
+            tables.append(self._settled(frame, modelled, drawn))
+        return {
+            label_of(label): np.stack([cells_of(table[label][holes[label]]) for table in tables])
+            for label in filled
+        }
+
+    def _settled(self, frame: pd.DataFrame, modelled: pd.DataFrame, drawn: pd.DataFrame) -> pd.DataFrame:
+        """One completed table of variables as the rules want it, with the other columns."""
+        table = frame.copy()
+        table[drawn.columns] = drawn
+        for label, formula in self.derived.items():
+            table = self._made_to_fit(frame, modelled, table, label, formula)
+        for label, formula in self.only_if.items():
+            came = holes_of(frame[label])
+            outside, otherwise = formula.known(table) & ~formula.holds(table), self.specs[label].otherwise
+            table[label] = table[label].mask(outside & came, otherwise)
+            # An observed cell of another row was a hole of the model's only.
+            table[label] = table[label].where(came, frame[label])
+        for label, formula in self.derived.items():
+            table = _filled(table, label, formula.value(table))
+        return table
+
+    def _made_to_fit(
+        self,
+        frame: pd.DataFrame,
+        modelled: pd.DataFrame,
+        table: pd.DataFrame,
+        label: Label,
+        formula: Formula,
+    ) -> pd.DataFrame:
+        """The table with one drawn source of each observed derived cell made what the formula asks for.
+
+        Where it would leave its bounds, another one is; where each would, one goes to its bound first.
+        """
+        wanted, drawn = _numbers(frame[label]), {each: holes_of(modelled[each]) for each in formula.sources}
+        unmet = ~np.isnan(wanted) & np.logical_or.reduce(list(drawn.values()))
+        numeric = [source for source in formula.sources[::-1] if is_numeric(table[source])]
+        attempts = [(None, source) for source in numeric] + list(itertools.permutations(numeric, 2))
+        for bounded, source in attempts:
+            rows = unmet & drawn[source]
+            if not rows.any():
+                continue
+            trial = table[rows]
+            if bounded is not None:
+                given = formula.solve(trial, bounded, wanted[rows], _middle(table[bounded]))
+                clipped = np.where(drawn[bounded][rows], self._clipped(bounded, given), np.nan)
+                trial = _replaced(trial, bounded, clipped)
+            values = formula.solve(trial, source, wanted[rows], _middle(table[source]))
+            values[values != self._clipped(source, values)] = np.nan
+            found = ~np.isnan(values)
+            table = _replaced(table, source, _spread(values, rows))
+            if bounded is not None:
+                table = _replaced(table, bounded, _spread(np.where(found, clipped, np.nan), rows))
+            unmet[np.flatnonzero(rows)[found]] = False
+        if unmet.any():
+            warn_user(
+                f"Column {label!r} is derived as {formula.text!r}: in {int(unmet.sum())} rows it is observed, "
+                "several of its sources are not, and no value of these gives it. There the draws do not keep "
+                "the formula.",
+                TableWarning,
+            )
+        return table
+
+    def _clipped(self, label: Label, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values of a column kept within its bounds."""
+        spec = self.specs.get(label, ColumnSpec())
+        lower = -np.inf if spec.lower is None else spec.lower
+        return np.clip(values, lower, np.inf if spec.upper is None else spec.upper)
+
+
+def _spread(values: NDArray[np.float64], rows: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Values of some rows as values of all, NaN elsewhere."""
+    spread = np.full(len(rows), np.nan)
+    spread[rows] = values
+    return spread
+
+
+def _replaced(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:
+    """The table with numbers, [N], in a column where they are not NaN."""
+    frame = frame.copy()
+    frame[label] = frame[label].mask(~np.isnan(values))
+    return _filled(frame, label, values)
+
+
+def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:
+    """The table with numbers, [N], in those holes of a column for which they are finite."""
+    holes = holes_of(frame[label])
+    cells = np.where(np.isfinite(values), values, np.nan)[holes]
+    return complete(frame, {label: cells}) if np.isfinite(cells).any() else frame
+
+
+def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _middle(column: pd.Series[Any]) -> tuple[float, float]:
+    """Two different numbers around the middle of a column."""
+    low, high = np.nanquantile(_numbers(column), _MIDDLE).tolist()
+    return low, high if high > low else low + max(1.0, abs(low))
+
+
+def _last_place(numbers: NDArray[np.float64]) -> float:
+    """The unit of the last decimal place that numbers are given to."""
+    known = numbers[~np.isnan(numbers)]
+    return next(
+        (10.0**-d for d in range(_MOST_DECIMALS) if np.allclose(known, known.round(d), 1e-12, 0)), 0.0
+    )
