@@ -5,15 +5,24 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyro_mgp.column_spec import ColumnSpec
     from pyro_mgp.imputations import Imputations
     from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.pooling import pool
+    from pyro_mgp.sensitivity import tipping_point
 
     __version__: str
 
-__all__ = ["Imputations", "MGPImputer"]
+__all__ = ["ColumnSpec", "Imputations", "MGPImputer", "pool", "tipping_point"]
 
 # Torch and Pyro take seconds to import: each name is imported when it is first used.
-_HOME = {"Imputations": "pyro_mgp.imputations", "MGPImputer": "pyro_mgp.imputer"}
+_HOME = {
+    "ColumnSpec": "pyro_mgp.column_spec",
+    "Imputations": "pyro_mgp.imputations",
+    "MGPImputer": "pyro_mgp.imputer",
+    "pool": "pyro_mgp.pooling",
+    "tipping_point": "pyro_mgp.sensitivity",
+}
 
 if not TYPE_CHECKING:  # a type checker shall still find misspelt names
 

@@ -11,7 +11,7 @@ import math
 import numbers
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from tqdm import tqdm
@@ -50,6 +51,7 @@ from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.refinement import MOST_ROWS, refine
 from pyro_mgp.rules import Rules
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
+from pyro_mgp.sensitivity import shifts
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
@@ -75,6 +77,10 @@ _MOST_FEW_VALUES = 1000
 _FEWEST_OBSERVED = 20
 # Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
 _FEWEST_HELD_OUT = 100
+
+
+# What scikit-learn's own imputers call such columns.
+_INDICATOR = "missingindicator_"
 
 
 class FitWarning(UserWarning):
@@ -145,6 +151,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         random_state: Seed, generator or None. The same seed gives the same imputations.
         progress: Show progress bars, on terminals only.
         specs: What is known of some columns besides their cells, by label; see `ColumnSpec`.
+        add_indicator: Whether `transform` puts a boolean column `missingindicator_...` behind the others for
+            each column that was incomplete at fit: True where its cell was missing.
 
     Attributes:
         chain_: The Pyro module, with `model` and `guide`.
@@ -195,6 +203,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         random_state: RandomState = None,
         progress: bool = True,
         specs: Specs | None = None,
+        add_indicator: bool = False,
     ) -> None:
         self.kernel = kernel
         self.n_inducing = n_inducing
@@ -224,6 +233,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.random_state = random_state
         self.progress = progress
         self.specs = specs
+        self.add_indicator = add_indicator
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -289,6 +299,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
             self._note_features(X, frame)
             self._columns = [label_of(label) for label in frame.columns]
+            self._incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
             # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
             self._train(rows[torch.as_tensor(np.argsort(table.keys))])
             self._fitted = Input(frame.copy(), modelled, rows)
@@ -320,7 +331,27 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         point = self._sampler().means(given.rows[given.incomplete], range(_POINT_PATHS))
         cells = self._decode(given, [(slice(0, len(point)), point[None])], 1, to_few=False)
         completed = complete(given.frame, {label: values[0] for label, values in cells.items()})
+        if self.add_indicator:
+            indicators = missing(given.frame)[:, self._incomplete]
+            names = [f"{_INDICATOR}{self._columns[i]}" for i in self._incomplete]
+            completed = completed.join(pd.DataFrame(indicators, completed.index, names))
         return completed if isinstance(X, pd.DataFrame) else completed.to_numpy()
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+        """Names of the columns that `transform` gives: those that went in, and indicators if asked for."""
+        check_is_fitted(self, "chain_")
+        names: NDArray[Any] = super().get_feature_names_out(input_features)
+        if not self.add_indicator:
+            return names
+        return np.append(names, [f"{_INDICATOR}{names[i]}" for i in self._incomplete])
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn may hand in: missing cells, categories and text."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        return tags
 
     def impute(
         self,
@@ -329,6 +360,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         *,
         random_state: RandomState = None,
         batch_size: int | None = None,
+        delta: Mapping[Label, float] | None = None,
     ) -> Imputations:
         """Draw m imputations of every missing cell from its posterior predictive distribution.
 
@@ -340,6 +372,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             m: Number of imputations.
             random_state: Seed of other draws than those of the imputer's own seed.
             batch_size: Rows drawn at a time; chosen by memory when None.
+            delta: How far to shift the draws of some columns, by label, as cells that are missing not at random
+                may ask for: in the column's own units for numbers and times (in seconds); in units of the
+                bend for bent numbers, say of the log; on the probit scale for booleans, ordered levels and
+                categories of two levels, towards the later one; on that of the log for counts. Other columns
+                see the shifted draws.
 
         Returns:
             The draws and the table they complete.
@@ -347,7 +384,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: If m is below 1, or the table does not fit the fitted one.
         """
-        given, sampler = self._prepare(X, m, random_state, batch_size)
+        given, sampler = self._prepare(X, m, random_state, batch_size, delta)
         batches = sampler.draws(given.rows[given.incomplete], range(m), batch_size)
         return self._imputations(given, self._watched(batches, len(given.incomplete)), m)
 
@@ -359,6 +396,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         *,
         random_state: RandomState = None,
         batch_size: int = 20_000,
+        delta: Mapping[Label, float] | None = None,
         overwrite: bool = False,
     ) -> list[Path]:
         """Draw m imputations of a large table and write each completed copy to Parquet as it is drawn.
@@ -372,6 +410,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             m: Number of imputations.
             random_state: Seed of other draws than those of the imputer's own seed.
             batch_size: Rows drawn and written at a time.
+            delta: See `impute`.
             overwrite: Replace a folder that this package wrote earlier.
 
         Returns:
@@ -380,7 +419,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: As for `impute`, or if the folder or its files cannot be written.
         """
-        given, sampler = self._prepare(X, m, random_state, batch_size)
+        given, sampler = self._prepare(X, m, random_state, batch_size, delta)
         starts = tqdm(
             range(0, len(given.frame), batch_size),
             desc="imputing",
@@ -397,13 +436,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         m: int,
         random_state: RandomState,
         batch_size: int | None,
+        delta: Mapping[Label, float] | None,
     ) -> tuple[Input, Sampler]:
         """What drawing needs: the table, and who draws."""
         _at_least("m, the number of imputations,", m, 1)
         if batch_size is not None:
             _at_least("batch_size", batch_size, 1)
         given = self._own_table() if X is None else self._encode(X)
-        return given, self._sampler(None if random_state is None else _seed(random_state))
+        seed = self.seed_ if random_state is None else _seed(random_state)
+        return given, self._sampler(seed, shifts(self.codec_, delta or {}))
 
     def _impute_chunk(self, given: Input, m: int, sampler: Sampler) -> Imputations:
         return self._imputations(given, sampler.draws(given.rows[given.incomplete], range(m)), m)
@@ -470,6 +511,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "specs": [
                 [_storage.to_json(label), spec.to_dict()] for label, spec in (self.specs or {}).items()
             ],
+            "incomplete": self._incomplete,
             "columns": [_storage.to_json(label) for label in self._columns],
             "seed": self.seed_,
             "n_rows": self.chain_.n_rows,
@@ -540,6 +582,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ]
         self.history_ = History(**header["history"])
         self._columns = [_storage.from_json(label) for label in header["columns"]]
+        self._incomplete = header["incomplete"]
         self._rules = Rules.parse(self.specs, self._columns)
         self.n_features_in_ = len(self._columns)
         if header["feature_names"]:
@@ -681,7 +724,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         return min(self.n_inducing or _N_INDUCING, n_rows)
 
-    def _sampler(self, seed: int | None = None) -> Sampler:
+    def _sampler(self, seed: int | None = None, shifted: Mapping[int, float] | None = None) -> Sampler:
         seed = self.seed_ if seed is None else seed
         return Sampler(
             self.chain_,
@@ -692,6 +735,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.neighbours_,
             self._observations(),
             self._unbent(),
+            shifted or {},
             self._factorised,
         )
 

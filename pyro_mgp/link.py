@@ -126,6 +126,41 @@ class Observing:
         return variance.expand_as(moments.mean)
 
 
+@dataclass(frozen=True)
+class Shifted:
+    """A link whose function is shifted; see `sensitivity`."""
+
+    conditional: Conditional
+    shift: float
+    """Standardised units, or those of the latent function."""
+
+    @property
+    def noise(self) -> Tensor:
+        """See `Conditional`."""
+        return self.conditional.noise
+
+    def moments(self, rows: Tensor) -> Moments:
+        """See `Conditional`."""
+        at = self.conditional.moments(rows)
+        return Moments(at.mean + self.shift, at.variance)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `Conditional`."""
+        return self.expectation(self.moments(rows))
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """See `Conditional`."""
+        return self.conditional.functions(rows) + self.shift
+
+    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
+        """See `Conditional`."""
+        return self.conditional.draw(moments, eps)
+
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """See `Conditional`."""
+        return self.conditional.expectation(moments, of)
+
+
 def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
     """Draws by standard normal numbers; all `[S, n]`."""
     return torch.addcmul(mean, eps, (variance + _LEAST_VARIANCE).sqrt())

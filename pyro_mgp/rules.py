@@ -275,9 +275,9 @@ class Rules:
             unmet[np.flatnonzero(rows)[found]] = False
         if unmet.any():
             warn_user(
-                f"Column {label!r} is derived as {formula.text!r}: in {int(unmet.sum())} rows it is observed, "
-                "several of its sources are not, and no value of these gives it. There the draws do not keep "
-                "the formula.",
+                f"Column {label!r} is derived as {formula.text!r}: in {int(unmet.sum())} rows it "
+                "is observed, several of its sources are not, and no value of these gives it. There draws do "
+                "not keep the formula.",
                 TableWarning,
             )
         return table

@@ -7,7 +7,7 @@ row's draws do not depend on the rows around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,7 +17,7 @@ from pyro_mgp.chain import Chain, Noise, Precision
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import JointGaussian
 from pyro_mgp.likelihoods import Observation
-from pyro_mgp.link import Conditional, Moments, observed_as
+from pyro_mgp.link import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.warp import Unbent
@@ -175,6 +175,8 @@ class Sampler:
     """For each link how its function and noise become draws, None if by their sum; () if so for all."""
     unbent: Sequence[Unbent | None] = ()
     """For each link how the bend of its column is undone, or None; nothing at all for none."""
+    shifts: Mapping[int, float] = field(default_factory=dict)
+    """How far functions are shifted, by the column of their link; see `sensitivity`."""
     factorised: Factorised = field(default_factory=Factorised)
     """Kept from one sampler of a chain to the next."""
 
@@ -293,7 +295,12 @@ class Sampler:
             if self.joint:
                 nearby = self.neighbours.given(nearby, conditionals, marginals)
             conditionals = corrected(conditionals, nearby)
-        return observed_as(conditionals, self.observations) if self.observations else conditionals
+        if self.observations:
+            conditionals = observed_as(conditionals, self.observations)
+        return [
+            Shifted(conditional, self.shifts[link.column]) if link.column in self.shifts else conditional
+            for conditional, link in zip(conditionals, self.chain.links, strict=True)
+        ]
 
     def _sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
         """The links' sparse GPs."""

@@ -41,7 +41,8 @@ def as_frame(X: object) -> pd.DataFrame:
     and PyArrow do, is asked to (``to_pandas``).
 
     Raises:
-        TypeError: ``X`` is anything else.
+        TypeError: ``X`` is anything else, or sparse.
+        ValueError: ``X`` is an array of another dimension, or of complex numbers.
 
     Example:
         >>> as_frame([[1.5, "a"], [2.5, None]]).columns.tolist()
@@ -50,15 +51,24 @@ def as_frame(X: object) -> pd.DataFrame:
     if isinstance(X, pd.DataFrame):
         return X
     if (isinstance(X, np.ndarray) and X.ndim == 2) or _is_list_of_rows(X):
+        if isinstance(X, np.ndarray) and X.dtype.kind == "c":
+            raise ValueError(
+                "Complex data not supported: split each column into its real and imaginary part."
+            )
         frame = pd.DataFrame(X if isinstance(X, np.ndarray) else list(X))  # type: ignore[call-overload]
         frame.columns = pd.Index([f"x{j}" for j in range(frame.shape[1])])
         return frame
     if callable(convert := getattr(X, "to_pandas", None)):
         return as_frame(convert())
+    if hasattr(X, "toarray"):
+        raise TypeError("Sparse input is not supported: make it dense with X.toarray().")
+    if hasattr(X, "__array__") and not isinstance(X, np.ndarray | pd.Series | pd.Index):
+        return as_frame(np.asarray(X))
     came = f"an array of shape {X.shape}" if isinstance(X, np.ndarray) else f"{type(X).__name__}"
-    raise TypeError(
+    error = ValueError if isinstance(X, np.ndarray) else TypeError
+    raise error(
         f"Expected a table: a pandas DataFrame, a two-dimensional array, or a list of equally long rows; "
-        f"got {came}. Wrap it as pandas.DataFrame(...)."
+        f"got {came}. Reshape your data, or wrap it as pandas.DataFrame(...)."
     )
 
 
@@ -385,15 +395,20 @@ def _check_labels(frame: pd.DataFrame) -> None:
 def _check_fit_shape(frame: pd.DataFrame) -> None:
     n_rows, n_columns = frame.shape
     if n_columns == 0:
-        raise ValueError("Expected a table with at least two columns, got no columns. Check how it was read.")
+        raise ValueError(
+            "Expected a table with at least two columns, got no columns: 0 feature(s) "
+            f"(shape=({n_rows}, 0)) while a minimum of 2 is required. Check how it was read."
+        )
     if n_rows == 0:
         raise ValueError("Expected a table with at least two rows, got no rows. Check how it was filtered.")
     if n_rows == 1:
-        raise ValueError("Expected a table with at least two rows, got one row. Fit on more rows.")
+        raise ValueError(
+            "Expected a table with at least two rows, got one row (n_samples=1). Fit on more rows."
+        )
     if n_columns == 1:
         raise ValueError(
             f"Expected a table with at least two columns, got only one column, {frame.columns[0]!r}: there "
-            "is nothing to predict it from. Add columns."
+            "is nothing to predict it from (n_features=1). Add columns."
         )
 
 
@@ -410,8 +425,13 @@ def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
             f"{listing(came)}. Reorder them: frame[columns_at_fit]."
         )
     parts = [f"missing {listing(absent)}"] * bool(absent) + [f"unexpected {listing(extra)}"] * bool(extra)
+    counts = ""
+    if len(came) != len(expected):
+        counts = (
+            f"X has {len(came)} features, but MGPImputer is expecting {len(expected)} features as input. "
+        )
     raise ValueError(
-        f"The columns differ from those at fit: {' and '.join(parts)}. Expected, in this order: "
+        f"{counts}The columns differ from those at fit: {' and '.join(parts)}. Expected, in this order: "
         f"{listing(expected)}. Add the missing ones (NaN will do) and drop the others."
     )
 
