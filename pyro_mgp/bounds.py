@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -39,9 +40,9 @@ class Truncated:
         turned = low > 0
         left, right = torch.where(turned, -high, low), torch.where(turned, -low, high)
         left, right = left.clamp(-_FARTHEST, _FARTHEST), right.clamp(-_FARTHEST, _FARTHEST)
-        below, above = torch.special.ndtr(left), torch.special.ndtr(right)
+        below, above = _mass_below(left), _mass_below(right)
         share = torch.where(turned, 1 - uniform, uniform)
-        fallen = torch.special.ndtri(below + share * (above - below))
+        fallen = torch.special.ndtri(below + share * (above - below)).clamp(left, right)
         drawn = mean + torch.where(turned, -fallen, fallen) * spread
         return drawn.clamp(self.low, self.high)
 
@@ -50,3 +51,8 @@ class Truncated:
         places = (torch.arange(_QUANTILES, dtype=mean.dtype, device=mean.device) + 0.5) / _QUANTILES
         values = self.draw(mean[..., None], variance[..., None], places.expand(*mean.shape, _QUANTILES))
         return (values if of is None else of(values)).mean(-1)
+
+
+def _mass_below(x: Tensor) -> Tensor:
+    """Φ(x), to the last digit in the lower tail, where `torch.special.ndtr` is zero."""
+    return 0.5 * torch.special.erfc(-x / math.sqrt(2))

@@ -135,7 +135,7 @@ class Chain(LocalModule):
             plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
             for name, link, moments in zip(self.names, self.links, visited, strict=True):
                 mean, variance = _one_path(moments.mean), _one_path(moments.variance)
-                site = link.likelihood(mean, variance).mask(link.learns_from(filled, observed))
+                site = link.scored(mean, variance, rows).mask(link.learns_from(filled, observed))
                 pyro.sample(f"x_{name}", site, obs=filled[:, link.column].expand_as(mean))
             return pyro.deterministic("filled", _one_path(end), event_dim=1)
 

@@ -8,7 +8,7 @@ population standard deviation) of the observed cells; numbers may be bent first 
     CONTINUOUS      floats                                        1
     HEAVY_TAILED    numbers, if asked for                         1
     INTEGER         integers                                      1
-    COUNT           whole numbers from 0 upwards, if asked for    1, of log(1 + x)
+    COUNT           integers distributed as counts are            1, of log(1 + x)
     BOOLEAN         booleans; two numbers, if asked for           1, from False = 0 and True = 1
     ORDERED         ordered pandas categories                     1, from the positions of the levels
     CATEGORICAL     text, pandas categories                       1 per level observed at fit (one-hot)
@@ -32,6 +32,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
+from scipy import stats
 
 from pyro_mgp.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.warp import Unbent, Warp
@@ -61,6 +62,9 @@ MAX_LEVELS = 100
 _LARGEST_COUNT = 2.0**53
 # A column has few values if at least so many of its cells hold one that is there so often.
 _MOSTLY, _OFTEN = 0.9, 5
+# An integer column that reaches from 0 to so far counts something if a negative binomial distribution of the same
+# mean and variance is so near, in nats per cell, beside what chance makes of it.
+_LEAST_REACH, _NEAR = 3.0, 0.05
 # Lengths in seconds of which times may be multiples: days, hours, minutes, seconds.
 _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
@@ -167,7 +171,8 @@ class ColumnCodec:
             column: The column.
             warp: Whether numbers may be bent.
             few_values: Most different values of a numeric column that counts as one of few values. They have
-                to come again, too: nine in ten cells hold a value that is there five times or more.
+                to come again, too: nine in ten cells hold a value that is there five times or more. 0 also
+                keeps integers from being taken for counts.
             spec: What is known of it besides.
 
         Sums are rounded exactly once, so the rows' order does not change a single bit of the codec.
@@ -188,13 +193,15 @@ class ColumnCodec:
         levels = _levels(column) if kind in (Kind.CATEGORICAL, Kind.ORDERED) else None
         raw = _raw(column, name, kind, levels)
         observed = raw[~np.isnan(raw[:, 0])]
+        if kind is Kind.INTEGER and spec == ColumnSpec() and few_values and _are_counts(observed[:, 0]):
+            kind = Kind.COUNT
         known = cls(name, kind, family, str(column.dtype), levels, (), (), 0.0, 0.0, False, (), None)
         known = dataclasses.replace(known, lower=spec.lower, upper=spec.upper)
+        known._check_request(column, raw)
         if (observed == observed[0]).all():
             value = 0.0 if levels is not None else float(observed[0, 0])
             return dataclasses.replace(known, kind=Kind.CONSTANT, low=value, high=value)
         _check_spread(name, observed)
-        known._check_request(column, raw)
         return known._learn(observed, warp, few_values)
 
     def _learn(self, observed: NDArray[np.float64], warp: bool, few_values: int) -> ColumnCodec:
@@ -260,7 +267,8 @@ class ColumnCodec:
             return 0.0, _LARGEST_COUNT
         lower = self.low if self.lower is None else self.lower
         upper = self.high if self.upper is None else self.upper
-        return lower, upper
+        whole = self.kind is Kind.INTEGER
+        return (math.ceil(lower), math.floor(upper)) if whole else (lower, upper)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -268,9 +276,10 @@ class ColumnCodec:
         unbounded = self.lower is None and self.upper is None
         if unbounded or self.two_valued or (self.warp is not None and self.warp.keeps_bounds):
             return None
-        room = 0.5 if self.kind is Kind.INTEGER else 0.0
-        lower = -math.inf if self.lower is None else self.lower - room
-        upper = math.inf if self.upper is None else self.upper + room
+        lower = -math.inf if self.lower is None else self.lower
+        upper = math.inf if self.upper is None else self.upper
+        if self.kind is Kind.INTEGER:  # what is rounded to a bound is within it
+            lower, upper = np.ceil(lower) - 0.5, np.floor(upper) + 0.5
         raw = np.array([lower, upper])
         bent = raw if self.warp is None else self.warp.forward(raw)
         lower, upper = ((bent - self.mean[0]) / self.scale[0]).tolist()
@@ -287,14 +296,35 @@ class ColumnCodec:
             ValueError: A number is infinite or huge, beyond a bound, or not whole in a column of counts.
         """
         natural = _natural_kind(column)
-        if natural is None or self.width == 0:
+        if natural is None:
             return np.full((len(column), self.width), np.nan)
         self._check_family(column, natural)
+        if self.width == 0:
+            return np.empty((len(column), 0))
         raw = _raw(column, self.name, self.kind, self.levels)
         self._check_cells(column, raw)
         if self.warp is not None:
             raw = self.warp.forward(raw)
+        if self.warp is not None and self.warp.keeps_bounds and self.kind is not Kind.COUNT:
+            # A new cell at the bound is no further off than any other that is beyond those seen.
+            low, high = sorted(self.warp.forward(np.array([self.low, self.high])).tolist())
+            raw = np.clip(raw, low - self.scale[0], high + self.scale[0])
         return np.asarray((raw - self.mean) / self.scale, dtype=np.float64)
+
+    def standardised_errors(self, column: pd.Series[Any], errors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Standard errors [N] of the cells in units of standardised ones; of bent cells to first order.
+
+        Raises:
+            ValueError: The column is not CONTINUOUS.
+        """
+        if self.kind is not Kind.CONTINUOUS:
+            raise ValueError(
+                f"Column {self.name!r}: standard errors are for continuous columns, but this is {self.kind}."
+            )
+        if self.warp is not None:
+            cells = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            errors = errors * np.exp(np.where(np.isnan(cells), 0.0, self.warp.log_slope(cells)))
+        return np.asarray(errors / self.scale[0])
 
     def unseen(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
         """Which cells hold a category that was not there at fit, Bool [N]."""
@@ -359,7 +389,7 @@ class ColumnCodec:
         if self.family in ("datetimes", "durations"):
             unit = "datetime64[us]" if self.family == "datetimes" else "timedelta64[us]"
             return np.rint(raw * 1e6).astype(np.int64).view(unit)
-        if self.kind in _WHOLE or (self.two_valued and float(self.low + self.high).is_integer()):
+        if self.kind in _WHOLE or (self.two_valued and self.low.is_integer() and self.high.is_integer()):
             return to_integers(raw, np.iinfo(np.int64))
         return np.asarray(raw)
 
@@ -451,6 +481,18 @@ def _few(observed: NDArray[np.float64], most: int) -> tuple[float, ...] | None:
     if len(values) > most or again < _MOSTLY * len(observed):
         return None
     return tuple(values.tolist())
+
+
+def _are_counts(observed: NDArray[np.float64]) -> bool:
+    """Whether integers [n] are distributed as counts are: from 0 upwards, nearly negative binomial."""
+    if observed.min() != 0 or observed.max() < _LEAST_REACH:
+        return False
+    values, counts = np.unique(observed, return_counts=True)
+    mean, variance, share = observed.mean(), observed.var(), counts / len(observed)
+    # Less varied than Poisson's, they are compared with Poisson's, which is that of a large r.
+    r = mean**2 / max(variance - mean, 1e-6 * mean)
+    distance = float((share * (np.log(share) - stats.nbinom.logpmf(values, r, r / (r + mean)))).sum())
+    return distance < _NEAR + (len(values) - 1) / (2 * len(observed))
 
 
 def label_of(name: Hashable) -> Label:
@@ -574,6 +616,8 @@ def _raw(
 ) -> NDArray[np.float64]:
     """The cells as numbers in their own units: float64 [N, width], NaN where missing or an unseen level."""
     if levels is not None:
+        if is_numeric(column):
+            _check_size(column, name, numbers_of(column))
         codes = _codes(column, levels)
         if kind is Kind.ORDERED:
             return np.where(codes < 0, np.nan, codes)[:, None]

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pyro_mgp.wording import plain
+
 Label: TypeAlias = str | int
 
 
@@ -22,7 +24,7 @@ class Kind(enum.StrEnum):
     INTEGER = "integer"
     """Whole numbers: as continuous, and rounded; cumulative probit if they are two."""
     COUNT = "count"
-    """Whole numbers from 0 upwards: negative binomial with a log link."""
+    """Whole numbers from 0 upwards: negative binomial with a log link. Found by how they are distributed."""
     BOOLEAN = "boolean"
     """True and False: cumulative probit."""
     ORDERED = "ordered"
@@ -82,8 +84,11 @@ class ColumnSpec:
             object.__setattr__(self, "kind", _kind(self.kind))
         for name in ("lower", "upper"):
             bound = getattr(self, name)
-            if bound is not None and not math.isfinite(_number(name, bound)):
-                raise ValueError(f"{name} must be finite, or None for no bound, got {bound}")
+            if bound is not None:
+                if not math.isfinite(_number(name, bound)):
+                    raise ValueError(f"{name} must be finite, or None for no bound, got {bound}")
+                object.__setattr__(self, name, float(bound))
+        object.__setattr__(self, "otherwise", plain(self.otherwise))
         if self.lower is not None and self.upper is not None and self.lower >= self.upper:
             raise ValueError(f"lower must be less than upper, got {self.lower} and {self.upper}")
         if isinstance(self.predictors, str):

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from pyro_mgp.chain import Chain, by_column, fresh_noise
 from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, fastest_stack, send_back
-from pyro_mgp.likelihoods import Observation
+from pyro_mgp.likelihoods import Scored
 from pyro_mgp.link import (
     Conditional,
     Link,
@@ -160,13 +160,15 @@ class ConjugateStep:
         with local_parameters():
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
             noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
+            # Sites have precisions of their own, in units of one.
+            noise = noise.where(noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0, 1.0)
             among = kernels.among()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
                 jitter = max(link.jitter for link in self.chain.links)
                 inverse = invert(factorise(among, jitter, ask=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
-                for seen, sites in self._walk(kernels, inverse, noise, paths, observed):
+                for seen, sites in self._walk(kernels, inverse, noise, paths, observed, rows):
                     group = _Group(kernels, inverse[seen.links], seen, sites, factor)
                     bound = group.move(self.posterior[seen.links], noise[seen.links], step_size)
                     bounds.append(bound)
@@ -193,7 +195,13 @@ class ConjugateStep:
             self.posterior = Posterior.of(self.chain)
 
     def _walk(
-        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, paths: Tensor, observed: Tensor
+        self,
+        kernels: KernelStack,
+        inverse: Tensor,
+        noise: Tensor,
+        paths: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
     ) -> Iterator[tuple[Seen, list[Sites | None]]]:
         """Walk through the chain and redraw the holes in place; gives what group after group of links saw.
 
@@ -205,6 +213,7 @@ class ConjugateStep:
             noise: Variance of each link's observation noise, `[L]`.
             paths: The table with its current fill, by columns, `[1, n, D]`.
             observed: Bool `[n, D]`.
+            rows: Their numbers in the training table, `[n]`, if they are a minibatch of it.
         """
         latent = quadratic_conditionals(
             kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
@@ -223,7 +232,7 @@ class ConjugateStep:
                 # A copy: the next links write into the table. To gather is faster than to select.
                 seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
                 columns.append(seen)
-                sites.append(_sites(link, conditional, seen))
+                sites.append(_sites(link, conditional, seen, _numbers(rows, here, seen)))
                 holes = _holes(observed[:, link.column])
                 self.chain.visit(conditional, paths, observed, fresh, visited, holes)
             own = [seen[number] for seen, number in zip(columns, numbers, strict=True)]
@@ -369,11 +378,28 @@ def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | None],
     return padded, torch.arange(most) < torch.tensor(counts)[:, None], fewest
 
 
-def _sites(link: Link, conditional: Conditional, columns: Tensor) -> Sites | None:
-    """What stands for a link's observations in rows `[D, n]`, given by columns; None for Gaussian ones."""
-    if not isinstance(link.likelihood, Observation):
+def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites | None:
+    """What stands for a link's observations in rows `[D, n]`, given by columns; None for Gaussian ones.
+
+    Args:
+        link: The link.
+        conditional: Its factorisation.
+        columns: The rows that it learns from.
+        rows: Their numbers in the training table, `[n]`.
+    """
+    if link.is_gaussian:
         return None
-    return Sites.of(link.likelihood, columns[link.column], conditional.moments(columns.T[None]))
+
+    def scored(mean: Tensor, variance: Tensor) -> Scored:
+        return link.scored(mean, variance, rows)
+
+    return Sites.of(scored, columns[link.column], conditional.moments(columns.T[None]))
+
+
+def _numbers(rows: Tensor | None, kept: Tensor | None, columns: Tensor) -> Tensor:
+    """Numbers in the training table of the rows that were kept, of a minibatch or of all."""
+    here = torch.arange(columns.shape[1], device=columns.device) if kept is None else kept
+    return here if rows is None else rows[here]
 
 
 def _targets(own: Sequence[Tensor], sites: Sequence[Sites | None]) -> tuple[Tensor, Tensor | None]:

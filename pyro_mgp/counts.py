@@ -18,13 +18,15 @@ from pyro.distributions import TorchDistribution
 from pyro.nn import PyroParam
 from scipy import special
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Normal, constraints
 
 from pyro_mgp.likelihoods import Drawn, Quantity, mean_under_normal, nodes_under_normal
 from pyro_mgp.warp import Unbent
 
 # r at the start, and its least value.
 _FIRST_CONCENTRATION, _LEAST_CONCENTRATION = 10.0, 1e-2
+# Keeps a vanishing variance a divisor.
+_LEAST_VARIANCE = 1e-10
 # exp of more is more than any count.
 _LARGEST_LOG = 30.0
 
@@ -96,10 +98,16 @@ class ExpectedNegativeBinomial(TorchDistribution):
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Its log probability, f integrated out, batch shape."""
         counts, r = self.scale.counts(value)[..., None], self.concentration
-        functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
-        centre = functions + self.offset - r.log()
+        mean, variance = self.f_mean[..., None], self.f_variance[..., None] + _LEAST_VARIANCE
+        # The normal distribution near the integrand: nodes stand where the count says the function is.
+        precision = 1 / variance + counts * r / (counts + r)
+        pull = mean / variance + counts * r / (counts + r) * (counts.clamp(min=0.5).log() - self.offset)
+        near = Normal(pull / precision, precision.rsqrt(), validate_args=False)
+        places, log_weights = nodes_under_normal(near.loc[..., 0], near.scale[..., 0].square())
+        ratio = Normal(mean, variance.sqrt(), validate_args=False).log_prob(places) - near.log_prob(places)
+        centre = places + self.offset - r.log()
         given = counts * centre - (counts + r) * torch.nn.functional.softplus(centre)
-        return _log_ways(counts[..., 0], r) + (given + log_weights).logsumexp(-1)
+        return _log_ways(counts[..., 0], r) + (given + ratio + log_weights).logsumexp(-1)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
         """Draws from the predictive distribution, `sample_shape + batch_shape`."""
@@ -153,8 +161,10 @@ class NegativeBinomial(Drawn):
         rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp()
         r = float(self.concentration)
         # SciPy's, on the host: torch has no quantiles of counts.
-        share = r / (r + rate.cpu().numpy())
-        counts = np.ceil(special.nbdtrik(uniform.cpu().numpy(), r, share)).clip(min=0)
+        share = r / (r + rate.detach().cpu().numpy())
+        u = uniform.cpu().numpy()
+        # Where zero is almost certain, the quantile function gives up.
+        counts = np.where(u <= share**r, 0.0, np.ceil(special.nbdtrik(u, r, share)).clip(min=0))
         return self.scale.cells(torch.as_tensor(counts).to(function))
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:

@@ -121,7 +121,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             these stay within the observed range. A target is never bent.
         few_values: A numeric column of at most so many different values, at most 1000, gets draws among these
             (ratings, counts, rounded readings) if nine in ten cells hold one that comes five times or more; 0
-            for numbers between them, too, as always with propagate="latent".
+            for numbers between them, too, as always with propagate="latent", and for counts as any integers.
         initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median", of
             bent columns after the bend.
         n_sweeps: Walks through the chain before a draw counts.
@@ -294,6 +294,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
         wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs)
         rows = _rows(table, target)
+        known = _known_variances(codec, wirings, modelled, rules.errors(frame))
         with self._as_it_was_on_failure():
             self.seed_ = _seed(self.random_state)
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
@@ -301,7 +302,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._columns = [label_of(label) for label in frame.columns]
             self._incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
             # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
-            self._train(rows[torch.as_tensor(np.argsort(table.keys))])
+            order = torch.as_tensor(np.argsort(table.keys))
+            self._train(rows[order], [None if each is None else each[order] for each in known])
             self._fitted = Input(frame.copy(), modelled, rows)
         return self
 
@@ -372,7 +374,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             m: Number of imputations.
             random_state: Seed of other draws than those of the imputer's own seed.
             batch_size: Rows drawn at a time; chosen by memory when None.
-            delta: How far to shift the draws of some columns, by label, as cells that are missing not at random
+            delta: How far to shift the draws of some columns, by label, as cells missing not at random
                 may ask for: in the column's own units for numbers and times (in seconds); in units of the
                 bend for bent numbers, say of the log; on the probit scale for booleans, ordered levels and
                 categories of two levels, towards the later one; on that of the log for counts. Other columns
@@ -606,8 +608,13 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.neighbours_ = Neighbours.of(self.chain_, *near, characters, header["n_neighbours"])
         return self
 
-    def _train(self, rows: Rows) -> None:
-        """Build the chain, train it, and fit the starting fill that new rows get."""
+    def _train(self, rows: Rows, known_variances: Sequence[Tensor | None]) -> None:
+        """Build the chain, train it, and fit the starting fill that new rows get.
+
+        Args:
+            rows: The training table.
+            known_variances: For each link those of errors of measurement, `[N]`, if it has any.
+        """
         device = _device(self.device)
         rows = rows.to(_home(rows, device))
         cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed))
@@ -617,6 +624,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         noise = starting_noise(start.gaussian.covariance, self._wirings)
         inducing = filled[: self._choose_n_inducing(len(rows))].to(device)
         self.chain_ = self._build(inducing, noise, len(rows))
+        for link, known in zip(self.chain_.links, known_variances, strict=True):
+            link.known_variance = None if known is None else known.to(device)
         self.history_ = History()
         if self._wirings:
             self.history_ = train(
@@ -940,6 +949,21 @@ def _modelled(frame: pd.DataFrame, rules: Rules) -> pd.DataFrame:
         return frame
     rules.check(frame)
     return rules.modelled(rules.deduce(frame))
+
+
+def _known_variances(
+    codec: TableCodec,
+    wirings: Sequence[Wiring],
+    frame: pd.DataFrame,
+    errors: Mapping[Label, NDArray[np.float64]],
+) -> list[Tensor | None]:
+    """For each link the variances of errors of measurement in standardised units, `[N]`, None without any."""
+    found: dict[int, Tensor] = {}
+    for column in codec.columns:
+        if column.name in errors:
+            standardised = column.standardised_errors(frame[column.name], errors[column.name])
+            found[codec.slices[column.name].start] = torch.as_tensor(standardised).square()
+    return [found.get(wiring.column) for wiring in wirings]
 
 
 def _rows(table: Table, target: NDArray[np.float64] | None) -> Rows:

@@ -32,7 +32,7 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 # Half of the binary digits of a uniform number, as a factor.
 _HALF_OF_DIGITS = 2.0**26
 # Pairs of numbers that stand for all: i/n and the fractions of i times the golden ratio.
-_LATTICE, _GOLDEN = 128, 0.5 * (math.sqrt(5) - 1)
+_LATTICE, _GOLDEN = 32, 0.5 * (math.sqrt(5) - 1)
 # A uniform number that is neither 0 nor 1, for quantiles that are finite.
 _INSIDE = (1e-9, 1 - 1e-9)
 # Keeps the square root of a vanishing variance differentiable.

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
-from pyro_mgp.likelihoods import Likelihood, Observation, Quantity, mean_under_normal
+from pyro_mgp.likelihoods import ExpectedNormal, Likelihood, Observation, Quantity, Scored, mean_under_normal
 from pyro_mgp.local_parameters import LocalModule, read
 
 _MAX_JITTER = 1e-2
@@ -290,6 +290,9 @@ class Link(LocalModule):
     """
 
     inputs: Tensor
+    known_variance: Tensor | None
+    """Variance of the error with which each cell of a Gaussian column was measured in the training table,
+    `[N]`, beside the noise that all have; None if there is none."""
 
     def __init__(
         self,
@@ -316,6 +319,7 @@ class Link(LocalModule):
         self.register_buffer("inputs", torch.as_tensor(inputs, device=Xu.device))
         self.kernel = kernel.to(Xu)
         self.likelihood: Likelihood = likelihood.to(Xu)
+        self.register_buffer("known_variance", None, persistent=False)
         self.Xu = PyroParam(Xu)
         self.u_loc = PyroParam(Xu.new_zeros(len(Xu)))
         self.u_scale_tril = PyroParam(torch.eye(len(Xu)).to(Xu), constraints.lower_cholesky)
@@ -332,6 +336,24 @@ class Link(LocalModule):
         """
         known = observed[:, self.column]
         return known & (values[:, self.unless] < 0).all(1) if self.unless else known
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether its observations are the function and Gaussian noise of one variance."""
+        return self.known_variance is None and not isinstance(self.likelihood, Observation)
+
+    def scored(self, mean: Tensor, variance: Tensor, rows: Tensor | None = None) -> Scored:
+        """The observation distribution of cells that are seen in training.
+
+        Args:
+            mean: Means of the latent function, `[..., n]`.
+            variance: Its variances, likewise.
+            rows: Numbers of the rows in the training table, `[n]`; None for all of it.
+        """
+        if self.known_variance is None:
+            return self.likelihood(mean, variance)
+        known = self.known_variance if rows is None else self.known_variance[rows]
+        return ExpectedNormal(mean, variance, self.likelihood.noise + known)
 
     def forward(self, functions: Tensor | None = None) -> Conditional:
         """The link factorised at its current parameters; see `condition`."""

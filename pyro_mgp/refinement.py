@@ -30,7 +30,6 @@ from torch.distributions import Normal
 from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.few_values import FewValues, nearest_value, some_of_each
 from pyro_mgp.kernels import lengthscales
-from pyro_mgp.likelihoods import Observation
 from pyro_mgp.link import Conditional, Moments, observed_as
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbour_metric import LeftOut, crps, learn_metric
@@ -180,7 +179,7 @@ class _Fit:
 
     def first_guess(self, i: int) -> Character | None:
         """Something to begin with; None for a link that goes without."""
-        if isinstance(self.chain.links[i].likelihood, Observation):
+        if not self.chain.links[i].is_gaussian:
             return None
         n_known = int(self.rows.observed[:, self.chain.links[i].column].sum())
         if n_known < _LEAST_PER_NEIGHBOUR * self.n_neighbours:
@@ -234,7 +233,7 @@ class _Fit:
 
     def fit_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> FewValues | None:
         """How the i-th link's draws choose among its values, if they are few."""
-        if values is None:
+        if values is None or not self.chain.links[i].is_gaussian:
             return None
         column = self.chain.links[i].column
         known = self.rows.observed[:, column].nonzero()[:, 0]

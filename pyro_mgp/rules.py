@@ -166,6 +166,27 @@ class Rules:
                     f"{self.specs[label].otherwise!r}. Correct the cell, the condition, or set otherwise."
                 )
 
+    def errors(self, frame: pd.DataFrame) -> dict[Label, NDArray[np.float64]]:
+        """Standard errors of the cells of some columns, by the column's label, [N], in its own units.
+
+        Raises:
+            ValueError: An observed cell has none, or a negative or infinite one; names the row.
+        """
+        found = {}
+        for label, spec in self.specs.items():
+            if spec.standard_error is not None:
+                errors, here = _numbers(frame[spec.standard_error]), ~holes_of(frame[label])
+                wrong = here & ~((errors >= 0) & np.isfinite(errors))
+                if wrong.any():
+                    first = int(np.flatnonzero(wrong)[0])
+                    raise ValueError(
+                        f"Column {spec.standard_error!r} holds the standard errors of {label!r}: "
+                        f"{row_name(frame.index, first)} holds {errors[first]:g}; "
+                        "expected a number of at least 0 wherever the other is observed. Give the cell one."
+                    )
+                found[label] = np.where(here, errors, 0.0)
+        return found
+
     def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with the cells filled in that follow from observed ones.
 

@@ -11,12 +11,13 @@ and the gradients of the kernels at m, v are the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pyro_mgp.likelihoods import Likelihood
+from pyro_mgp.likelihoods import Scored
 from pyro_mgp.link import Moments
 
 # Smallest precision of a site: where an observation says next to nothing.
@@ -37,11 +38,12 @@ class Sites:
     """½ (w (m² + v) - 2tm), `[n]`."""
 
     @classmethod
-    def of(cls, likelihood: Likelihood, values: Tensor, moments: Moments) -> Sites:
+    def of(cls, likelihood: Callable[[Tensor, Tensor], Scored], values: Tensor, moments: Moments) -> Sites:
         """The sites of observations.
 
         Args:
-            likelihood: Their likelihood; its log density is concave in f.
+            likelihood: Their distribution at rows of some mean and variance. Where its log density is not
+                concave in f, an observation says next to nothing.
             values: The observations, `[n]`.
             moments: m and v of their rows, `[1, n]`.
         """
