@@ -32,7 +32,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
-from scipy import stats
+from scipy import optimize, stats
 
 from pyro_mgp.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.warp import Unbent, Warp
@@ -62,8 +62,8 @@ MAX_LEVELS = 100
 _LARGEST_COUNT = 2.0**53
 # A column has few values if at least so many of its cells hold one that is there so often.
 _MOSTLY, _OFTEN = 0.9, 5
-# An integer column that reaches from 0 to so far counts something if a negative binomial distribution of the same
-# mean and variance is so near, in nats per cell, beside what chance makes of it.
+# An integer column that reaches from 0 to so far counts something if a negative binomial distribution of the
+# same mean is so near, in nats per cell, beside what chance makes of it.
 _LEAST_REACH, _NEAR = 3.0, 0.05
 # Lengths in seconds of which times may be multiples: days, hours, minutes, seconds.
 _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
@@ -488,11 +488,14 @@ def _are_counts(observed: NDArray[np.float64]) -> bool:
     if observed.min() != 0 or observed.max() < _LEAST_REACH:
         return False
     values, counts = np.unique(observed, return_counts=True)
-    mean, variance, share = observed.mean(), observed.var(), counts / len(observed)
-    # Less varied than Poisson's, they are compared with Poisson's, which is that of a large r.
-    r = mean**2 / max(variance - mean, 1e-6 * mean)
-    distance = float((share * (np.log(share) - stats.nbinom.logpmf(values, r, r / (r + mean)))).sum())
-    return distance < _NEAR + (len(values) - 1) / (2 * len(observed))
+    mean, share = observed.mean(), counts / len(observed)
+
+    def distance(log_r: float) -> float:
+        r = math.exp(log_r)
+        return float((share * (np.log(share) - stats.nbinom.logpmf(values, r, r / (r + mean)))).sum())
+
+    nearest = optimize.minimize_scalar(distance, bounds=(-5.0, 10.0), method="bounded")
+    return float(nearest.fun) < _NEAR + (len(values) - 1) / (2 * len(observed))
 
 
 def label_of(name: Hashable) -> Label:

@@ -31,7 +31,7 @@ _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 # Half of the binary digits of a uniform number, as a factor.
 _HALF_OF_DIGITS = 2.0**26
-# Pairs of numbers that stand for all: i/n and the fractions of i times the golden ratio.
+# Pairs of numbers that stand for all: i/n and fractions of i times the golden ratio, and their mirror images.
 _LATTICE, _GOLDEN = 32, 0.5 * (math.sqrt(5) - 1)
 # A uniform number that is neither 0 nor 1, for quantiles that are finite.
 _INSIDE = (1e-9, 1 - 1e-9)
@@ -193,7 +193,8 @@ class Drawn(LocalModule):
         """See `Observation`; the average over a lattice of pairs of uniform numbers."""
         place = torch.arange(_LATTICE, dtype=mean.dtype, device=mean.device)
         first, second = (place + 0.5) / _LATTICE, (place * _GOLDEN + 0.5) % 1
-        shape = (*mean.shape, _LATTICE)
+        first, second = torch.cat([first, 1 - first]), torch.cat([second, 1 - second])
+        shape = (*mean.shape, len(first))
         values = self._draw(mean[..., None], variance[..., None], first.expand(shape), second.expand(shape))
         return (values if of is None else of(values)).mean(-1)
 

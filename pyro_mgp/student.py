@@ -14,7 +14,7 @@ from scipy import special
 from torch import Tensor
 from torch.distributions import StudentT, constraints
 
-from pyro_mgp.likelihoods import MIN_NOISE, Drawn, mean_under_normal, nodes_under_normal
+from pyro_mgp.likelihoods import MIN_NOISE, Drawn, Quantity, mean_under_normal, nodes_under_normal
 
 # Degrees of freedom at the start; with two or fewer there is no variance.
 _FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
@@ -105,6 +105,10 @@ class HeavyTailed(Drawn):
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
         """The observation distribution at rows whose latent function has these moments."""
         return ExpectedStudentT(mean, variance, self.freedom, self.scale)
+
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """See `likelihoods.Observation`."""
+        return mean if of is None else super().expectation(mean, variance, of)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
         """See `likelihoods.Drawn`."""
