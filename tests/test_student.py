@@ -138,7 +138,7 @@ def test_expectations_are_those_of_the_mixture() -> None:
         square = made.expectation(MEAN, VARIANCE, torch.square)
     np.testing.assert_allclose(mean, MEAN, rtol=0, atol=0.03)
     expected = MEAN**2 + VARIANCE + WIDTH**2 * 9 / 7
-    np.testing.assert_allclose(square, expected, rtol=0.08)
+    np.testing.assert_allclose(square, expected, rtol=0.1)
 
 
 # -------------------------------------------------------------------------------------------- inside a model
