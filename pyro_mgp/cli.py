@@ -142,6 +142,7 @@ def _add_bench(commands: Any) -> None:
     speed.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
     _add_tables(kinds)
     _add_report(kinds)
+    _add_mixed(kinds)
 
 
 def _add_tables(kinds: Any) -> None:
@@ -199,6 +200,23 @@ def _add_report(kinds: Any) -> None:
     report.set_defaults(run=_bench_report)
     report.add_argument("results", metavar="RESULTS", help="CSV file that `pyro-mgp bench tables` wrote")
     report.add_argument("-o", "--out", metavar="DIR", required=True, help="folder to write into")
+
+
+def _add_mixed(kinds: Any) -> None:
+    mixed = kinds.add_parser(
+        "mixed",
+        help="numbers, booleans and categories of a table, beside other imputation methods",
+        description="Hide cells of every column of a complete table, impute them by several methods, and "
+        "score each column: RMSE and CRPS of numbers, accuracy and log score of anything else.",
+    )
+    mixed.set_defaults(run=_bench_mixed)
+    option = mixed.add_argument
+    option("table", metavar="TABLE", help="CSV or Parquet file; rows with missing cells are left out")
+    option("--rate", metavar="PERCENT", type=_at_least(1), default=20, help="cells to hide (default: 20)")
+    option("--splits", metavar="N", type=_at_least(1), default=10, help="how many times (default: 10)")
+    names = ("mgp", "one_hot", "random_forests", "miceforest")
+    option("--methods", nargs="+", choices=names, default=names, help="some methods only")
+    option("-o", "--out", metavar="FILE", help="also write every score to this CSV file")
 
 
 _DESCRIPTION = """\
@@ -405,6 +423,24 @@ def _bench_tables(args: argparse.Namespace) -> None:
         raise SystemExit(_INTERRUPTED) from None
     ended = f"{_count(len(runs) - failed, 'run')} in {args.out}"
     _say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed does them again")
+
+
+def _bench_mixed(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench mixed`: hide, impute, score, show, write."""
+    import pandas as pd
+    from tqdm import tqdm
+
+    from pyro_mgp import files
+    from pyro_mgp.bench import mixed
+
+    table = files.read_table(Path(args.table)).frame.dropna().reset_index(drop=True)
+    runs = mixed.run(table, args.methods, range(args.splits), args.rate / 100)
+    n_rows = args.splits * len(args.methods) * len(table.columns)
+    scores = pd.DataFrame(tqdm(runs, total=n_rows, unit="column", disable=None, leave=False))
+    if args.out is not None:
+        scores.to_csv(args.out, index=False, float_format="%.4f")
+    means = scores.groupby(["column", "method"], sort=False).mean(numeric_only=True)
+    _say(means.drop(columns=["split", "cells"]).round(4).to_string(na_rep=""))
 
 
 _CHOICES = ("datasets", "rates", "splits", "methods")
