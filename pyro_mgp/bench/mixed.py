@@ -68,6 +68,7 @@ def one_hot(frame: pd.DataFrame, seed: int) -> Answers:
 
 def random_forests(frame: pd.DataFrame, seed: int) -> Answers:
     """Chained forests, of classification trees for levels (missForest; Stekhoven and Bühlmann 2012)."""
+    frame = frame.astype({label: _plain_dtype(frame[label]) for label in frame})
     filled = frame.copy()
     for label in _incomplete(frame):
         column = frame[label]
@@ -80,7 +81,7 @@ def random_forests(frame: pd.DataFrame, seed: int) -> Answers:
             inputs = pd.get_dummies(filled.drop(columns=label), dtype=np.float64)
             kind = RandomForestRegressor if _is_number(frame[label]) else RandomForestClassifier
             forest = kind(_TREES, random_state=seed, n_jobs=1)
-            forest.fit(inputs[~holes], frame.loc[~holes, label].astype(_plain_dtype(frame[label])))
+            forest.fit(inputs[~holes], frame.loc[~holes, label])
             point, shares = forest.predict(inputs[holes]), None
             if not _is_number(frame[label]):
                 scores = forest.predict_proba(inputs[holes]) + _PSEUDO / _TREES
