@@ -159,16 +159,17 @@ class ConjugateStep:
         paths = by_column(filled[None])
         with local_parameters():
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
-            noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
+            own_noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             # Sites have precisions of their own, in units of one.
-            noise = noise.where(noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0, 1.0)
+            gaussian = own_noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0
+            noise = own_noise.where(gaussian, 1.0)
             among = kernels.among()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
                 jitter = max(link.jitter for link in self.chain.links)
                 inverse = invert(factorise(among, jitter, ask=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
-                for seen, sites in self._walk(kernels, inverse, noise, paths, observed, rows):
+                for seen, sites in self._walk(kernels, inverse, own_noise, paths, observed, rows):
                     group = _Group(kernels, inverse[seen.links], seen, sites, factor)
                     bound = group.move(self.posterior[seen.links], noise[seen.links], step_size)
                     bounds.append(bound)

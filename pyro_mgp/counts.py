@@ -159,7 +159,7 @@ class NegativeBinomial(Drawn):
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
         """See `likelihoods.Drawn`."""
         rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp()
-        r = float(self.concentration)
+        r = float(self.concentration.detach())
         # SciPy's, on the host: torch has no quantiles of counts.
         share = r / (r + rate.detach().cpu().numpy())
         u = uniform.cpu().numpy()

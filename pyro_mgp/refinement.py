@@ -172,6 +172,8 @@ class _Fit:
         """The reference rows as they are filled now, with local scales of the given characters."""
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
+            if characters[i] is None:
+                continue
             known = self.rows.observed[:, link.column]
             mean = self.marginals[i].mean(self.point[known][None])[0]
             residuals[i, known] = self.rows.values[known, link.column] - mean

@@ -113,5 +113,5 @@ class HeavyTailed(Drawn):
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
         """See `likelihoods.Drawn`."""
         # SciPy's, on the host: torch has no quantiles of Student's t.
-        quantiles = special.stdtrit(float(self.freedom), uniform.cpu().numpy())
+        quantiles = special.stdtrit(float(self.freedom.detach()), uniform.cpu().numpy())
         return function + self.scale * torch.as_tensor(quantiles).to(function)

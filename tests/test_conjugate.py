@@ -13,6 +13,7 @@ from pyro_mgp import conjugate
 from pyro_mgp.adam import Adam
 from pyro_mgp.bench.step import Problem
 from pyro_mgp.conjugate import ConjugateStep, Posterior
+from pyro_mgp.counts import CountScale, NegativeBinomial
 from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.likelihoods import Category
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
@@ -53,6 +54,25 @@ def make_category(kernel=linear_matern32, **switches):
     return chain, table, observed, noise
 
 
+def make_counts(kernel=linear_matern32, **switches):
+    """The same, with a column of counts in the middle."""
+    chain, table, observed, noise = make(kernel, **switches)
+    scale = CountScale(0.8, 0.6)
+    table[:, 1] = scale.cells(torch.tensor([0, 1, 1, 3, 0, 2, 7, 1, 0, 4, 2, 0]).double())
+    chain.links[1].likelihood = NegativeBinomial(scale, 1.75, table)
+    return chain, table, observed, noise
+
+
+def make_measured(kernel=linear_matern32, **switches):
+    """The same, with known errors of the cells in the middle."""
+    chain, table, observed, noise = make(kernel, **switches)
+    chain.links[1].known_variance = torch.linspace(0, 2, 12).double()
+    return chain, table, observed, noise
+
+
+BUILDS = [make, make_ordinal, make_category, make_counts, make_measured]
+
+
 @pytest.fixture
 def silence_of(monkeypatch):
     """Let the closed form draw with the given noise."""
@@ -62,7 +82,7 @@ def silence_of(monkeypatch):
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
 @pytest.mark.parametrize("propagate", ["predictive", "latent"])
 @pytest.mark.parametrize("rows", [None, ROWS])
-@pytest.mark.parametrize("build", [make, make_ordinal, make_category])
+@pytest.mark.parametrize("build", BUILDS)
 def test_loss_draws_and_gradients_are_those_of_the_pyro_model(build, kernel, propagate, rows, silence_of):
     chain, table, observed, noise = build(kernel, propagate=propagate)
     silence_of(noise)
@@ -85,7 +105,7 @@ def test_loss_draws_and_gradients_are_those_of_the_pyro_model(build, kernel, pro
 
 
 @pytest.mark.parametrize(("rows", "step_size"), [(None, 1.0), (ROWS, 0.3)])
-@pytest.mark.parametrize("build", [make, make_ordinal, make_category])
+@pytest.mark.parametrize("build", BUILDS)
 def test_q_moves_as_by_the_natural_gradient(build, rows, step_size, silence_of):
     chain, table, observed, noise = build()
     silence_of(noise)
@@ -99,7 +119,7 @@ def test_q_moves_as_by_the_natural_gradient(build, rows, step_size, silence_of):
     ).backward()
     for link in chain.links:
         # Links whose sites change with q go half as far.
-        part = 0.5 if isinstance(link.likelihood, Ordinal) else 1.0
+        part = 1.0 if link.is_gaussian else 0.5
         natural_step(variational_pairs(link), part * step_size)
     with torch.no_grad():
         expected = Posterior.of(chain)
@@ -116,7 +136,7 @@ def gradients_of(chain, table, observed, rows=None):
 
 
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
-@pytest.mark.parametrize("build", [make, make_ordinal, make_category])
+@pytest.mark.parametrize("build", BUILDS)
 def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, monkeypatch):
     """As a GPU does it, where counting the observed cells would make the host wait."""
     chain, table, observed, noise = build(kernel)
