@@ -81,7 +81,8 @@ def random_forests(frame: pd.DataFrame, seed: int) -> Answers:
             inputs = pd.get_dummies(filled.drop(columns=label), dtype=np.float64)
             kind = RandomForestRegressor if _is_number(frame[label]) else RandomForestClassifier
             forest = kind(_TREES, random_state=seed, n_jobs=1)
-            forest.fit(inputs[~holes], frame.loc[~holes, label])
+            # Lists: scikit-learn does not classify booleans among objects.
+            forest.fit(inputs[~holes], np.asarray(frame.loc[~holes, label].tolist()))
             point, shares = forest.predict(inputs[holes]), None
             if not _is_number(frame[label]):
                 scores = forest.predict_proba(inputs[holes]) + _PSEUDO / _TREES
@@ -165,9 +166,10 @@ def _score(answer: Answer, column: pd.Series[Any], hidden: NDArray[np.bool_]) ->
         counts = {level: (answer.draws == level).sum(0) for level in levels}
         shares = pd.DataFrame(counts) + _PSEUDO
         shares /= m + _PSEUDO * len(levels)
-    point = np.asarray(levels)[shares.to_numpy().argmax(1)] if answer.point is None else answer.point
-    places = pd.Index(levels).get_indexer(pd.Index(truth))
-    chosen = shares[levels].to_numpy()[np.arange(len(truth)), places]
+    point = np.asarray(shares.columns)[shares.to_numpy().argmax(1)] if answer.point is None else answer.point
+    # By position: booleans as labels would choose rows.
+    places = pd.Index(shares.columns, dtype=object).get_indexer(pd.Index(truth, dtype=object))
+    chosen = shares.to_numpy()[np.arange(len(truth)), places]
     return {"accuracy": float((point == truth).mean()), "log_score": float(-np.log(chosen).mean())}
 
 
