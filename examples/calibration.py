@@ -2,13 +2,13 @@
 
     python examples/calibration.py --designs binary count --repetitions 300
 
-Each repetition draws 400 rows of two correlated numbers x1, x2 and a column y of a known model given both. Cells of
-y are missing the more often the larger x1 is (a third of them), a fifth of x2 at random. The table is imputed with
-the default settings. Shown are
+Each repetition draws 400 rows of two correlated numbers x1, x2 and a column y of a known model given both.
+Cells of y are missing the more often the larger x1 is (a third of them), a fifth of x2 at random. The table is
+imputed with the default settings. Shown are
 
 - the expected calibration error of the shares of draws that equal a value (ten bins of ten per cent),
-- for logistic and Poisson regression of y on x1 and x2, pooled over 20 imputations: bias, share of 95 % intervals
-  that hold the true coefficient (intercept, x1, x2), and their width, beside that of the complete table.
+- for logistic and Poisson regression of y on x1 and x2, pooled over 20 imputations: bias, share of 95 %
+  intervals that hold the true coefficient (intercept, x1, x2), and their width, beside that of complete tables.
 
 statsmodels fits the regressions: pip install statsmodels.
 """
@@ -109,7 +109,8 @@ def run(design: str, repetitions: int) -> str:
             errors.append(pooled["estimate"] - TRUTH[design])
             widths.append(pooled["high"] - pooled["low"])
             complete.append(np.diff(regress(full, design).conf_int())[:, 0])
-    said = f"{design}: calibration error {calibration_error(np.concatenate(shares), np.concatenate(happened)):.4f}"
+    error = calibration_error(np.concatenate(shares), np.concatenate(happened))
+    said = f"{design}: calibration error {error:.4f}"
     if design in TRUTH:
         means = {"coverage": inside, "bias": errors, "width": widths, "width when complete": complete}
         said += "".join(f"; {name} {np.round(np.mean(each, 0), 3)}" for name, each in means.items())

@@ -654,6 +654,16 @@ def is_numeric(column: pd.Series[Any]) -> bool:
     return _natural_kind(column) in (Kind.CONTINUOUS, Kind.INTEGER, Kind.BOOLEAN, None)
 
 
+def is_boolean(column: pd.Series[Any]) -> bool:
+    """Whether the cells of a column are booleans."""
+    return _natural_kind(column) is Kind.BOOLEAN
+
+
+def is_integer(column: pd.Series[Any]) -> bool:
+    """Whether the cells of a column can be integers only."""
+    return bool(types.is_integer_dtype(column.dtype))
+
+
 def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
     """A column of numbers or times as numbers in its own units, or in seconds, [N], NaN where missing."""
     kind = _natural_kind(column)

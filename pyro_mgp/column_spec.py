@@ -47,7 +47,7 @@ class ColumnSpec:
         kind: A `Kind` or its name, if the one found from dtype and cells is not the one that is meant.
         lower: What no cell lies below, in the column's own units.
         upper: What no cell lies above.
-        derived: How it follows from others, as `pandas.DataFrame.eval` reads it: "weight / height**2". It is
+        derived: How it follows from others, "weight / height**2" for example (see `formula.Formula`). It is
             computed, never imputed on its own, and no other column learns from it.
         only_if: Where it applies, likewise: "sex == 'female'". Elsewhere its cells are no holes.
         otherwise: What stands where it does not apply; None leaves such cells as they are.

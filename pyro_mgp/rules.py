@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp.column import cells_of, holes_of, is_numeric, label_of
+from pyro_mgp.column import cells_of, holes_of, is_boolean, is_integer, is_numeric, label_of
 from pyro_mgp.column_spec import ColumnSpec, Label, Specs
 from pyro_mgp.formula import Formula
 from pyro_mgp.table import TableWarning, complete
@@ -32,6 +32,9 @@ Cells = dict[Label, NDArray[Any]]
 # How far an observed cell may be from what its formula gives, as a share: tables hold rounded numbers.
 _TOLERANCE = 0.01
 _MOST_DECIMALS = 12
+# How far draws may be from their formula, as a share, and of how many sources at most it may move each.
+_EXACT = 1e-9
+_MOST_MOVED = 4
 # Between these quantiles of a column a solution is looked for first.
 _MIDDLE = (0.4, 0.6)
 
@@ -71,35 +74,30 @@ class Rules:
                 raise ValueError(f"specs name column {label!r}, but the table has {listing(columns)}")
             if not isinstance(spec, ColumnSpec):
                 raise TypeError(f"specs must be ColumnSpec, got {spec!r} for column {label!r}")
-        derived = {
-            label: Formula.parse(spec.derived, columns)
-            for label, spec in specs.items()
-            if spec.derived is not None
-        }
-        only_if = {
-            label: Formula.parse(spec.only_if, columns)
-            for label, spec in specs.items()
-            if spec.only_if is not None
-        }
+        derived, only_if = (_formulas(specs, name, columns) for name in ("derived", "only_if"))
+        sources = {label: formula.sources for label, formula in derived.items()}
         try:
-            sources = {label: formula.sources for label, formula in derived.items()}
-            order = [
-                label for label in graphlib.TopologicalSorter(sources).static_order() if label in derived
-            ]
+            order = [each for each in graphlib.TopologicalSorter(sources).static_order() if each in derived]
         except graphlib.CycleError as error:
             raise ValueError(f"columns are derived from each other in a circle: {error.args[1]}") from error
         rules = cls({label: derived[label] for label in order}, only_if, specs)
-        for label, spec in specs.items():
-            named = [
-                *(spec.predictors or ()),
-                *([] if spec.standard_error is None else [spec.standard_error]),
-            ]
-            for other in named:
-                if other not in columns or other in derived:
-                    raise ValueError(
-                        f"the spec of column {label!r} names {other!r}, which is no column to learn from"
-                    )
+        rules._check_named(columns)
         return rules
+
+    def _check_named(self, columns: Sequence[Label]) -> None:
+        """That predictors are variables, and standard errors columns of their own."""
+        variables = {*columns} - self.no_variables
+        for label, spec in self.specs.items():
+            wrong = [each for each in spec.predictors or () if each not in variables]
+            if spec.standard_error is not None and spec.standard_error not in {*columns} - {
+                label,
+                *self.derived,
+            }:
+                wrong.append(spec.standard_error)
+            if wrong:
+                raise ValueError(
+                    f"the spec of column {label!r} names {wrong[0]!r}, which is no column to learn from"
+                )
 
     @property
     def trivial(self) -> bool:
@@ -122,10 +120,17 @@ class Rules:
     def may_stay_missing(self) -> list[Label]:
         """Columns whose holes may not be filled in all draws."""
         found = {label for label in self.only_if if self.specs[label].otherwise is None} | self.left_alone
-        for label, formula in self.derived.items():
-            if found & {*formula.sources}:
-                found.add(label)
-        return sorted(found, key=str)
+        return sorted({*found, *self.derived}, key=str)  # a formula may have no value, as a / 0
+
+    @property
+    def _order(self) -> list[Label]:
+        """Columns with a formula, each after those that it hangs on; in circles derived ones first."""
+        formulas = {**self.only_if, **self.derived}
+        try:
+            graph = {label: formula.sources for label, formula in formulas.items()}
+            return [label for label in graphlib.TopologicalSorter(graph).static_order() if label in formulas]
+        except graphlib.CycleError:
+            return [*self.derived, *self.only_if]
 
     @property
     def of_variables(self) -> Specs:
@@ -157,7 +162,7 @@ class Rules:
                 )
         for label, formula in self.only_if.items():
             outside = formula.known(frame) & ~formula.holds(frame) & ~holes_of(frame[label])
-            strange = outside & (frame[label].astype(object) != self.specs[label].otherwise).to_numpy()
+            strange = outside & ~self._is_otherwise(frame[label])
             if strange.any():
                 first = int(np.flatnonzero(strange)[0])
                 raise ValueError(
@@ -165,6 +170,25 @@ class Rules:
                     f"holds {plain(frame[label].iloc[first])!r}; expected a missing cell, or otherwise="
                     f"{self.specs[label].otherwise!r}. Correct the cell, the condition, or set otherwise."
                 )
+
+    def _is_otherwise(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
+        """Which cells are what stands where their column does not apply, [N].
+
+        Raises:
+            ValueError: The column cannot hold that.
+        """
+        otherwise = self.specs[label_of(column.name)].otherwise
+        if otherwise is None:
+            return np.zeros(len(column), dtype=np.bool_)
+        try:
+            everywhere = column.mask(np.ones(len(column), dtype=np.bool_), otherwise)
+            if everywhere.dtype != column.dtype or (is_boolean(column) != isinstance(otherwise, bool)):
+                raise TypeError
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Column {column.name!r}: dtype {column.dtype} cannot hold otherwise={otherwise!r}"
+            ) from error
+        return (column.astype(object) == everywhere.astype(object)).fillna(False).to_numpy(dtype=np.bool_)
 
     def errors(self, frame: pd.DataFrame) -> dict[Label, NDArray[np.float64]]:
         """Standard errors of the cells of some columns, by the column's label, [N], in its own units.
@@ -193,16 +217,24 @@ class Rules:
         These are derived cells whose sources are observed, and the only missing source of an observed derived
         cell, if its formula can be solved for it.
         """
-        for label, formula in self.derived.items():
-            for source in formula.sources:
-                frame = self._solved(frame, label, source, formula)
-        for label, formula in self.derived.items():
-            frame = _filled(frame, label, formula.value(frame))
+        for label, formula in self.only_if.items():
+            if (otherwise := self.specs[label].otherwise) is not None:
+                outside = formula.known(frame) & ~formula.holds(frame) & holes_of(frame[label])
+                frame = frame.copy()
+                frame[label] = frame[label].mask(outside, otherwise)
+        n_holes = -1
+        while (left := sum(int(holes_of(frame[label]).sum()) for label in frame.columns)) != n_holes:
+            n_holes = left
+            for label, formula in self.derived.items():
+                frame = _filled(frame, label, formula.value(frame))
+            for label, formula in reversed([*self.derived.items()]):
+                for source in formula.sources:
+                    frame = self._solved(frame, label, source, formula)
         return frame
 
     def _solved(self, frame: pd.DataFrame, label: Label, source: Label, formula: Formula) -> pd.DataFrame:
         """The table with a source solved for where it alone is missing and the derived cell is there."""
-        if not is_numeric(frame[source]) or holes_of(frame[source]).all():
+        if not is_numeric(frame[source]):
             return frame
         missing_sources = np.sum([holes_of(frame[each]) for each in formula.sources], axis=0)
         rows = holes_of(frame[source]) & (missing_sources == 1) & ~holes_of(frame[label])
@@ -210,15 +242,16 @@ class Rules:
             return frame
         wanted = _numbers(frame[label])[rows]
         values = formula.solve(frame[rows], source, wanted, _middle(frame[source]))
+        values = _possible(frame[source], values)
         return _filled(frame, source, _spread(values, rows))
 
     def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table of variables, with holes where they do not apply."""
-        frame = frame.drop(columns=[label for label in frame.columns if label in self.no_variables])
+        variables = frame.drop(columns=[label for label in frame.columns if label in self.no_variables])
         for label, formula in self.only_if.items():
             outside = formula.known(frame) & ~formula.holds(frame)
-            frame[label] = frame[label].mask(outside)
-        return frame
+            variables[label] = frame[label].mask(outside)
+        return variables
 
     # ------------------------------------------------------------------------------------- after the model
 
@@ -237,70 +270,97 @@ class Rules:
         """
         holes = {label: holes_of(frame[label]) for label in frame.columns}
         filled = [label for label, here in holes.items() if here.any() and label not in self.left_alone]
+        deduced, broken = self.deduce(frame), dict.fromkeys(self.derived, 0)
         tables = []
         for j in range(m):
             drawn = complete(modelled, {label: values[j] for label, values in draws.items()})
-            tables.append(self._settled(frame, modelled, drawn))
+            tables.append(self._settled(frame, deduced, modelled, drawn))
+            for label, formula in self.derived.items():
+                given, value = _numbers(deduced[label]), formula.value(tables[-1])
+                off = np.abs(given - value) > _EXACT * np.maximum(np.abs(given), np.abs(value))
+                drawn_row = np.logical_or.reduce([holes_of(deduced[each]) for each in formula.sources])
+                broken[label] = max(broken[label], int((off & drawn_row).sum()))
+        for label, count in broken.items():
+            if count:
+                warn_user(
+                    f"Column {label!r} is derived as {self.derived[label].text!r}: in {count} rows it is "
+                    "observed, several of its sources are not, and no value of these was found that gives "
+                    "it. There draws do not keep the formula.",
+                    TableWarning,
+                )
         return {
             label_of(label): np.stack([cells_of(table[label][holes[label]]) for table in tables])
             for label in filled
         }
 
-    def _settled(self, frame: pd.DataFrame, modelled: pd.DataFrame, drawn: pd.DataFrame) -> pd.DataFrame:
+    def _settled(
+        self, frame: pd.DataFrame, deduced: pd.DataFrame, modelled: pd.DataFrame, drawn: pd.DataFrame
+    ) -> pd.DataFrame:
         """One completed table of variables as the rules want it, with the other columns."""
-        table = frame.copy()
-        table[drawn.columns] = drawn
-        for label, formula in self.derived.items():
-            table = self._made_to_fit(frame, modelled, table, label, formula)
-        for label, formula in self.only_if.items():
-            came = holes_of(frame[label])
-            outside, otherwise = formula.known(table) & ~formula.holds(table), self.specs[label].otherwise
-            table[label] = table[label].mask(outside & came, otherwise)
+        full = deduced.copy()
+        full[drawn.columns] = drawn
+        wanted = {label: _numbers(deduced[label]) for label in self.derived}
+        for label, formula in reversed([*self.derived.items()]):
+            table = self._applied(frame, deduced, full)
+            free = {each: holes_of(deduced[each]) for each in formula.sources}
+            for each in set(self.only_if) & {*formula.sources}:
+                free[each] = free[each] & self.only_if[each].holds(table)
+            fitted = self._made_to_fit(table, wanted[label], free, formula)
+            for each in formula.sources:
+                if not fitted[each].equals(table[each]):
+                    changed = _numbers(fitted[each]) != _numbers(table[each])
+                    full[each] = full[each].where(~changed, fitted[each])
+                    if each in wanted:
+                        wanted[each] = np.where(changed, _numbers(fitted[each]), wanted[each])
+        return self._applied(frame, deduced, full)
+
+    def _applied(self, frame: pd.DataFrame, deduced: pd.DataFrame, full: pd.DataFrame) -> pd.DataFrame:
+        """A full table with derived cells computed, and columns where they apply."""
+        table = full.copy()
+        for label in self._order:
+            if label in self.derived:
+                table[label] = deduced[label]
+                table = _filled(table, label, self.derived[label].value(table))
+                continue
+            came, outside = holes_of(frame[label]), ~self.only_if[label].holds(table)
+            table[label] = table[label].mask(outside & came, self.specs[label].otherwise)
             # An observed cell of another row was a hole of the model's only.
             table[label] = table[label].where(came, frame[label])
-        for label, formula in self.derived.items():
-            table = _filled(table, label, formula.value(table))
         return table
 
     def _made_to_fit(
         self,
-        frame: pd.DataFrame,
-        modelled: pd.DataFrame,
         table: pd.DataFrame,
-        label: Label,
+        wanted: NDArray[np.float64],
+        free: dict[Label, NDArray[np.bool_]],
         formula: Formula,
     ) -> pd.DataFrame:
-        """The table with one drawn source of each observed derived cell made what the formula asks for.
+        """The table with drawn sources of each observed derived cell made what the formula asks for.
 
-        Where it would leave its bounds, another one is; where each would, one goes to its bound first.
+        One is, if it stays within its bounds then; else others go as near to theirs as they need first.
         """
-        wanted, drawn = _numbers(frame[label]), {each: holes_of(modelled[each]) for each in formula.sources}
-        unmet = ~np.isnan(wanted) & np.logical_or.reduce(list(drawn.values()))
-        numeric = [source for source in formula.sources[::-1] if is_numeric(table[source])]
-        attempts = [(None, source) for source in numeric] + list(itertools.permutations(numeric, 2))
-        for bounded, source in attempts:
-            rows = unmet & drawn[source]
+        numeric = [each for each in formula.sources if is_numeric(table[each])]
+        numeric.sort(key=lambda each: each in self.derived)
+        unmet = ~np.isnan(wanted) & np.logical_or.reduce(list(free.values()))
+        sizes = range(1, min(len(numeric), _MOST_MOVED) + 1)
+        for moved in (each for size in sizes for each in itertools.permutations(numeric, size)):
+            rows = unmet & np.logical_and.reduce([free[each] for each in moved])
             if not rows.any():
                 continue
             trial = table[rows]
-            if bounded is not None:
-                given = formula.solve(trial, bounded, wanted[rows], _middle(table[bounded]))
-                clipped = np.where(drawn[bounded][rows], self._clipped(bounded, given), np.nan)
-                trial = _replaced(trial, bounded, clipped)
-            values = formula.solve(trial, source, wanted[rows], _middle(table[source]))
-            values[values != self._clipped(source, values)] = np.nan
-            found = ~np.isnan(values)
-            table = _replaced(table, source, _spread(values, rows))
-            if bounded is not None:
-                table = _replaced(table, bounded, _spread(np.where(found, clipped, np.nan), rows))
+            for source in moved:
+                values = formula.solve(trial, source, wanted[rows], _middle(table[source]))
+                values = self._clipped(source, values)
+                if source != moved[-1] and is_integer(table[source]):
+                    values = np.round(values)
+                trial = _replaced(trial, source, _possible(table[source], values))
+            largest = np.abs(trial[numeric].astype(np.float64)).max(axis=1)
+            exact = _EXACT * np.maximum(np.abs(wanted[rows]), largest)
+            found = np.abs(formula.value(trial) - wanted[rows]) <= exact
+            for source in moved:
+                values = np.where(found, _numbers(trial[source]), np.nan)
+                table = _replaced(table, source, _spread(values, rows))
             unmet[np.flatnonzero(rows)[found]] = False
-        if unmet.any():
-            warn_user(
-                f"Column {label!r} is derived as {formula.text!r}: in {int(unmet.sum())} rows it "
-                "is observed, several of its sources are not, and no value of these gives it. There draws do "
-                "not keep the formula.",
-                TableWarning,
-            )
         return table
 
     def _clipped(self, label: Label, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -308,6 +368,12 @@ class Rules:
         spec = self.specs.get(label, ColumnSpec())
         lower = -np.inf if spec.lower is None else spec.lower
         return np.clip(values, lower, np.inf if spec.upper is None else spec.upper)
+
+
+def _formulas(specs: Specs, name: str, columns: Sequence[Label]) -> dict[Label, Formula]:
+    """The formulas of one argument of the specs, by column."""
+    texts = {label: getattr(spec, name) for label, spec in specs.items()}
+    return {label: Formula.parse(text, columns) for label, text in texts.items() if text is not None}
 
 
 def _spread(values: NDArray[np.float64], rows: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -326,9 +392,21 @@ def _replaced(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) ->
 
 def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:
     """The table with numbers, [N], in those holes of a column for which they are finite."""
-    holes = holes_of(frame[label])
-    cells = np.where(np.isfinite(values), values, np.nan)[holes]
-    return complete(frame, {label: cells}) if np.isfinite(cells).any() else frame
+    cells: NDArray[Any] = np.where(np.isfinite(values), values, np.nan)[holes_of(frame[label])]
+    if not np.isfinite(cells).any():
+        return frame
+    if is_boolean(frame[label]):
+        cells = np.array([None if np.isnan(cell) else bool(cell) for cell in cells], dtype=object)
+    return complete(frame, {label: cells})
+
+
+def _possible(column: pd.Series[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Numbers for a column, NaN for those that it cannot hold."""
+    if is_boolean(column):
+        return np.where(np.isin(np.round(values, 9), (0.0, 1.0)), np.round(values), np.nan)
+    if is_integer(column):
+        return np.where(np.isclose(values, np.round(values), rtol=0, atol=1e-6), np.round(values), np.nan)
+    return values
 
 
 def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
@@ -337,6 +415,8 @@ def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
 
 def _middle(column: pd.Series[Any]) -> tuple[float, float]:
     """Two different numbers around the middle of a column."""
+    if holes_of(column).all():
+        return 1.0, 2.0
     low, high = np.nanquantile(_numbers(column), _MIDDLE).tolist()
     return low, high if high > low else low + max(1.0, abs(low))
 

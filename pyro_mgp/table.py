@@ -348,7 +348,7 @@ def _holds(dtype: Any, values: NDArray[Any]) -> bool:
     if isinstance(dtype, pd.CategoricalDtype):
         return bool((dtype.categories.get_indexer(pd.Index(values)) >= 0).all())
     if types.is_bool_dtype(dtype):
-        return values.dtype.kind == "b"
+        return all(isinstance(value, bool) for value in values.tolist())
     if types.is_numeric_dtype(dtype):
         return values.dtype.kind in "iuf"
     if getattr(dtype, "kind", "O") in "Mm":
