@@ -3,12 +3,12 @@
     python examples/calibration.py --designs binary count --repetitions 300
 
 Each repetition draws 400 rows of two correlated numbers x1, x2 and a column y of a known model given both.
-Cells of y are missing the more often the larger x1 is (a third of them), a fifth of x2 at random. The table is
-imputed with the default settings. Shown are
+Cells of y are missing the more often the larger x1 is (a third of them), a fifth of x2 at random. The table
+is imputed with the default settings. Shown are
 
 - the expected calibration error of the shares of draws that equal a value (ten bins of ten per cent),
 - for logistic and Poisson regression of y on x1 and x2, pooled over 20 imputations: bias, share of 95 %
-  intervals that hold the true coefficient (intercept, x1, x2), and their width, beside that of complete tables.
+  intervals that hold the true coefficient (intercept, x1, x2), and width, beside that of complete tables.
 
 statsmodels fits the regressions: pip install statsmodels.
 """

@@ -304,7 +304,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
             order = torch.as_tensor(np.argsort(table.keys))
             self._train(rows[order], [None if each is None else each[order] for each in known])
-            self._fitted = Input(frame.copy(), modelled, rows)
+            own = frame.copy()
+            self._fitted = Input(own, own if modelled is frame else modelled, rows)
         return self
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:

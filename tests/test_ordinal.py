@@ -31,7 +31,7 @@ def test_expected_log_probability_is_that_of_a_million_draws(value: float) -> No
 def test_predictive_probabilities_are_those_of_an_interval_and_add_up_to_one() -> None:
     likelihood = Ordinal(VALUES, SHARES)
     edges = np.r_[-np.inf, likelihood.thresholds.detach().numpy(), np.inf]
-    scale = np.sqrt(VARIANCE.numpy())
+    scale = np.sqrt(1 + VARIANCE.numpy())
     total = torch.zeros(3).double()
     for k, value in enumerate(VALUES):
         p = likelihood(MEAN, VARIANCE).predictive_log_prob(value.expand(3)).exp()
