@@ -267,6 +267,8 @@ class ColumnCodec:
             return 0.0, _LARGEST_COUNT
         lower = self.low if self.lower is None else self.lower
         upper = self.high if self.upper is None else self.upper
+        if self.warp is not None and self.warp.bend == "softplus":
+            return (lower, LARGEST) if self.upper is None else (-LARGEST, upper)
         whole = self.kind is Kind.INTEGER
         return (math.ceil(lower), math.floor(upper)) if whole else (lower, upper)
 
@@ -274,8 +276,10 @@ class ColumnCodec:
     def bounds(self) -> tuple[float, float] | None:
         """Bounds of standardised draws, infinite where there is none; None if a draw needs not be told."""
         unbounded = self.lower is None and self.upper is None
-        if unbounded or self.two_valued or (self.warp is not None and self.warp.keeps_bounds):
+        if unbounded or self.two_valued:
             return None
+        if self.warp is not None and self.warp.keeps_bounds:
+            return self._far_side if self.warp.bend == "log" else None
         lower = -math.inf if self.lower is None else self.lower
         upper = math.inf if self.upper is None else self.upper
         if self.kind is Kind.INTEGER:  # what is rounded to a bound is within it
@@ -284,6 +288,17 @@ class ColumnCodec:
         bent = raw if self.warp is None else self.warp.forward(raw)
         lower, upper = ((bent - self.mean[0]) / self.scale[0]).tolist()
         return lower, upper
+
+    @property
+    def _far_side(self) -> tuple[float, float]:
+        """Bounds of standardised draws of a log: they end where the cells do, on the side without a bound.
+
+        A normal tail becomes an exponential one there.
+        """
+        if self.warp is None:
+            raise TypeError("a column without a bend has no far side")
+        far = self.warp.forward(np.array([self.high if self.upper is None else self.low]))
+        return -math.inf, float((far[0] - self.mean[0]) / self.scale[0])
 
     def encode(self, column: pd.Series[Any]) -> NDArray[np.float64]:
         """``column`` standardised: float64 [N, width], NaN where missing or a category unseen at fit.

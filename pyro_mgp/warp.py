@@ -1,10 +1,11 @@
 """Bends that make a column's cells more nearly normal, and keep them where they may be.
 
-    w(x) = g((x - c) / s),   g = arcsinh, log or logit
+    w(x) = g((x - c) / s),   g = arcsinh, log, inverse softplus or logit
 
 Arcsinh is a straight line within s of the centre c and a logarithm far away, on both sides (Burbidge, Magee
 and Robb 1988). With c the median and s two robust standard deviations it leaves the bulk of a column nearly
-as it is. The other two are for columns with bounds: no cell that comes back lies beyond these.
+as it is. The others are for columns with bounds: no cell that comes back lies beyond these. Far from its
+bound softplus is a straight line, where log makes a normal tail a heavy one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Bend = Literal["arcsinh", "log", "logit"]
+Bend = Literal["arcsinh", "log", "softplus", "logit"]
 Numbers = NDArray[np.float64]
 
 # Spreads per robust standard deviation: where the bend begins.
@@ -31,6 +32,8 @@ _LEAST_SPREAD = 0.05
 _CLEAR_GAIN = 3.0
 # sinh and exp of more are no numbers.
 _FARTHEST = 300.0
+# Spreads of softplus to choose from, in standard deviations.
+_SOFT = (0.3, 1.0)
 # How near to its bound a cell may be, in spreads, before it counts as being there.
 _NEAREST = 1e-12
 # Quantiles whose distance says how far a column spreads, and that distance in a standard normal one.
@@ -45,22 +48,31 @@ def _logistic(w: Numbers) -> Numbers:
 _FORWARD: dict[Bend, Callable[[Numbers], Numbers]] = {
     "arcsinh": np.arcsinh,
     "log": lambda t: np.log(np.maximum(t, _NEAREST)),
+    "softplus": lambda t: t + np.log(-np.expm1(-np.maximum(t, _NEAREST))),
     "logit": lambda t: np.log(np.maximum(t, _NEAREST)) - np.log(np.maximum(1 - t, _NEAREST)),
 }
-_BACKWARD: dict[Bend, Callable[[Numbers], Numbers]] = {"arcsinh": np.sinh, "log": np.exp, "logit": _logistic}
+_BACKWARD: dict[Bend, Callable[[Numbers], Numbers]] = {
+    "arcsinh": np.sinh,
+    "log": np.exp,
+    "softplus": lambda w: np.logaddexp(0.0, w),
+    "logit": _logistic,
+}
 _LOG_SLOPE: dict[Bend, Callable[[Numbers], Numbers]] = {
     "arcsinh": lambda t: -0.5 * np.log1p(t**2),
     "log": lambda t: -np.log(np.maximum(t, _NEAREST)),
+    "softplus": lambda t: -np.log(-np.expm1(-np.maximum(t, _NEAREST))),
     "logit": lambda t: -np.log(np.maximum(t, _NEAREST)) - np.log(np.maximum(1 - t, _NEAREST)),
 }
 _STRAIGHT: dict[Bend, Callable[[Tensor], Tensor]] = {
     "arcsinh": torch.sinh,
     "log": torch.exp,
+    "softplus": lambda w: torch.logaddexp(torch.zeros_like(w), w),
     "logit": torch.sigmoid,
 }
 _BENT: dict[Bend, Callable[[Tensor], Tensor]] = {
     "arcsinh": torch.arcsinh,
     "log": torch.log,
+    "softplus": lambda t: t + torch.log(-torch.expm1(-t)),
     "logit": torch.logit,
 }
 
@@ -78,9 +90,9 @@ class Warp:
     """
 
     centre: float
-    """c, in the column's own units; of log and logit the bound where the argument is zero."""
+    """c, in the column's own units; the bound where the argument of log, softplus or logit is zero."""
     spread: float
-    """s, likewise; positive, but for the log of a column with an upper bound only."""
+    """s, likewise; positive, but for log and softplus of a column with an upper bound only."""
     bend: Bend = "arcsinh"
     """g."""
 
@@ -138,10 +150,14 @@ def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> 
     if above and below:
         warps.append(Warp(lower, upper - lower, "logit"))  # type: ignore[arg-type, operator]
     elif above and upper is None:
-        warps.append(Warp(lower, standard_deviation, "log"))  # type: ignore[arg-type]
+        warps += _one_sided(lower, standard_deviation)  # type: ignore[arg-type]
     elif below and lower is None:
-        warps.append(Warp(upper, -standard_deviation, "log"))  # type: ignore[arg-type]
+        warps += _one_sided(upper, -standard_deviation)  # type: ignore[arg-type]
     return warps
+
+
+def _one_sided(bound: float, spread: float) -> list[Warp]:
+    return [Warp(bound, spread, "log"), *(Warp(bound, part * spread, "softplus") for part in _SOFT)]
 
 
 @dataclass(frozen=True)

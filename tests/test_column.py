@@ -135,6 +135,8 @@ def test_cells_of_new_tables_are_checked_too(said: dict[str, Any], cells: list[f
         (lognormal(), {"lower": 0}, "log"),
         (-lognormal(), {"upper": 0}, "log"),
         (1 / (1 + lognormal() ** 2), {"lower": 0, "upper": 1}, "logit"),
+        (np.abs(np.random.default_rng(0).normal(size=300)), {"lower": 0}, "softplus"),
+        (5 - np.abs(np.random.default_rng(0).normal(size=300)), {"upper": 5}, "softplus"),
         (lognormal(), {}, "arcsinh"),
         (np.r_[0.0, lognormal()], {"lower": 0}, "arcsinh"),
     ],
@@ -146,11 +148,15 @@ def test_a_bend_ends_at_the_bounds_unless_cells_are_there(
     assert codec.warp is not None
     assert codec.warp.bend == bend
     np.testing.assert_allclose(there_and_back(codec, cells), cells, rtol=1e-9, atol=1e-12)
-    # What the bend keeps, draws need not be told.
-    assert (codec.bounds is None) == (bend != "arcsinh" or not said)
-    lower, upper = said.get("lower", cells.min()), said.get("upper", cells.max())
+    # What the bend keeps, draws need not be told; those of a log end where the cells do, on the other side.
+    assert (codec.bounds is None) == (bend in ("softplus", "logit") or not said)
+    open_end = np.inf if bend == "softplus" else None
+    lower, upper = said.get("lower", -(open_end or -cells.min())), said.get("upper", open_end or cells.max())
     far = codec.decode([[-1e6], [-9.0], [9.0], [1e6]])
     assert ((lower <= far) & (far <= upper)).all()
+    if bend == "log":
+        end = np.asarray(codec.bounds)[None, 1:]
+        assert codec.decode(end)[0] == pytest.approx(cells.max() if "lower" in said else cells.min())
 
 
 def test_bounds_of_draws_are_in_standardised_units() -> None:

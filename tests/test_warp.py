@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyro_mgp.column import ColumnCodec
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.table import TableCodec
-from pyro_mgp.warp import Warp
+from pyro_mgp.warp import Unbent, Warp
 
 
 def lognormal(n_rows: int = 500, seed: int = 0) -> np.ndarray:
@@ -59,6 +59,31 @@ def test_log_slope_is_the_logarithm_of_the_derivative() -> None:
     warp, cells, step = Warp(0.3, 2.0), np.linspace(-20, 30, 11), 1e-5
     slope = (warp.forward(cells + step) - warp.forward(cells - step)) / (2 * step)
     np.testing.assert_allclose(warp.log_slope(cells), np.log(slope), rtol=1e-6)
+
+
+BENDS = [
+    Warp(-1.0, 2.0, "log"),
+    Warp(4.0, -2.0, "log"),
+    Warp(-1.0, 0.5, "softplus"),
+    Warp(4.0, -3.0, "softplus"),
+    Warp(-1.0, 5.0, "logit"),
+]
+
+
+@pytest.mark.parametrize("warp", BENDS, ids=str)
+def test_bends_of_bounded_columns_come_back_with_the_slope_they_state(warp: Warp) -> None:
+    cells, step = np.linspace(-0.9, 3.9, 13), 1e-6
+    bent = warp.forward(cells)
+    np.testing.assert_allclose(warp.backward(bent), cells, rtol=1e-9)
+    slope = (warp.forward(cells + step) - warp.forward(cells - step)) / (2 * step)
+    np.testing.assert_allclose(warp.log_slope(cells), np.log(np.abs(slope)), rtol=1e-5, atol=1e-6)
+    unbent = Unbent(0.3, 2.0, -1e9, 1e9, warp.bend)
+    z = torch.as_tensor((bent - 0.3) / 2.0)
+    np.testing.assert_allclose(unbent(z) * warp.spread + warp.centre, cells, rtol=1e-9)
+    torch.testing.assert_close(unbent.back(unbent(z)), z)
+    far = warp.backward(np.array([-50.0, 50.0]))
+    assert np.isfinite(far).all()
+    assert (far >= -1).all() if warp.spread > 0 else (far <= 4).all()
 
 
 def test_the_choice_and_the_bent_cells_follow_the_units() -> None:
