@@ -10,7 +10,7 @@ import operator
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, get_args
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pyro_mgp import _storage
 from pyro_mgp.column import Label
+from pyro_mgp.pooling import Fit, Pooled, pool
 from pyro_mgp.table import complete, missing
 
 Suffix = Literal["csv", "parquet"]
@@ -161,6 +162,32 @@ class Imputations:
         ]
         nothing = _summary(index[:0], "", np.empty((self.m, 0)), None)
         return pd.concat(parts, ignore_index=True) if parts else nothing
+
+    def pool(
+        self,
+        analysis: Callable[[pd.DataFrame], Fit],
+        *,
+        level: float = 0.95,
+        df_complete: float | None = None,
+    ) -> Pooled:
+        """Run an analysis on every completed table and pool what it gives by Rubin's rules.
+
+        Args:
+            analysis: From a completed table to a fit with `params` and `bse`, as statsmodels gives.
+            level: Probability of the intervals.
+            df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not say so.
+
+        Raises:
+            ValueError: As for `pooling.pool`.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> draws.pool(lambda t: SimpleNamespace(params=[t.x.mean()], bse=[t.x.sem()])).table["estimate"]
+            0    1.333333
+            Name: estimate, dtype: float64
+        """
+        return pool([analysis(table) for table in self], level=level, df_complete=df_complete)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write everything into the folder `path`, whole or not at all; `load` reads it back.

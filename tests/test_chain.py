@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -14,9 +15,12 @@ from scipy.stats import multivariate_normal
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from pyro_mgp.chain import Chain
+from pyro_mgp.counts import CountScale, NegativeBinomial
 from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.likelihoods import Category, Gaussian
 from pyro_mgp.link import Link
+from pyro_mgp.ordinal import Ordinal
+from pyro_mgp.student import HeavyTailed
 
 
 def make_chain(kernel=linear_matern32, n_rows=12, n_inducing=5, seed=0, **switches):
@@ -194,6 +198,31 @@ def test_gradients_pass_through_draws_only_when_asked():
         gradients[backpropagate] = float(chain.links[0].likelihood.noise_unconstrained.grad)
     assert gradients[False] == 0.0
     assert abs(gradients[True]) > 1e-3
+
+
+LIKE = torch.ones(()).double()
+DRAWN_FROM = {
+    "heavy tails": (HeavyTailed(0.3, LIKE), "scale_unconstrained", True),
+    "counts": (NegativeBinomial(CountScale(0.8, 0.6), 2.0, LIKE), "offset", False),
+    "levels": (Ordinal(torch.tensor([-1.0, 0.2, 1.5]).double(), torch.ones(3).double()), "thresholds", False),
+}
+
+
+@pytest.mark.parametrize(("likelihood", "parameter", "passes"), DRAWN_FROM.values(), ids=DRAWN_FROM)
+def test_gradients_pass_through_draws_of_numbers_not_of_values(likelihood, parameter, passes):
+    """Column 0's own parameters matter to the later links only by its draws."""
+    chain, table, observed = make_chain(backpropagate=True)
+    chain.links[0].likelihood = copy.deepcopy(likelihood)
+    observed[:, 0] = False
+    noise = fixed(torch.ones(1, 12, 3).double())
+    TraceMeanField_ELBO().differentiable_loss(
+        chain.model, chain.guide, table, observed, noise=noise
+    ).backward()
+    own = dict(chain.links[0].likelihood.named_parameters())
+    name = next(name for name in own if name.startswith(parameter))
+    gradient = own[name].grad
+    assert (gradient is not None and bool((gradient.abs() > 1e-4).any())) == passes
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in chain.links[2].parameters())
 
 
 # ---------------------------------------------------------------------------------------- the face to Pyro

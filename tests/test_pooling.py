@@ -13,7 +13,7 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from pyro_mgp import pool
+from pyro_mgp import Imputations, pool
 from pyro_mgp.pooling import pool_estimates
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "pooling.json").read_text())
@@ -61,6 +61,18 @@ def test_results_of_statsmodels_bring_names_and_degrees_of_freedom() -> None:
     )
     pd.testing.assert_frame_equal(pooled.table, by_hand.table)
     assert "Pooled over 3 imputations, 90% intervals" in repr(pooled)
+
+
+def test_imputations_pool_an_analysis_of_each_of_their_tables() -> None:
+    frame = pd.DataFrame({"y": [1.0, 2.0, np.nan, 4.0], "x": [1.0, 2.0, 3.0, 5.0]})
+    draws = Imputations(frame, {"y": [[2.5], [3.5], [3.0]]}, m=3)
+
+    def regression(table: pd.DataFrame) -> Any:
+        return sm.OLS(table["y"], sm.add_constant(table[["x"]])).fit()
+
+    expected = pool([regression(table) for table in draws], level=0.5).table
+    pd.testing.assert_frame_equal(draws.pool(regression, level=0.5).table, expected)
+    assert (draws.pool(regression, df_complete=1).table["df"] < expected["df"]).all()
 
 
 @pytest.mark.parametrize(
