@@ -63,7 +63,9 @@ def test_a_log_is_shifted_on_its_scale() -> None:
     imputer = fitted("income", specs={"income": ColumnSpec(lower=0)})
     assert imputer.codec_.columns[2].warp.bend == "log"
     before, after = imputer.impute(m=4), imputer.impute(m=4, delta={"income": np.log(0.5)})
-    inside = before.values["income"] < before.frame["income"].max()
+    # Draws end at the largest cell; those far from it do not feel that.
+    inside = before.values["income"] < 0.2 * before.frame["income"].max()
+    assert inside.mean() > 0.3
     np.testing.assert_allclose((after.values["income"] / before.values["income"])[inside], 0.5, rtol=1e-3)
 
 
