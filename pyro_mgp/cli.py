@@ -224,7 +224,8 @@ Fill the missing cells of a table m times, each time with other values that coul
 stood there. Run your analysis on every completed table and pool the results by Rubin's
 rules: the intervals then tell how much is unknown because cells are missing.
 
-Columns may hold numbers, integers, true/false, or text of at most 100 different values."""
+Columns may hold numbers, integers, true/false, dates and times (2024-12-31, 2024-12-31 23:59),
+or text of at most 100 different values."""
 
 _EPILOG = """\
 written into OUT, whole or not at all:

@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 _TRUTH = {"true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _CODE = re.compile(r"[+-]?0\d+", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 
@@ -160,7 +163,8 @@ def typed(text: Sequence[Sequence[str]], missing: Sequence[str] = MISSING) -> pd
         missing: What marks a missing cell, in upper or lower case, besides an empty cell.
 
     Returns:
-        One column of a nullable dtype per named column: boolean, Int64, Float64 or string.
+        One column per named column: boolean, Int64, Float64, datetime64 in microseconds (of dates and times
+        as ISO 8601 spells them) or string.
 
     Example:
         >>> typed([["n", "x", "ok"], ["1", "2.50", "true"], ["", "NA", "false"]])
@@ -199,7 +203,20 @@ def _type(observed: set[str]) -> tuple[str, Callable[[str], Any]]:
         return "Int64", int
     if all(_NUMBER.fullmatch(cell) for cell in observed):
         return "Float64", float
+    if all(_is_time(cell) for cell in observed):
+        return "datetime64[us]", datetime.fromisoformat
     return "string", str
+
+
+def _is_time(cell: str) -> bool:
+    """Whether a cell is a date, or a date and a time without a zone."""
+    if not (_DAY.fullmatch(cell) or _TIME.fullmatch(cell)):
+        return False
+    try:
+        datetime.fromisoformat(cell)
+    except ValueError:  # the 31st of February
+        return False
+    return True
 
 
 def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
@@ -280,14 +297,22 @@ def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) ->
     for label, values in draws.values.items():
         position = text[0].index(str(label))
         holes = table.missing(draws.frame[[label]])[:, 0].nonzero()[0].tolist()
-        spell = _speller([row[position] for row in text[1:]]) if values.dtype.kind == "b" else str
+        spell = _speller([row[position] for row in text[1:]], values.dtype.kind)
         for i, value in zip(holes, values[j].tolist(), strict=True):
             rows[i + 1][position] = spell(value)
     return rows
 
 
-def _speller(cells: Sequence[str]) -> Callable[[bool], str]:
-    """How to spell a truth value in a column of these cells: as the column does first."""
+def _speller(cells: Sequence[str], letter: str) -> Callable[[Any], str]:
+    """How to spell draws of a dtype with this letter in a column of these cells: as the column does first."""
+    if letter == "M":
+        first = next(cell.strip() for cell in cells if _is_time(cell.strip()))
+        if _DAY.fullmatch(first):
+            return lambda value: str(value.date())
+        precise = {16: "minutes", 19: "seconds"}.get(len(first), "microseconds")
+        return lambda value: str(value.isoformat(first[10], precise))
+    if letter != "b":
+        return str
     spelling = {_TRUTH[cell.strip().lower()]: cell.strip() for cell in reversed(cells) if _is_truth(cell)}
     return lambda value: spelling[value]
 

@@ -32,6 +32,8 @@ Cells = dict[Label, NDArray[Any]]
 # How far an observed cell may be from what its formula gives, as a share: tables hold rounded numbers.
 _TOLERANCE = 0.01
 _MOST_DECIMALS = 12
+# How far a rounded number may be from the exact one, in units of its last place.
+_ROUNDED = 0.51
 # How far draws may be from their formula, as a share, and of how many sources at most it may move each.
 _EXACT = 1e-9
 _MOST_MOVED = 4
@@ -152,7 +154,7 @@ class Rules:
                     f"Column {label!r} is derived, so it must hold numbers, got {frame[label].dtype}"
                 )
             given, value = _numbers(frame[label]), formula.value(frame)
-            near = np.maximum(_TOLERANCE * np.abs(given), _last_place(given))
+            near = np.maximum(_TOLERANCE * np.abs(given), _ROUNDED * _last_place(given))
             off = np.abs(given - value) > near
             if off.any():
                 first = int(np.flatnonzero(off)[0])

@@ -19,7 +19,8 @@ def summarise(draws: Imputations) -> pd.DataFrame:
     Returns:
         One row per numeric column, and one per level of any other, the most frequent observed level first:
 
-        - `column`: its label; `level`: the category or boolean, None for numbers.
+        - `column`: its label; `level`: the category or boolean, None for numbers; `unit`: "s since 1970" of
+          points in time, "s" of durations, else None.
         - `missing`: number of missing cells of the column; `missing_share`: divided by the number of rows.
         - `observed_mean`, `observed_sd`: of the observed cells, in the column's own units, or in seconds if
           they are times (since 1970 in UTC, if points in time); for a level its share, and NaN.
@@ -43,13 +44,18 @@ def summarise(draws: Imputations) -> pd.DataFrame:
         compare = _compare_levels if imputed.dtype.kind in "bO" else _compare_numbers
         part = compare(column[~holes], imputed)
         part.insert(0, "column", [label] * len(part))
-        part.insert(2, "missing", int(holes.sum()))
-        part.insert(3, "missing_share", holes.mean())
+        part.insert(2, "unit", pd.Series([_UNITS.get(values.dtype.kind)] * len(part), dtype=object))
+        part.insert(3, "missing", int(holes.sum()))
+        part.insert(4, "missing_share", holes.mean())
         parts.append(part)
     if parts:
         return pd.concat(parts, ignore_index=True)
     sides = [f"{side}_{moment}" for side in ("observed", "imputed") for moment in ("mean", "sd")]
-    return pd.DataFrame(columns=["column", "level", "missing", "missing_share", *sides])
+    return pd.DataFrame(columns=["column", "level", "unit", "missing", "missing_share", *sides])
+
+
+_UNITS = {"M": "s since 1970", "m": "s"}
+_LENGTHS = (("days", 86_400), ("h", 3_600), ("min", 60))
 
 
 def _compare_numbers(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
@@ -113,9 +119,27 @@ def _mean_and_sd(parts: Sequence[pd.DataFrame], side: str) -> dict[Label, str]:
     for part in parts:
         row = part.iloc[0]
         decimals = _decimals(row["observed_sd"])
-        texts[row["column"]] = [_number(row[f"{side}_{moment}"], decimals) for moment in ("mean", "sd")]
+        moments = row[f"{side}_mean"], row[f"{side}_sd"]
+        if row["unit"]:
+            texts[row["column"]] = _times(*moments, row["unit"])
+        else:
+            texts[row["column"]] = [_number(moment, decimals) for moment in moments]
     left = max((len(mean) for mean, _ in texts.values()), default=0)
     return {label: f"{mean:>{left}} ± {sd}" for label, (mean, sd) in texts.items()}
+
+
+def _times(mean: float, sd: float, unit: str) -> list[str]:
+    """Mean and standard deviation of times in seconds, as a date or a length of time."""
+    is_date = unit != "s" and not math.isnan(mean)
+    return [f"{pd.Timestamp(mean, unit='s'):%Y-%m-%d}" if is_date else _length(mean), _length(sd)]
+
+
+def _length(seconds: float) -> str:
+    """Seconds in the largest unit of which they hold more than one."""
+    if math.isnan(seconds):
+        return "-"
+    unit, size = next((pair for pair in _LENGTHS if abs(seconds) >= pair[1]), ("s", 1))
+    return f"{seconds / size:.3g} {unit}"
 
 
 def _decimals(sd: float) -> int | None:

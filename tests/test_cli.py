@@ -440,6 +440,7 @@ def test_summarise_counts_what_one_can_count_by_hand() -> None:
         {
             "column": ["x", "n", "kind", "kind", "seen", "seen"],
             "level": pd.Series([None, None, "b", "a", False, True], dtype=object),
+            "unit": pd.Series([None] * 6, dtype=object),
             "missing": [2, 1, 1, 1, 1, 1],
             "missing_share": [0.5, 0.25, 0.25, 0.25, 0.25, 0.25],
             "observed_mean": [2.0, 200.0, 2 / 3, 1 / 3, 2 / 3, 1 / 3],
@@ -449,6 +450,45 @@ def test_summarise_counts_what_one_can_count_by_hand() -> None:
         }
     )
     pd.testing.assert_frame_equal(summary.summarise(small()), expected)
+
+
+def test_times_are_summarised_in_seconds_and_shown_as_dates_and_lengths() -> None:
+    frame = pd.DataFrame(
+        {
+            "day": pd.to_datetime(["2024-01-01", None, "2024-01-05"]),
+            "stay": pd.to_timedelta([1.0, 3.0, None], unit="h"),
+        }
+    )
+    day = np.array([["2024-01-02"], ["2024-01-04"]], dtype="datetime64[us]")
+    stay = np.array([[90], [30]], dtype="timedelta64[m]").astype("timedelta64[us]")
+    table = summary.summarise(Imputations(frame, {"day": day, "stay": stay}, m=2))
+    assert table["unit"].tolist() == ["s since 1970", "s"]
+    assert table["observed_mean"].tolist() == [pd.Timestamp("2024-01-03").timestamp(), 7200]
+    assert table["imputed_sd"].tolist() == pytest.approx([2**0.5 * 86_400, 2**0.5 * 1_800])
+    _, first, second = summary.format_summary(table)
+    assert first.split("   ")[-2:] == ["2024-01-03 ± 2.83 days", "2024-01-03 ± 1.41 days"]
+    assert second.split() == ["stay", "1", "33.3%", "2", "h", "±", "1.41", "h", "1", "h", "±", "42.4", "min"]
+
+
+DATES = (
+    "day,when,x\n2024-01-01,2024-01-01 10:30,1\n,2024-02-03T11:00:05,2\n2024-03-05,,3\n"
+    "2024-04-01,2024-04-01 07:15,\n"
+)
+
+
+def test_dates_of_a_csv_are_imputed_and_spelt_as_they_came(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(DATES)
+    source = files.read_table(tmp_path / "t.csv")
+    assert source.frame.dtypes.astype(str).tolist() == ["datetime64[us]", "datetime64[us]", "Int64"]
+    values = {
+        "day": np.array([["2024-02-02"]], dtype="datetime64[us]"),
+        "when": np.array([["2024-02-02T03:04"]], dtype="datetime64[us]"),
+        "x": [[2]],
+    }
+    rows = files.completed_text(source.text, Imputations(source.frame, values, m=1), 0)
+    assert rows[2] == ["2024-02-02", "2024-02-03T11:00:05", "2"]
+    assert rows[3] == ["2024-03-05", "2024-02-02 03:04", "3"]
+    assert files.typed([["d"], ["2024-02-30"]]).dtypes.astype(str).tolist() == ["string"]
 
 
 def test_summarise_of_a_table_without_holes_has_the_same_columns() -> None:
@@ -584,7 +624,7 @@ def test_the_package_gives_its_names_when_asked() -> None:
     [
         (["1", "2.5", "?", "4"], "?"),
         (["1,000", "2,000", "3,500", "4,000"], "1,000"),
-        (["2020-01-02", "2020-01-03", "2021-05-06", ""], "2020-01-02"),
+        (["2020-01-02", "2020-01-03", "2021-02-31", ""], "2020-01-02"),
         (["7", "8", "missing", "9"], "missing"),
     ],
 )

@@ -380,3 +380,11 @@ def test_sums_hold_wherever_the_holes_are(data: st.DataObject) -> None:
         assert not missing(table).any()
         size = table[["a", "b", "total"]].abs().max(axis=1)
         assert ((table["a"] + table["b"] - table["total"]).abs() <= 1e-9 * size).all()
+
+
+def test_sums_of_whole_numbers_must_be_right() -> None:
+    frame = pd.DataFrame({"a": [1, 2, 10], "b": [2, 2, 10], "s": [4, 4, 20]})
+    with pytest.raises(
+        ValueError, match=r"'s' is derived as 'a \+ b': row 0 \(position 0\) holds 4; expected 3"
+    ):
+        Rules.parse({"s": ColumnSpec(derived="a + b")}, list(frame)).check(frame)
