@@ -13,7 +13,7 @@ population standard deviation) of the observed cells; numbers may be bent first 
     ORDERED         ordered pandas categories                     1, from the positions of the levels
     CATEGORICAL     text, pandas categories                       1 per level observed at fit (one-hot)
     DATETIME        points in time                                1, in seconds since 1970 (UTC)
-    DURATION        lengths of time                               1, in seconds
+    DURATION        lengths of time                               1, in seconds; none negative if none was
     CONSTANT        anything of which one value was observed      0
 
 Missing cells (NaN, None, ``pd.NA``, ``pd.NaT``) are NaN inside, and so are categories unseen at fit. A
@@ -64,7 +64,13 @@ _LARGEST_COUNT = 2.0**53
 _MOSTLY, _OFTEN = 0.9, 5
 # An integer column that reaches from 0 to so far counts something if a negative binomial distribution of the
 # same mean is so near, in nats per cell, beside what chance makes of it.
-_LEAST_REACH, _NEAR = 3.0, 0.05
+_LEAST_REACH, _NEAR = 5.0, 0.05
+# ... and if no more than so many cells would have been larger than the largest: ratings end, counts do not.
+_MOST_BEYOND = 1.0
+# Draws of counts that nobody asked for end at so many times the largest cell.
+_MOST_TIMES = 2.0
+# How far beyond the observed cells draws of a log may go, in their range.
+_FURTHER = 2.0
 # Lengths in seconds of which times may be multiples: days, hours, minutes, seconds.
 _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
@@ -131,6 +137,7 @@ class ColumnCodec:
         lower: What no cell lies below, in its own units; None for no bound.
         upper: What no cell lies above, likewise.
         step: What times are multiples of, in seconds; 0 if of nothing.
+        most: The largest count that is drawn.
 
     Example:
         >>> codec = ColumnCodec.fit(pd.Series([1.0, 3.0, None], name="mass"))
@@ -160,6 +167,7 @@ class ColumnCodec:
     lower: float | None = None
     upper: float | None = None
     step: float = 0.0
+    most: float = _LARGEST_COUNT
 
     @classmethod
     def fit(
@@ -192,11 +200,11 @@ class ColumnCodec:
         kind = _chosen_kind(column, natural, spec)
         levels = _levels(column) if kind in (Kind.CATEGORICAL, Kind.ORDERED) else None
         raw = _raw(column, name, kind, levels)
-        observed = raw[~np.isnan(raw[:, 0])]
+        observed, most = raw[~np.isnan(raw[:, 0])], _LARGEST_COUNT
         if kind is Kind.INTEGER and spec == ColumnSpec() and few_values and _are_counts(observed[:, 0]):
-            kind = Kind.COUNT
+            kind, most = Kind.COUNT, _MOST_TIMES * float(observed.max())
         known = cls(name, kind, family, str(column.dtype), levels, (), (), 0.0, 0.0, False, (), None)
-        known = dataclasses.replace(known, lower=spec.lower, upper=spec.upper)
+        known = dataclasses.replace(known, lower=spec.lower, upper=spec.upper, most=most)
         known._check_request(column, raw)
         if (observed == observed[0]).all():
             value = 0.0 if levels is not None else float(observed[0, 0])
@@ -209,6 +217,8 @@ class ColumnCodec:
         low, high = float(observed.min()), float(observed.max())
         bend, few = None, None
         two_valued = self.kind is Kind.BOOLEAN
+        if self.kind is Kind.DURATION and warp:
+            bend = Warp.choose(observed[:, 0], 0.0 if low >= 0 else None)
         if self.kind in _BOUNDED:
             two_valued = self.kind is Kind.INTEGER and bool(((observed == low) | (observed == high)).all())
             bend = Warp.choose(observed[:, 0], self.lower, self.upper) if warp else None
@@ -264,23 +274,32 @@ class ColumnCodec:
     def _range(self) -> tuple[float, float]:
         """What draws of a bent or whole column keep within: its bounds, or else its observed cells."""
         if self.kind is Kind.COUNT:
-            return 0.0, _LARGEST_COUNT
-        lower = self.low if self.lower is None else self.lower
+            return 0.0, self.most
+        lower = self.low if self._floor is None else self._floor
         upper = self.high if self.upper is None else self.upper
         if self.warp is not None and self.warp.bend == "softplus":
             return (lower, LARGEST) if self.upper is None else (-LARGEST, upper)
+        if self.warp is not None and self.warp.bend == "log":
+            room = _FURTHER * (self.high - self.low)
+            return (lower, upper + room) if self.upper is None else (lower - room, upper)
         whole = self.kind is Kind.INTEGER
         return (math.ceil(lower), math.floor(upper)) if whole else (lower, upper)
 
     @property
+    def _floor(self) -> float | None:
+        """The lower bound; of lengths of time none of which was negative, zero."""
+        never_negative = self.kind is Kind.DURATION and self.low >= 0
+        return 0.0 if self.lower is None and never_negative else self.lower
+
+    @property
     def bounds(self) -> tuple[float, float] | None:
         """Bounds of standardised draws, infinite where there is none; None if a draw needs not be told."""
-        unbounded = self.lower is None and self.upper is None
+        unbounded = self._floor is None and self.upper is None
         if unbounded or self.two_valued:
             return None
         if self.warp is not None and self.warp.keeps_bounds:
             return self._far_side if self.warp.bend == "log" else None
-        lower = -math.inf if self.lower is None else self.lower
+        lower = -math.inf if self._floor is None else self._floor
         upper = math.inf if self.upper is None else self.upper
         if self.kind is Kind.INTEGER:  # what is rounded to a bound is within it
             lower, upper = np.ceil(lower) - 0.5, np.floor(upper) + 0.5
@@ -291,13 +310,13 @@ class ColumnCodec:
 
     @property
     def _far_side(self) -> tuple[float, float]:
-        """Bounds of standardised draws of a log: they end where the cells do, on the side without a bound.
+        """Bounds of standardised draws of a log: they end not far from the cells where there is no bound.
 
         A normal tail becomes an exponential one there.
         """
         if self.warp is None:
             raise TypeError("a column without a bend has no far side")
-        far = self.warp.forward(np.array([self.high if self.upper is None else self.low]))
+        far = self.warp.forward(np.array([self._range[1 if self.upper is None else 0]]))
         return -math.inf, float((far[0] - self.mean[0]) / self.scale[0])
 
     def encode(self, column: pd.Series[Any]) -> NDArray[np.float64]:
@@ -382,6 +401,8 @@ class ColumnCodec:
         """Numbers in the column's own units made what its cells can be."""
         if self.two_valued:
             return np.where(raw >= (self.low + self.high) / 2, self.high, self.low)
+        if self.step:
+            raw = np.rint(raw / self.step) * self.step
         if to_few and self.few is not None:
             few = np.asarray(self.few)
             raw = few[np.searchsorted((few[1:] + few[:-1]) / 2, raw)]
@@ -389,9 +410,7 @@ class ColumnCodec:
             # Of a bend, a normal tail becomes an exponential one: without a bound, one draw outweighs a
             # column. Of whole numbers: no -1 children, no grade 7 out of 6.
             return np.clip(np.rint(raw) if self.kind in _WHOLE else raw, *self._range)
-        if self.step:
-            return np.rint(raw / self.step) * self.step
-        lower, upper = self.lower, self.upper
+        lower, upper = self._floor, self.upper
         return raw if lower is None and upper is None else np.clip(raw, lower, upper)
 
     def _cells(self, raw: NDArray[Any]) -> NDArray[Any]:
@@ -510,7 +529,9 @@ def _are_counts(observed: NDArray[np.float64]) -> bool:
         return float((share * (np.log(share) - stats.nbinom.logpmf(values, r, r / (r + mean)))).sum())
 
     nearest = optimize.minimize_scalar(distance, bounds=(-5.0, 10.0), method="bounded")
-    return float(nearest.fun) < _NEAR + (len(values) - 1) / (2 * len(observed))
+    r = math.exp(nearest.x)
+    beyond = len(observed) * float(stats.nbinom.sf(values[-1], r, r / (r + mean)))
+    return beyond < _MOST_BEYOND and float(nearest.fun) < _NEAR + (len(values) - 1) / (2 * len(observed))
 
 
 def label_of(name: Hashable) -> Label:
@@ -567,7 +588,7 @@ def _natural_kind(column: pd.Series[Any]) -> Kind | None:
         kind = Kind.CONTINUOUS
     elif types.is_string_dtype(dtype):
         kind = Kind.CATEGORICAL
-    elif letter in "Mm":
+    elif letter in "Mm" and not str(dtype).startswith(("date32", "date64")):
         kind = Kind.DATETIME if letter == "M" else Kind.DURATION
     else:
         raise _unsupported(column, str(dtype))

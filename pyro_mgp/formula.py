@@ -127,6 +127,20 @@ class Formula:
         """The columns that it is made of."""
         return tuple(dict.fromkeys(self.names.values()))
 
+    @property
+    def implied(self) -> dict[Label, Any]:
+        """What some columns are wherever it is true: the constants that it says they equal."""
+        body = ast.parse(self.expression, mode="eval").body
+        parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
+        found = {}
+        for part in parts:
+            match part:
+                case ast.Compare(
+                    left=ast.Name(id=name), ops=[ast.Eq()], comparators=[ast.Constant(value=value)]
+                ):
+                    found[self.names[name]] = value
+        return found
+
     def value(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """Its value in each row, float64 [N], NaN where one of its columns is missing."""
         known, values = self.known(frame), np.full(len(frame), np.nan)

@@ -79,6 +79,14 @@ class Scored(Protocol):
         """The same for some of the rows only."""
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """An observation distribution whose log density is not concave in f."""
+
+    def least_precision(self, value: Tensor) -> Tensor:
+        """Curvature, `[...]`, of the parabola that bounds it from below near q(f)."""
+
+
 class Likelihood(Protocol):
     """Observation model of one column: a module, whose parameters are learnt with the link's.
 

@@ -37,6 +37,9 @@ _ROUNDED = 0.51
 # How far draws may be from their formula, as a share, and of how many sources at most it may move each.
 _EXACT = 1e-9
 _MOST_MOVED = 4
+_NONE = np.zeros(1)
+# Steps by which sources of a derived cell move together, and the step of a slope in standard deviations.
+_SHARED_STEPS, _SLOPE_STEP = 4, 1e-4
 # Between these quantiles of a column a solution is looked for first.
 _MIDDLE = (0.4, 0.6)
 
@@ -217,8 +220,14 @@ class Rules:
         """The table with the cells filled in that follow from observed ones.
 
         These are derived cells whose sources are observed, and the only missing source of an observed derived
-        cell, if its formula can be solved for it.
+        cell, if its formula can be solved for it; and what a condition says a column equals, where the column
+        to which it applies is observed.
         """
+        for label, formula in self.only_if.items():
+            applies = ~holes_of(frame[label]) & ~self._is_otherwise(frame[label])
+            for source, value in formula.implied.items():
+                frame = frame.copy()
+                frame[source] = frame[source].mask(applies & holes_of(frame[source]), value)
         for label, formula in self.only_if.items():
             if (otherwise := self.specs[label].otherwise) is not None:
                 outside = formula.known(frame) & ~formula.holds(frame) & holes_of(frame[label])
@@ -273,10 +282,11 @@ class Rules:
         holes = {label: holes_of(frame[label]) for label in frame.columns}
         filled = [label for label, here in holes.items() if here.any() and label not in self.left_alone]
         deduced, broken = self.deduce(frame), dict.fromkeys(self.derived, 0)
+        spread = {label: _spread_of(modelled[label], values) for label, values in draws.items()}
         tables = []
         for j in range(m):
             drawn = complete(modelled, {label: values[j] for label, values in draws.items()})
-            tables.append(self._settled(frame, deduced, modelled, drawn))
+            tables.append(self._settled(frame, deduced, drawn, spread))
             for label, formula in self.derived.items():
                 given, value = _numbers(deduced[label]), formula.value(tables[-1])
                 off = np.abs(given - value) > _EXACT * np.maximum(np.abs(given), np.abs(value))
@@ -296,7 +306,11 @@ class Rules:
         }
 
     def _settled(
-        self, frame: pd.DataFrame, deduced: pd.DataFrame, modelled: pd.DataFrame, drawn: pd.DataFrame
+        self,
+        frame: pd.DataFrame,
+        deduced: pd.DataFrame,
+        drawn: pd.DataFrame,
+        spread: Mapping[Label, NDArray[np.float64]],
     ) -> pd.DataFrame:
         """One completed table of variables as the rules want it, with the other columns."""
         full = deduced.copy()
@@ -307,7 +321,8 @@ class Rules:
             free = {each: holes_of(deduced[each]) for each in formula.sources}
             for each in set(self.only_if) & {*formula.sources}:
                 free[each] = free[each] & self.only_if[each].holds(table)
-            fitted = self._made_to_fit(table, wanted[label], free, formula)
+            near = self._shared(table, wanted[label], free, formula, spread)
+            fitted = self._made_to_fit(near, wanted[label], free, formula)
             for each in formula.sources:
                 if not fitted[each].equals(table[each]):
                     changed = _numbers(fitted[each]) != _numbers(table[each])
@@ -328,6 +343,42 @@ class Rules:
             table[label] = table[label].mask(outside & came, self.specs[label].otherwise)
             # An observed cell of another row was a hole of the model's only.
             table[label] = table[label].where(came, frame[label])
+        return table
+
+    def _shared(
+        self,
+        table: pd.DataFrame,
+        wanted: NDArray[np.float64],
+        free: Mapping[Label, NDArray[np.bool_]],
+        formula: Formula,
+        spread: Mapping[Label, NDArray[np.float64]],
+    ) -> pd.DataFrame:
+        """The table with drawn sources of observed derived cells moved towards what the formula asks for.
+
+        Each goes as far as its draws vary: as independent normal numbers do, given a sum of theirs. A formula
+        that is no sum is taken for one, again and again.
+        """
+        sources = [each for each in formula.sources if spread.get(each, _NONE).any()]
+        rows = ~np.isnan(wanted) & (np.sum([free[each] for each in sources], axis=0) > 1)
+        if not rows.any():
+            return table
+        trial = table[rows].copy()
+        variances = {each: np.where(free[each], spread[each], 0.0)[rows] for each in sources}
+        for _ in range(_SHARED_STEPS):
+            now, slopes = formula.value(trial), {}
+            for each in sources:
+                step = _SLOPE_STEP * np.sqrt(variances[each].max())
+                ahead = trial.copy()
+                ahead[each] = ahead[each] + step
+                slopes[each] = (formula.value(ahead) - now) / step
+            total = np.sum([variances[each] * slopes[each] ** 2 for each in sources], axis=0)
+            with np.errstate(all="ignore"):
+                for each in sources:
+                    move = variances[each] * slopes[each] / total * (wanted[rows] - now)
+                    moved = _numbers(trial[each]) + np.where(np.isfinite(move), move, 0.0)
+                    trial[each] = np.where(variances[each] > 0, self._clipped(each, moved), trial[each])
+        for each in sources:
+            table = _replaced(table, each, _spread(np.where(variances[each] > 0, trial[each], np.nan), rows))
         return table
 
     def _made_to_fit(
@@ -376,6 +427,15 @@ def _formulas(specs: Specs, name: str, columns: Sequence[Label]) -> dict[Label, 
     """The formulas of one argument of the specs, by column."""
     texts = {label: getattr(spec, name) for label, spec in specs.items()}
     return {label: Formula.parse(text, columns) for label, text in texts.items() if text is not None}
+
+
+def _spread_of(column: pd.Series[Any], draws: NDArray[Any]) -> NDArray[np.float64]:
+    """Variance of the draws `[m, n_missing]` of each hole of a column of numbers, [N], zero elsewhere."""
+    variance, holes = np.zeros(len(column)), holes_of(column)
+    if draws.dtype.kind == "f":
+        known = _numbers(column)[~holes]
+        variance[holes] = draws.var(0, ddof=1) if len(draws) > 1 else known.var() if len(known) else 1.0
+    return variance
 
 
 def _spread(values: NDArray[np.float64], rows: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -196,7 +196,11 @@ class Sampler:
         """
         for here in self._batches(len(rows), len(imputations), batch_size):
             batch = rows[here].to(self.start.device)
-            *_, (filled, _) = self._walks(self._conditionals(batch, imputations), batch, imputations)
+            conditionals = self._conditionals(batch, imputations)
+            if self.shifts:
+                filled = self._shifted(conditionals, batch, imputations)
+            else:
+                *_, (filled, _) = self._walks(conditionals, batch, imputations)
             if self.chain.propagate == "latent":
                 filled = self._observed(filled, batch, imputations)
             yield here, self._rounded(filled)
@@ -295,12 +299,7 @@ class Sampler:
             if self.joint:
                 nearby = self.neighbours.given(nearby, conditionals, marginals)
             conditionals = corrected(conditionals, nearby)
-        if self.observations:
-            conditionals = observed_as(conditionals, self.observations)
-        return [
-            Shifted(conditional, self.shifts[link.column]) if link.column in self.shifts else conditional
-            for conditional, link in zip(conditionals, self.chain.links, strict=True)
-        ]
+        return observed_as(conditionals, self.observations) if self.observations else conditionals
 
     def _sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
         """The links' sparse GPs."""
@@ -321,15 +320,36 @@ class Sampler:
     def _walks(
         self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
+        start = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
+        noise, holes = self._walk_noise(rows, imputations), self.chain.holes(rows.observed)
+        return self.chain.sweeps(conditionals, start, rows.observed, noise, self.n_sweeps, holes)
+
+    def _shifted(self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]) -> Tensor:
+        """The rows filled, `[S, n, D]`, some functions shifted in the last walk.
+
+        In every walk, columns that predict each other would shift each other again and again. Links after
+        the shifted ones see their draws in that walk, those before in another, which leaves these alone.
+        """
+        noise, holes = self._walk_noise(rows, imputations), self.chain.holes(rows.observed)
+        filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
+        observed, last = rows.observed, self.n_sweeps - 1
+        for walked, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
+            filled = walked
+        links = self.chain.links
+        shifted = [
+            Shifted(conditional, self.shifts[link.column]) if link.column in self.shifts else conditional
+            for conditional, link in zip(conditionals, links, strict=True)
+        ]
+        filled, _ = self.chain.walk(shifted, filled, observed, noise(last), holes)
+        moved = [i for i, link in enumerate(links) if link.column in self.shifts]
+        before = [i < max(moved, default=0) and i not in moved for i in range(len(links))]
+        again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
+        return self.chain.walk(conditionals, filled, observed, noise(last), again)[0]
+
+    def _walk_noise(self, rows: Rows, imputations: Sequence[int]) -> Callable[[int], Noise]:
+        """The noise of each walk."""
         noise = KeyedNoise(self.seed, rows.keys, imputations)
-
-        def walk_noise(sweep: int) -> Noise:
-            return lambda link, cells: noise.normal(_WALK, sweep, link, rows=cells)
-
-        start = self.start.draw(rows, noise)
-        return self.chain.sweeps(
-            conditionals, start, rows.observed, walk_noise, self.n_sweeps, self.chain.holes(rows.observed)
-        )
+        return lambda sweep: lambda link, cells: noise.normal(_WALK, sweep, link, rows=cells)
 
     def _batches(self, n_rows: int, n_paths: int, batch_size: int | None) -> Iterator[slice]:
         size = batch_size or max(1, _ROWS_AT_ONCE // n_paths)

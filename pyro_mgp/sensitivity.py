@@ -7,6 +7,7 @@ sections 3.8 and 9.2). A scan over δ finds the tipping point, where a conclusio
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,15 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
         ValueError: A column is not there, or has more than two unordered levels, or δ is not finite.
     """
     columns = {column.name: column for column in codec.columns}
-    found = {}
+    found: dict[int, float] = {}
     for label, value in delta.items():
         if label not in columns or not columns[label].width:
-            raise ValueError(f"delta names column {label!r}, but columns that vary are {listing(columns)}")
-        if not np.isfinite(value):
-            raise ValueError(f"delta of column {label!r} must be finite, got {value}")
+            varying = [name for name, column in columns.items() if column.width]
+            raise ValueError(f"delta names column {label!r}, but columns that vary are {listing(varying)}")
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
+            raise ValueError(f"delta of column {label!r} must be a finite number, got {value!r}")
+        if value == 0:
+            continue
         column, first = columns[label], codec.slices[label].start
         if column.kind is Kind.CATEGORICAL:
             if column.width > 2:

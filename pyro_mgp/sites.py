@@ -6,7 +6,8 @@ Near q(f) = N(m, v) of a row, the expected log density E of its observation chan
 
 for other moments μ, σ²: as if t/w had been observed with noise of variance 1/w. A natural-gradient step
 towards the optimum under these sites is one under the observations themselves (Khan and Lin, AISTATS 2017),
-and the gradients of the kernels at m, v are the same.
+and the gradients of the kernels at m, v are the same. Where E is not concave, w is that of a parabola that
+bounds the log density from below (Jaakkola and Jordan 2000): steps towards it never lead away.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_mgp.likelihoods import Scored
+from pyro_mgp.likelihoods import Bounded, Scored
 from pyro_mgp.link import Moments
 
 # Smallest precision of a site: where an observation says next to nothing.
@@ -42,17 +43,21 @@ class Sites:
         """The sites of observations.
 
         Args:
-            likelihood: Their distribution at rows of some mean and variance. Where its log density is not
-                concave in f, an observation says next to nothing.
+            likelihood: Their distribution at rows of some mean and variance. Its log density is concave in f,
+                or says by what parabola it is bounded from below.
             values: The observations, `[n]`.
             moments: m and v of their rows, `[1, n]`.
         """
         with torch.enable_grad():
             mean, variance = (part[0].detach().requires_grad_() for part in (moments.mean, moments.variance))
-            scores = likelihood(mean, variance).log_prob(values)
+            observation = likelihood(mean, variance)
+            scores = observation.log_prob(values)
             of_mean, of_variance = torch.autograd.grad(scores.sum(), [mean, variance], retain_graph=True)
         mean, variance = mean.detach(), variance.detach()
-        precision = (-2 * of_variance).clamp(min=_LEAST_PRECISION)
+        precision = -2 * of_variance
+        if isinstance(observation, Bounded):
+            precision = observation.least_precision(values).detach()
+        precision = precision.clamp(min=_LEAST_PRECISION)
         pull = precision * mean + of_mean
         roots = precision.sqrt()
         return cls(roots, pull / roots, scores, precision * (mean.square() + variance) / 2 - pull * mean)

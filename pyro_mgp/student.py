@@ -62,6 +62,11 @@ class ExpectedStudentT(TorchDistribution):
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
         return mean_under_normal(lambda f: noise.log_prob(value[..., None] - f), self.f_mean, self.f_variance)
 
+    def least_precision(self, value: Tensor) -> Tensor:
+        """See `likelihoods.Bounded`; t is a mixture of normal distributions, of this mean precision."""
+        squared = (value - self.f_mean).square() + self.f_variance
+        return (self.freedom + 1) / (self.freedom * self.scale.square() + squared)
+
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Log density of `value`, f integrated out, batch shape."""
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)

@@ -16,7 +16,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from pyro_mgp.column import ColumnCodec, Label, check_categories, holes_of, label_of, to_integers
+from pyro_mgp.column import (
+    ColumnCodec,
+    Kind,
+    Label,
+    check_categories,
+    holes_of,
+    label_of,
+    numbers_of,
+    to_integers,
+)
 from pyro_mgp.column_spec import Specs
 from pyro_mgp.row_keys import row_keys
 from pyro_mgp.user_warning import warn_user
@@ -24,6 +33,10 @@ from pyro_mgp.warp import Unbent
 from pyro_mgp.wording import drop_it, listing, row_name
 
 __all__ = ["Table", "TableCodec", "TableWarning", "as_frame", "check_same_columns", "complete", "missing"]
+
+
+# Share of the cells that equal a bound from which on they are more than chance.
+_ATOM = 0.05
 
 
 class TableWarning(UserWarning):
@@ -181,7 +194,23 @@ class TableCodec:
             )
         )
         codec._check_varying(frame)
+        codec._warn_of_atoms(frame)
         return codec
+
+    def _warn_of_atoms(self, frame: pd.DataFrame) -> None:
+        for column in self.columns:
+            if column.kind is not Kind.CONTINUOUS or column.few is not None:
+                continue
+            cells = numbers_of(frame[column.name])
+            for bound in (column.lower, column.upper):
+                share = (cells == bound).sum() / max((~np.isnan(cells)).sum(), 1)
+                if share >= _ATOM:
+                    warn_user(
+                        f"Column {column.name!r}: {share:.0%} of its observed cells equal the bound "
+                        f"{bound:g}, but no draw will. If they mean something of their own (no income, below detection), "
+                        "give that a boolean column, and let the number apply only there (only_if).",
+                        TableWarning,
+                    )
 
     def _check_varying(self, frame: pd.DataFrame) -> None:
         """Columns with holes need others to be predicted from; constant ones can only be repeated."""

@@ -148,15 +148,32 @@ def test_a_bend_ends_at_the_bounds_unless_cells_are_there(
     assert codec.warp is not None
     assert codec.warp.bend == bend
     np.testing.assert_allclose(there_and_back(codec, cells), cells, rtol=1e-9, atol=1e-12)
-    # What the bend keeps, draws need not be told; those of a log end where the cells do, on the other side.
+    # What the bend keeps, draws need not be told; those of a log end not far from the cells.
     assert (codec.bounds is None) == (bend in ("softplus", "logit") or not said)
-    open_end = np.inf if bend == "softplus" else None
+    open_end = {"softplus": np.inf, "log": 3 * np.ptp(cells) + abs(cells).min()}.get(bend)
     lower, upper = said.get("lower", -(open_end or -cells.min())), said.get("upper", open_end or cells.max())
     far = codec.decode([[-1e6], [-9.0], [9.0], [1e6]])
     assert ((lower <= far) & (far <= upper)).all()
     if bend == "log":
         end = np.asarray(codec.bounds)[None, 1:]
-        assert codec.decode(end)[0] == pytest.approx(cells.max() if "lower" in said else cells.min())
+        farthest = cells.max() + 2 * np.ptp(cells) if "lower" in said else cells.min() - 2 * np.ptp(cells)
+        assert codec.decode(end)[0] == pytest.approx(farthest)
+
+
+def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
+    generator = np.random.default_rng(0)
+    health = generator.normal(size=500)
+    likert = np.digitize(health + generator.normal(size=500), [0.3, 1.3, 2.0, 2.6])
+    rating = np.clip(np.rint(5 + 2 * health + generator.normal(size=500)), 0, 10)
+    visits = generator.poisson(np.exp(0.5 + 0.8 * health))
+    kinds = [
+        ColumnCodec.fit(series(cells.astype(np.int64)), few_values=50).kind
+        for cells in (likert, rating, visits)
+    ]
+    assert kinds == [Kind.INTEGER, Kind.INTEGER, Kind.COUNT]
+    found, asked = ColumnCodec.fit(series(visits), few_values=50), fit(visits, kind="count")
+    assert found.decode([[50.0]])[0] == 2 * visits.max()
+    assert asked.decode([[50.0]])[0] > 10 * visits.max()
 
 
 def test_bounds_of_draws_are_in_standardised_units() -> None:
@@ -321,3 +338,17 @@ def test_whatever_is_drawn_is_a_cell_that_may_be(draws: list[float]) -> None:
     # And so each may be read again.
     for name in (*BOUNDED, "count"):
         assert np.isfinite(CODECS[name].encode(series(cells[name]))).all()
+
+
+def test_lengths_of_time_are_drawn_negative_only_if_some_were() -> None:
+    hours = pd.Series(pd.to_timedelta(np.round(lognormal(), 3), unit="h"), name="x")
+    for cells, negative in ((hours, False), (hours - pd.Timedelta(hours=1), True)):
+        for warp in (False, True):
+            codec = ColumnCodec.fit(cells, warp=warp)
+            drawn = codec.decode(np.linspace(-4, 4, 50)[:, None])
+            assert (drawn.min() < np.timedelta64(0)) == negative
+            np.testing.assert_allclose(
+                codec.decode(codec.encode(cells)).astype("int64"),
+                cells.astype("timedelta64[us]").astype("int64"),
+                atol=1,
+            )

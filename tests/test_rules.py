@@ -388,3 +388,29 @@ def test_sums_of_whole_numbers_must_be_right() -> None:
         ValueError, match=r"'s' is derived as 'a \+ b': row 0 \(position 0\) holds 4; expected 3"
     ):
         Rules.parse({"s": ColumnSpec(derived="a + b")}, list(frame)).check(frame)
+
+
+def test_sources_of_an_observed_sum_share_what_it_asks_for_by_their_spread() -> None:
+    generator = np.random.default_rng(0)
+    a, b, z = generator.normal(size=(3, 400)) * np.array([[1.0], [3.0], [1.0]])
+    frame = pd.DataFrame({"a": a, "b": b, "total": a + b, "z": z})
+    frame.loc[::3, ["a", "b"]] = np.nan
+    specs = {"total": ColumnSpec(derived="a + b")}
+    imputer = MGPImputer(specs=specs, n_neighbors=0, random_state=0, progress=False).fit(frame)
+    draws = imputer.impute(m=20)
+    for completed in draws:
+        np.testing.assert_allclose(completed["a"] + completed["b"], completed["total"], rtol=0, atol=1e-9)
+    total = np.tile(frame["total"][::3], (20, 1)).ravel()
+    for label, true_sd, share in (("a", 1.0, 0.1), ("b", 3.0, 0.9)):
+        drawn = draws.values[label].ravel()
+        assert drawn.std() == pytest.approx(true_sd, rel=0.25)
+        assert np.polyfit(total, drawn, 1)[0] == pytest.approx(share, abs=0.05)
+
+
+def test_what_is_observed_proves_its_condition() -> None:
+    frame = pd.DataFrame(
+        {"sex": ["f", None, None, "m"], "age": [30, 40, 50, 60], "births": [1.0, 2.0, None, None]}
+    )
+    rules = Rules.parse({"births": ColumnSpec(only_if="sex == 'f' and age > 12")}, list(frame))
+    assert rules.deduce(frame)["sex"].tolist()[:2] == ["f", "f"]
+    assert rules.deduce(frame)["sex"].isna().tolist() == [False, False, True, False]

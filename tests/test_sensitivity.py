@@ -91,6 +91,18 @@ def test_a_shift_of_a_count_multiplies_its_mean() -> None:
     assert after.mean() / before.mean() == pytest.approx(3, rel=0.05)
 
 
+def test_columns_that_predict_each_other_do_not_shift_each_other_again_and_again() -> None:
+    frame = table()
+    frame["other"] = frame["number"] + 0.3 * np.random.default_rng(1).normal(size=len(frame))
+    frame = frame[["x", "number", "other"]]
+    frame.loc[::3, ["number", "other"]] = np.nan
+    imputer = MGPImputer(max_steps=10, few_values=0, warp=False, random_state=0, progress=False).fit(frame)
+    before, after = imputer.impute(m=10), imputer.impute(m=10, delta={"number": 4.0})
+    np.testing.assert_allclose(after.values["number"] - before.values["number"], 4.0, atol=1e-3)
+    moved = (after.values["other"] - before.values["other"]).mean()
+    assert 2.0 < moved < 4.5  # it is nearly the same number
+
+
 def test_other_columns_see_the_shifted_draws() -> None:
     imputer = fitted("number", "income", few_values=0)
     incomes = [imputer.impute(m=5, delta={"number": d}).values["income"].mean() for d in (0.0, 6.0)]
@@ -110,7 +122,7 @@ def test_other_columns_see_the_shifted_draws() -> None:
     [
         ({"height": 1.0}, "delta names column 'height'"),
         ({"same": 1.0}, "delta names column 'same'"),
-        ({"number": np.nan}, "delta of column 'number' must be finite"),
+        ({"number": np.nan}, "delta of column 'number' must be a finite number, got nan"),
         ({"colour": 1.0}, "a category of 3 levels has no scale to be shifted on"),
     ],
 )

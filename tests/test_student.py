@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pyro
 import pytest
 import torch
@@ -13,6 +14,7 @@ from scipy import stats
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from pyro_mgp import ColumnSpec, MGPImputer
 from pyro_mgp.likelihoods import MIN_NOISE, ExpectedNormal
 from pyro_mgp.student import ExpectedStudentT, HeavyTailed
 
@@ -171,3 +173,19 @@ def test_parameters_stay_possible_wherever_an_optimiser_takes_them(leaf: float) 
     assert made.freedom.item() >= 2
     assert made.scale.item() >= math.sqrt(MIN_NOISE)
     assert made(MEAN, VARIANCE).log_prob(value(1.0)).isfinite().all()
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.25, 0.05])
+def test_a_column_without_outliers_is_learnt_as_well(noise: float) -> None:
+    generator = np.random.default_rng(0)
+    z = generator.normal(size=300)
+    x = 2 * z + noise * generator.normal(size=300)
+    hidden = generator.random(300) < 0.3
+    frame = pd.DataFrame({"z": z, "x": np.where(hidden, np.nan, x)})
+    imputer = MGPImputer(specs={"x": ColumnSpec(kind="heavy-tailed")}, random_state=0, progress=False).fit(
+        frame
+    )
+    draws = imputer.impute(m=50).values["x"]
+    assert np.sqrt(np.square(draws.mean(0) - x[hidden]).mean()) < 1.3 * noise
+    low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+    assert 0.7 < (high - low).mean() / (3.29 * noise) < 1.3

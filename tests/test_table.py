@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyro_mgp.column import ColumnCodec, Kind, Label
+from pyro_mgp.column_spec import ColumnSpec
 from pyro_mgp.row_keys import row_keys
 from pyro_mgp.table import TableCodec, TableWarning, as_frame, complete, missing
 
@@ -892,3 +893,13 @@ def test_integers_of_few_values_stay_integers() -> None:
     decoded = codec.decode(codec.encode(pd.Series([2.4, 3.6])), to_few=True)
     assert decoded.tolist() == [1, 5]
     assert decoded.dtype == np.int64
+
+
+def test_cells_at_a_bound_that_no_draw_equals_are_pointed_out() -> None:
+    cells = np.r_[np.zeros(30), np.linspace(1, 9, 70)]
+    frame = pd.DataFrame({"x": cells, "other": np.arange(100.0)})
+    with pytest.warns(
+        TableWarning, match="'x': 30% of its observed cells equal the bound 0, but no draw will"
+    ):
+        TableCodec.fit(frame, specs={"x": ColumnSpec(lower=0)})
+    TableCodec.fit(frame, specs={"x": ColumnSpec(lower=-1)})
