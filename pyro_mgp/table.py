@@ -207,8 +207,8 @@ class TableCodec:
                 if share >= _ATOM:
                     warn_user(
                         f"Column {column.name!r}: {share:.0%} of its observed cells equal the bound "
-                        f"{bound:g}, but no draw will. If they mean something of their own (no income, below detection), "
-                        "give that a boolean column, and let the number apply only there (only_if).",
+                        f"{bound:g}, but no draw will. If they mean something of their own (no income, below "
+                        "detection), give that a boolean column, and let the number apply only there (only_if).",
                         TableWarning,
                     )
 
