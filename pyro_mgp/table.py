@@ -208,7 +208,7 @@ class TableCodec:
                     warn_user(
                         f"Column {column.name!r}: {share:.0%} of its observed cells equal the bound "
                         f"{bound:g}, but no draw will. If they mean something of their own (no income, below "
-                        "detection), give that a boolean column, and let the number apply only there (only_if).",
+                        "detection), give that a boolean column, and let the number apply there (only_if).",
                         TableWarning,
                     )
 
