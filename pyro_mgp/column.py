@@ -201,7 +201,8 @@ class ColumnCodec:
         levels = _levels(column) if kind in (Kind.CATEGORICAL, Kind.ORDERED) else None
         raw = _raw(column, name, kind, levels)
         observed, most = raw[~np.isnan(raw[:, 0])], _LARGEST_COUNT
-        if kind is Kind.INTEGER and spec == ColumnSpec() and few_values and _are_counts(observed[:, 0]):
+        free = spec.kind is None and spec.lower is None and spec.upper is None
+        if kind is Kind.INTEGER and free and few_values and _are_counts(observed[:, 0]):
             kind, most = Kind.COUNT, _MOST_TIMES * float(observed.max())
         known = cls(name, kind, family, str(column.dtype), levels, (), (), 0.0, 0.0, False, (), None)
         known = dataclasses.replace(known, lower=spec.lower, upper=spec.upper, most=most)

@@ -171,6 +171,9 @@ def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
         for cells in (likert, rating, visits)
     ]
     assert kinds == [Kind.INTEGER, Kind.INTEGER, Kind.COUNT]
+    said = ({"predicts": False}, {"lower": 0}, {"kind": "integer"})
+    chosen = [ColumnCodec.fit(series(visits), few_values=50, spec=ColumnSpec(**each)).kind for each in said]
+    assert chosen == [Kind.COUNT, Kind.INTEGER, Kind.INTEGER]
     found, asked = ColumnCodec.fit(series(visits), few_values=50), fit(visits, kind="count")
     assert found.decode([[50.0]])[0] == 2 * visits.max()
     assert asked.decode([[50.0]])[0] > 10 * visits.max()
