@@ -154,6 +154,7 @@ def test_the_model_sees_variables_where_they_apply() -> None:
 # ---------------------------------------------------------------------------------------------- whole tables
 
 
+@pytest.mark.filterwarnings("ignore:.*equal the bound")
 @pytest.mark.parametrize("dtype", ["float64", "Int64", "int64[pyarrow]"])
 def test_sums_hold_within_bounds_whatever_is_missing(dtype: str) -> None:
     rng = np.random.default_rng(2)
