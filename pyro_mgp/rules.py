@@ -364,6 +364,8 @@ class Rules:
             return table
         trial = table[rows].copy()
         variances = {each: np.where(free[each], spread[each], 0.0)[rows] for each in sources}
+        # One that is drawn in other rows only has no slope to be found here.
+        sources = [each for each in sources if variances[each].any()]
         for _ in range(_SHARED_STEPS):
             now, slopes = formula.value(trial), {}
             for each in sources:

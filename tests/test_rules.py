@@ -408,6 +408,20 @@ def test_sources_of_an_observed_sum_share_what_it_asks_for_by_their_spread() -> 
         assert np.polyfit(total, drawn, 1)[0] == pytest.approx(share, abs=0.05)
 
 
+def test_sources_share_beside_one_that_is_missing_in_other_rows_only() -> None:
+    generator = np.random.default_rng(0)
+    a, b, c, z = generator.normal(size=(4, 300)) * np.array([[1.0], [3.0], [2.0], [1.0]])
+    frame = pd.DataFrame({"a": a, "b": b, "c": c, "total": a + b + c, "z": z})
+    frame.loc[::3, ["a", "b"]] = np.nan
+    frame.loc[1::3, "c"] = frame.loc[1::3, "total"] = np.nan
+    specs = {"total": ColumnSpec(derived="a + b + c")}
+    imputer = MGPImputer(specs=specs, n_neighbors=0, random_state=0, progress=False).fit(frame)
+    draws = imputer.impute(m=20)
+    wanted = np.tile((frame["total"] - frame["c"])[::3], (20, 1)).ravel()
+    for label, share in (("a", 0.1), ("b", 0.9)):
+        assert np.polyfit(wanted, draws.values[label].ravel(), 1)[0] == pytest.approx(share, abs=0.07)
+
+
 def test_what_is_observed_proves_its_condition() -> None:
     frame = pd.DataFrame(
         {"sex": ["f", None, None, "m"], "age": [30, 40, 50, 60], "births": [1.0, 2.0, None, None]}

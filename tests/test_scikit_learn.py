@@ -25,7 +25,7 @@ def small(**settings: Any) -> MGPImputer:
 
 @parametrize_with_checks([small()])
 def test_it_keeps_the_contract(estimator: MGPImputer, check: Callable[[MGPImputer], None]) -> None:
-    check(estimator)
+    check(estimator)  # raises an AssertionError of its own
 
 
 def numbers(n: int = 90) -> tuple[pd.DataFrame, np.ndarray]:
