@@ -1,4 +1,4 @@
-"""Pictures of imputations and of what follows from them. Axes in, Axes out; needs matplotlib."""
+"""Pictures of what follows from imputations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from pyro_mgp.plots._style import BLUE, REFERENCE, SHADE, VERMILION, axes_or_new, tidy
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-# Okabe and Ito's colours, which the colour-blind tell apart; dark enough for print in grey.
-_LINE, _TIPPED = "#0072B2", "#D55E00"
 
 
 def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: float = 0.0) -> Axes:
@@ -27,15 +26,12 @@ def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: floa
     Raises:
         ImportError: matplotlib is not installed.
     """
-    from matplotlib import pyplot as plt
-
-    if ax is None:
-        _, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    ax.axhline(null, color="0.4", linewidth=1, linestyle="--")
-    ax.axvline(0.0, color="0.85", linewidth=6, zorder=0)
+    ax = axes_or_new(ax)
+    ax.axhline(null, color=REFERENCE, linewidth=1, linestyle="--")
+    ax.axvline(0.0, color=SHADE, linewidth=6, zorder=0)
     for tipped, colour, marker, name in (
-        (False, _LINE, "o", "same conclusion as without a shift"),
-        (True, _TIPPED, "s", "another conclusion"),
+        (False, BLUE, "o", "same conclusion as without a shift"),
+        (True, VERMILION, "s", "another conclusion"),
     ):
         rows = scan[scan["tipped"] == tipped]
         if len(rows):
@@ -46,5 +42,4 @@ def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: floa
     ax.set_xlabel("shift of the imputed cells (δ)")
     ax.set_ylabel("pooled estimate, with its interval")
     ax.legend(frameon=False, loc="best")
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
+    return tidy(ax)
