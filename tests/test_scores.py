@@ -11,7 +11,8 @@ from scipy import stats
 
 from pyro_mgp.bench.imputed import GaussianMixture, Imputed, imputed_by_mixtures
 from pyro_mgp.bench.protocol import rmse
-from pyro_mgp.bench.scores import central_interval, fair_crps, score, unit
+from pyro_mgp.bench.scores import score, unit
+from pyro_mgp.scores import central_interval, fair_crps
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-from pyro_mgp.bench.scores import fair_crps
 from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.scores import fair_crps
 
 _DRAWS = 20
 _TREES, _ROUNDS = 100, 5

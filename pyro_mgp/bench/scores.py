@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp.bench.imputed import Cells, Imputed, cells_of
+from pyro_mgp.scores import central_interval, fair_crps
 
 LEVELS = (0.50, 0.90, 0.95)
 """Of the central intervals whose coverage is reported."""
@@ -78,41 +79,6 @@ def unit(train: pd.DataFrame) -> dict[str, float]:
     """Standard deviation of each mean-filled training column; 1 where it does not vary."""
     spread = train.fillna(train.mean()).std(ddof=0)
     return {str(column): float(s) if s > 0 else 1.0 for column, s in spread.items()}
-
-
-def fair_crps(draws: NDArray[np.float64], truth: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Continuous ranked probability score of each cell, unbiased in the number of draws.
-
-    mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)): dividing by m² instead would favour many draws (Ferro
-    2014, *Fair scores for ensemble forecasts*).
-
-    Args:
-        draws: `[m, cells]`, m at least 2.
-        truth: `[cells]`.
-    """
-    m = len(draws)
-    # In ascending order, x_(j) is the larger one in j - 1 pairs and the smaller one in m - j.
-    weights = 2 * np.arange(m) - m + 1
-    pairs = weights @ np.sort(draws, axis=0)
-    return np.asarray(np.abs(draws - truth).mean(0) - pairs / (m * (m - 1)))
-
-
-def central_interval(
-    draws: NDArray[np.float64], level: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Bounds `[cells]` between which a new draw falls with the given probability, or None for too few draws.
-
-    They are quantiles that a new draw is below with exactly their probability (Weibull's), however many draws
-    there are; those that NumPy takes by default hold 93 % of new draws at 100 draws and a level of 95 %.
-
-    Args:
-        draws: `[m, cells]`.
-        level: The probability, at most (m - 1)/(m + 1).
-    """
-    if level > (len(draws) - 1) / (len(draws) + 1):
-        return None
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
-    return low, high
 
 
 def _mean_crps(draws: Cells | None, truth: Cells, units: Mapping[str, float]) -> float:

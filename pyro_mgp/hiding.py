@@ -1,0 +1,234 @@
+"""Which observed cells to hide, so that what an imputer says of them can be compared with what they are.
+
+Cells are hidden completely at random, column by column. Some stay: a fit needs observed cells of every column
+and level, and a cell that follows from others is no test of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pyro_mgp.column import Label, is_boolean, is_numeric
+from pyro_mgp.rules import Rules
+from pyro_mgp.table import missing
+from pyro_mgp.wording import listing
+
+FEWEST_CELLS = 10
+"""A column with fewer observed cells is not hidden from."""
+
+# Most of the observed cells of a column that may be hidden at a time.
+_MOST = 0.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is hidden."""
+
+    folds: tuple[NDArray[np.bool_], ...]
+    """Which cells to hide at a time, Bool `[N, C]` each; no cell is in two."""
+    left_out: pd.DataFrame
+    """What could not be hidden: `column`, `cells` (how many), `why`."""
+
+
+def plan(
+    frame: pd.DataFrame,
+    columns: Sequence[Label] | None,
+    share: float,
+    n_folds: int | None,
+    rules: Rules,
+    generator: np.random.Generator,
+) -> Plan:
+    """Choose the cells to hide.
+
+    Args:
+        frame: The table.
+        columns: Whose cells; None for the columns that have holes, or for all if none has: what an imputer
+            makes of columns that are complete nobody needs to know, and predictors with holes are another
+            task than predictors without.
+        share: Of the observed cells of each of them, above 0 and at most 0.5; at least one cell is hidden.
+        n_folds: Hide every cell once, in so many folds, instead (but the last one of a level, say).
+        rules: What is known of the table: cells that follow from others are not hidden.
+        generator: What the cells are chosen with.
+
+    Raises:
+        ValueError: The share or the number of folds makes no sense, a column is unknown, or no cell can be
+            hidden.
+
+    Example:
+        >>> frame = pd.DataFrame({"x": [1.0, None] * 10, "y": range(20)})
+        >>> chosen = plan(frame, None, 0.2, None, Rules.parse(None, ["x", "y"]), np.random.default_rng(0))
+        >>> chosen.folds[0].sum(axis=0).tolist()
+        [2, 0]
+    """
+    if n_folds is None and not 0 < share <= _MOST:
+        raise ValueError(f"share must be above 0 and at most {_MOST}, got {share}")
+    if n_folds is not None and n_folds < 2:
+        raise ValueError(f"folds must be at least 2, got {n_folds}")
+    observed = ~missing(frame)
+    left_out: list[tuple[Label, int, str]] = []
+    fold_of = np.full(frame.shape, -1)
+    for label in _chosen(frame, columns, observed):
+        j = frame.columns.get_loc(label)
+        why = _no_test(frame[label], observed[:, j], label, rules)
+        if why is not None:
+            left_out.append((label, int(observed[:, j].sum()), why))
+            continue
+        levels = is_label(frame[label], label, rules)
+        fold_of[:, j] = _spread_over_folds(frame[label], observed[:, j], levels, share, n_folds, generator)
+    folds = []
+    for k in range(n_folds or 1):
+        hidden, removed = _without_what_follows(frame, fold_of == k, rules)
+        hidden = _keep_a_cell_per_row(hidden, observed, generator)
+        folds.append(hidden)
+        left_out += [
+            (label, int(count), "follows from other cells")
+            for label, count in zip(frame.columns, removed, strict=True)
+            if count
+        ]
+    if not np.any(folds):
+        reasons = "; ".join(f"{label!r}: {why}" for label, _, why in left_out)
+        raise ValueError(f"there is no cell to hide ({reasons or 'no columns'}): name other columns")
+    table = pd.DataFrame(left_out, columns=["column", "cells", "why"])
+    return Plan(tuple(folds), table.groupby(["column", "why"], sort=False, as_index=False)["cells"].sum())
+
+
+def hide(frame: pd.DataFrame, hidden: NDArray[np.bool_]) -> pd.DataFrame:
+    """A copy of the table with cells hidden; what they are stays, integers integers and booleans booleans.
+
+    Args:
+        frame: The table.
+        hidden: Which cells, Bool `[N, C]`.
+
+    Returns:
+        The table with more holes. Integers and booleans that cannot hold any become pandas' nullable ones.
+
+    Example:
+        >>> frame = pd.DataFrame({"n": [1, 2], "yes": [True, False]})
+        >>> hide(frame, np.array([[True, False], [False, True]])).dtypes.astype(str).tolist()
+        ['Int64', 'boolean']
+    """
+    holed = frame.copy()
+    for label, here in zip(frame.columns, hidden.T, strict=True):
+        if here.any():
+            holed[label] = with_room(frame[label]).mask(here)
+    return holed
+
+
+def with_room(column: pd.Series[Any]) -> pd.Series[Any]:
+    """The column with a dtype that can hold missing cells."""
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iub":
+        return column.convert_dtypes(convert_floating=False, infer_objects=False)
+    return column
+
+
+def is_label(column: pd.Series[Any], label: Label, rules: Rules) -> bool:
+    """Whether cells are levels rather than numbers or times."""
+    spec = rules.specs.get(label)
+    if spec is not None and str(spec.kind) in ("categorical", "boolean"):
+        return True
+    if isinstance(column.dtype, pd.CategoricalDtype) or is_boolean(column):
+        return True
+    is_time = getattr(column.dtype, "kind", "O") in "Mm"
+    return not (is_time or is_numeric(column))
+
+
+# ------------------------------------------------------------------------------------------------ steps
+
+
+def _chosen(frame: pd.DataFrame, columns: Sequence[Label] | None, observed: NDArray[np.bool_]) -> list[Label]:
+    labels: list[Label] = list(frame.columns)
+    if columns is None:
+        incomplete = [label for label, here in zip(labels, observed.T, strict=True) if not here.all()]
+        return incomplete or labels
+    unknown = [label for label in columns if label not in labels]
+    if unknown:
+        raise ValueError(
+            f"there is no column {unknown[0]!r} to hide cells of; the table has {listing(labels)}"
+        )
+    return list(dict.fromkeys(columns))
+
+
+def _no_test(column: pd.Series[Any], observed: NDArray[np.bool_], label: Label, rules: Rules) -> str | None:
+    """Why cells of a column are not to be hidden, if there is a reason."""
+    if label in rules.derived:
+        return "is derived from other columns"
+    if label in rules.no_variables:
+        return "holds standard errors"
+    if label in rules.left_alone:
+        return "is not imputed (impute=False)"
+    if observed.sum() < FEWEST_CELLS:
+        return f"has fewer than {FEWEST_CELLS} observed cells"
+    if column[observed].nunique() < 2:
+        return "is constant"
+    return None
+
+
+def _spread_over_folds(
+    column: pd.Series[Any],
+    observed: NDArray[np.bool_],
+    levels: bool,
+    share: float,
+    n_folds: int | None,
+    generator: np.random.Generator,
+) -> NDArray[np.intp]:
+    """Fold of each cell of a column, [N]; -1 where it stays.
+
+    Of each level some cells stay in every fold, as otherwise nothing could be said of it; so do numbers that
+    are not all the same.
+    """
+    rows = generator.permutation(np.flatnonzero(observed))
+    fold_of = np.full(len(column), -1)
+    codes = pd.factorize(column.astype(object))[0]
+    if n_folds is None:
+        fold_of[rows[: max(1, round(share * len(rows)))]] = 0
+    else:
+        if levels:  # in turn, so that no fold gets all cells of one
+            rows = rows[np.argsort(codes[rows], kind="stable")]
+        fold_of[rows] = (np.arange(len(rows)) + generator.integers(n_folds)) % n_folds
+    for k in range(n_folds or 1):
+        hidden = fold_of == k
+        if levels:
+            gone = np.setdiff1d(codes[hidden], codes[observed & ~hidden])
+        else:
+            stay = np.unique(codes[observed & ~hidden])
+            gone = np.setdiff1d(codes[hidden], stay)[: max(0, 2 - len(stay))]
+        for code in gone:
+            fold_of[generator.choice(np.flatnonzero(hidden & (codes == code)))] = -1
+    return fold_of
+
+
+def _without_what_follows(
+    frame: pd.DataFrame, hidden: NDArray[np.bool_], rules: Rules
+) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """What is hidden without cells that follow from those that stay, and how many these are per column [C].
+
+    Nor are cells hidden of which the table does not tell whether they apply.
+    """
+    removed = np.zeros_like(hidden)
+    while not rules.trivial:
+        deduced = rules.deduce(hide(frame, hidden))
+        gives_away = hidden & ~missing(deduced)
+        for label, formula in rules.only_if.items():
+            j = frame.columns.get_loc(label)
+            gives_away[:, j] |= hidden[:, j] & ~formula.known(deduced)
+        if not gives_away.any():
+            break
+        removed |= gives_away
+        hidden = hidden & ~gives_away
+    return hidden, removed.sum(0)
+
+
+def _keep_a_cell_per_row(
+    hidden: NDArray[np.bool_], observed: NDArray[np.bool_], generator: np.random.Generator
+) -> NDArray[np.bool_]:
+    """What is hidden, but for one cell of each row that would lose all: nothing would speak for the others."""
+    kept = hidden.copy()
+    for i in np.flatnonzero(hidden.any(1) & ~(observed & ~hidden).any(1)):
+        kept[i, generator.choice(np.flatnonzero(hidden[i]))] = False
+    return kept

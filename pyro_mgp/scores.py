@@ -1,0 +1,179 @@
+"""How far draws of a cell are from its true value, and whether they vary as much as they should.
+
+Scores called fair neither favour many draws nor few. What is said of calibration rests on one fact: if the
+truth could as well be one more draw, its rank among the draws is uniform.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.special import logsumexp
+
+Floats = NDArray[np.float64]
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def fair_crps(draws: Floats, truth: Floats) -> Floats:
+    """Continuous ranked probability score of each cell, unbiased in the number of draws.
+
+    mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)): dividing by m² instead would favour many draws (Ferro
+    2014, *Fair scores for ensemble forecasts*).
+
+    Args:
+        draws: `[m, cells]`, m at least 2.
+        truth: `[cells]`.
+
+    Example:
+        >>> fair_crps(np.array([[0.0], [2.0]]), np.array([1.0])).tolist()
+        [0.0]
+    """
+    m = len(draws)
+    # In ascending order, x_(j) is the larger one in j - 1 pairs and the smaller one in m - j.
+    weights = 2 * np.arange(m) - m + 1
+    pairs = weights @ np.sort(draws, axis=0)
+    return np.asarray(np.abs(draws - truth).mean(0) - pairs / (m * (m - 1)))
+
+
+def central_interval(draws: Floats, level: float) -> tuple[Floats, Floats] | None:
+    """Bounds `[cells]` between which a new draw falls with the given probability, or None for too few draws.
+
+    They are quantiles that a new draw is below with exactly their probability (Weibull's), however many draws
+    there are; those that NumPy takes by default hold 93 % of new draws at 100 draws and a level of 95 %.
+
+    Args:
+        draws: `[m, cells]`.
+        level: The probability, at most (m - 1)/(m + 1).
+    """
+    if level > (len(draws) - 1) / (len(draws) + 1):
+        return None
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
+    return low, high
+
+
+def pit(draws: Floats, truth: Floats, uniform: Floats) -> Floats:
+    """Probability integral transform of each cell, `[cells]`: where its truth stands among its draws.
+
+    (#{x_j < y} + V (#{x_j = y} + 1)) / (m + 1) with V uniform is itself uniform on (0, 1) if the truth y is
+    exchangeable with the draws x_1 ... x_m, for any m and with any ties (randomised as in Czado, Gneiting and
+    Held 2009, *Predictive model assessment for count data*).
+
+    Args:
+        draws: `[m, cells]`.
+        truth: `[cells]`.
+        uniform: Draws of V, `[cells]`.
+
+    Example:
+        >>> pit(np.array([[1.0], [2.0], [2.0]]), np.array([2.0]), np.array([0.5])).tolist()
+        [0.625]
+    """
+    below, equal = (draws < truth).sum(0), (draws == truth).sum(0)
+    return np.asarray((below + uniform * (equal + 1)) / (len(draws) + 1))
+
+
+def log_density(draws: Floats, truth: Floats, mean: float, sd: float, step: float) -> Floats:
+    """Log density of each true cell under its draws, per standard deviation of its column, `[cells]`.
+
+    Draws have no density, so one is put together: a Gaussian kernel on each draw (Silverman 1986, *Density
+    Estimation*, section 3.4.2: width 0.9 min(sd, IQR/1.34) m^(-1/5)), and the normal distribution of the
+    whole column with the weight of one more draw, so that a cell far from all draws costs much but not
+    everything. Kernels widen what is narrow: the score compares imputers, and is no unbiased estimate of the
+    log density of a model.
+
+    Args:
+        draws: `[m, cells]`.
+        truth: `[cells]`.
+        mean: Of the column.
+        sd: Of the column, positive.
+        step: Smallest difference between two values of the column: no kernel is narrower than its half.
+    """
+    m = len(draws)
+    low, high = np.quantile(draws, [0.25, 0.75], axis=0)
+    spread, middle = draws.std(0, ddof=1) if m > 1 else np.zeros(len(truth)), (high - low) / 1.34
+    spread = np.where(middle > 0, np.minimum(spread, middle), spread)
+    width = np.maximum(0.9 * spread * m**-0.2, step / 2)
+    kernels = stats.norm.logpdf(truth, draws, width)
+    whole = stats.norm.logpdf(truth, mean, sd)[None]
+    return np.asarray(logsumexp(np.concatenate([kernels, whole]), axis=0) - np.log(m + 1) + np.log(sd))
+
+
+# ------------------------------------------------------------------------------------------------ levels
+
+
+def counts_of(draws: NDArray[Any], levels: NDArray[Any]) -> NDArray[np.int64]:
+    """How often each level was drawn: `[cells, levels]` from draws `[m, cells]`."""
+    return np.stack([(draws == level).sum(0) for level in levels], axis=1).astype(np.int64)
+
+
+def fair_brier(counts: NDArray[np.int64], truth: NDArray[np.intp]) -> Floats:
+    """Brier score of each cell, Σ_k (p_k - 1[y = k])², unbiased in the number of draws (Ferro 2014).
+
+    The shares p of m draws scatter by p (1 - p) / (m - 1) about the probabilities, which is taken off.
+
+    Args:
+        counts: How often each level was drawn, `[cells, levels]`; of at least 2 draws.
+        truth: Positions of the true levels, `[cells]`.
+
+    Example:
+        >>> fair_brier(np.array([[4, 0], [2, 2]]), np.array([0, 0])).round(3).tolist()
+        [0.0, 0.333]
+    """
+    m = counts.sum(1, keepdims=True)
+    shares = counts / m
+    hits = np.arange(counts.shape[1]) == truth[:, None]
+    return np.asarray(((shares - hits) ** 2 - shares * (1 - shares) / (m - 1)).sum(1))
+
+
+def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: Floats) -> Floats:
+    """Size of the smallest set of levels, by their probability, that holds the true one, `[cells]`.
+
+    Levels stand in descending order of how often they come among draws and truth together. As with `pit`, the
+    rank of the truth in that order, randomised among equals, is uniform on (0, 1) if it is exchangeable with
+    the draws: randomised sets of probability p then hold the truth with exactly that probability.
+
+    Args:
+        counts: How often each level was drawn, `[cells, levels]`.
+        truth: Positions of the true levels, `[cells]`.
+        uniform: Uniform draws, `[cells]`.
+
+    Example:
+        >>> rank_of_level(np.array([[6, 3]]), np.array([1]), np.array([0.5])).tolist()
+        [0.8]
+    """
+    cells = np.arange(len(truth))
+    pooled = counts.copy()
+    pooled[cells, truth] += 1
+    own = pooled[cells, truth][:, None]
+    earlier = (
+        np.arange(counts.shape[1]) < truth[:, None]
+    )  # among equally frequent levels the first comes first
+    before = (counts * ((pooled > own) | ((pooled == own) & earlier))).sum(1)
+    return np.asarray((before + uniform * own[:, 0]) / (counts.sum(1) + 1))
+
+
+def smallest_set(counts: NDArray[np.int64], level: float) -> NDArray[np.bool_]:
+    """The most frequent levels that together hold a given share of the draws, `[cells, levels]`.
+
+    Args:
+        counts: How often each level was drawn, `[cells, levels]`.
+        level: The share.
+
+    Example:
+        >>> smallest_set(np.array([[5, 1, 4]]), 0.8).tolist()
+        [[True, False, True]]
+    """
+    order = np.argsort(-counts, axis=1, kind="stable")
+    cumulative = np.take_along_axis(counts, order, axis=1).cumsum(1)
+    # A level belongs to the set if those before it do not suffice.
+    wanted = level * counts.sum(1, keepdims=True)
+    needed = np.concatenate(
+        [np.ones_like(cumulative[:, :1], bool), cumulative[:, :-1] < wanted - 1e-9], axis=1
+    )
+    inside = np.zeros_like(needed)
+    np.put_along_axis(inside, order, needed, axis=1)
+    return inside
