@@ -61,10 +61,10 @@ def plan(
             hidden.
 
     Example:
-        >>> frame = pd.DataFrame({"x": [1.0, None] * 10, "y": range(20)})
+        >>> frame = pd.DataFrame({"x": [None, 1.0, 2.0, 3.0] * 5, "y": range(20)})
         >>> chosen = plan(frame, None, 0.2, None, Rules.parse(None, ["x", "y"]), np.random.default_rng(0))
         >>> chosen.folds[0].sum(axis=0).tolist()
-        [2, 0]
+        [3, 0]
     """
     if n_folds is None and not 0 < share <= _MOST:
         raise ValueError(f"share must be above 0 and at most {_MOST}, got {share}")
@@ -94,8 +94,7 @@ def plan(
     if not np.any(folds):
         reasons = "; ".join(f"{label!r}: {why}" for label, _, why in left_out)
         raise ValueError(f"there is no cell to hide ({reasons or 'no columns'}): name other columns")
-    table = pd.DataFrame(left_out, columns=["column", "cells", "why"])
-    return Plan(tuple(folds), table.groupby(["column", "why"], sort=False, as_index=False)["cells"].sum())
+    return Plan(tuple(folds), _counted(left_out))
 
 
 def hide(frame: pd.DataFrame, hidden: NDArray[np.bool_]) -> pd.DataFrame:
@@ -110,8 +109,10 @@ def hide(frame: pd.DataFrame, hidden: NDArray[np.bool_]) -> pd.DataFrame:
 
     Example:
         >>> frame = pd.DataFrame({"n": [1, 2], "yes": [True, False]})
-        >>> hide(frame, np.array([[True, False], [False, True]])).dtypes.astype(str).tolist()
-        ['Int64', 'boolean']
+        >>> hide(frame, np.array([[True, False], [False, True]]))
+              n    yes
+        0  <NA>   True
+        1     2   <NA>
     """
     holed = frame.copy()
     for label, here in zip(frame.columns, hidden.T, strict=True):
@@ -227,7 +228,7 @@ def _without_what_follows(
 def _keep_a_cell_per_row(
     hidden: NDArray[np.bool_], observed: NDArray[np.bool_], generator: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """What is hidden, but for one cell of each row that would lose all: nothing would speak for the others."""
+    """What is hidden, but for one cell of each row that would lose all: nothing would speak for them."""
     kept = hidden.copy()
     for i in np.flatnonzero(hidden.any(1) & ~(observed & ~hidden).any(1)):
         kept[i, generator.choice(np.flatnonzero(hidden[i]))] = False
