@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 
 from pyro_mgp.column import Label, is_boolean, is_numeric
 from pyro_mgp.rules import Rules
@@ -124,7 +125,8 @@ def hide(frame: pd.DataFrame, hidden: NDArray[np.bool_]) -> pd.DataFrame:
 def with_room(column: pd.Series[Any]) -> pd.Series[Any]:
     """The column with a dtype that can hold missing cells."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iub":
-        return column.convert_dtypes(convert_floating=False, infer_objects=False)
+        name = "boolean" if column.dtype.kind == "b" else column.dtype.name
+        return column.astype(types.pandas_dtype(name.replace("uint", "UInt").replace("int", "Int")))
     return column
 
 
@@ -140,6 +142,15 @@ def is_label(column: pd.Series[Any], label: Label, rules: Rules) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ steps
+
+
+def _counted(left_out: list[tuple[Label, int, str]]) -> pd.DataFrame:
+    """What was left out, one row per column and reason."""
+    counts: dict[tuple[Label, str], int] = {}
+    for label, count, why in left_out:
+        counts[label, why] = counts.get((label, why), 0) + count
+    rows = [(label, count, why) for (label, why), count in counts.items()]
+    return pd.DataFrame(rows, columns=["column", "cells", "why"])
 
 
 def _chosen(frame: pd.DataFrame, columns: Sequence[Label] | None, observed: NDArray[np.bool_]) -> list[Label]:
