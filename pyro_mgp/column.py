@@ -268,11 +268,11 @@ class ColumnCodec:
         """How the bend of its standardised cells is undone, within its range; None without one."""
         if self.warp is None:
             return None
-        low, high = sorted(self.warp.forward(np.array(self._range)).tolist())
+        low, high = sorted(self.warp.forward(np.array(self.drawn_range)).tolist())
         return Unbent(self.mean[0], self.scale[0], low, high, self.warp.bend)
 
     @property
-    def _range(self) -> tuple[float, float]:
+    def drawn_range(self) -> tuple[float, float]:
         """What draws of a bent or whole column keep within: its bounds, or else its observed cells."""
         if self.kind is Kind.COUNT:
             return 0.0, self.most
@@ -317,7 +317,7 @@ class ColumnCodec:
         """
         if self.warp is None:
             raise TypeError("a column without a bend has no far side")
-        far = self.warp.forward(np.array([self._range[1 if self.upper is None else 0]]))
+        far = self.warp.forward(np.array([self.drawn_range[1 if self.upper is None else 0]]))
         return -math.inf, float((far[0] - self.mean[0]) / self.scale[0])
 
     def encode(self, column: pd.Series[Any]) -> NDArray[np.float64]:
@@ -410,7 +410,7 @@ class ColumnCodec:
         if self.kind in _WHOLE or self.warp is not None:
             # Of a bend, a normal tail becomes an exponential one: without a bound, one draw outweighs a
             # column. Of whole numbers: no -1 children, no grade 7 out of 6.
-            return np.clip(np.rint(raw) if self.kind in _WHOLE else raw, *self._range)
+            return np.clip(np.rint(raw) if self.kind in _WHOLE else raw, *self.drawn_range)
         lower, upper = self._floor, self.upper
         return raw if lower is None and upper is None else np.clip(raw, lower, upper)
 

@@ -323,9 +323,19 @@ class Neighbours:
             for i, here in enumerate(holes):
                 self.improve(i, chain, marginals, point, here, own)
         point.round_(decimals=_POINT_DECIMALS)
+        return self.near(point, holes, own)
+
+    def near(self, point: Tensor, cells: Sequence[Tensor], own: Tensor | None = None) -> list[Nearby | None]:
+        """The neighbours of cells of rows at their means; see `around`.
+
+        Args:
+            point: The rows as `around` leaves them, `[n, D]`.
+            cells: For each link the rows of the cells.
+            own: Which reference row each row is, `[n]`: no cell is a neighbour of itself. -1 for none.
+        """
         return [
             None if local is None else local.around(point[here], None if own is None else own[here])
-            for local, here in zip(self.links, holes, strict=True)
+            for local, here in zip(self.links, cells, strict=True)
         ]
 
     def given(

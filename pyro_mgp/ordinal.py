@@ -68,13 +68,13 @@ class ExpectedOrdinal(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Expected log probability of `value`, batch shape."""
         low, high = (bound[..., None] for bound in self._bounds(value))
-        return mean_under_normal(lambda f: _log_between(low - f, high - f), self.f_mean, self.f_variance)
+        return mean_under_normal(lambda f: log_between(low - f, high - f), self.f_mean, self.f_variance)
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Log probability of `value`, f integrated out, batch shape."""
         low, high = self._bounds(value)
         scale = (1 + self.f_variance).sqrt()
-        return _log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
+        return log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
         """Draws from the predictive distribution, `sample_shape + batch_shape`."""
@@ -139,7 +139,7 @@ def _draw(values: Tensor, thresholds: Tensor, mean: Tensor, variance: Tensor, un
     return values[torch.searchsorted(thresholds, fallen.contiguous())]
 
 
-def _log_between(low: Tensor, high: Tensor) -> Tensor:
+def log_between(low: Tensor, high: Tensor) -> Tensor:
     """log(Φ(high) - Φ(low)), accurate in both tails."""
     # Right of the middle, both are seen from the other side.
     turned = low > 0

@@ -23,7 +23,7 @@ from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.warp import Unbent
 
 # What a stream of keyed noise is for.
-_START, _FUNCTION, _WALK, _OBSERVATION = range(4)
+_START, _FUNCTION, _WALK, _OBSERVATION, REPLICATE = range(5)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # The first of so many parts of the sweeps is not averaged over: the walk still remembers where it started.
@@ -194,6 +194,20 @@ class Sampler:
         Yields:
             Which rows, and these rows with their holes drawn, `[S, n, D]`.
         """
+        for here, batch, filled in self.walked(rows, imputations, batch_size):
+            if self.chain.propagate == "latent":
+                filled = self._observed(filled, batch, imputations)
+            yield here, self._rounded(filled)
+
+    @torch.no_grad()
+    def walked(
+        self, rows: Rows, imputations: Sequence[int], batch_size: int | None = None
+    ) -> Iterator[tuple[slice, Rows, Tensor]]:
+        """The rows as links see them at the end of the walks; takes the arguments of `draws`.
+
+        Yields:
+            Which rows, these rows, and the same filled, `[S, n, D]`.
+        """
         for here in self._batches(len(rows), len(imputations), batch_size):
             batch = rows[here].to(self.start.device)
             conditionals = self._conditionals(batch, imputations)
@@ -201,9 +215,7 @@ class Sampler:
                 filled = self._shifted(conditionals, batch, imputations)
             else:
                 *_, (filled, _) = self._walks(conditionals, batch, imputations)
-            if self.chain.propagate == "latent":
-                filled = self._observed(filled, batch, imputations)
-            yield here, self._rounded(filled)
+            yield here, batch, filled
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -292,7 +304,7 @@ class Sampler:
 
     def _conditionals(self, rows: Rows, imputations: Sequence[int]) -> Sequence[Conditional]:
         """What the links say of the holes of these rows."""
-        conditionals = self._sparse(imputations)
+        conditionals = self.sparse(imputations)
         if self.neighbours is not None:
             marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
             nearby = self.neighbours.around(self.chain, marginals, point, self.chain.holes(rows.observed))
@@ -301,21 +313,25 @@ class Sampler:
             conditionals = corrected(conditionals, nearby)
         return observed_as(conditionals, self.observations) if self.observations else conditionals
 
-    def _sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
-        """The links' sparse GPs."""
+    @torch.no_grad()
+    def sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
+        """The links' sparse GPs, at the functions of these imputations or at the marginals of q(u)."""
         if not self.joint:
             return self.factorised.marginals(self.chain)
         request = (self.seed, tuple(imputations))
-        return self.factorised.get(self.chain, request, lambda: self._drawn_conditionals(imputations))
+        return self.factorised.get(
+            self.chain, request, lambda: self.chain.conditionals(self.functions(imputations))
+        )
 
-    def _drawn_conditionals(self, imputations: Sequence[int]) -> Sequence[Conditional]:
-        """At one function per link and imputation, drawn from q(u)."""
+    @torch.no_grad()
+    def functions(self, imputations: Sequence[int]) -> list[Tensor]:
+        """One function per link and imputation, drawn from q(u): whitened inducing values `[S, M]`."""
 
         def noise(link: int, n_inducing: int) -> Tensor:
             keys = torch.arange(n_inducing, device=self.start.device)
             return KeyedNoise(self.seed, keys, imputations).normal(_FUNCTION, link)
 
-        return self.chain.conditionals(self.chain.functions(noise))
+        return self.chain.functions(noise)
 
     def _walks(
         self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]
