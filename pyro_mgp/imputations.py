@@ -13,16 +13,19 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pyro_mgp import _storage
 from pyro_mgp.column import Label
 from pyro_mgp.pooling import Fit, Pooled, pool
 from pyro_mgp.table import complete, missing
+
+if TYPE_CHECKING:
+    from pyro_mgp.observed_cells import ObservedCells
 
 Suffix = Literal["csv", "parquet"]
 
@@ -58,6 +61,7 @@ class Imputations:
         m: Number of imputations, at least 1.
         may_stay_missing: Columns whose holes are no holes in some draws, because they do not apply there, or
             in all, because they are not to be imputed: their draws may be missing, or not be there at all.
+        observed_cells: What drew them, for `to_arviz`; neither compared nor saved, and not part of copies.
 
     Raises:
         TypeError: If `m` is not an integer.
@@ -84,6 +88,8 @@ class Imputations:
     """Number of imputations."""
     may_stay_missing: Collection[Label] = ()
     """Columns whose draws need not fill their holes."""
+    observed_cells: ObservedCells | None = None
+    """What their imputer says of the observed cells; None if it is not known."""
 
     def __post_init__(self) -> None:
         m = operator.index(self.m)
@@ -133,6 +139,10 @@ class Imputations:
             f"Imputations(m={self.m}, {n_rows} rows x {n_columns} columns, "
             f"{n_missing} missing cells in {len(self.values)} columns)"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Table and draws: copies do without the imputer."""
+        return {**self.__dict__, "observed_cells": None}
 
     def cells(self) -> pd.DataFrame:
         """What the draws say about each missing cell.
@@ -188,6 +198,27 @@ class Imputations:
             Name: estimate, dtype: float64
         """
         return pool([analysis(table) for table in self], level=level, df_complete=df_complete)
+
+    def to_arviz(self, *, rows: ArrayLike | None = None, max_rows: int = 10_000) -> Any:
+        """The imputations for ArviZ: draws of missing cells, and checks by observed ones.
+
+        See `arviz_export.to_arviz`, which also takes imputations of several fits, as chains.
+
+        Args:
+            rows: Positions of the rows whose observed cells are predicted, or a Bool `[N]`; None for all.
+            max_rows: If they are more, so many of these, chosen at random.
+
+        Returns:
+            An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
+
+        Example:
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> draws.to_arviz().predictions["x"].shape
+            (1, 2, 1)
+        """
+        from pyro_mgp.arviz_export import to_arviz
+
+        return to_arviz(self, rows=rows, max_rows=max_rows)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write everything into the folder `path`, whole or not at all; `load` reads it back.

@@ -7,6 +7,7 @@ decodes, `imputations` leaves.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 import operator
@@ -48,6 +49,7 @@ from pyro_mgp.kernels import KernelFactory, resolve_kernel
 from pyro_mgp.likelihoods import Observation
 from pyro_mgp.neighbours import Character, Neighbours
 from pyro_mgp.noise import KeyedNoise
+from pyro_mgp.observed_cells import ObservedCells, variables
 from pyro_mgp.refinement import MOST_ROWS, refine
 from pyro_mgp.rules import Rules
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
@@ -389,7 +391,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         given, sampler = self._prepare(X, m, random_state, batch_size, delta)
         batches = sampler.draws(given.rows[given.incomplete], range(m), batch_size)
-        return self._imputations(given, self._watched(batches, len(given.incomplete)), m)
+        observed_cells = self._observed_cells(given, sampler)
+        return self._imputations(given, self._watched(batches, len(given.incomplete)), m, observed_cells)
 
     def impute_to_parquet(
         self,
@@ -452,9 +455,26 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _impute_chunk(self, given: Input, m: int, sampler: Sampler) -> Imputations:
         return self._imputations(given, sampler.draws(given.rows[given.incomplete], range(m)), m)
 
-    def _imputations(self, given: Input, batches: Iterable[tuple[slice, Tensor]], m: int) -> Imputations:
+    def _imputations(
+        self,
+        given: Input,
+        batches: Iterable[tuple[slice, Tensor]],
+        m: int,
+        observed_cells: ObservedCells | None = None,
+    ) -> Imputations:
         draws = self._decode(given, batches, m)
-        return Imputations(given.frame, draws, m, self._rules.may_stay_missing)
+        return Imputations(given.frame, draws, m, self._rules.may_stay_missing, observed_cells)
+
+    def _observed_cells(self, given: Input, sampler: Sampler) -> ObservedCells:
+        """What says of observed cells what a sampler says of missing ones."""
+        return ObservedCells(
+            sampler,
+            given.rows,
+            variables(self.chain_, self.codec_, self.target_codec_),
+            functools.partial(_measured, self.codec_, self._wirings, self._rules),
+            [*self.codec_.names, *(wiring.name for wiring in self._wirings[-1:] if self.target_codec_)],
+            self._fitted.rows.keys if hasattr(self, "_fitted") else None,
+        )
 
     def predict(self, X: pd.DataFrame | ArrayLike, level: float = 0.95) -> pd.DataFrame:
         """Predict the target of `fit(X, y)`.
@@ -950,6 +970,14 @@ def _modelled(frame: pd.DataFrame, rules: Rules) -> pd.DataFrame:
         return frame
     rules.check(frame)
     return rules.modelled(rules.deduce(frame))
+
+
+def _measured(
+    codec: TableCodec, wirings: Sequence[Wiring], rules: Rules, frame: pd.DataFrame
+) -> list[Tensor | None]:
+    """`_known_variances` of a table as it came."""
+    errors = rules.errors(frame)
+    return _known_variances(codec, wirings, _modelled(frame, rules) if errors else frame, errors)
 
 
 def _known_variances(
