@@ -33,6 +33,7 @@ from pyro_mgp.joint_tests import (
     pool_likelihoods,
     pool_wald,
 )
+from pyro_mgp.rounding import rounded
 
 __all__ = [
     "Fit",
@@ -184,20 +185,14 @@ class Pooled:
         return pd.Series(needed, self.table.index, name="m")
 
     def __repr__(self) -> str:
-        return f"{self._title}\n{self._rounded().to_string(line_width=None)}"
+        return f"{self._title}\n{rounded(self.table).to_string(line_width=None)}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self._title}</p>{self._rounded().to_html()}"
+        return f"<p>{self._title}</p>{rounded(self.table).to_html()}"
 
     @property
     def _title(self) -> str:
         return f"Pooled over {self.m} imputations, {self.level:.0%} intervals"
-
-    def _rounded(self) -> pd.DataFrame:
-        """The table in words: as many digits as mean something."""
-        return pd.DataFrame(
-            {name: column.map(_DIGITS.get(str(name), "{:.3f}").format) for name, column in self.table.items()}
-        ).mask(self.table[["p"]].reindex(columns=self.table.columns) < 0.0005, "<.001")
 
     def _contrasts(self, terms: Hashable | Sequence[Hashable] | None, contrasts: ArrayLike | None) -> Numbers:
         """Coefficients `[k, K]` of the K estimates."""
@@ -225,12 +220,6 @@ class Pooled:
             "the fits gave variances of the estimates, not their covariances: pool results with cov_params, "
             "or pairs of estimates and covariance matrices"
         )
-
-
-_DIGITS = {
-    **dict.fromkeys(("estimate", "se", "low", "high"), "{:.4g}"),
-    "df": "{:.1f}",
-}
 
 
 def pool(
