@@ -1,0 +1,292 @@
+"""Pictures of a table's holes: where they are, in which patterns, and what connects them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pyro_mgp.missingness import distinct_patterns, flux
+from pyro_mgp.plots._style import (
+    BLUE,
+    PALE_BLUE,
+    REFERENCE,
+    VERMILION,
+    axes_or_new,
+    name_ticks,
+    percent,
+    text,
+    tidy,
+)
+from pyro_mgp.table import missing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Lines of a map: more than this no figure shows one by one.
+_LINES = 500
+# What one hole among the rows of a line looks like at least.
+_FAINTEST = 0.2
+# Columns whose shares of holes are written above them.
+_MOST_SHARES = 25
+# Columns that a table of patterns shows.
+_MOST_COLUMNS = 40
+
+
+def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Map of the holes: one column per column, rows from top to bottom as they stand in the table.
+
+    Where there are more than 500 rows, several share a line, whose colour says how many of them have a hole;
+    the least still shows. Up to 25 columns have their share of missing cells above them.
+
+    Args:
+        frame: The table.
+        ax: Where to draw; None for new axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The table has no rows or no columns.
+        ImportError: matplotlib is not installed.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> frame = pd.DataFrame({"x": [1.0, None], "y": ["a", "b"]})
+        >>> ax = plot_missingness(frame, Figure().subplots())
+        >>> ax.images[0].get_array().tolist()
+        [[0.0, 0.0], [1.0, 0.0]]
+    """
+    holes = missing(frame)
+    n_rows, n_columns = _shape(holes)
+    from matplotlib.colors import LinearSegmentedColormap
+
+    per_line = -(-n_rows // _LINES)
+    starts = np.arange(0, n_rows, per_line)
+    counts = np.add.reduceat(holes, starts, axis=0, dtype=np.int64)
+    shares = counts / np.diff(np.append(starts, n_rows))[:, None]
+    ax = axes_or_new(ax, 2.0 + 0.42 * n_columns if n_columns <= 30 else 12.0, 4.6)
+    colours = LinearSegmentedColormap.from_list("holes", [PALE_BLUE, VERMILION])
+    seen = np.where(shares > 0, _FAINTEST + (1 - _FAINTEST) * shares, 0.0)
+    bottom = len(starts) * per_line
+    ax.imshow(
+        seen,
+        cmap=colours,
+        vmin=0,
+        vmax=1,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(-0.5, n_columns - 0.5, bottom, 0),
+    )
+    ax.set_ylim(n_rows, 0)
+    for j in range(1, n_columns if n_columns <= _MOST_COLUMNS else 0):
+        ax.axvline(j - 0.5, color="white", linewidth=1)
+    name_ticks(ax, "x", np.arange(n_columns), frame.columns.tolist())
+    ax.set_ylabel("row" if per_line == 1 else f"row ({per_line} to a line)")
+    _write_shares(ax, holes.mean(0))
+    _legend_of_holes(ax)
+    return ax
+
+
+def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -> Axes:
+    """Patterns of holes, the most frequent on top, with the number of rows that have each.
+
+    Of a table of more than 40 columns, those 40 with the most holes are shown.
+
+    Args:
+        frame: The table.
+        ax: Where to draw; None for new axes.
+        n: Most patterns to show; a note says how many rows have another one.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The table has no rows or no columns, or `n` is below 1.
+        ImportError: matplotlib is not installed.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> frame = pd.DataFrame({"x": [1.0, None, None], "y": ["a", "b", "c"]})
+        >>> ax = plot_patterns(frame, Figure().subplots())
+        >>> [label.get_text() for label in ax.get_yticklabels()]
+        ['2 rows (67 %)', '1 row (33 %)']
+    """
+    if n < 1:
+        raise ValueError(f"n, the number of patterns to show, must be at least 1, got {n}")
+    holes = missing(frame)
+    n_rows, n_columns = _shape(holes)
+    observed, rows = distinct_patterns(frame)
+    in_column = holes.sum(0)
+    shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
+    here, left = observed[:n], rows[n:].sum()
+    height = 1.6 + 0.3 * len(here)
+    ax = axes_or_new(ax, 3.0 + 0.42 * len(shown), height)
+    from matplotlib.colors import ListedColormap
+
+    image = ax.pcolormesh(
+        ~here[:, shown], cmap=ListedColormap([PALE_BLUE, VERMILION]), vmin=0, vmax=1, edgecolor="white"
+    )
+    image.set_linewidth(1.5)
+    ax.invert_yaxis()
+    name_ticks(ax, "x", np.arange(len(shown)) + 0.5, [frame.columns[j] for j in shown])
+    names = [f"{k} row{'s' if k > 1 else ''} ({percent(k / n_rows)})" for k in rows[:n].tolist()]
+    name_ticks(ax, "y", np.arange(len(here)) + 0.5, names)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    _write_shares(ax, in_column[shown] / n_rows, offset=0.5)
+    _legend_of_holes(ax)
+    missed = []
+    if left:
+        more = len(rows) - len(here)
+        missed.append(f"{left} rows in {more} other pattern{'s' if more > 1 else ''}")
+    if len(shown) < n_columns:
+        missed.append(f"{n_columns - len(shown)} columns with fewer holes")
+    if missed:
+        ax.set_xlabel("not shown: " + ", ".join(missed), fontsize="small", color=REFERENCE)
+    return ax
+
+
+def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Outflux against influx of each column; see `missingness.flux`.
+
+    Columns on top are observed where others have holes, and so help to impute these; those far right have
+    much to be imputed from. Names stand where there is room for them.
+
+    Args:
+        frame: The table, with at least one hole.
+        ax: Where to draw; None for new axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The table has no rows, columns or holes.
+        ImportError: matplotlib is not installed.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> frame = pd.DataFrame({"x": [1.0, None], "y": ["a", "b"]})
+        >>> ax = plot_flux(frame, Figure().subplots())
+        >>> [text.get_text() for text in ax.texts]
+        ['y', 'x']
+    """
+    holes = missing(frame)
+    _shape(holes)
+    if not holes.any():
+        raise ValueError("the table has no missing cells: there is no flux between its columns")
+    table = flux(frame)
+    ax = axes_or_new(ax, 5.4, 5.0)
+    ax.plot([0, 1], [1, 0], color=REFERENCE, linewidth=1, linestyle="--", zorder=0)
+    complete = (table["observed"] == 1).to_numpy()
+    points = table[["influx", "outflux"]].fillna(0.0).to_numpy()
+    for these, colour, marker, name in (
+        (complete, BLUE, "s", "complete"),
+        (~complete, VERMILION, "o", "with missing cells"),
+    ):
+        if these.any():
+            ax.plot(*points[these].T, marker, color=colour, label=name, clip_on=False, zorder=3)
+    reach = min(max(points[:, 0].max() * 1.3, 0.1), 1.0)
+    ax.set(xlim=(-0.02 * reach, reach), ylim=(-0.03, 1.03))
+    _name_points(ax, points / [reach, 1.0], table.index.tolist())
+    ax.set_xlabel("influx: how well its holes are connected to observed cells")
+    ax.set_ylabel("outflux: how well its cells are connected to holes")
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
+    return tidy(ax)
+
+
+def _shape(holes: NDArray[np.bool_]) -> tuple[int, int]:
+    """Numbers of rows and columns, of which there must be some."""
+    n_rows, n_columns = holes.shape
+    if not n_rows or not n_columns:
+        raise ValueError(f"expected a table with rows and columns, got {n_rows} rows x {n_columns} columns")
+    return n_rows, n_columns
+
+
+def _write_shares(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) -> None:
+    """The share of missing cells above each column, if there is room for it."""
+    if len(shares) > _MOST_SHARES:
+        return
+    for j, share in enumerate(shares.tolist()):
+        words = percent(share) if share else "–"
+        ax.annotate(
+            words,
+            (j + offset, 1.0),
+            (0, 3),
+            xycoords=ax.get_xaxis_transform(),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize="x-small",
+            annotation_clip=False,
+        )
+
+
+def _legend_of_holes(ax: Axes) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=PALE_BLUE, label="observed"), Patch(facecolor=VERMILION, label="missing")]
+    ax.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.06), ncols=2, frameon=False, borderaxespad=0.2
+    )
+
+
+# Of a name beside a point, in shares of the axes: the height of a line, the width of a letter, the gap.
+_LINE, _LETTER, _GAP = 0.036, 0.0145, 0.02
+# Points nearer to each other share a name.
+_TOGETHER = 0.015
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Where something stands, in shares of the axes."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    def overlaps(self, other: _Box) -> bool:
+        """Whether they have room in common."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.low < other.high and other.low < self.high
+
+
+def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], most: int = 3) -> None:
+    """Names beside points, given in shares of the axes `[n, 2]`, as far as they overlap nothing."""
+    reach = ax.get_xlim()[1]
+    taken = [_Box(x - _GAP / 2, y - _GAP / 2, x + _GAP / 2, y + _GAP / 2) for x, y in places.tolist()]
+    for group in _together(places):
+        lines = [text(names[i]) for i in group[:most]]
+        if len(group) > most:
+            lines.append(f"and {len(group) - most} more")
+        x, y = places[group[0]].tolist()
+        wide, half = _LETTER * max(map(len, lines)), _LINE * len(lines) / 2
+        for side, shift in itertools.product(("left", "right"), (0.0, -_LINE, _LINE)):
+            low = min(max(y + shift - half, -half), 1.0 + _GAP - 2 * half)
+            left = x + _GAP if side == "left" else x - _GAP - wide
+            box = _Box(left, low, left + wide, low + 2 * half)
+            if left > -_GAP and left + wide < 1.05 and not any(map(box.overlaps, taken)):
+                taken.append(box)
+                start = left if side == "left" else left + wide
+                white = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+                words, middle = "\n".join(lines), low + half
+                ax.text(start * reach, middle, words, ha=side, va="center", fontsize="small", bbox=white)
+                break
+
+
+def _together(places: NDArray[np.float64]) -> list[list[int]]:
+    """Points that stand (nearly) at the same place, from top to bottom."""
+    groups: list[list[int]] = []
+    for i in np.lexsort([places[:, 0], -places[:, 1]]).tolist():
+        near = [group for group in groups if np.abs(places[group[0]] - places[i]).max() < _TOGETHER]
+        if near:
+            near[0].append(i)
+        else:
+            groups.append([i])
+    return groups
