@@ -3,9 +3,9 @@
 | what | how it is asked for m draws |
 |---|---|
 | an object with `fit(frame)` and `impute(m=...)` | a clone is fitted and asked once |
-| a scikit-learn transformer | a clone is fitted m times, with another `random_state` each time, to the columns of numbers |
+| a scikit-learn transformer | clones are fitted to the columns of numbers, m times with other seeds |
 | a function `(frame, m, seed)` | it is called, and gives m completed tables |
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def draw(
     elif not refit:
         raise ValueError(f"refit=False needs an imputer with impute(frame, m=...), got {imputer!r}")
     elif hasattr(imputer, "fit_transform"):
-        given = _transform(imputer, frame, m, seed)
+        given = _transform(imputer, frame, m, seed, set(levels))
     elif callable(imputer):
         given = list(imputer(frame.copy(), m, seed))
     else:
@@ -103,10 +103,17 @@ def _seeded(estimator: Any, seed: int) -> Any:
     return fresh.set_params(**dict.fromkeys(names, seed))
 
 
-def _transform(transformer: Any, frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
-    """Completed tables of the columns of numbers; a transformer that draws nothing is asked twice only."""
+def _transform(
+    transformer: Any, frame: pd.DataFrame, m: int, seed: int, levels: set[Label]
+) -> list[pd.DataFrame]:
+    """Completed tables of the columns of numbers; a transformer that draws nothing is asked twice only.
+
+    Booleans are seen as numbers, but not filled: what lies between 0 and 1 is no boolean.
+    """
     numeric = frame[[label for label in frame if is_numeric(frame[label])]]
     numbers = numeric.apply(lambda column: column.to_numpy(np.float64, na_value=np.nan))
+    if not all(isinstance(label, str) for label in numbers):  # scikit-learn knows no others beside text
+        numbers.columns = pd.Index([f"x{j}" for j in range(numbers.shape[1])])
     tables: list[pd.DataFrame] = []
     for j in range(m):
         if j == 2 and tables[0].equals(tables[1]):
@@ -114,7 +121,8 @@ def _transform(transformer: Any, frame: pd.DataFrame, m: int, seed: int) -> list
         filled = np.asarray(_seeded(transformer, seed + j).fit_transform(numbers), np.float64)
         if len(filled) != len(numbers) or filled.shape[1] < numbers.shape[1]:
             raise ValueError(f"{transformer!r} turns a table of {numbers.shape} cells into {filled.shape}")
-        tables.append(pd.DataFrame(filled[:, : numbers.shape[1]], frame.index, numbers.columns))
+        table = pd.DataFrame(filled[:, : numbers.shape[1]], frame.index, numeric.columns)
+        tables.append(table[[label for label in numeric if label not in levels]])
     return tables
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -82,7 +82,7 @@ class Calibration:
     """One row per hidden cell:
 
     - `row`: index label; `position`: of the row; `column`: label; `fold`; `kind`: "number" or "level";
-      `truth`; `point`: mean of the draws of numbers, most frequent level.
+      `truth`; `point`: mean of the draws of numbers (of times in seconds), most frequent level.
     - `pit`: where the truth stands among the draws (see `scores.pit`; of levels as `needed`); `needed`: level
       of the smallest central interval, or set of levels, that holds the truth, randomised among equal draws.
     - `closed_95` (and the like, for every level): whether the central 95 % interval, both ends included, or
@@ -120,15 +120,10 @@ class Calibration:
         - `log_score`: mean, higher is better. `accuracy`, `brier`: of levels.
         - `verdict`, and `why` in words.
         """
-        groups = [part for _, part in self._by_column()]
-        rows = [self._figures(part) for part in groups]
-        verdicts = _judge(groups, self.levels)
-        return pd.DataFrame(
-            [
-                row | {"verdict": str(verdict), "why": why}
-                for row, (verdict, why, _) in zip(rows, verdicts, strict=True)
-            ]
-        )
+        rows = [self._figures(part) for part in self._parts]
+        for row, (verdict, why, _) in zip(rows, self._judged, strict=True):
+            row |= {"verdict": str(verdict), "why": why}
+        return pd.DataFrame(rows)
 
     @cached_property
     def overall(self) -> pd.Series[Any]:
@@ -148,9 +143,8 @@ class Calibration:
     @property
     def worst(self) -> Label:
         """The column whose hidden cells speak most against its draws."""
-        order = [p for _, _, p in _judge([part for _, part in self._by_column()], self.levels)]
         labels: list[Label] = self.table["column"].tolist()
-        return labels[int(np.argmin(order))]
+        return labels[int(np.argmin([p for _, _, p in self._judged]))]
 
     @property
     def words(self) -> str:
@@ -230,9 +224,15 @@ class Calibration:
 
     # ---------------------------------------------------------------------------------------- details
 
-    def _by_column(self) -> Iterator[tuple[Label, pd.DataFrame]]:
-        for label in dict.fromkeys(self.cells["column"]):
-            yield label, self.cells[[each == label for each in self.cells["column"]]]
+    @cached_property
+    def _parts(self) -> list[pd.DataFrame]:
+        """The cells of one column after the other."""
+        codes = pd.factorize(self.cells["column"])[0]
+        return [self.cells[codes == code] for code in range(codes.max() + 1)]
+
+    @cached_property
+    def _judged(self) -> list[tuple[Verdict, str, float]]:
+        return _judge(self._parts, self.levels)
 
     @cached_property
     def _of_all(self) -> tuple[Verdict, str, float]:
@@ -356,7 +356,7 @@ def _findings(cells: pd.DataFrame, levels: Sequence[float]) -> list[_Finding]:
             f"{held / n:.0%} of {n} hidden cells lie in their {_percent(level)} % {kind} "
             f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
         )
-        p = float(stats.binomtest(held, n, level).pvalue)
+        p = min(1.0, 2 * float(min(stats.binom.cdf(held, n, level), stats.binom.sf(held - 1, n, level))))
         tests.append(_Finding(Verdict.NARROW if off < 0 else Verdict.WIDE, p, off, words))
     if cells["kind"].iloc[0] == "number":
         off = float(cells["pit"].mean()) - 0.5  # of uniform numbers, with variance 1/12

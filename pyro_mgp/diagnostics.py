@@ -195,11 +195,9 @@ def _calibrate(
         for name, imputer in imputers.items():
             drawn = draw(imputer, holed, m, seed, y=y, refit=refit, levels=labels)
             # Every imputer is judged by the same randomisation.
-            noise = np.random.default_rng(seed)
-            parts[name] += [
-                part.assign(fold=k)
-                for part in _scored(frame, holed, hidden, drawn, rules[name], set(labels), ascending, noise)
-            ]
+            ties = np.random.default_rng(seed)
+            scored = _scored(frame, holed, hidden, drawn, rules[name], set(labels), ascending, ties)
+            parts[name] += [part.assign(fold=k) for part in scored]
     return {name: _result(name, parts[name], chosen, ascending, m, how) for name in imputers}
 
 
@@ -234,18 +232,19 @@ def _scored(
 ) -> list[pd.DataFrame]:
     """Draws of hidden cells beside the truth, one table per column."""
     holes, errors, parts = missing(holed), rules.errors(frame), []
+    noise = generator.spawn(1)[0]
     for j, label in enumerate(frame.columns):
         here = hidden[:, j]
         if not here.any():
             continue
-        uniform, normal = generator.random(int(here.sum())), generator.normal(size=int(here.sum()))
+        uniform = generator.random(int(here.sum()))
         if label not in draws:
             continue
         drawn = draws[label][:, here[holes[:, j]]]
         if pd.isna(drawn).any():
             raise ValueError(f"column {label!r}: the imputer leaves cells missing")
         if label in errors:  # what was observed has a known error, which draws of the truth have not
-            drawn = drawn + np.outer(np.ones(len(drawn)), errors[label][here]) * normal
+            drawn = drawn + errors[label][here] * noise.normal(size=drawn.shape)
         score = _of_levels if label in labels else _of_numbers
         scored = score(frame[label], here, holed[label], drawn, uniform, levels)
         kind = "level" if label in labels else "number"
@@ -278,7 +277,7 @@ def _of_numbers(
         closed |= {f"closed_{100 * level:g}": inside, f"width_{100 * level:g}": high - low}
     steps = np.diff(np.unique(numbers[~np.isnan(numbers)]))
     return {
-        "truth": pd.Series(cells_of(column)[here], dtype=object),
+        "truth": column[here].astype(object).reset_index(drop=True),
         "point": pd.Series(point, dtype=object),
         "pit": rank,
         "needed": np.abs(2 * rank - 1),

@@ -94,7 +94,8 @@ def plan(
         ]
     if not np.any(folds):
         reasons = "; ".join(f"{label!r}: {why}" for label, _, why in left_out)
-        raise ValueError(f"there is no cell to hide ({reasons or 'no columns'}): name other columns")
+        reasons = reasons or "each is the last one of its level or row"
+        raise ValueError(f"there is no cell to hide ({reasons}): name other columns")
     return Plan(tuple(folds), _counted(left_out))
 
 

@@ -12,7 +12,16 @@ from scipy import stats
 from pyro_mgp.bench.imputed import GaussianMixture, Imputed, imputed_by_mixtures
 from pyro_mgp.bench.protocol import rmse
 from pyro_mgp.bench.scores import score, unit
-from pyro_mgp.scores import central_interval, fair_crps
+from pyro_mgp.scores import (
+    central_interval,
+    counts_of,
+    fair_brier,
+    fair_crps,
+    log_density,
+    pit,
+    rank_of_level,
+    smallest_set,
+)
 
 
 @pytest.fixture
@@ -104,3 +113,66 @@ def test_cells_that_are_not_there_or_not_finite_are_refused(
         score(Imputed({}), train, test, truth)
     with pytest.raises(ValueError, match="column 'a' are not finite"):
         score(Imputed.from_table(test, test), train, test, truth)
+
+
+@pytest.mark.parametrize("m", [1, 4, 100])
+def test_pit_of_exchangeable_truth_is_uniform_whatever_m_and_ties(m: int) -> None:
+    generator = np.random.default_rng(0)
+    cells = generator.poisson(0.8, size=(m + 1, 5_000)).astype(np.float64)
+    places = pit(cells[1:], cells[0], generator.random(5_000))
+    assert stats.kstest(places, "uniform").pvalue > 0.01
+
+
+@pytest.mark.parametrize("m", [1, 4, 100])
+def test_rank_of_an_exchangeable_level_is_uniform_whatever_m(m: int) -> None:
+    generator = np.random.default_rng(1)
+    cells = generator.choice(4, p=[0.6, 0.2, 0.15, 0.05], size=(m + 1, 5_000))
+    counts = counts_of(cells[1:], np.arange(4))
+    ranks = rank_of_level(counts, cells[0], generator.random(5_000))
+    assert stats.kstest(ranks, "uniform").pvalue > 0.01
+
+
+def test_certain_draws_of_the_wrong_level_need_large_sets() -> None:
+    counts = np.array([[100, 0], [0, 100]])
+    assert rank_of_level(counts, np.array([1, 1]), np.array([0.5, 0.5])).tolist() == pytest.approx(
+        [100.5 / 101, 0.5]
+    )
+
+
+def test_smallest_sets_hold_their_share_and_no_smaller_one_does() -> None:
+    counts = np.random.default_rng(0).multinomial(20, [0.5, 0.3, 0.15, 0.05], size=50)
+    for level in (0.5, 0.8, 0.95, 1.0):
+        inside = smallest_set(counts, level)
+        shares = np.where(inside, counts, 0).sum(1) / 20
+        assert (shares >= level - 1e-9).all()
+        least = np.where(inside, counts, 21).min(1) / 20
+        assert (shares - least < level - 1e-9).all()
+
+
+def test_fair_brier_is_twice_the_fair_crps_of_an_indicator() -> None:
+    draws = np.random.default_rng(0).random((7, 6)) < 0.4
+    truth = np.array([True, False] * 3)
+    counts = counts_of(draws, np.array([False, True]))
+    crps = fair_crps(draws.astype(np.float64), truth.astype(np.float64))
+    np.testing.assert_allclose(fair_brier(counts, truth.astype(np.intp)), 2 * crps)
+
+
+def test_fair_brier_does_not_depend_on_the_number_of_draws() -> None:
+    """For a level of probability p it is (1 - p)² + Σ of the others' squares."""
+    generator = np.random.default_rng(0)
+    chances = np.array([0.5, 0.3, 0.2])
+    for m in (2, 50):
+        counts = generator.multinomial(m, chances, size=40_000)
+        score_of_first = fair_brier(counts, np.zeros(40_000, np.intp)).mean()
+        assert score_of_first == pytest.approx(0.25 + 0.09 + 0.04, abs=0.01)
+
+
+def test_log_density_is_near_that_of_the_draws_and_bounded_far_from_them() -> None:
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=4_000)
+    score_of_truth = log_density(generator.normal(size=(200, 4_000)), truth, 0.0, 2.0, 1e-9)
+    # Per standard deviation of the column, which is 2.
+    exact = stats.norm.logpdf(truth).mean() + np.log(2.0)
+    assert exact - 0.08 < score_of_truth.mean() < exact + 0.02
+    alone = log_density(np.zeros((99, 1)), np.array([4.0]), 0.0, 2.0, 1e-9)
+    assert alone[0] == pytest.approx(stats.norm.logpdf(4.0, 0, 2) + np.log(2.0) - np.log(100))
