@@ -8,6 +8,7 @@ style of matplotlib is left alone.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +32,7 @@ LARGEST_FIGURE = 16.0
 """Inches that no side of a new figure exceeds."""
 
 _ELLIPSIS = "…"
+_LETTERS_PER_INCH = 12.0
 
 
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:
@@ -69,7 +71,7 @@ def text(label: Hashable, most: int = 24) -> str:
     """A label in at most so many characters of one line, none of which matplotlib takes for mathematics."""
     whole = " ".join(str(label).split())
     short = whole if len(whole) <= most else whole[: most - 1] + _ELLIPSIS
-    return short.replace("$", r"\$")
+    return re.sub(r"(?<!\\)\$", r"\\$", short)
 
 
 def percent(share: float) -> str:
@@ -97,13 +99,11 @@ def name_ticks(
         ax.set_yticks(at, labels)
         return
     ax.set_xticks(at, labels)
+    room = _LETTERS_PER_INCH * ax.get_window_extent().width / ax.figure.dpi
+    if (max(map(len, labels), default=0) + 1) * len(labels) <= room:
+        return
     if len(labels) > 20:
         ax.tick_params("x", labelsize="small", labelrotation=90)
-    elif sum(map(len, labels)) > 45:
-        for label in ax.get_xticklabels():
-            label.set(rotation=40, ha="right", rotation_mode="anchor")
-
-
-def note(ax: Axes, words: str) -> None:
-    """A remark above the panel, on what is not shown for example."""
-    ax.set_title(words, fontsize="small", loc="left", color=REFERENCE)
+        return
+    for label in ax.get_xticklabels():
+        label.set(rotation=40, ha="right", rotation_mode="anchor")

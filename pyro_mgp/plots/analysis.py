@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
-from pyro_mgp.plots._style import BLUE, REFERENCE, SHADE, VERMILION, axes_or_new, tidy
+from pyro_mgp.plots._style import BLUE, REFERENCE, SHADE, VERMILION, axes_or_new, name_ticks, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from pyro_mgp.pooling import Pooled
 
 
 def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: float = 0.0) -> Axes:
@@ -42,4 +45,41 @@ def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: floa
     ax.set_xlabel("shift of the imputed cells (δ)")
     ax.set_ylabel("pooled estimate, with its interval")
     ax.legend(frameon=False, loc="best")
+    return tidy(ax)
+
+
+def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
+    """What missing cells cost each coefficient: fraction of missing information, and λ.
+
+    Discs are fmi; squares λ, the share of the variance that is due to missing cells. fmi also counts that
+    the variance between imputations is known from m of them only: far apart, more imputations would help.
+
+    Args:
+        pooled: Pooled estimates.
+        ax: Where to draw; None for new axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> from pyro_mgp.pooling import pool_estimates
+        >>> ax = plot_fmi(pool_estimates([[1.2], [1.5]], [[0.04], [0.05]], ["x"]), Figure().subplots())
+        >>> [line.get_label() for line in ax.lines]
+        ['fmi', 'λ']
+    """
+    table = pooled.table
+    rows = np.arange(len(table))
+    ax = axes_or_new(ax, 6.0, 1.4 + 0.28 * len(table))
+    ax.hlines(rows, 0, 1, color=SHADE, linewidth=0.8, zorder=0)
+    ax.hlines(rows, table["lambda"], table["fmi"], color=VERMILION, linewidth=1.5, zorder=1)
+    ax.plot(table["fmi"], rows, "o", color=VERMILION, markersize=7, label="fmi")
+    ax.plot(table["lambda"], rows, "s", color=BLUE, markerfacecolor="white", markersize=5, label="λ")
+    name_ticks(ax, "y", rows, table.index.tolist())
+    ax.set(xlim=(0, 1), ylim=(len(table) - 0.4, -0.6))
+    ax.set_xlabel(f"share due to missing cells (m = {pooled.m})")
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
     return tidy(ax)

@@ -1,0 +1,142 @@
+"""Where cells of any kind stand on an axis: numbers, times, lengths of time, levels one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pyro_mgp.column import Label, cells_of, holes_of, is_numeric
+from pyro_mgp.imputations import Imputations
+from pyro_mgp.plots._style import name_ticks, text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Numbers = NDArray[np.float64]
+
+# Units of lengths of time, in seconds; the largest that some of them exceed threefold is taken.
+_UNITS = {"days": 86_400.0, "hours": 3_600.0, "minutes": 60.0}
+# Different values that are shown one by one.
+_FEW = 20
+_SECOND = np.timedelta64(1, "s")
+_DAY = np.timedelta64(1, "D")
+
+
+@dataclass(frozen=True)
+class Places:
+    """A column's cells and draws as numbers on an axis."""
+
+    name: str
+    """Of the column, and the unit if it is not the column's own."""
+    holes: NDArray[np.bool_]
+    """Bool `[N]`, which cells are missing."""
+    observed: Numbers
+    """The others, in row order."""
+    drawn: Numbers
+    """Draws of the missing cells, `[m, n_missing]`; NaN where a draw is missing itself."""
+    levels: Sequence[str] | None
+    """Names of the places 0, 1, ... of labels and booleans, None of anything that can be measured."""
+    dates: bool
+    """Whether numbers are matplotlib's for dates."""
+
+    @property
+    def values(self) -> Numbers:
+        """All different values, ascending."""
+        both = np.concatenate([self.observed, self.drawn.ravel()])
+        return np.unique(both[np.isfinite(both)])
+
+    @property
+    def few(self) -> bool:
+        """Whether cells are shown value by value: levels, or whole numbers of which there are few."""
+        if self.levels is not None:
+            return True
+        values = self.values
+        return not self.dates and len(values) <= _FEW and bool((values == np.rint(values)).all())
+
+    def dress(self, ax: Axes, side: Literal["x", "y"]) -> None:
+        """Name an axis after the column, and its ticks after levels or dates."""
+        ax.set(**{f"{side}label": self.name})
+        if self.levels is not None:
+            name_ticks(ax, side, np.arange(len(self.levels)), self.levels)
+        elif self.dates:
+            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+            axis = ax.xaxis if side == "x" else ax.yaxis
+            locator = AutoDateLocator(minticks=3, maxticks=6)
+            axis.set_major_locator(locator)
+            axis.set_major_formatter(ConciseDateFormatter(locator))
+
+
+def places(draws: Imputations, label: Label) -> Places:
+    """The cells and draws of a column.
+
+    Args:
+        draws: The imputations.
+        label: The column.
+
+    Raises:
+        ValueError: There is no such column.
+        TypeError: Its cells are of a kind that is not imputed.
+    """
+    if label not in draws.frame.columns:
+        raise ValueError(f"no column {label!r}: the table has {draws.frame.columns.tolist()}")
+    column = draws.frame[label]
+    holes = holes_of(column)
+    drawn = draws.values.get(label, np.full((draws.m, int(holes.sum())), np.nan))
+    cells = cells_of(column)[~holes]
+    name = text(label, 40)
+    if cells.dtype.kind == "M":
+        zoned = " (UTC)" if isinstance(column.dtype, pd.DatetimeTZDtype) else ""
+        return Places(f"{name}{zoned}", holes, _dates(cells), _dates(drawn), None, True)
+    if cells.dtype.kind == "m":
+        seconds = [_ratio(times, _SECOND) for times in (cells, drawn)]
+        largest = np.nanmax(np.abs(np.concatenate([each.ravel() for each in seconds])), initial=0.0)
+        unit = next((name for name, size in _UNITS.items() if largest > 3 * size), "seconds")
+        observed, imputed = (each / _UNITS.get(unit, 1.0) for each in seconds)
+        return Places(f"{name} ({unit})", holes, observed, imputed, None, False)
+    if cells.dtype.kind in "if" or _is_number(column):
+        observed, imputed = (np.asarray(each).astype(np.float64) for each in (cells, drawn))
+        return Places(name, holes, observed, imputed, None, False)
+    levels = _levels(column, drawn)
+    codes = [levels.get_indexer(pd.Index(each.ravel(), dtype=object)) for each in (cells, drawn)]
+    observed, imputed = (np.where(each < 0, np.nan, each.astype(np.float64)) for each in codes)
+    return Places(name, holes, observed, imputed.reshape(drawn.shape), [text(v) for v in levels], False)
+
+
+def _is_number(column: pd.Series[Any]) -> bool:
+    """Whether objects are numbers and not booleans."""
+    if isinstance(column.dtype, pd.CategoricalDtype) or not is_numeric(column):
+        return False
+    return not any(isinstance(cell, bool | np.bool_) for cell in column.dropna().array[:1])
+
+
+def _levels(column: pd.Series[Any], drawn: NDArray[Any]) -> pd.Index[Any]:
+    """Levels that occur, categories in their own order, others sorted."""
+    cells = np.concatenate([cells_of(column).astype(object), drawn.ravel().astype(object)])
+    seen = pd.Index(cells, dtype=object)
+    seen = seen[~seen.isna()].unique()
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        own = pd.Index(column.dtype.categories.astype(object), dtype=object)
+        return own[own.isin(seen)]
+    return pd.Index(pd.factorize(seen, sort=True)[1], dtype=object)
+
+
+def _dates(times: NDArray[Any]) -> Numbers:
+    """Points in time as matplotlib counts them: in days since an epoch of its own."""
+    from matplotlib.dates import get_epoch
+
+    if times.dtype.kind != "M":  # no draws
+        return np.full(times.shape, np.nan)
+    return _ratio(times - np.datetime64(get_epoch()), _DAY)
+
+
+def _ratio(times: NDArray[Any], unit: np.timedelta64) -> Numbers:
+    """Lengths of time in a unit, NaN where missing."""
+    if times.dtype.kind != "m":  # no draws
+        return np.full(times.shape, np.nan)
+    return np.asarray(times / unit, dtype=np.float64)
