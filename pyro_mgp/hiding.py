@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from pyro_mgp.column import Label, is_boolean, is_numeric
+from pyro_mgp.column import Label, is_boolean, is_numeric, label_of
 from pyro_mgp.rules import Rules
 from pyro_mgp.table import missing
 from pyro_mgp.wording import listing
@@ -71,17 +71,22 @@ def plan(
         raise ValueError(f"share must be above 0 and at most {_MOST}, got {share}")
     if n_folds is not None and n_folds < 2:
         raise ValueError(f"folds must be at least 2, got {n_folds}")
-    observed = ~missing(frame)
+    observed, labels = ~missing(frame), [label_of(label) for label in frame.columns]
     left_out: list[tuple[Label, int, str]] = []
     fold_of = np.full(frame.shape, -1)
+    levels: dict[int, bool] = {}
     for label in _chosen(frame, columns, observed):
-        j = frame.columns.get_loc(label)
+        j = labels.index(label)
         why = _no_test(frame[label], observed[:, j], label, rules)
         if why is not None:
             left_out.append((label, int(observed[:, j].sum()), why))
             continue
-        levels = is_label(frame[label], label, rules)
-        fold_of[:, j] = _spread_over_folds(frame[label], observed[:, j], levels, share, n_folds, generator)
+        levels[j] = is_label(frame[label], label, rules)
+        fold_of[:, j] = _spread_over_folds(frame[label], observed[:, j], levels[j], share, n_folds, generator)
+    if n_folds is not None:
+        _no_row_in_one_fold(fold_of, observed, n_folds, generator)
+    for j, is_level in levels.items():
+        _keep_enough(frame[labels[j]], fold_of[:, j], is_level, n_folds or 1, generator)
     folds = []
     for k in range(n_folds or 1):
         hidden, removed = _without_what_follows(frame, fold_of == k, rules)
@@ -190,30 +195,48 @@ def _spread_over_folds(
     n_folds: int | None,
     generator: np.random.Generator,
 ) -> NDArray[np.intp]:
-    """Fold of each cell of a column, [N]; -1 where it stays.
-
-    Of each level some cells stay in every fold, as otherwise nothing could be said of it; so do numbers that
-    are not all the same.
-    """
+    """Fold of each cell of a column, [N]; -1 where it stays."""
     rows = generator.permutation(np.flatnonzero(observed))
     fold_of = np.full(len(column), -1)
-    codes = pd.factorize(column.astype(object))[0]
     if n_folds is None:
         fold_of[rows[: max(1, round(share * len(rows)))]] = 0
     else:
         if levels:  # in turn, so that no fold gets all cells of one
-            rows = rows[np.argsort(codes[rows], kind="stable")]
+            rows = rows[np.argsort(pd.factorize(column.astype(object))[0][rows], kind="stable")]
         fold_of[rows] = (np.arange(len(rows)) + generator.integers(n_folds)) % n_folds
-    for k in range(n_folds or 1):
-        hidden = fold_of == k
-        if levels:
-            gone = np.setdiff1d(codes[hidden], codes[observed & ~hidden])
-        else:
-            stay = np.unique(codes[observed & ~hidden])
-            gone = np.setdiff1d(codes[hidden], stay)[: max(0, 2 - len(stay))]
-        for code in gone:
-            fold_of[generator.choice(np.flatnonzero(hidden & (codes == code)))] = -1
     return fold_of
+
+
+def _no_row_in_one_fold(
+    fold_of: NDArray[np.intp], observed: NDArray[np.bool_], n_folds: int, generator: np.random.Generator
+) -> None:
+    """Move a cell of each row all of whose cells are hidden together to the next fold, in place."""
+    lowest = np.where(observed, fold_of, n_folds).min(1)
+    highest = np.where(observed, fold_of, -1).max(1)
+    for i in np.flatnonzero((lowest == highest) & (highest >= 0) & (observed.sum(1) > 1)):
+        moved = generator.choice(np.flatnonzero(observed[i]))
+        fold_of[i, moved] = (fold_of[i, moved] + 1) % n_folds
+
+
+def _keep_enough(
+    column: pd.Series[Any],
+    fold_of: NDArray[np.intp],
+    levels: bool,
+    n_folds: int,
+    generator: np.random.Generator,
+) -> None:
+    """Let some cells of a column stay, in place.
+
+    Of each level one stays in every fold, as otherwise nothing could be said of it; of numbers enough that
+    they are not all the same.
+    """
+    codes = pd.factorize(column.astype(object))[0]
+    for k in range(n_folds):
+        hidden = fold_of == k
+        stay = np.unique(codes[(codes >= 0) & ~hidden])
+        gone = np.setdiff1d(codes[hidden], stay)
+        for code in gone if levels else gone[: max(0, 2 - len(stay))]:
+            fold_of[generator.choice(np.flatnonzero(hidden & (codes == code)))] = -1
 
 
 def _without_what_follows(
