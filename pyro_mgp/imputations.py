@@ -10,7 +10,7 @@ import operator
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pyro_mgp import _storage
 from pyro_mgp.column import Label
+from pyro_mgp.mixing import Mixture, Posterior, mix
 from pyro_mgp.pooling import Fit, Pooled, pool
 from pyro_mgp.table import complete, missing
 
@@ -179,16 +180,19 @@ class Imputations:
         *,
         level: float = 0.95,
         df_complete: float | None = None,
+        names: Sequence[Any] | None = None,
     ) -> Pooled:
         """Run an analysis on every completed table and pool what it gives by Rubin's rules.
 
         Args:
-            analysis: From a completed table to a fit with `params` and `bse`, as statsmodels gives.
+            analysis: From a completed table to a fit as statsmodels gives, or to a pair of estimates and their
+                variances or covariance matrix; see `pooling.pool`.
             level: Probability of the intervals.
             df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not say so.
+            names: Labels of the estimates, if the fits have none.
 
         Raises:
-            ValueError: As for `pooling.pool`.
+            TypeError, ValueError: As for `pooling.pool`.
 
         Example:
             >>> from types import SimpleNamespace
@@ -197,7 +201,37 @@ class Imputations:
             0    1.333333
             Name: estimate, dtype: float64
         """
-        return pool([analysis(table) for table in self], level=level, df_complete=df_complete)
+        return pool([analysis(table) for table in self], level=level, df_complete=df_complete, names=names)
+
+    def mix(
+        self,
+        posterior: Callable[[pd.DataFrame], Posterior],
+        *,
+        group_by_chain: bool = False,
+        level: float = 0.95,
+    ) -> Mixture:
+        """Draw from a posterior given every completed table, and mix the draws.
+
+        Args:
+            posterior: From a completed table to draws of each parameter, `[draws, ...]`, as
+                `MCMC.get_samples()` of Pyro gives; see `mixing.mix`.
+            group_by_chain: Whether these are `[chains, draws, ...]`.
+            level: Probability of the intervals.
+
+        Raises:
+            TypeError, ValueError: As for `mixing.mix`.
+
+        Warns:
+            MixingWarning: Chains have not converged within a table, or there are too few tables.
+
+        Example:
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, np.nan]}), {"x": [[1.6], [1.4]]}, m=2)
+            >>> noise = np.random.default_rng(0).normal(size=1000)
+            >>> draws.mix(lambda t: {"mean": t.x.mean() + noise}).table[["mean", "sd"]].round(1)
+                  mean   sd
+            mean   1.5  1.0
+        """
+        return mix([posterior(table) for table in self], group_by_chain=group_by_chain, level=level)
 
     def to_arviz(self, *, rows: ArrayLike | None = None, max_rows: int = 10_000) -> Any:
         """The imputations for ArviZ: draws of missing cells, and checks by observed ones.

@@ -13,7 +13,7 @@ import torch
 from pyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
 
-from pyro_mgp import pool
+from pyro_mgp import Imputations, pool
 from pyro_mgp.mixing import MixingWarning, mix
 
 M, N_DRAWS = 400, 250
@@ -179,6 +179,20 @@ def test_a_model_of_pyro_is_mixed_over_tables() -> None:
 
     drawn = [Predictive(model, guide=guide, num_samples=100, return_sites=["mean"])(x) for x in filled]
     assert mix(drawn, max_rhat=1.2).draws["mean"].shape == (400,)
+
+
+def test_imputations_mix_a_posterior_given_each_of_their_tables() -> None:
+    frame = pd.DataFrame({"y": [1.0, np.nan, 3.0], "kind": ["a", "b", "b"]}, index=[7, 8, 9])
+    draws = Imputations(frame, {"y": [[1.5], [2.0], [2.5], [2.2]]}, m=4)
+    noise = np.random.default_rng(0).normal(size=(2, 300))
+
+    def posterior(table: pd.DataFrame) -> dict[str, Any]:
+        return {"mean": table["y"].mean() + noise}
+
+    mixture = draws.mix(posterior, group_by_chain=True, level=0.5)
+    expected = mix([posterior(table) for table in draws], group_by_chain=True, level=0.5)
+    pd.testing.assert_frame_equal(mixture.table, expected.table)
+    assert (mixture.m, mixture.level) == (4, 0.5)
 
 
 def test_it_reads_well() -> None:

@@ -87,6 +87,8 @@ def test_imputations_pool_an_analysis_of_each_of_their_tables() -> None:
     expected = pool([regression(table) for table in draws], level=0.5).table
     pd.testing.assert_frame_equal(draws.pool(regression, level=0.5).table, expected)
     assert (draws.pool(regression, df_complete=1).table["df"] < expected["df"]).all()
+    pairs = draws.pool(lambda t: (t["y"].mean(), t["y"].sem() ** 2), names=["mean of y"])
+    assert pairs.table["estimate"].to_dict() == {"mean of y": pytest.approx(2.5)}
 
 
 @pytest.mark.parametrize(
