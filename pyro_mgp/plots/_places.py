@@ -67,7 +67,7 @@ class Places:
             from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
             axis = ax.xaxis if side == "x" else ax.yaxis
-            locator = AutoDateLocator(minticks=3, maxticks=6)
+            locator = AutoDateLocator(minticks=3, maxticks=8)  # of six, no number of months would do for some
             axis.set_major_locator(locator)
             axis.set_major_formatter(ConciseDateFormatter(locator))
 
