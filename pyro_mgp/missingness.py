@@ -187,7 +187,8 @@ def ampute(
         width).
 
     Raises:
-        TypeError: `frame` is no DataFrame, or a pattern or its weights are no collection.
+        TypeError: `frame` is no DataFrame, a pattern or its weights are no collection, or a column's dtype
+            can lose no cells (sparse ones) or enter no score (periods and intervals).
         ValueError: An argument is out of range, a column is unknown, weights contradict the mechanism, or the
             patterns cannot make so many holes.
 

@@ -45,6 +45,13 @@ class Places:
     """Whether numbers are matplotlib's for dates."""
 
     @property
+    def told(self) -> NDArray[np.bool_]:
+        """Which cells are observed, or drawn at least once, Bool `[N]`."""
+        told = ~self.holes
+        told[self.holes] = np.logical_or.reduce(np.isfinite(self.drawn))
+        return told
+
+    @property
     def values(self) -> Numbers:
         """All different values, ascending."""
         both = np.concatenate([self.observed, self.drawn.ravel()])

@@ -32,7 +32,7 @@ LARGEST_FIGURE = 16.0
 """Inches that no side of a new figure exceeds."""
 
 _ELLIPSIS = "…"
-_LETTERS_PER_INCH = 12.0
+_LETTERS_PER_INCH = 14.0
 
 
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:
@@ -84,7 +84,7 @@ def percent(share: float) -> str:
 
 
 def spread_out(n: int, most: int) -> NDArray[np.intp]:
-    """At most so many of n positions, evenly apart, the first and the last among them."""
+    """At most so many of n positions, if any, evenly apart, the first and the last among them."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.intp))
 
 

@@ -174,27 +174,19 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
         raise ValueError(f"n, the number of imputed points to show, must be at least 1, got {n}")
     across, upwards = places(draws, x), places(draws, y)
     ax = axes_or_new(ax, 5.4, 4.4)
-    spots = [_spots(each) for each in (across, upwards)]
     imputed = across.holes | upwards.holes
-    known = np.flatnonzero(~imputed)
-    drawn = np.flatnonzero(imputed & np.isfinite(spots[0][1]) & np.isfinite(spots[1][1]))
-    known = known[spread_out(len(known), _MOST_OBSERVED)] if len(known) else known
-    shown = drawn[spread_out(len(drawn), n)] if len(drawn) else drawn
+    known, drawn = np.flatnonzero(~imputed), np.flatnonzero(imputed & across.told & upwards.told)
+    known, shown = known[spread_out(len(known), _MOST_OBSERVED)], drawn[spread_out(len(drawn), n)]
     jitter = np.random.default_rng(0)
-    offsets = [
-        jitter.uniform(-0.15, 0.15, len(imputed)) * (each.levels is not None) for each in (across, upwards)
-    ]
-    at = [spot[1] + offset for spot, offset in zip(spots, offsets, strict=True)]
-    _draw_points(ax, at[0][known], at[1][known], imputed=False, small=len(known) > 500, label="observed")
-    some = f" ({len(shown)} of {len(drawn)})" if len(shown) < len(drawn) else ""
+    (_, at_x, _), (_, at_y, _) = _spots(across, known, jitter), _spots(upwards, known, jitter)
+    _draw_points(ax, at_x, at_y, imputed=False, small=len(known) > 500, label="observed")
     if len(shown):
-        line: dict[str, Any] = {"color": VERMILION, "linewidth": 0.8, "zorder": 2}
-        low, _, high = spots[0][:, shown]
-        ax.hlines(at[1][shown], low, high, **line)
-        low, _, high = spots[1][:, shown]
-        ax.vlines(at[0][shown], low, high, **line)
+        (left, at_x, right), (low, at_y, high) = (_spots(each, shown, jitter) for each in (across, upwards))
+        ax.hlines(at_y, left, right, color=VERMILION, linewidth=0.8, zorder=2)
+        ax.vlines(at_x, low, high, color=VERMILION, linewidth=0.8, zorder=2)
+        some = f" ({len(shown)} of {len(drawn)})" if len(shown) < len(drawn) else ""
         label = f"imputed: mean, 5 to 95 %{some}"
-        _draw_points(ax, at[0][shown], at[1][shown], imputed=True, small=False, label=label)
+        _draw_points(ax, at_x, at_y, imputed=True, small=False, label=label)
     across.dress(ax, "x")
     upwards.dress(ax, "y")
     _legend_above(ax)
@@ -224,7 +216,7 @@ def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: 
         raise ValueError(f"n, the number of cells to show, must be at least 1, got {n}")
     here = _imputed(draws, column)
     rows = draws.frame.index[here.holes]
-    told = np.flatnonzero(np.isfinite(here.drawn).any(0))
+    told = np.flatnonzero(here.told[here.holes])
     if here.levels is None:
         with np.errstate(invalid="ignore"):
             told = told[np.argsort(np.nanmedian(here.drawn[:, told], axis=0), kind="stable")]
@@ -258,19 +250,20 @@ def _imputed(draws: Imputations, label: Label) -> Places:
     return found
 
 
-def _spots(column: Places) -> Numbers:
-    """Low end, middle and high end of each cell, `[3, N]`; the same where it is observed, or a level."""
-    spots = np.full((3, len(column.holes)), np.nan)
-    spots[:, ~column.holes] = column.observed
-    told = np.logical_or.reduce(np.isfinite(column.drawn))
-    of_cells = np.full((3, len(told)), np.nan)
-    drawn = column.drawn[:, told]
+def _spots(column: Places, rows: NDArray[np.intp], jitter: np.random.Generator) -> Numbers:
+    """Low end, middle and high end of cells, `[3, n]`: all the same where one is observed, or a level."""
+    place = np.zeros(len(column.holes), dtype=np.intp)  # among the holes, or among the others
+    for kind in (column.holes, ~column.holes):
+        place[kind] = np.arange(kind.sum())
+    spots, missing = np.empty((3, len(rows))), column.holes[rows]
+    spots[:, ~missing] = column.observed[place[rows[~missing]]]
+    drawn = column.drawn[:, place[rows[missing]]]
     if column.levels is not None:
-        of_cells[:, told] = _modes(drawn, len(column.levels))
-    elif told.any():
-        low, high = np.nanquantile(drawn, [0.05, 0.95], axis=0)
-        of_cells[:, told] = low, np.nanmean(drawn, axis=0), high
-    spots[:, column.holes] = of_cells
+        spots[:, missing] = _shares(drawn, len(column.levels)).argmax(0)
+        return spots + jitter.uniform(-0.15, 0.15, len(rows))
+    if missing.any():
+        spots[::2, missing] = np.nanquantile(drawn, [0.05, 0.95], axis=0)
+        spots[1, missing] = np.nanmean(drawn, axis=0)
     return spots
 
 
@@ -278,10 +271,6 @@ def _shares(cells: Numbers, n_levels: int) -> Numbers:
     """How often each cell was drawn to be each level, `[n_levels, n]`, from draws `[m, n]`."""
     counts = np.equal.outer(np.arange(n_levels), cells).sum(1)
     return counts / np.maximum(counts.sum(0), 1)
-
-
-def _modes(cells: Numbers, n_levels: int) -> NDArray[np.intp]:
-    return np.asarray(_shares(cells, n_levels).argmax(0))
 
 
 # ---------------------------------------------------------------------------------------------- distributions
