@@ -117,7 +117,7 @@ def write_header(folder: Path, kind: str, format_version: int, fields: Mapping[s
         format_version: Raised whenever an older program could no longer read the folder.
         fields: Anything JSON knows; column labels and the like go through `to_json` first.
     """
-    head = {"format": f"pyro_mgp.{kind}", "format_version": format_version, "package_version": _our_version()}
+    head = {"format": f"pyro_mgp.{kind}", "format_version": format_version, "package_version": our_version()}
     text = json.dumps({**head, **fields}, indent=1, ensure_ascii=False)
     (folder / HEADER).write_text(text + "\n", "utf-8")
 
@@ -148,7 +148,7 @@ def read_header(path: str | os.PathLike[str], kind: str, format_version: int) ->
     return header
 
 
-def _our_version() -> str:
+def our_version() -> str:
     try:
         return version("pyro_mgp")
     except PackageNotFoundError:  # run from a source tree

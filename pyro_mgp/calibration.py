@@ -142,6 +142,11 @@ class Calibration:
         return self._of_all[0]
 
     @property
+    def why(self) -> str:
+        """The figures behind the verdict, in words."""
+        return self._of_all[1]
+
+    @property
     def worst(self) -> Label:
         """The column whose hidden cells speak most against its draws."""
         labels: list[Label] = self.table["column"].tolist()

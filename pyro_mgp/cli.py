@@ -1,4 +1,4 @@
-"""The command line: `pyro-mgp impute TABLE -o OUT`.
+"""The command line: `pyro-mgp impute TABLE -o OUT`, `pyro-mgp report OUT`.
 
 Imports that take long stand inside the functions that need them: `--help` and most errors come at once.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PROGRAM = "pyro-mgp"
 
 _FORMAT_VERSION = 1
+_PAGE = "report.html"
 _INTERRUPTED = 130
 
 # ------------------------------------------------------------------------------------------ command line
@@ -67,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_impute(commands)
+    _add_page(commands)
     _add_bench(commands)
     return whole
 
@@ -117,6 +119,34 @@ def _add_impute(commands: Any) -> None:
         "--device", choices=("auto", "cpu", "cuda"), default="auto",
         help="where to compute; auto takes a CUDA GPU if there is one (default: auto)",
     )  # fmt: skip
+
+
+def _add_page(commands: Any) -> None:
+    page = commands.add_parser(
+        "report",
+        help="one HTML page about what `impute` wrote: holes, draws, and whether they may be trusted",
+        usage="pyro-mgp report OUT [-o PAGE] [--folds K | --share PERCENT | --no-calibration] [options]",
+        description="Write one HTML page, which needs nothing but itself, about imputations: what was "
+        "imputed, where cells are missing, observed beside imputed values, which column informs which, how "
+        "it was made, and whether the draws are calibrated: observed cells are hidden, imputed without them, "
+        "and compared. That fits the imputer again, five times unless told otherwise (once for more than "
+        "5,000 rows). The page shows values of cells: keep it as safe as the table.",
+    )
+    page.set_defaults(run=_report)
+    option = page.add_argument
+    option("out", metavar="OUT", help="folder that `pyro-mgp impute` wrote")
+    option("-o", "--page", metavar="PAGE", help=f"file to write (default: {_PAGE} in OUT)")
+    how = page.add_mutually_exclusive_group()
+    how.add_argument(
+        "--folds", metavar="K", type=_at_least(2), help="hide every observed cell once, in K parts: K fits"
+    )
+    how.add_argument(
+        "--share", metavar="PERCENT", type=_at_least(1), help="hide that share of the observed cells: one fit"
+    )
+    how.add_argument("--no-calibration", action="store_true", help="hide nothing: the page is there at once")
+    option("--seed", type=_at_least(0), default=0, help="of what is hidden (default: 0)")
+    option("--overwrite", action="store_true", help="replace PAGE if this command wrote it")
+    option("--quiet", action="store_true", help="no progress bars and no summary; errors only")
 
 
 def _add_bench(commands: Any) -> None:
@@ -350,7 +380,7 @@ def _strange(out: Path) -> str | None:
         known = set(_storage.read_header(out, "impute", _FORMAT_VERSION)["files"])
     except (ValueError, KeyError, TypeError):
         return "was not written by this program"
-    others = sorted(found - known)
+    others = sorted(found - known - {_PAGE})
     return f"also holds {others[0]!r}" if others else None
 
 
@@ -388,6 +418,42 @@ def _impute(args: argparse.Namespace) -> None:
             *_about_the_files(args.out, names),
         ]
         _say("\n".join(lines))
+
+
+def _report(args: argparse.Namespace) -> None:
+    """`pyro-mgp report`: read, hide and impute again, write, tell."""
+    from pyro_mgp import _storage, report
+    from pyro_mgp.imputations import Imputations
+    from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.page import check_replaceable
+
+    out = Path(args.out)
+    path = out / _PAGE if args.page is None else Path(args.page)
+    if not (out / _storage.HEADER).is_file():
+        raise ValueError(f"{args.out!r} was not written by `{PROGRAM} impute`: it holds no {_storage.HEADER}")
+    run = _storage.read_header(out, "impute", _FORMAT_VERSION)["run"]
+    check_replaceable(path, args.overwrite)
+    if args.share is not None and args.share > 50:
+        raise ValueError(f"--share must be at most 50 per cent, got {args.share}")
+    draws, imputer = Imputations.load(out / "draws"), MGPImputer.load(out / "imputer")
+    imputer.progress = not args.quiet
+    left_out = {"Columns left out": _names(run["dropped"])} if run["dropped"] else {}
+    with _one_line_warnings():
+        report.write_report(
+            draws,
+            path,
+            imputer=imputer,
+            calibration=not args.no_calibration,
+            folds=args.folds,
+            share=None if args.share is None else args.share / 100,
+            name=run["table"],
+            settings=left_out,
+            random_state=args.seed,
+            overwrite=args.overwrite,
+            progress=not args.quiet,
+        )
+    if not args.quiet:
+        _say(f"written     {path}")
 
 
 def _bench_speed(args: argparse.Namespace) -> None:

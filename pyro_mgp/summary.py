@@ -118,23 +118,23 @@ def _mean_and_sd(parts: Sequence[pd.DataFrame], side: str) -> dict[Label, str]:
     texts = {}
     for part in parts:
         row = part.iloc[0]
-        decimals = _decimals(row["observed_sd"])
         moments = row[f"{side}_mean"], row[f"{side}_sd"]
         if row["unit"]:
-            texts[row["column"]] = _times(*moments, row["unit"])
+            texts[row["column"]] = times(*moments, row["unit"])
         else:
-            texts[row["column"]] = [_number(moment, decimals) for moment in moments]
+            places = decimals(row["observed_sd"])
+            texts[row["column"]] = [number(moment, places) for moment in moments]
     left = max((len(mean) for mean, _ in texts.values()), default=0)
     return {label: f"{mean:>{left}} ± {sd}" for label, (mean, sd) in texts.items()}
 
 
-def _times(mean: float, sd: float, unit: str) -> list[str]:
+def times(mean: float, sd: float, unit: str) -> list[str]:
     """Mean and standard deviation of times in seconds, as a date or a length of time."""
     is_date = unit != "s" and not math.isnan(mean)
-    return [f"{pd.Timestamp(mean, unit='s'):%Y-%m-%d}" if is_date else _length(mean), _length(sd)]
+    return [f"{pd.Timestamp(mean, unit='s'):%Y-%m-%d}" if is_date else length(mean), length(sd)]
 
 
-def _length(seconds: float) -> str:
+def length(seconds: float) -> str:
     """Seconds in the largest unit of which they hold more than one."""
     if math.isnan(seconds):
         return "-"
@@ -142,20 +142,21 @@ def _length(seconds: float) -> str:
     return f"{seconds / size:.3g} {unit}"
 
 
-def _decimals(sd: float) -> int | None:
+def decimals(sd: float) -> int | None:
     """Decimals that show three digits of a standard deviation; None where they would be too many."""
     if not (math.isfinite(sd) and sd > 0):
         return None
-    decimals = max(0, 2 - math.floor(math.log10(sd)))
-    return decimals if decimals <= 5 else None
+    places = max(0, 2 - math.floor(math.log10(sd)))
+    return places if places <= 5 else None
 
 
-def _number(x: float, decimals: int | None) -> str:
+def number(x: float, places: int | None) -> str:
+    """A number with so many decimals, or three digits if None or if it is huge."""
     if math.isnan(x):
         return "-"
-    if decimals is None or abs(x) >= 1e8:
+    if places is None or abs(x) >= 1e8:
         return f"{x:.3g}"
-    return f"{x:.{decimals}f}"
+    return f"{x:.{places}f}"
 
 
 def _shares(part: pd.DataFrame) -> tuple[str, str]:

@@ -73,6 +73,16 @@ def test_bars_are_the_density_of_the_pit(result: Calibration) -> None:
     assert min(ends[0], ends[-1]) > 2 > max(ends[3:7])
 
 
+def test_panels_are_drawn_alone(result: Calibration) -> None:
+    for draw in (plot_calibration, plot_pit):
+        assert [ax.get_title() for ax in draw(result, ["bad"], overall=False, figure=Figure())] == [
+            "bad (300 cells)"
+        ]
+        assert len(draw(result, [], figure=Figure())) == 1
+        with pytest.raises(ValueError, match="nothing to draw"):
+            draw(result, [], overall=False, figure=Figure())
+
+
 def test_levels_alone_have_a_picture_too() -> None:
     frame = pd.DataFrame({"a": list("xy") * 20, "b": range(40)})
     alone = calibrate(lambda holed, m, seed: [holed.fillna("x")] * m, frame, columns=["a"], m=5, share=0.5)

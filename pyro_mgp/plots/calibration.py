@@ -26,7 +26,11 @@ _BAD = ("too narrow", "too wide", "off centre")
 
 
 def plot_calibration(
-    calibration: Calibration, columns: Sequence[Label] | None = None, *, figure: FigureBase | None = None
+    calibration: Calibration,
+    columns: Sequence[Label] | None = None,
+    *,
+    overall: bool = True,
+    figure: FigureBase | None = None,
 ) -> NDArray[Any]:
     """Share of hidden cells that intervals hold, against what the intervals promise; all cells, then columns.
 
@@ -38,13 +42,14 @@ def plot_calibration(
     Args:
         calibration: What `calibrate` gave.
         columns: Which columns have a panel; None for the 11 that come first, bad ones before others.
+        overall: Whether the first panel is that of all.
         figure: Where to draw; None for a new figure.
 
     Returns:
         The Axes of the panels: all cells, then one per column.
 
     Raises:
-        ValueError: No cell of a column was hidden.
+        ValueError: No cell of a column was hidden, or there is nothing to draw.
         ImportError: matplotlib is not installed.
 
     Example:
@@ -56,10 +61,10 @@ def plot_calibration(
         >>> [ax.get_title() for ax in axes]
         ['all 10 cells', 'a (5 cells)', 'b (5 cells)']
     """
-    shown = _chosen(calibration, columns)
-    axes = panels(figure, len(shown) + 1, across=3, width=3.0, height=3.0, sharex=True, sharey=True)
+    shown = _panels(calibration, columns, overall)
+    axes = panels(figure, len(shown), across=3, width=3.0, height=3.0, sharex=True, sharey=True)
     nominal = np.linspace(0, 1, 101)
-    for ax, (title, cells, worth, bad) in zip(axes, _panels(calibration, shown), strict=True):
+    for ax, (title, cells, worth, bad) in zip(axes, shown, strict=True):
         needed = np.sort(cells["needed"].to_numpy())
         low, high = calibration.band(worth)
         ax.fill_between(
@@ -83,7 +88,11 @@ def plot_calibration(
 
 
 def plot_pit(
-    calibration: Calibration, columns: Sequence[Label] | None = None, *, figure: FigureBase | None = None
+    calibration: Calibration,
+    columns: Sequence[Label] | None = None,
+    *,
+    overall: bool = True,
+    figure: FigureBase | None = None,
 ) -> NDArray[Any]:
     """Histograms of where the truth stands among its draws; all numbers, then column by column.
 
@@ -95,18 +104,19 @@ def plot_pit(
     Args:
         calibration: What `calibrate` gave.
         columns: Which columns have a panel; None for the 11 that come first, bad ones before others.
+        overall: Whether the first panel is that of all.
         figure: Where to draw; None for a new figure.
 
     Returns:
         The Axes of the panels: all numbers (all levels if there are none), then one per column.
 
     Raises:
-        ValueError: No cell of a column was hidden.
+        ValueError: No cell of a column was hidden, or there is nothing to draw.
         ImportError: matplotlib is not installed.
     """
-    shown = _chosen(calibration, columns)
-    axes = panels(figure, len(shown) + 1, across=3, width=3.0, height=2.2, sharex=True)
-    for ax, (title, cells, worth, bad) in zip(axes, _panels(calibration, shown), strict=True):
+    shown = _panels(calibration, columns, overall)
+    axes = panels(figure, len(shown), across=3, width=3.0, height=2.2, sharex=True)
+    for ax, (title, cells, worth, bad) in zip(axes, shown, strict=True):
         numbers = cells[cells["kind"] == "number"]
         if len(numbers) < len(cells) and len(numbers):
             worth, title = worth * len(numbers) / len(cells), f"all {len(numbers)} cells of numbers"
@@ -149,13 +159,18 @@ def _chosen(calibration: Calibration, columns: Sequence[Label] | None) -> list[L
     return list(columns)
 
 
-def _panels(calibration: Calibration, shown: Sequence[Label]) -> list[tuple[str, pd.DataFrame, float, bool]]:
+def _panels(
+    calibration: Calibration, columns: Sequence[Label] | None, overall: bool
+) -> list[tuple[str, pd.DataFrame, float, bool]]:
     """Title, cells, worth in independent cells, and whether the verdict is bad."""
-    cells = calibration.cells
-    n = len(cells)
-    found = [(f"all {n} cells", cells, calibration.effective_cells, str(calibration.verdict) in _BAD)]
+    cells, found = calibration.cells, []
+    if overall:
+        is_bad = str(calibration.verdict) in _BAD
+        found.append((f"all {len(cells)} cells", cells, calibration.effective_cells, is_bad))
     verdicts = dict(zip(calibration.table["column"], calibration.table["verdict"], strict=True))
-    for label in shown:
+    for label in _chosen(calibration, columns):
         own = cells[[each == label for each in cells["column"]]]
         found.append((f"{text(label, 18)} ({len(own)} cells)", own, float(len(own)), verdicts[label] in _BAD))
+    if not found:
+        raise ValueError("nothing to draw: name columns, or ask for all of them together")
     return found
