@@ -185,8 +185,8 @@ class Imputations:
         """Run an analysis on every completed table and pool what it gives by Rubin's rules.
 
         Args:
-            analysis: From a completed table to a fit as statsmodels gives, or to a pair of estimates and their
-                variances or covariance matrix; see `pooling.pool`.
+            analysis: From a completed table to a fit as statsmodels gives, or to a pair of estimates and
+                their variances or covariance matrix; see `pooling.pool`.
             level: Probability of the intervals.
             df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not say so.
             names: Labels of the estimates, if the fits have none.
