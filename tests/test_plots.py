@@ -18,6 +18,7 @@ from matplotlib.dates import num2date
 from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde
 
+from pyro_mgp import MGPImputer
 from pyro_mgp.column import cells_of, holes_of
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.missingness import ampute, flux
@@ -36,6 +37,7 @@ from pyro_mgp.plots import (
 )
 from pyro_mgp.plots._style import BLUE, VERMILION, text
 from pyro_mgp.pooling import pool_estimates
+from pyro_mgp.relevance import relevance
 from pyro_mgp.table import missing
 from pyro_mgp.training import History
 
@@ -336,6 +338,9 @@ def test_far_tails_are_cut_off() -> None:
     frame = pd.DataFrame({"x": [*np.linspace(0, 1, 999), 1e6, None]})
     (ax,) = plot_densities(Imputations(frame, {"x": [[0.5]]}, 1))
     assert ax.get_xlim()[1] < 2
+    frame = pd.DataFrame({"x": [*np.random.default_rng(0).lognormal(0, 3, 200), None]})
+    (ax,) = plot_densities(Imputations(frame, {"x": [[0.5]]}, 1))
+    assert 10 < ax.get_xlim()[1] < 300
 
 
 def test_shares_of_levels_are_bars_and_of_imputations_circles() -> None:
@@ -422,7 +427,7 @@ def test_scatter_of_labels_shows_the_most_frequent_draw() -> None:
 def test_scatter_says_how_many_imputed_points_it_shows() -> None:
     ax = plot_scatter(numbers(50), "x", "y", n=10)
     assert len(ax.lines[1].get_xdata()) == 10
-    assert ax.get_legend().get_texts()[1].get_text() == "imputed: mean, 5 to 95 % (10 of 50)"
+    assert ax.get_legend().get_texts()[1].get_text() == "imputed: mean, 90 % (10 of 50)"
     assert "of" not in plot_scatter(numbers(50), "x", "y").get_legend().get_texts()[1].get_text()
 
 
@@ -515,6 +520,21 @@ def test_relevance_shows_each_square_and_writes_into_few() -> None:
     many = plot_relevance(relevances(20, 20))
     assert not many.texts
     np.testing.assert_array_equal(many.lines[0].get_xydata(), np.arange(20)[:, None] + [0.5, 0.5])
+
+
+def test_an_imputer_and_its_draws_from_end_to_end() -> None:
+    frame = penguins()[["sex", "bill_length_mm", "flipper_length_mm"]].iloc[::4]
+    imputer = MGPImputer(random_state=0, n_neighbors=0, max_steps=5).fit(frame)
+    loss, *_ = plot_loss(imputer, figure=Figure())
+    np.testing.assert_array_equal(loss.lines[0].get_ydata(), imputer.history_.loss)
+    table = relevance(imputer)
+    ax = plot_relevance(table, Figure().subplots())
+    np.testing.assert_array_equal(ax.collections[0].get_array().filled(np.nan), table)
+    draws = imputer.impute(m=3)
+    assert len(plot_densities(draws, figure=Figure())) == len(draws.values)
+    for label in draws.values:
+        for picture in (plot_strips, plot_cells):
+            picture(draws, label, Figure().subplots()).figure.draw_without_rendering()
 
 
 def test_fmi_and_lambda_of_each_coefficient() -> None:

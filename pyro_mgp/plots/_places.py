@@ -112,7 +112,9 @@ def places(draws: Imputations, label: Label) -> Places:
     levels = _levels(column, drawn)
     codes = [levels.get_indexer(pd.Index(each.ravel(), dtype=object)) for each in (cells, drawn)]
     observed, imputed = (np.where(each < 0, np.nan, each.astype(np.float64)) for each in codes)
-    return Places(name, holes, observed, imputed.reshape(drawn.shape), [text(v) for v in levels], False)
+    return Places(
+        name, holes, observed, imputed.reshape(drawn.shape), [text(level, 16) for level in levels], False
+    )
 
 
 def _is_number(column: pd.Series[Any]) -> bool:

@@ -44,8 +44,8 @@ _MOST_LEVELS = 6
 _FEWEST = 10
 # Points of a curve.
 _GRID = 1024
-# The share of the cells beyond either end of a density, if they are far out.
-_BEYOND = 0.005
+# Far tails of a density: the share of the cells at either end, the distance in interquartile ranges.
+_BEYOND, _FENCE = 0.005, 10.0
 
 
 def plot_densities(
@@ -185,7 +185,7 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
         ax.hlines(at_y, left, right, color=VERMILION, linewidth=0.8, zorder=2)
         ax.vlines(at_x, low, high, color=VERMILION, linewidth=0.8, zorder=2)
         some = f" ({len(shown)} of {len(drawn)})" if len(shown) < len(drawn) else ""
-        label = f"imputed: mean, 5 to 95 %{some}"
+        label = f"imputed: mean, 90 %{some}"
         _draw_points(ax, at_x, at_y, imputed=True, small=False, label=label)
     across.dress(ax, "x")
     upwards.dress(ax, "y")
@@ -340,7 +340,9 @@ def density(cells: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
 def _range_shown(cells: Numbers) -> tuple[float, float]:
     """From the smallest cell to the largest, but not much further than where nearly all are."""
     smallest, largest = float(cells.min()), float(cells.max())
-    low, high = np.quantile(cells, [_BEYOND, 1 - _BEYOND]).tolist()
+    low, first, third, high = np.quantile(cells, [_BEYOND, 0.25, 0.75, 1 - _BEYOND]).tolist()
+    fence = _FENCE * (third - first) or np.inf
+    low, high = max(low, first - fence), min(high, third + fence)
     room = 0.5 * (high - low) or 0.5 * (largest - smallest) or 0.5 * (abs(largest) or 1.0)
     return max(smallest - room / 4, low - room), min(largest + room / 4, high + room)
 
@@ -463,4 +465,12 @@ _LEVEL_LOOKS = (
 
 
 def _legend_above(ax: Axes) -> None:
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, borderaxespad=0.2)
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=2,
+        frameon=False,
+        borderaxespad=0.2,
+        columnspacing=1.2,
+        handlelength=1.5,
+    )
