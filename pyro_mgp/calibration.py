@@ -48,12 +48,12 @@ class Verdict(enum.StrEnum):
 
 _ADVICE = {
     Verdict.NARROW: "Standard errors of what hangs on {columns} will be too small: say in a spec what is "
-    "known (kind, bounds), let more columns predict, or compare with other imputers (`compare`).",
+    "known (kind, bounds), let more columns predict, or compare with other imputers (diagnostics.compare).",
     Verdict.WIDE: "What hangs on {columns} is safe, but its intervals are wider than they need be: columns "
     "that predict better, or more rows, would help.",
     Verdict.OFF: "Averages of {columns} may be biased: look at observed beside imputed cells, and say in a "
     "spec what is known (kind, bounds).",
-    Verdict.FEW: "Of {columns} too little is known to judge: hide every cell once (`folds=5`), which is all "
+    Verdict.FEW: "Of {columns} too little is known to judge: hide every cell once (folds=5), which is all "
     "that the table can tell.",
 }
 CAVEAT = (
@@ -220,7 +220,9 @@ class Calibration:
         columns: dict[str, list[str]] = {"column": [str(row["column"]) for row in rows]}
         columns["cells"] = [str(row["cells"]) for row in rows]
         for level in self.levels:
-            columns[f"in {_percent(level)} %"] = [f"{row[f'coverage_{_percent(level)}']:.1%}" for row in rows]
+            columns[f"in {_percent(level)} %"] = [
+                f"{100 * row[f'coverage_{_percent(level)}']:.1f}" for row in rows
+            ]
         for name, title in (("rmse_sd", "RMSE/sd"), ("crps_sd", "CRPS/sd"), ("accuracy", "accuracy")):
             if self.table[name].notna().any():
                 columns[title] = ["" if math.isnan(row[name]) else f"{row[name]:.3g}" for row in rows]
@@ -341,7 +343,7 @@ def _judge_all(cells: pd.DataFrame, levels: Sequence[float]) -> tuple[Verdict, s
         se = _clustered_se(held, rows) or math.sqrt(level * (1 - level) / n)
         off = float(held.mean()) - level
         words = (
-            f"of {n} hidden cells {held.mean():.1%} lie in their {_percent(level)} % intervals "
+            f"of {n} hidden cells {100 * held.mean():.1f} % lie in their {_percent(level)} % intervals "
             f"(Monte Carlo standard error {100 * se:.1f} points)"
         )
         p = 2 * float(stats.norm.sf(abs(off) / se))
@@ -359,7 +361,7 @@ def _findings(cells: pd.DataFrame, levels: Sequence[float]) -> list[_Finding]:
         low, high = wilson(held, n)
         kind = "sets" if cells["kind"].iloc[0] == "level" else "intervals"
         words = (
-            f"{held / n:.0%} of {n} hidden cells lie in their {_percent(level)} % {kind} "
+            f"{100 * held / n:.0f} % of {n} hidden cells lie in their {_percent(level)} % {kind} "
             f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
         )
         p = min(1.0, 2 * float(min(stats.binom.cdf(held, n, level), stats.binom.sf(held - 1, n, level))))

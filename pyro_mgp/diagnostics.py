@@ -202,7 +202,9 @@ def _calibrate(
 
 
 def _how(share: float, folds: int | None, refit: bool) -> str:
-    hidden = f"every observed cell once, in {folds} folds" if folds else f"{share:.0%} of the observed cells"
+    hidden = (
+        f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
+    )
     return f"{hidden}, {'fitted without them' if refit else 'by the imputer that had seen them'}"
 
 

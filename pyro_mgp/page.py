@@ -230,8 +230,8 @@ dd{margin:0;font-size:1.15rem;font-weight:600;font-variant-numeric:tabular-nums}
 .scroll{overflow-x:auto;max-width:100%}
 .scroll:focus-visible{outline:2px solid var(--link);outline-offset:2px}
 table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums;margin:.5rem 0}
-caption{text-align:left;padding:.25rem 0}
-th,td{padding:.35rem .7rem;border-bottom:1px solid var(--line);vertical-align:top;white-space:nowrap}
+caption{text-align:left;padding:.25rem 0;max-width:calc(100vw - 2rem)}
+th,td{padding:.35rem .55rem;border-bottom:1px solid var(--line);vertical-align:top;white-space:nowrap}
 thead th{border-bottom:2px solid var(--line)}
 .text{text-align:left}.figure{text-align:right}
 tbody th{font-weight:600}
@@ -241,7 +241,9 @@ border-radius:.4rem}
 figcaption{max-width:46rem;margin-top:.35rem}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));gap:0 1.25rem;
 align-items:start}
-pre{background:var(--card);border-radius:.5rem;padding:.75rem 1rem;overflow-x:auto;font-size:.88rem}
+.pairs{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,31rem),1fr));gap:0 2rem}
+.pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,15rem),1fr));gap:0 1rem;
+max-width:36rem}
 li{margin:.3rem 0;max-width:46rem}
 nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1.1rem;list-style:none;padding:0;margin:.75rem 0}
 nav li{margin:0}

@@ -37,7 +37,7 @@ from pyro_mgp.page import (
 )
 from pyro_mgp.relevance import relevance
 from pyro_mgp.rules import Rules
-from pyro_mgp.summary import percent, shortened
+from pyro_mgp.summary import shortened
 from pyro_mgp.table import TableCodec, TableWarning, missing
 from pyro_mgp.wording import listing
 
@@ -153,7 +153,7 @@ def write_report(
 def render(subject: Subject) -> str:
     """The page as text."""
     title = f"{subject.name}: multiple imputation"
-    parts: list[tuple[str, str, Callable[[Subject], Html]]] = [
+    parts: list[tuple[str, str, Callable[[Subject], Html | None]]] = [
         ("trust", "May these imputations be trusted?", _trust),
         ("columns", "What was imputed", _columns),
         ("holes", "Where cells are missing", _holes),
@@ -186,7 +186,7 @@ def _lead(subject: Subject) -> Html:
     facts = [
         ("Rows", f"{n_rows:,}"),
         ("Columns", f"{n_columns:,}"),
-        ("Missing cells", f"{holes.sum():,} ({percent(holes.mean() if holes.size else 0.0)})"),
+        ("Missing cells", f"{holes.sum():,} ({_share(holes.mean() if holes.size else 0.0)})"),
         ("Incomplete columns", f"{holes.any(0).sum():,}"),
         ("Complete rows", f"{(~holes.any(1)).sum():,}"),
         ("Imputations", f"{draws.m:,}"),
@@ -204,11 +204,13 @@ def _verdict(subject: Subject) -> Html:
     verdict, found = subject.calibration.verdict, subject.calibration.table
     neutral = [str(Verdict.WELL), str(Verdict.FEW)]
     wrong = found.loc[~found["verdict"].isin(neutral), "column"].tolist()
-    look = "bad" if wrong or str(verdict) not in neutral else "good" if verdict is Verdict.WELL else ""
-    others = f" But see {_names(wrong)} below." if wrong and str(verdict) in neutral else ""
-    strong = tag("strong", _sentence(str(verdict)))
-    words = f" {_sentence(subject.calibration.why)}{others}"
-    return tag("p", strong, words, class_=f"verdict {look}".strip())
+    look = {Verdict.WELL: "good", Verdict.FEW: ""}.get(verdict, "bad")
+    words = _sentence(subject.calibration.why)
+    if wrong and str(verdict) in neutral:
+        strong = tag("strong", f"Not well calibrated in {_names(wrong)}. ")
+        rest = f"All columns together: {verdict}; {subject.calibration.why}."
+        return tag("p", strong, rest, class_="verdict bad")
+    return tag("p", tag("strong", _sentence(str(verdict))), " ", words, class_=f"verdict {look}".strip())
 
 
 def _trust(subject: Subject) -> Html | None:
@@ -231,8 +233,8 @@ def _calibration_table(calibration: Calibration) -> Html:
     names = [f"{100 * level:g}" for level in calibration.levels]
     head = ["Column", "Verdict", "Hidden cells", *(f"In {name} %" for name in names)]
     titles = {
-        "RMSE / sd": "rmse_sd",
-        "CRPS / sd": "crps_sd",
+        "RMSE/sd": "rmse_sd",
+        "CRPS/sd": "crps_sd",
         "Accuracy": "accuracy",
         "Log score": "log_score",
     }
@@ -273,7 +275,7 @@ def _calibration_pictures(calibration: Calibration) -> Iterator[Html]:
             f"Verdict: {row['verdict']}.",
             f"Coverage, {which}: {row['verdict']}. Below the diagonal, intervals are too narrow.",
         )
-        figure = Figure(figsize=(3.6, 3.0), layout="constrained")
+        figure = Figure(figsize=(3.6, 3.7), layout="constrained")
         plot_pit(calibration, columns, overall=overall, figure=figure)
         mean = "" if math.isnan(row["pit_mean"]) else f" Mean {row['pit_mean']:.2f}, 0.5 if calibrated."
         yield picture(
@@ -284,19 +286,14 @@ def _calibration_pictures(calibration: Calibration) -> Iterator[Html]:
         )
 
     rows = calibration.table
-    chosen = rows[rows["cells"] > 0].head(_MOST_COLUMNS)
     if len(rows) > 1:
-        yield tag("div", *of_all([], True, "all hidden cells", calibration.overall), class_="grid")
-    pictures = [
-        part
-        for _, row in chosen.iterrows()
-        for part in of_all([row["column"]], False, _short(row["column"]), row)
+        yield tag("div", *of_all([], True, "all hidden cells", calibration.overall), class_="pair")
+        yield tag("h3", "Column by column")
+    pairs = [
+        tag("div", *of_all([row["column"]], False, _short(row["column"]), row), class_="pair")
+        for _, row in rows.head(_MOST_COLUMNS).iterrows()
     ]
-    if len(rows) == 1:
-        yield tag("div", *pictures, class_="grid")
-        return
-    yield tag("h3", "Column by column")
-    yield tag("div", *pictures, class_="grid")
+    yield tag("div", *pairs, class_="pairs")
 
 
 # -------------------------------------------------------------------------------------------------- the table
@@ -311,7 +308,7 @@ def _columns(subject: Subject) -> Html:
     for label, here in zip(frame.columns, holes.T, strict=True):
         part = compared[[each == label for each in compared["column"]]]
         observed, imputed = _sides(part) if len(part) else ("", "")
-        missed = f"{here.sum():,} ({percent(here.mean())})" if here.any() else "none"
+        missed = f"{here.sum():,} ({_share(here.mean())})" if here.any() else "none"
         rows.append([str(label), kinds[label], f"{(~here).sum():,}", missed, observed, imputed])
     caption = f"Mean ± sd, or shares of levels; imputed: of all {draws.m} draws of each missing cell"
     head = ["Column", "Kind", "Observed", "Missing", "Observed values", "Imputed values"]
@@ -351,7 +348,7 @@ def _sides(part: pd.DataFrame) -> tuple[str, str]:
     more = ", …" if len(part) > len(shown) else ""
     sides = [
         ", ".join(
-            f"{shortened(str(level), 16)} {percent(share, 0)}"
+            f"{shortened(str(level), 16)} {_share(share, 0)}"
             for level, share in zip(shown["level"], shown[f"{side}_mean"], strict=True)
         )
         for side in ("observed", "imputed")
@@ -368,7 +365,7 @@ def _holes(subject: Subject) -> Html:
     n_rows, n_columns = frame.shape
     incomplete = [label for label, here in zip(frame.columns, holes.T, strict=True) if here.any()]
     shares = ", ".join(
-        f"{_short(label)} {percent(here.mean())}"
+        f"{_short(label)} {_share(here.mean())}"
         for label, here in zip(frame.columns, holes.T, strict=True)
         if here.any() and label in incomplete[:12]
     )
@@ -405,7 +402,7 @@ def _values(subject: Subject) -> Html | None:
 
     compared, pictures = summary.summarise(draws), []
     for label in shown[:_MOST_COLUMNS]:
-        figure = Figure(figsize=(4.2, 3.1), layout="constrained")
+        figure = Figure(figsize=(5.4, 3.7), layout="constrained")
         plot_densities(draws, [label], figure=figure)
         observed, imputed = _sides(compared[[each == label for each in compared["column"]]])
         n = draws.values[label].shape[1]
@@ -437,10 +434,10 @@ def _cells(subject: Subject) -> Html | None:
             width = (own["q95"] - own["q05"]).median()
             said = f"The median width of their 90 % intervals is {width:.4g}."
         else:
-            share = percent(float(own["mode_share"].mean()), 0)
+            share = _share(float(own["mode_share"].mean()), 0)
             said = f"The most frequent value of a cell has {share} of its draws, on average."
         alt = f"Draws of {min(len(own), _CELLS)} of {len(own)} missing cells of {_short(label)}. {said}"
-        caption = f"{_short(label)}: draws of single cells."
+        caption = f"{_short(label)}: draws of {'the' if len(own) <= _CELLS else 'some'} missing cells."
         pictures.append(picture(figure, alt, caption))
     return tag("div", *pictures, class_="grid")
 
@@ -594,6 +591,10 @@ def _panel(width: float, height: float) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def _share(share: float, decimals: int = 1) -> str:
+    return summary.percent(share, decimals).replace("%", " %")
 
 
 def _short(label: Any) -> str:

@@ -411,7 +411,7 @@ def test_the_face_says_it_all_and_escapes_what_users_wrote() -> None:
     result = calibrate(renamed, frame, columns=["<script>alert(1)</script>", "z"], share=0.3, m=50)
     text = repr(result)
     assert text.startswith(
-        "Calibration: 120 hidden cells of 2 columns, 50 draws each; 30% of the observed cells"
+        "Calibration: 120 hidden cells of 2 columns, 50 draws each; 30 % of the observed cells"
     )
     assert max(map(len, text.splitlines()[:6])) < 125
     for word in ("in 95 %", "verdict", "accuracy", "Overall", CAVEAT):
