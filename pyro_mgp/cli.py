@@ -6,6 +6,7 @@ Imports that take long stand inside the functions that need them: `--help` and m
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import sys
@@ -427,6 +428,8 @@ def _report(args: argparse.Namespace) -> None:
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.page import check_replaceable
 
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
     out = Path(args.out)
     path = out / _PAGE if args.page is None else Path(args.page)
     if not (out / _storage.HEADER).is_file():

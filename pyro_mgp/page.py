@@ -115,7 +115,6 @@ def picture(figure: Figure, alt: str, caption: str) -> Html:
         width=f"{width * _PIXELS:.0f}",
         height=f"{height * _PIXELS:.0f}",
         style=f"min-width:{width * _FEWEST_PIXELS:.0f}px",
-        loading="lazy",
     )
     box = tag("div", image, class_="scroll")
     return tag("figure", box, tag("figcaption", caption))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,17 @@ def test_the_command_overwrites_its_own_pages_only(out: Path, capsys: pytest.Cap
     assert cli.main([*quiet, "--overwrite"]) == 2
     assert "was not written by pyro_mgp" in capsys.readouterr().err
     assert page.read_text() == "mine"
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    assert cli.main(["report", str(out)]) == 2
+    assert "need matplotlib: pip install 'pyro_mgp[plots]'" in capsys.readouterr().err
 
 
 def test_errors_are_one_line(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
