@@ -203,9 +203,9 @@ def test_cells_are_counted_to_those_of_one_pattern() -> None:
 
 
 def lost_share(frame: pd.DataFrame, **settings: Any) -> np.ndarray:
-    """How often each row loses its x in 200 amputations, `[N]`."""
+    """How often each row loses its x in 150 amputations, `[N]`."""
     rng = np.random.default_rng(0)
-    many = [ampute(frame, 0.4, patterns=[["x"]], random_state=rng, **settings) for _ in range(200)]
+    many = [ampute(frame, 0.4, patterns=[["x"]], random_state=rng, **settings) for _ in range(150)]
     return np.mean([holes["x"].isna().to_numpy() for holes in many], axis=0)
 
 
@@ -217,12 +217,12 @@ def test_rows_lose_cells_with_the_probabilities_of_the_formula(tendency: Any, lo
     frame = numbers(200)
     score = (2 * frame["y"] / frame["y"].std(ddof=0) - frame["z"] / frame["z"].std(ddof=0)).to_numpy()
     s = logit((score - score.mean()) / score.std())
-    grid = np.linspace(-9, 9, 20_001)
+    grid = np.linspace(-3, 3, 6_001)
     intercept = grid[np.argmin([abs(expit(s + b).mean() - 0.4) for b in grid])]
     expected = expit(s + intercept)
     found = lost_share(frame, weights=[{"y": 2, "z": -1}], type=tendency)
-    # Of 200 draws, standard errors are at most .035.
-    assert np.abs(found - expected).max() < 5 * 0.035
+    # Of 150 draws, standard errors are at most .041.
+    assert np.abs(found - expected).max() < 5 * 0.041
     assert np.abs((found - expected).mean()) < 1e-3
     assert np.corrcoef(found, expected)[0, 1] > 0.9
 
@@ -254,7 +254,7 @@ def test_mcar_depends_on_nothing() -> None:
     frame = numbers(200, correlation=0.5)
     found = lost_share(frame, mechanism="MCAR")
     assert abs(found.mean() - 0.4) < 1e-9
-    assert found.std() < 1.2 * np.sqrt(0.4 * 0.6 / 200)
+    assert found.std() < 1.2 * np.sqrt(0.4 * 0.6 / 150)
     assert all(abs(np.corrcoef(found, frame[label])[0, 1]) < 0.25 for label in frame)
 
 
@@ -291,7 +291,7 @@ def test_cells_that_were_missing_before_stand_at_the_mean() -> None:
     frame = numbers(1000).mask(np.random.default_rng(0).random((1000, 3)) < [0, 0.5, 0])
     known = frame["y"].notna().to_numpy()
     found = lost_share(frame, weights=[{"y": 1}])
-    assert found[~known].std() < 0.05
+    assert found[~known].std() < 0.06
     assert found[known].std() > 0.15
     assert abs(found[~known].mean() - 0.4) < 0.05
 

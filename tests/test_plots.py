@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,11 +89,13 @@ def test_without_axes_it_makes_some_and_names_only_what_is_there() -> None:
 # ------------------------------------------------------------------------------------------- tables and draws
 
 
+@cache
 def penguins() -> pd.DataFrame:
     together = [["sex"], ["bill_length_mm", "bill_depth_mm"], ["body_mass_g"], ["species"]]
     return ampute(pd.read_csv(PENGUINS), 0.5, patterns=together, random_state=0)
 
 
+@cache
 def hostile() -> pd.DataFrame:
     """Holes in cells of every kind; labels that are no text, or look like mathematics."""
     rng = np.random.default_rng(2)
@@ -210,7 +213,6 @@ def test_several_panels_are_drawn_on_the_figure_given_or_a_new_one(name: str) ->
     assert plt.get_fignums() == []
     new = SEVERAL_PANELS[name]()
     assert plt.get_fignums() == [new[0].figure.number]
-    new[0].figure.draw_without_rendering()
 
 
 @pytest.mark.parametrize("name", ["missingness of penguins", "plot_cells of text", "plot_strips of when"])
