@@ -18,7 +18,10 @@ given y and z, both of which are in the model, so why they are missing need not 
 stay as the imputer learnt them; all else is uncertain, and NUTS draws it.
 
 Shown beside it are complete cases, forty imputations pooled by Rubin's rules, posteriors given these mixed,
-and what the table would have said without holes.
+and what the table would have said without holes. In fifty such tables (seeds 30 to 79; NUTS replaced by a
+Gibbs sampler of the same posterior, which is faster here) 95 % intervals of the four coefficients held the
+truth in 90, 96, 98 and 90 of a hundred; those of tables without holes in 90, 96, 98 and 94, of complete cases
+in 38, 84, 98 and 88.
 
 statsmodels fits the regressions: pip install statsmodels.
 """
