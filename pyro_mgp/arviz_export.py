@@ -53,8 +53,8 @@ _DRAWN = ("posterior", "posterior_predictive", "log_likelihood", "predictions")
 
 # Names that groups have for other things.
 _RESERVED = ("chain", "draw", "sample", "row", "column", "observed", "mean", "scale", "inducing", "")
-# What file formats cannot take in a name.
-_FORBIDDEN = re.compile(r"[^\w .,()\[\]=+%&-]")
+# What file formats cannot take in a name; of those with blanks they do not store that they are coordinates.
+_FORBIDDEN = re.compile(r"[^\w.,()\[\]=+%&-]")
 _DIMENSIONS = ("row", "position", "input", "level")
 _POINT = "point estimate, repeated over draws"
 _GROUPS = {
@@ -262,7 +262,7 @@ class _Names:
 
     def new(self, text: str) -> str:
         """A name for this text."""
-        name = _FORBIDDEN.sub("_", unicodedata.normalize("NFC", text)).strip()
+        name = _FORBIDDEN.sub("_", unicodedata.normalize("NFC", text.strip()))
         if not re.match(r"\w", name):
             name = f"column_{name}"
         while not self.taken.isdisjoint(own := {name, *(f"{name}_{part}" for part in _DIMENSIONS)}):

@@ -32,7 +32,7 @@ from torch.distributions import Normal
 
 from pyro_mgp.bounds import Truncated
 from pyro_mgp.chain import Chain
-from pyro_mgp.column import ColumnCodec, Kind
+from pyro_mgp.column import ColumnCodec, Kind, numbers_of
 from pyro_mgp.few_values import FewValues, nearest_value
 from pyro_mgp.likelihoods import Category, Likelihood, Observation
 from pyro_mgp.link import Conditional, Observing, observed_as
@@ -42,6 +42,8 @@ from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.ordinal import log_between
 from pyro_mgp.sampling import REPLICATE, Rows, Sampler
 from pyro_mgp.table import TableCodec
+
+Numbers = NDArray[np.float64]
 
 # Keeps a vanishing variance a divisor, as in draws.
 _LEAST_VARIANCE = 1e-12
@@ -135,13 +137,14 @@ class ObservedCells:
         with local_parameters():
             for here, batch, filled in self.sampler.walked(rows, range(m)):
                 errors = [None if each is None else each[here].to(filled) for each in known]
-                parts.append(list(self._of_batch(batch, filled, positions[here], errors)))
+                parts.append(list(self._of_batch(frame, batch, filled, positions[here], errors)))
         if not parts:
             return []
         return [_joined(of_variable) for of_variable in zip(*parts, strict=True)]
 
     def _of_batch(
         self,
+        frame: pd.DataFrame,
         rows: Rows,
         filled: Tensor,
         positions: NDArray[np.intp],
@@ -158,10 +161,13 @@ class ObservedCells:
             predicted = [_Predicted.of(conditionals[i], seen, errors[i], here) for i in variable.links]
             eps = noise.normal(REPLICATE, variable.links[-1], rows=here)
             known = rows.values[here][:, list(variable.columns)]
-            drawn, log_density = _replicated(variable, predicted, known, eps)
+            at = positions[here.cpu().numpy()]
+            drawn, log_density = _replicated(
+                variable, predicted, known, eps, _own(variable, frame, at, known)
+            )
             few = isinstance(predicted[0].observation, FewValues)
             yield Replicates(
-                positions[here.cpu().numpy()],
+                at,
                 variable.codec.decode(known.cpu().numpy(), few),
                 variable.codec.decode(drawn.cpu().numpy(), few),
                 log_density.cpu().numpy(),
@@ -290,7 +296,7 @@ class _Predicted:
 
 
 def _replicated(
-    variable: Variable, predicted: Sequence[_Predicted], known: Tensor, eps: Tensor
+    variable: Variable, predicted: Sequence[_Predicted], known: Tensor, eps: Tensor, own: Numbers
 ) -> tuple[Tensor, Tensor]:
     """Replicates of cells, `[m, c, width]`, standardised, and the cells' log densities, `[m, c]`.
 
@@ -299,11 +305,12 @@ def _replicated(
         predicted: What its links say.
         known: The cells, `[c, width]`, standardised.
         eps: Standard normal numbers, `[m, c]`.
+        own: The cells in the column's own units, `[c]`.
     """
     if variable.category is not None:
         return _replicated_levels(variable.category, predicted, known, eps)
-    (link,), cells = predicted, known[:, 0]
-    return link.draw(eps)[..., None], _log_density(variable.codec, link, cells)
+    (link,) = predicted
+    return link.draw(eps)[..., None], _log_density(variable.codec, link, known[:, 0], own)
 
 
 def _replicated_levels(
@@ -318,15 +325,15 @@ def _replicated_levels(
     return category.draw(torch.stack(shares, dim=-1), torch.special.ndtr(eps)), total
 
 
-def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor) -> Tensor:
+def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbers) -> Tensor:
     """Log density of cells `[c]` in the column's own units, `[m, c]`, or log probability where it has one."""
     step = _step(codec)
     if _is_of_values(codec, link.observation):
         return link.log_prob(cells)
-    own = _in_own_units(codec, cells)
     if step == 0:
         slope = np.zeros_like(own) if codec.warp is None else codec.warp.log_slope(own)
-        return link.log_prob(cells) + torch.as_tensor(slope - math.log(codec.scale[0])).to(cells)
+        log_density = link.log_prob(torch.as_tensor(_standardised(codec, own)).to(cells))
+        return log_density + torch.as_tensor(slope - math.log(codec.scale[0])).to(cells)
     # All that is rounded to the cell, and at the ends of what is drawn all beyond.
     own = np.rint(own / step) * step
     low, high = own - step / 2, own + step / 2
@@ -335,6 +342,20 @@ def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor) -> Tensor:
         low, high = np.where(own <= first, -np.inf, low), np.where(own >= last, np.inf, high)
     ends = np.sort(np.stack([_standardised(codec, low), _standardised(codec, high)]), axis=0)
     return link.log_between(*torch.as_tensor(ends).to(cells))
+
+
+def _own(variable: Variable, frame: pd.DataFrame, rows: NDArray[np.intp], known: Tensor) -> Numbers:
+    """Cells of a column of numbers or times in its own units, `[c]`.
+
+    Those of the table, since bent cells far beyond those of the fit are encoded nearer to these; else, and of
+    what is no observation, what the encoded ones say.
+    """
+    codec, bent = variable.codec, known[:, 0].cpu().numpy() * variable.codec.scale[0] + variable.codec.mean[0]
+    decoded = np.asarray(bent if codec.warp is None else codec.warp.backward(bent))
+    if variable.is_target or codec.levels is not None:
+        return decoded
+    given = numbers_of(frame[codec.name].iloc[rows])
+    return np.where(np.isnan(given), decoded, given)
 
 
 def _step(codec: ColumnCodec) -> float:
@@ -358,18 +379,12 @@ def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:
     return observation is not None and not isinstance(observation, FewValues | Truncated)
 
 
-def _in_own_units(codec: ColumnCodec, cells: Tensor) -> NDArray[np.float64]:
-    """Standardised cells of a column of numbers in its own units, any shape."""
-    bent = cells.cpu().numpy() * codec.scale[0] + codec.mean[0]
-    return np.asarray(bent if codec.warp is None else codec.warp.backward(bent))
-
-
-def _standardised(codec: ColumnCodec, own: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The way back; infinite ends stay infinite."""
-    finite = np.where(np.isinf(own), 0.0, own)
-    bent = finite if codec.warp is None else codec.warp.forward(finite)
-    towards = np.sign(own) * (1.0 if codec.warp is None else np.sign(codec.warp.spread))
-    return np.where(np.isinf(own), towards * np.inf, (bent - codec.mean[0]) / codec.scale[0])
+def _standardised(codec: ColumnCodec, own: Numbers) -> Numbers:
+    """Numbers in own units as cells; infinite ends stay infinite."""
+    finite, direction = np.where(np.isinf(own), 0.0, own), own
+    if codec.warp is not None:
+        finite, direction = codec.warp.forward(finite), own * codec.warp.spread
+    return np.where(np.isinf(own), direction, (finite - codec.mean[0]) / codec.scale[0])
 
 
 def _joined(parts: Sequence[Replicates]) -> Replicates:

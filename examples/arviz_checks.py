@@ -1,0 +1,94 @@
+"""Do fits agree, and are observed cells predicted as they should be? The penguins in ArviZ.
+
+    python examples/arviz_checks.py -o checks
+
+Fits the table with several seeds and hands the imputations to ArviZ, one chain per fit. Shown are R-hat of
+what was imputed, and for each numeric column the leave-one-out log density of its observed cells. Into the
+folder go pictures of imputed cells (forest), of observed cells beside replicates of them (ppc), of the
+probability integral transform of observed cells (pit), and of the same with each cell left out (loo_pit). If
+draws can be trusted, these two are uniform. Runs with ArviZ 0.x and 1.x, which name their plots differently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import arviz as az
+import matplotlib as mpl
+import pandas as pd
+
+from pyro_mgp import MGPImputer
+from pyro_mgp.arviz_export import to_arviz
+
+TABLE = Path(__file__).parent / "data" / "penguins.csv"
+COLUMNS = ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]
+BEFORE_1 = int(version("arviz").split(".")[0]) < 1
+
+
+def fits_as_chains(seeds: range, m: int) -> Any:
+    """Imputations of the penguins by fits with these seeds."""
+    frame = pd.read_csv(TABLE)
+    fits = [MGPImputer(random_state=seed, progress=False).fit(frame) for seed in seeds]
+    return to_arviz([fit.impute(m=m) for fit in fits])
+
+
+def left_out(tree: Any) -> pd.DataFrame:
+    """Expected log density of cells that are left out, its standard error, and where ArviZ doubts it."""
+    rows = {}
+    for column in COLUMNS:
+        with warnings.catch_warnings():
+            # The same is said in numbers here.
+            warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
+            loo = az.loo(tree, var_name=column, pointwise=True)
+        elpd = loo.elpd_loo if BEFORE_1 else loo.elpd
+        doubtful = int((loo.pareto_k > loo.good_k).sum())
+        rows[column] = {"elpd": elpd, "se": loo.se, "cells": loo.n_data_points, "doubtful": doubtful}
+    return pd.DataFrame(rows).T
+
+
+def plots(tree: Any) -> dict[str, Callable[[], Any]]:
+    """The pictures, by name."""
+    column = "body_mass_g"
+    if BEFORE_1:
+        return {
+            "forest": lambda: az.plot_forest(tree.predictions, var_names=column),
+            "ppc": lambda: az.plot_ppc(tree, var_names=COLUMNS, num_pp_samples=50, random_seed=0),
+            "pit": lambda: az.plot_bpv(tree, kind="u_value", var_names=COLUMNS),
+            "loo_pit": lambda: az.plot_loo_pit(tree, y=column, ecdf=True),
+        }
+    return {
+        "forest": lambda: az.plot_forest(tree, group="predictions", var_names=column),
+        "ppc": lambda: az.plot_ppc_dist(tree, var_names=COLUMNS),
+        "pit": lambda: az.plot_ppc_pit(tree, var_names=COLUMNS),
+        "loo_pit": lambda: az.plot_loo_pit(tree, var_names=column),
+    }
+
+
+def main() -> None:
+    """Print the tables and draw the pictures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-o", "--out", type=Path, default=Path("checks"), help="folder for the pictures")
+    parser.add_argument("--quick", action="store_true", help="two fits instead of four")
+    args = parser.parse_args()
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    tree = fits_as_chains(range(2 if args.quick else 4), 50)
+    print(az.summary(tree, var_names=["imputed"], filter_vars="like", kind="diagnostics").to_string())
+    print(left_out(tree).round(2).to_string())
+    for name, plot in plots(tree).items():
+        plot()
+        plt.savefig(args.out / f"{name}.png", bbox_inches="tight")
+        plt.close("all")
+
+
+if __name__ == "__main__":
+    main()
