@@ -17,16 +17,21 @@ from pyro_mgp.chain import Chain
 from pyro_mgp.column import ColumnCodec, Kind, Label
 from pyro_mgp.column_spec import ColumnSpec, Specs
 from pyro_mgp.counts import CountScale, NegativeBinomial
+from pyro_mgp.factorisation import best_order, complete_rows, is_curved
 from pyro_mgp.kernels import KernelFactory
 from pyro_mgp.likelihoods import Category, Gaussian, Likelihood
 from pyro_mgp.link import Link
 from pyro_mgp.ordinal import Ordinal
+from pyro_mgp.sequential import SequentialChain
 from pyro_mgp.student import HeavyTailed
 from pyro_mgp.table import TableCodec
 
 Numbers = NDArray[np.float64]
 
 _NOTHING_KNOWN = ColumnSpec()
+
+# Most rows, and columns that can have a link, of a table that is small.
+_SMALL_ROWS, _SMALL_COLUMNS = 1000, 8
 
 # Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
 _NOISE_SHARE = 0.8
@@ -54,6 +59,7 @@ def wire(
     target: ColumnCodec | None = None,
     target_is_input: bool = True,
     specs: Specs | None = None,
+    sequence: Sequence[int] | None = None,
 ) -> list[Wiring]:
     """The links of a table, in the order of the chain, a target last.
 
@@ -68,11 +74,16 @@ def wire(
         target: Codec of a target, which is column D.
         target_is_input: Whether the other links see the target.
         specs: What is known of some columns besides: which predict others, and which predict them.
+        sequence: Encoded columns with a link that sees the earlier of these and columns without a link only;
+            None for links that see all others. See `SequentialChain`.
 
     Raises:
         ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
     """
     groups = codec.groups
+    if sequence is not None:
+        before = [d for d in range(codec.n_encoded) if d not in sequence]
+        return [Wiring(codec.names[d], d, (*before, *sequence[:i])) for i, d in enumerate(sequence)]
     visible = _visible(codec, specs or {})
     linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
     if order is None:
@@ -102,6 +113,51 @@ def wire(
         name = f"target {name}"
     predicts = np.array([(specs or {}).get(column.name, _NOTHING_KNOWN).predicts for column in codec.columns])
     return [*wirings, Wiring(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
+
+
+def sequence_of(
+    codec: TableCodec, values: Numbers, specs: Specs, *, every: bool, curved_only: bool
+) -> list[int] | None:
+    """The encoded columns of a small table that get a link in a sequential chain, in order.
+
+    Columns that are complete and best explained without incomplete ones need no link.
+
+    Args:
+        codec: The table's codec.
+        values: The encoded table `[N, D]`, NaN where missing.
+        specs: What is known of some columns besides.
+        every: Whether all columns that can have a link get one.
+        curved_only: Whether a table suits only if its columns depend on each other in ways that are not
+            linear: where they are, links that see all other columns say the same with less effort.
+
+    Returns:
+        The columns, or None where the table does not suit: it is large, has incomplete columns whose
+        observations are not Gaussian, columns that may not predict each other, or few complete rows.
+    """
+    observed = ~np.isnan(values)
+    gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names])
+    incomplete: NDArray[np.bool_] = np.logical_not(observed.all(0))
+    linkable = np.flatnonzero(gaussian).tolist()
+    small = len(values) <= _SMALL_ROWS and len(linkable) <= _SMALL_COLUMNS
+    suits = small and not (incomplete & ~gaussian).any()
+    rows = complete_rows(torch.as_tensor(values), torch.as_tensor(observed)) if suits else None
+    if rows is None or any(spec.predictors is not None or not spec.predicts for spec in specs.values()):
+        return None
+    first, then = [d for d in linkable if not incomplete[d]], [d for d in linkable if incomplete[d]]
+    then.sort(key=lambda d: codec.raw_scale[d])
+    fixed = np.flatnonzero(~gaussian).tolist()
+    order = best_order(rows, first, then, fixed)
+    needed = min((i for i, d in enumerate(order) if incomplete[d]), default=len(order))
+    if curved_only and not is_curved(rows, order[needed:], [*fixed, *order[:needed]]):
+        return None
+    return order if every else order[needed:]
+
+
+def _is_gaussian(column: ColumnCodec, specs: Specs) -> bool:
+    """Whether a column can be a link of a sequential chain."""
+    plain = column.kind in (Kind.CONTINUOUS, Kind.INTEGER) and column.ordinal is None
+    error = specs.get(column.name, _NOTHING_KNOWN).standard_error
+    return plain and column.few_encoded is None and column.bounds is None and error is None
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
@@ -238,6 +294,7 @@ def build_chain(
     inducing: Tensor,
     likelihoods: Sequence[Likelihood],
     *,
+    sequential: bool = False,
     train_inducing: bool,
     n_rows: int,
     **switches: Any,
@@ -249,6 +306,7 @@ def build_chain(
         kernel: Factory `input_dim -> Kernel`.
         inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
         likelihoods: Observation model of each link.
+        sequential: Whether it is to be a `SequentialChain`.
         train_inducing: Whether the inducing inputs are parameters to be trained.
         n_rows: Rows of the training table.
         switches: Further arguments of `Chain`.
@@ -268,4 +326,5 @@ def build_chain(
         link = Link(covariance, Xu, wiring.column, inputs, likelihood, _JITTER, wiring.unless)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
-    return Chain(links, [wiring.name for wiring in wirings], n_rows, **switches)
+    kind = SequentialChain if sequential else Chain
+    return kind(links, [wiring.name for wiring in wirings], n_rows, **switches)

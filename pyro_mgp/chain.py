@@ -133,9 +133,9 @@ class Chain(LocalModule):
                 plates.enter_context(pyro.plate("paths", n_paths, dim=-2))
             n_rows = len(filled) if rows is None else self.n_rows
             plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
-            for name, link, moments in zip(self.names, self.links, visited, strict=True):
+            for i, (name, link, moments) in enumerate(zip(self.names, self.links, visited, strict=True)):
                 mean, variance = _one_path(moments.mean), _one_path(moments.variance)
-                site = link.scored(mean, variance, rows).mask(link.learns_from(filled, observed))
+                site = link.scored(mean, variance, rows).mask(self.learns_from(i, filled, observed))
                 pyro.sample(f"x_{name}", site, obs=filled[:, link.column].expand_as(mean))
             return pyro.deterministic("filled", _one_path(end), event_dim=1)
 
@@ -209,13 +209,13 @@ class Chain(LocalModule):
         """
         filled = by_column(filled)
         visited: list[Moments] = []
-        for i, conditional in enumerate(conditionals):
-            self.visit(conditional, filled, observed, noise, visited, None if holes is None else holes[i])
+        for i in range(len(conditionals)):
+            self.visit(conditionals, filled, observed, noise, visited, None if holes is None else holes[i])
         return filled, visited
 
     def visit(
         self,
-        conditional: Conditional,
+        conditionals: Sequence[Conditional],
         filled: Tensor,
         observed: Tensor,
         noise: Noise,
@@ -225,7 +225,7 @@ class Chain(LocalModule):
         """Redraw the missing cells of the next link's column, in place (where parameters are local).
 
         Args:
-            conditional: The link's factorisation.
+            conditionals: The links' factorisations.
             filled: The table, `[S, n, D]`.
             observed: Bool `[n, D]`.
             noise: Standard normal numbers.
@@ -245,9 +245,10 @@ class Chain(LocalModule):
         else:
             # By columns, as they lie in memory.
             rows, seen = holes, filled.permute(2, 0, 1).index_select(2, holes).permute(1, 2, 0)
-        moments = conditional.moments(seen if self.backpropagate else seen.detach())
+        moments = conditionals[number].moments(seen if self.backpropagate else seen.detach())
         eps = noise(number, rows)
-        drawn = self._draw(conditional, moments, eps)
+        drawn = self._draw(conditionals[number], moments, eps)
+        drawn = self.weigh(conditionals, moments, drawn, seen, observed, noise, rows, number)
         column = filled[:, :, link.column]
         if holes is None:
             column.copy_(torch.where(observed[:, link.column], column, drawn))
@@ -255,6 +256,35 @@ class Chain(LocalModule):
             column.index_copy_(1, holes, drawn)
         visited.append(moments)
         self.draw_levels(number, filled, observed, visited, eps, rows)
+
+    def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
+        """Bool `[n]`, the rows of a table `[n, D]` from which a link learns."""
+        return self.links[number].learns_from(values, observed)
+
+    def weigh(
+        self,
+        conditionals: Sequence[Conditional],
+        moments: Moments,
+        drawn: Tensor,
+        seen: Tensor,
+        observed: Tensor,
+        noise: Noise,
+        rows: Tensor,
+        number: int,
+    ) -> Tensor:
+        """What a link has drawn `[S, k]`, in the light of what others know; here they know nothing besides.
+
+        Args:
+            conditionals: The links' factorisations.
+            moments: The link's at the rows.
+            drawn: Its draws.
+            seen: The rows as they were filled before, `[S, k, D]`.
+            observed: Bool `[n, D]`, of the whole table.
+            noise: Standard normal numbers.
+            rows: Numbers of the rows in the table, `[k]`.
+            number: Of the link.
+        """
+        return drawn
 
     @torch.no_grad()
     @local_method

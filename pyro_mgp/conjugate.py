@@ -220,7 +220,7 @@ class ConjugateStep:
             kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
         )
         conditionals = observing(latent, self.chain.links)
-        learnt_from = [link.learns_from(paths[0], observed) for link in self.chain.links]
+        learnt_from = [self.chain.learns_from(i, paths[0], observed) for i in range(len(self.chain.links))]
         visited = list[Moments]()
         fresh = fresh_noise(paths)
         for group in _groups(len(conditionals), inverse.shape[-1] * paths.shape[1], paths.device):
@@ -235,7 +235,7 @@ class ConjugateStep:
                 columns.append(seen)
                 sites.append(_sites(link, conditional, seen, _numbers(rows, here, seen)))
                 holes = _holes(observed[:, link.column])
-                self.chain.visit(conditional, paths, observed, fresh, visited, holes)
+                self.chain.visit(conditionals, paths, observed, fresh, visited, holes)
             own = [seen[number] for seen, number in zip(columns, numbers, strict=True)]
             yield Seen(group.start, columns, *_targets(own, sites), valid, n_sure), sites
 

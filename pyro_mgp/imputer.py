@@ -35,6 +35,7 @@ from pyro_mgp.assembly import (
     build_chain,
     categories,
     likelihoods,
+    sequence_of,
     starting_noise,
     values_of_links,
     wire,
@@ -64,9 +65,14 @@ from pyro_mgp.wording import listing
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
 
-_FORMAT_VERSION = 6
+Inputs = Literal["auto", "others", "earlier"]
+"""What links see."""
+
+_FORMAT_VERSION = 7
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
+# The same where draws have to be averaged.
+_POINT_DRAWS = 100
 # Inducing inputs per link when the user leaves the choice to us.
 _N_INDUCING = 100
 # A table stays on a GPU whose free memory holds this many copies of it.
@@ -113,7 +119,13 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Multiple imputation by a chain of sparse Gaussian processes (MGP).
 
     Args:
-        kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel.
+        kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel;
+            "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns.
+        inputs: What a link sees: all "others", or complete columns and "earlier" links, while later ones
+            weigh its draws (`sequential`), which suits small tables whose columns depend on each other in
+            curved ways. "auto" takes the latter where that is so, for tables of at most 1000 rows and 8
+            numeric columns, of which no incomplete one is of few values, bounded or not Gaussian, if there
+            are 20 complete rows to choose an order by.
         n_inducing: Inducing inputs per link; None takes 100, or all rows of a smaller table.
         n_neighbors: Training rows near a missing cell whose residuals correct the sparse GP, in links where
             they clearly help; at most 100. 0 for the sparse GPs alone: let them train for `max_steps=40`.
@@ -177,7 +189,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        kernel: str | KernelFactory = "linear+matern32",
+        kernel: str | KernelFactory = "auto",
+        inputs: Inputs = "auto",
         n_inducing: int | None = None,
         n_neighbors: int = 16,
         warp: bool = True,
@@ -208,6 +221,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         add_indicator: bool = False,
     ) -> None:
         self.kernel = kernel
+        self.inputs = inputs
         self.n_inducing = n_inducing
         self.n_neighbors = n_neighbors
         self.warp = warp
@@ -249,6 +263,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         corner: dict[str, Any] = {
             "kernel": "matern32",
+            "inputs": "others",
             "initial_fill": "mean",
             "n_sweeps": 1,
             "refresh_fill": False,
@@ -294,12 +309,14 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
-        wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs)
+        sequence = self._sequence(codec, table, specs, target_codec)
+        wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
         rows = _rows(table, target)
         known = _known_variances(codec, wirings, modelled, rules.errors(frame))
         with self._as_it_was_on_failure():
             self.seed_ = _seed(self.random_state)
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
+            self.sequential_ = sequence is not None
             self._note_features(X, frame)
             self._columns = [label_of(label) for label in frame.columns]
             self._incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
@@ -333,7 +350,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError, TypeError: If the table does not fit the fitted one; the message says where.
         """
         given = self._encode(X)
-        point = self._sampler().means(given.rows[given.incomplete], range(_POINT_PATHS))
+        n_paths = _POINT_DRAWS if self.sequential_ else _POINT_PATHS
+        point = self._sampler().means(given.rows[given.incomplete], range(n_paths))
         cells = self._decode(given, [(slice(0, len(point)), point[None])], 1, to_few=False)
         completed = complete(given.frame, {label: values[0] for label, values in cells.items()})
         if self.add_indicator:
@@ -538,6 +556,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "columns": [_storage.to_json(label) for label in self._columns],
             "seed": self.seed_,
             "n_rows": self.chain_.n_rows,
+            "sequential": self.sequential_,
             "codec": self.codec_.to_dict(),
             "target": None if self.target_codec_ is None else self.target_codec_.to_dict(),
             "wirings": [dataclasses.asdict(wiring) for wiring in self._wirings],
@@ -547,6 +566,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         arrays = {f"chain.{name}": value for name, value in self.chain_.state_dict().items()}
         gaussian = self.start_.gaussian
         arrays |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
+        if self._training is not None:
+            arrays |= {f"training.{name}": rows for name, rows in vars(self._training).items()}
         fields["few_values"] = [None if few is None else few.to_dict() for few in self.few_values_]
         fields["characters"] = None
         if self.neighbours_ is not None:
@@ -607,6 +628,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._columns = [_storage.from_json(label) for label in header["columns"]]
         self._incomplete = header["incomplete"]
         self._rules = Rules.parse(self.specs, self._columns)
+        self.sequential_ = header["sequential"]
+        self._training = None
+        if "training.values" in tensors:
+            names = [field.name for field in dataclasses.fields(Rows)]
+            self._training = Rows(**{name: tensors[f"training.{name}"] for name in names})
         self.n_features_in_ = len(self._columns)
         if header["feature_names"]:
             self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
@@ -662,7 +688,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.start_ = Start(start.gaussian.to(device), start.drawn)
         self._factorised = Factorised()
         self.neighbours_, self.few_values_ = None, [None] * len(self._wirings)
-        if self._wirings and self.propagate == "predictive":
+        self._training = rows.to(device) if self.sequential_ and self._wirings else None
+        if self._wirings and self.propagate == "predictive" and not self.sequential_:
             self.neighbours_, self.few_values_ = refine(
                 self.chain_,
                 self.start_,
@@ -680,9 +707,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _build(self, inducing: Tensor, noise: Sequence[float], n_rows: int) -> Chain:
         return build_chain(
             self._wirings,
-            resolve_kernel(self.kernel),
+            resolve_kernel(self._kernel_name()),
             inducing,
             likelihoods(self.codec_, self._wirings, noise, inducing.device),
+            sequential=self.sequential_,
             train_inducing=self.train_inducing,
             n_rows=n_rows,
             n_paths=self.n_paths,
@@ -692,6 +720,38 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             precision=self.precision,
             categories=categories(self.codec_, self._wirings, inducing.device),
         )
+
+    def _kernel_name(self) -> str | KernelFactory:
+        if self.kernel != "auto":
+            return self.kernel
+        return "linear+quadratic+matern32" if self.sequential_ else "linear+matern32"
+
+    def _sequence(
+        self, codec: TableCodec, table: Table, specs: Specs, target: ColumnCodec | None
+    ) -> list[int] | None:
+        """The encoded columns of a sequential chain's links, in order; None if links see all others."""
+        able = (
+            target is None
+            and self.order is None
+            and self.propagate == "predictive"
+            and self.joint_draws
+            and self.natural_gradient
+            and self.n_paths == 1
+        )
+        if self.inputs == "others" or (self.inputs == "auto" and not able):
+            return None
+        every, curved_only = self.columns == "all", self.inputs == "auto"
+        found = None
+        if able:
+            found = sequence_of(codec, table.values, specs, every=every, curved_only=curved_only)
+        if found is None and self.inputs == "earlier":
+            raise ValueError(
+                'inputs="earlier" is for tables of at most 1000 rows and 8 numeric columns, 20 rows of them '
+                "complete, whose incomplete columns are neither of few values nor bounded nor other than "
+                "Gaussian; for joint predictive draws by natural gradients; without a target, an order or "
+                'specs of predictors. Take inputs="auto" or "others"'
+            )
+        return found
 
     @property
     def order_(self) -> list[str]:
@@ -767,6 +827,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._unbent(),
             shifted or {},
             self._factorised,
+            self._training,
         )
 
     def _observations(self) -> list[Observation | None]:
@@ -868,6 +929,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         _one_of("initial_fill", self.initial_fill, get_args(FillName))
         _one_of("precision", self.precision, get_args(Precision))
         _one_of("columns", self.columns, ("incomplete", "all"))
+        _one_of("inputs", self.inputs, get_args(Inputs))
         if not 0 < _number("learning_rate", self.learning_rate) < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
         if not 0 <= _number("weight_decay", self.weight_decay) <= 1:
@@ -881,7 +943,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
                 "cells, and diverge when gradients of later links are mixed in"
             )
-        resolve_kernel(self.kernel)
+        if self.kernel != "auto":
+            resolve_kernel(self.kernel)
         _device(self.device)
 
 

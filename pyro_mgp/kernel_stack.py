@@ -11,6 +11,7 @@ The passes work with ρ = r/unit, so that exp(-r) may be taken as a power of two
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import platform
@@ -25,7 +26,7 @@ import torch
 from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
-from pyro_mgp.kernels import Matern32, matern32_of_square
+from pyro_mgp.kernels import Matern32, Quadratic, matern32_of_square
 from pyro_mgp.local_parameters import local_parameters, read
 
 # Squared distance beyond which the Matérn kernel is zero to the last bit, by powers of e as of two.
@@ -200,12 +201,15 @@ class _Last:
     squares: Tensor
     count: Tensor
     reach: Tensor
+    fourth: Tensor
     roots: Tensor | None
     sums: RowSums
 
 
 class LinearMatern32Stack(KernelStack):
     """A stack of `linear_matern32` kernels, whose numbers of inputs may differ; see `KernelStack`.
+
+    Or of `linear_quadratic_matern32` kernels, which have c(z·x)² besides; their inducing inputs stay.
 
     Where no gradient is wanted the matrices `[M, n]` lie in a workspace: asking the system for fresh memory
     costs more than the arithmetic on it. What `at` gives then holds until `at` or `sums` is called again;
@@ -222,8 +226,9 @@ class LinearMatern32Stack(KernelStack):
         self.width = max(link.width for link in links)
         # Of each link's inputs, in a row of all links' columns.
         self.places = torch.cat([inputs + i * self.width for i, (*_, inputs) in enumerate(self.links)])
-        trends = [kernel.kern0 for kernel, *_ in self.links]
-        bends = [kernel.kern1 for kernel, *_ in self.links]
+        curved = _is_curved(self.links[0][0])
+        both = [kernel.kern0 if curved else kernel for kernel, *_ in self.links]
+        trends, bends = [kernel.kern0 for kernel in both], [kernel.kern1 for kernel in both]
         slope, bias = read(trends, "variance", torch.stack), read(trends, "bias", torch.stack)
         amplitude = read(bends, "variance", torch.stack)
         Z = self._placed([Xu for _, Xu, _ in self.links])
@@ -237,7 +242,12 @@ class LinearMatern32Stack(KernelStack):
         near = slope[:, None, None] * trend
         self.Z = torch.cat([Z, one, norm], dim=-1).mT
         log_amplitude = amplitude.log()
-        self.roots = (far, near, precision, log_amplitude, slope, bias)
+        curves = (
+            [read([kernel.kern1 for kernel, *_ in self.links], "variance", torch.stack)] if curved else []
+        )
+        self.curve = curves[0] if curved else None
+        self.along = Z.detach()
+        self.roots = (far, near, precision, log_amplitude, slope, bias, *curves)
         self.gradients = [torch.zeros_like(root) for root in self.roots]
         # Of a row's squares: its distance from the origin, and its part of k(x, x).
         of_squares = torch.stack([precision, slope[:, None] * self.is_input], dim=1)
@@ -249,7 +259,10 @@ class LinearMatern32Stack(KernelStack):
         """See `KernelStack`."""
         far, near, _, log_amplitude, *_ = self.roots
         squared = self.unit**2 * (far @ self.Z)
-        return matern32_of_square(squared, log_amplitude[:, None, None]).baddbmm(near, self.Z)
+        among = matern32_of_square(squared, log_amplitude[:, None, None]).baddbmm(near, self.Z)
+        if self.curve is None:
+            return among
+        return among + self.curve[:, None, None] * (self.along @ self.along.mT).square()
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `KernelStack`."""
@@ -260,6 +273,10 @@ class LinearMatern32Stack(KernelStack):
             augmented = torch.cat([columns, torch.ones_like(distance), distance])
             squared = self.unit**2 * (far @ augmented)
             cross = matern32_of_square(squared, log_amplitude).addmm(near, augmented)
+            if self.curve is not None:
+                cross = cross + self.curve[number] * (self.along[number] @ columns).square()
+                norm = self.is_input[number] @ columns.square()
+                variance = variance + self.curve[number] * norm.square()
             return cross, variance[0] + at_origin
         far, near, log_amplitude, of_squares = (
             part.to(self.dtype) for part in (far, near, log_amplitude, of_squares)
@@ -272,13 +289,18 @@ class LinearMatern32Stack(KernelStack):
         # Two matrices fit where three would fall out of a processor's cache.
         cross = self.workspace.take("distance", (1, len(far), len(rows)), far)
         self._fill(far[None], near[None], log_amplitude, augmented, cross)
+        if self.curve is not None:
+            columns, here = augmented[:, :-2], slice(number, number + 1)
+            self._add_curve(here, columns, cross)
+            norm = self.is_input[number].to(columns) @ columns[0].square()
+            variance = variance + self.curve[number].to(columns) * norm.square()
         return cross[0], variance.to(at_origin) + at_origin
 
     @torch.no_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """See `KernelStack`."""
         here = seen.links
-        far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots)
+        far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots[:6])
         (n_links, n_rows), n_inducing = seen.targets.shape, far.shape[1]
         augmented = self.workspace.take("rows", (n_links, self.width + 2, n_rows), far)
         columns, one, distance = augmented.split([self.width, 1, 1], dim=1)
@@ -301,11 +323,19 @@ class LinearMatern32Stack(KernelStack):
             count, within = roots.square().sum(1), (squares @ roots.square()[:, :, None])[..., 0]
             roots = roots[:, None].to(self.dtype)
         reach = (within * self.is_input[here]).sum(-1)
+        fourth = torch.zeros_like(slope)
+        if self.curve is not None:
+            weight = torch.ones_like(targets) if roots is None else roots[:, 0].to(targets).square()
+            if out is not None:
+                weight = weight.masked_fill(out[:, 0], 0.0)
+            norm = (self.is_input[here][:, None].to(squares) @ squares)[:, 0]
+            fourth = (weight * norm.square()).sum(-1)
         far, near, augmented, squares = (x.to(self.dtype) for x in (far, near, augmented, squares))
         # The targets stand below the matrix: one product gives both sums.
         basis = self.workspace.take("basis", (n_links, n_inducing + 1, n_rows), far)
         basis[:, -1] = targets
         decay = self._fill(far, near, log_amplitude[:, None, None].to(self.dtype), augmented, basis[:, :-1])
+        self._add_curve(here, augmented[:, :-2], basis[:, :-1])
         if roots is not None:
             basis[:, :-1] *= roots
         if inverse is not None:
@@ -317,14 +347,16 @@ class LinearMatern32Stack(KernelStack):
             products[:, :-1, -1],
             log_amplitude.exp() * count + slope * (bias * count + reach),
         )
-        self._last = _Last(here, inverse, decay, basis, augmented, squares, count, reach, roots, sums)
+        if self.curve is not None:
+            sums = dataclasses.replace(sums, trace=sums.trace + self.curve[here] * fourth)
+        self._last = _Last(here, inverse, decay, basis, augmented, squares, count, reach, fourth, roots, sums)
         return sums
 
     @torch.no_grad()
     def pull(self, gradients: RowSums) -> None:
         """See `KernelStack`."""
         last, sums = self._last, self._last.sums
-        _, near, _, log_amplitude, slope, bias = (root[last.here] for root in self.roots)
+        _, near, _, log_amplitude, slope, bias = (root[last.here] for root in self.roots[:6])
         G = torch.cat([2 * gradients.gram, gradients.projection[:, :, None]], dim=-1)
         of_cross = self.workspace.take("distance", last.decay.shape, last.decay)
         torch.bmm(G.to(self.dtype), last.basis, out=of_cross)
@@ -336,6 +368,12 @@ class LinearMatern32Stack(KernelStack):
         # <∂/∂K, K> is the sum of the parts of K's two summands, and known without another pass.
         total = 2 * (gradients.gram * sums.gram).sum((-2, -1))
         total += (gradients.projection * sums.projection).sum(-1)
+        of_curve: list[Tensor] = []
+        if self.curve is not None:
+            products = self.along[last.here].to(self.dtype) @ last.augmented[:, :-2]
+            within_cross = (of_cross * products.square_()).sum((-2, -1)).to(total)
+            total = total - within_cross * self.curve[last.here]
+            of_curve = [within_cross + gradients.trace * last.fourth]
         of_square = of_cross.mul_(last.decay)
         of_far = (last.augmented @ of_square.mT).mT
         of_distance = of_square.sum(1)
@@ -347,6 +385,7 @@ class LinearMatern32Stack(KernelStack):
             total - (of_near * near).sum((-2, -1)) + trace * log_amplitude.exp() * last.count,
             trace * (bias * last.count + last.reach),
             trace * slope * last.count,
+            *of_curve,
         )
         for whole, part in zip(self.gradients, parts, strict=True):
             whole[last.here] += part
@@ -370,6 +409,14 @@ class LinearMatern32Stack(KernelStack):
             torch.sub(log_amplitude / self.unit, distance, out=decay).exp2_()
         torch.addcmul(decay, distance, decay, value=self.unit, out=cross).baddbmm_(near, rows)
         return decay
+
+    def _add_curve(self, links: slice, columns: Tensor, cross: Tensor) -> None:
+        """Add c(z·x)² to K_Zf `[G, M, n]` of some links, at rows given by columns `[G, D, n]`, in place."""
+        if self.curve is None:
+            return
+        curve, along = (part[links].to(cross) for part in (self.curve, self.along))
+        products = along @ columns
+        torch.addcmul(cross, curve[:, None, None] * products, products, out=cross)
 
     def _placed(self, values: Sequence[Tensor]) -> Tensor:
         """Values per input, `[..., P]` of each link, in the columns of the table: `[L, ..., D]`."""
@@ -409,7 +456,21 @@ def fastest_stack(links: Sequence[Inducing]) -> type[KernelStack]:
     """The fastest stack that fits the links; to ask takes a tenth of the time of building it."""
     if links and all(_is_linear_matern32(link.kernel) for link in links):
         return LinearMatern32Stack
+    if links and all(_is_curved(link.kernel) and not link.Xu.requires_grad for link in links):
+        return LinearMatern32Stack
     return KernelStack
+
+
+def _is_curved(kernel: Kernel) -> bool:
+    """Whether a kernel has the structure, all inputs and free parameters of `linear_quadratic_matern32`."""
+    return (
+        type(kernel) is kernels.Sum
+        and type(kernel.kern1) is Quadratic
+        and kernel.kern1.active_dims == list(range(kernel.input_dim))
+        and {name for name, _ in kernel.kern1.named_parameters()} == {"variance_unconstrained"}
+        and kernel.kern1.variance_unconstrained.dim() == 0
+        and _is_linear_matern32(kernel.kern0)
+    )
 
 
 def _is_linear_matern32(kernel: Kernel) -> bool:

@@ -77,6 +77,26 @@ def linear_matern32(input_dim: int) -> Kernel:
     return kernels.Sum(trend, Matern32(input_dim, torch.tensor(0.3), lengthscale))
 
 
+class Quadratic(kernels.DotProduct):
+    """The covariance variance · (x·z)²: squares and products of the inputs, their slopes independent."""
+
+    def forward(self, X: Tensor, Z: Tensor | None = None, diag: bool = False) -> Tensor:
+        """Covariance matrix of `X` `[n, P]` and `Z` `[M, P]`, or the variances `[n]` if `diag`."""
+        return self.variance * self._dot_product(X, Z, diag).square()
+
+
+def linear_quadratic_matern32(input_dim: int) -> Kernel:
+    """The default kernel of small tables: `linear_matern32` and a quadratic trend.
+
+    A product of two columns reaches beyond the data, where a Matérn kernel falls back to zero; to learn it
+    from that kernel alone takes more rows than a small table has. The variance of that trend is held: what
+    such a table would teach of it shrinks products, and so the slopes of analyses, by several per cent.
+    """
+    trend = Quadratic(input_dim, variance=torch.tensor(1.0 / input_dim))
+    trend.variance_unconstrained.requires_grad_(False)
+    return kernels.Sum(linear_matern32(input_dim), trend)
+
+
 def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
     """The lengthscale of each of P inputs in the first part of a kernel that has one, else 1, `[P]`."""
     scales, known = torch.ones(n_inputs), torch.zeros(n_inputs, dtype=torch.bool)
@@ -93,7 +113,11 @@ def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
     return scales
 
 
-KERNELS: dict[str, KernelFactory] = {"linear+matern32": linear_matern32, "matern32": matern32}
+KERNELS: dict[str, KernelFactory] = {
+    "linear+matern32": linear_matern32,
+    "linear+quadratic+matern32": linear_quadratic_matern32,
+    "matern32": matern32,
+}
 """The kernels that have a name."""
 
 
@@ -107,7 +131,7 @@ def resolve_kernel(kernel: str | KernelFactory) -> KernelFactory:
         return kernel
     if kernel not in KERNELS:
         raise ValueError(
-            f"kernel must be one of {sorted(KERNELS)} or a function input_dim -> pyro.contrib.gp kernel, "
+            f"kernel must be 'auto', one of {sorted(KERNELS)} or a function input_dim -> pyro.contrib.gp kernel, "
             f"got {kernel!r}"
         )
     return KERNELS[kernel]

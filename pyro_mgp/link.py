@@ -71,6 +71,17 @@ class Conditional(Protocol):
         """The mean of the observations, or of something that depends on them, `[S, n]`."""
 
 
+class ByPath(Protocol):
+    """A `Conditional` that can be asked about rows of some paths only."""
+
+    @property
+    def noise(self) -> Tensor:
+        """See `Conditional`; a scalar, or one per path, `[S, 1]`."""
+
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """Moments `[k]` at rows of the table, `[k, D]`, each of which belongs to a path, `[k]`."""
+
+
 class GaussianConditional:
     """Observations around a latent function: the part of a `Conditional` that most of them have in common."""
 
@@ -196,6 +207,15 @@ class BasisConditional(GaussianConditional):
         """See `Conditional`."""
         return self.moments(rows).mean
 
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """See `ByPath`."""
+        cross, variance = self.kernels.at(self.number, rows)
+        basis = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        variance = variance - basis.square().sum(0)
+        if self.scale_tril is not None:
+            variance = variance + (self.scale_tril.T @ basis).square().sum(0)
+        return _moments(_on_path(self.weights, basis, paths), variance)
+
     def functions(self, rows: Tensor) -> Tensor:
         """See `Conditional`."""
         cross, _ = self.kernels.at(self.number, rows)
@@ -243,6 +263,14 @@ class QuadraticConditional(GaussianConditional):
             variance = variance + product[: len(basis)].sum(0)
             return _moments(mean.to(rows), variance.to(rows))
 
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """See `ByPath`."""
+        with torch.no_grad():
+            basis, variance = self._basis(rows[None])
+            form = -basis if self.form is None else self.form[: len(basis)] @ basis
+            variance = variance + (form * basis).sum(0)
+            return _moments(_on_path(self.weights, basis, paths).to(rows), variance.to(rows))
+
     def mean(self, rows: Tensor) -> Tensor:
         """See `Conditional`."""
         with torch.no_grad():
@@ -265,6 +293,12 @@ def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
     """Each path's own weights, `[1, M]` or `[S, M]`, applied to its own columns of `[M, S · n]`: `[S, n]`."""
     by_path = basis.unflatten(1, (n_paths, -1)).transpose(0, 1)
     return (weights[:, None, :] @ by_path)[:, 0, :]
+
+
+def _on_path(weights: Tensor, basis: Tensor, paths: Tensor) -> Tensor:
+    """The weights of a path each, `[1, M]` or `[S, M]`, applied to columns of `[M, k]`: `[k]`."""
+    own = weights if len(weights) == 1 else weights[paths]
+    return (own * basis.T).sum(-1)
 
 
 def _moments(mean: Tensor, variance: Tensor) -> Moments:
@@ -438,7 +472,11 @@ def invert(factors: Tensor) -> Tensor:
 
 
 def quadratic_conditionals(
-    kernels: KernelStack, inverse: Tensor, values: Tensor, covariance: Tensor | None, noise: Tensor
+    kernels: KernelStack,
+    inverse: Tensor,
+    values: Tensor,
+    covariance: Tensor | None,
+    noise: Sequence[Tensor] | Tensor,
 ) -> list[QuadraticConditional]:
     """The links' conditionals from W.
 
@@ -447,7 +485,7 @@ def quadratic_conditionals(
         inverse: W = L⁻¹ of each K_ZZ, `[L, M, M]`.
         values: Whitened values: r as `[L, 1, M]`, or drawn functions `[L, S, M]`.
         covariance: S of q(v), `[L, M, M]`; None for drawn functions.
-        noise: Variance of each link's observation noise, `[L]`.
+        noise: Variance of each link's observation noise, `[L]`, or that of each drawn function, `[S, 1]`.
     """
     whitening: Sequence[Tensor | None] = [None] * len(noise)
     forms: Sequence[Tensor | None] = [None] * len(noise)

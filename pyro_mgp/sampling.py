@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from pyro_mgp.augmentation import Augmentation, Drawn
 from pyro_mgp.chain import Chain, Noise, Precision
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import JointGaussian
@@ -20,10 +21,11 @@ from pyro_mgp.likelihoods import Observation
 from pyro_mgp.link import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
+from pyro_mgp.sequential import SequentialChain
 from pyro_mgp.warp import Unbent
 
 # What a stream of keyed noise is for.
-_START, _FUNCTION, _WALK, _OBSERVATION, REPLICATE = range(5)
+_START, _FUNCTION, _WALK, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(7)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # The first of so many parts of the sweeps is not averaged over: the walk still remembers where it started.
@@ -179,6 +181,8 @@ class Sampler:
     """How far functions are shifted, by the column of their link; see `sensitivity`."""
     factorised: Factorised = field(default_factory=Factorised)
     """Kept from one sampler of a chain to the next."""
+    training: Rows | None = None
+    """The training rows that functions of a sequential chain are drawn given; None to draw from q(u)."""
 
     @torch.no_grad()
     def draws(
@@ -231,12 +235,9 @@ class Sampler:
             point, holes = self.start.expected(batch), self.chain.holes(batch.observed)
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
-            for sweep, (_, visited) in enumerate(self._walks(conditionals, batch, imputations)):
+            for sweep, (filled, visited) in enumerate(self._walks(conditionals, batch, imputations)):
                 if sweep in counted:
-                    expected = [
-                        conditional.expectation(at, unbend)
-                        for conditional, at, unbend in zip(conditionals, visited, unbent, strict=True)
-                    ]
+                    expected = self._expected(conditionals, filled, visited, holes)
                     self._add_means(total, expected, holes)
             total /= len(counted)
             for link, cells, unbend in zip(self.chain.links, holes, unbent, strict=True):
@@ -244,6 +245,24 @@ class Sampler:
                     total[cells, link.column] = unbend.back(total[cells, link.column])
             parts.append(self._with_means(point, total, batch.observed))
         return torch.cat(parts)
+
+    def _expected(
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        visited: Sequence[Moments],
+        holes: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """What links expect in missing cells, unbent, `[S, cells]`; the draws where others weigh these."""
+        unbent = self.unbent or [None] * len(self.chain.links)
+        if isinstance(self.chain, SequentialChain):
+            columns = [link.column for link in self.chain.links]
+            drawn = [filled[:, cells, column] for cells, column in zip(holes, columns, strict=True)]
+            return [x if unbend is None else unbend(x) for x, unbend in zip(drawn, unbent, strict=True)]
+        return [
+            conditional.expectation(at, unbend)
+            for conditional, at, unbend in zip(conditionals, visited, unbent, strict=True)
+        ]
 
     def _add_means(self, total: Tensor, expected: Sequence[Tensor], holes: Sequence[Tensor]) -> None:
         """Add to missing cells, in place, the mean over paths of what links expect there, `[S, cells]`."""
@@ -319,19 +338,39 @@ class Sampler:
         if not self.joint:
             return self.factorised.marginals(self.chain)
         request = (self.seed, tuple(imputations))
-        return self.factorised.get(
-            self.chain, request, lambda: self.chain.conditionals(self.functions(imputations))
-        )
+        return self.factorised.get(self.chain, request, lambda: self._drawn_conditionals(imputations))
+
+    def _drawn_conditionals(self, imputations: Sequence[int]) -> Sequence[Conditional]:
+        if self.training is None:
+            return self.chain.conditionals(self.functions(imputations))
+        augmentation, drawn = self._augmented(self.training, imputations)
+        return augmentation.conditionals(drawn.functions, drawn.noises)
 
     @torch.no_grad()
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
-        """One function per link and imputation, drawn from q(u): whitened inducing values `[S, M]`."""
+        """One function per link and imputation: whitened inducing values `[S, M]`."""
+        if self.training is not None:
+            return self._augmented(self.training, imputations)[1].functions
 
         def noise(link: int, n_inducing: int) -> Tensor:
             keys = torch.arange(n_inducing, device=self.start.device)
             return KeyedNoise(self.seed, keys, imputations).normal(_FUNCTION, link)
 
         return self.chain.functions(noise)
+
+    def _augmented(self, training: Rows, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
+        """Functions and noises of a sequential chain, each imputation's given its own completed table."""
+
+        def fresh(n: int, *stream: int) -> Tensor:
+            keys = torch.arange(n, device=self.start.device)
+            return KeyedNoise(self.seed, keys, imputations).normal(_AUGMENTATION, *stream)
+
+        def walk_noise(turn: int) -> Noise:
+            return lambda link, cells: noise.normal(_TURN, turn, link, rows=cells)
+
+        noise = KeyedNoise(self.seed, training.keys, imputations)
+        augmentation = Augmentation(self.chain, training.observed)
+        return augmentation, augmentation.run(self.start.draw(training, noise), fresh, walk_noise)
 
     def _walks(
         self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]

@@ -10,7 +10,7 @@ import torch
 
 from pyro_mgp import kernel_stack
 from pyro_mgp.kernel_stack import KernelStack, LinearMatern32Stack, RowSums, Seen, stack_kernels
-from pyro_mgp.kernels import Matern32, linear_matern32, matern32
+from pyro_mgp.kernels import Matern32, linear_matern32, linear_quadratic_matern32, matern32
 from pyro_mgp.local_parameters import local_parameters
 
 
@@ -32,7 +32,7 @@ def make_links(factory, inputs):
     return [
         SimpleNamespace(
             kernel=member,
-            Xu=torch.randn(5, len(columns)).double().requires_grad_(),
+            Xu=torch.randn(5, len(columns)).double().requires_grad_(factory is not linear_quadratic_matern32),
             inputs=torch.tensor(columns),
             width=1 + max(columns),
         )
@@ -41,7 +41,8 @@ def make_links(factory, inputs):
 
 
 def leaves(links):
-    return [leaf for link in links for leaf in (link.Xu, *link.kernel.parameters())]
+    both = [leaf for link in links for leaf in (link.Xu, *link.kernel.parameters())]
+    return [leaf for leaf in both if leaf.requires_grad]
 
 
 def collect(links):
@@ -53,7 +54,7 @@ def collect(links):
 
 
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
-@pytest.mark.parametrize("factory", [linear_matern32, matern32, kernels.RBF])
+@pytest.mark.parametrize("factory", [linear_matern32, linear_quadratic_matern32, matern32, kernels.RBF])
 def test_both_stacks_agree_and_so_do_their_gradients(factory, inputs):
     links, rows = make_links(factory, inputs), torch.randn(9, 5).double()
     weights = [torch.randn(3, 5, 5).double(), torch.randn(3, 5, 9).double(), torch.randn(3, 9).double()]
@@ -76,7 +77,7 @@ def test_both_stacks_agree_and_so_do_their_gradients(factory, inputs):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
-@pytest.mark.parametrize("factory", [linear_matern32, matern32, kernels.RBF])
+@pytest.mark.parametrize("factory", [linear_matern32, linear_quadratic_matern32, matern32, kernels.RBF])
 def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs, ragged, weighted):
     """Of the second and third link, whose numbers of rows may differ."""
     links = make_links(factory, inputs)
@@ -122,6 +123,7 @@ def test_only_the_default_kernels_own_structure_takes_the_fast_stack():
             return type(stack_kernels([link, link]))
 
     assert type_of(linear_matern32(2)) is LinearMatern32Stack
+    assert type_of(linear_quadratic_matern32(2)) is LinearMatern32Stack
     others = [
         kernels.Sum(kernels.Polynomial(2, degree=2), matern32(2)),
         kernels.Sum(kernels.Polynomial(2), kernels.Matern32(2, lengthscale=torch.ones(2))),

@@ -83,7 +83,9 @@ def test_moments_of_a_mixture_are_those_of_its_draws():
 def test_links_are_factorised_once_until_a_parameter_changes(monkeypatch):
     frame = toy()
     # Neighbours would ask for the marginals, too.
-    imputer = MGPImputer(random_state=0, max_steps=2, n_neighbors=0, progress=False).fit(frame)
+    imputer = MGPImputer(inputs="others", random_state=0, max_steps=2, n_neighbors=0, progress=False).fit(
+        frame
+    )
     calls, condition = [], chain_module.condition
     monkeypatch.setattr(chain_module, "condition", lambda *a, **k: calls.append(1) or condition(*a, **k))
     first = imputer.impute(frame, m=3)
