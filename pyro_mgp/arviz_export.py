@@ -407,6 +407,7 @@ def _parameters(source: ObservedCells, m: int, table: _Described) -> dict[str, _
     """The drawn functions and the point estimates of all links."""
     sampler, found = source.sampler, dict[str, _Entry]()
     functions = sampler.functions(range(m)) if sampler.joint else []
+    noises = [conditional.noise.cpu().numpy() for conditional in sampler.sparse(range(m))]
     for i, (name, link) in enumerate(zip(sampler.chain.names, sampler.chain.links, strict=True)):
         own, attrs = table.link_names[name], {"link": name}
         for parameter, value, inputs in _estimates(link):
@@ -418,6 +419,8 @@ def _parameters(source: ObservedCells, m: int, table: _Described) -> dict[str, _
                 coords[dims[0]] = dims[0], labels
             repeated = np.broadcast_to(value, (m, *value.shape))
             found[f"{parameter}_{own}"] = _Entry(repeated, dims, {**attrs, "estimate": _POINT}, coords)
+        if noises[i].ndim == 2:  # one per imputation
+            found[f"noise_{own}"] = _Entry(noises[i][:, 0], (), {**attrs, "estimate": "drawn"}, {})
         if functions:
             drawn = {**attrs, "estimate": "drawn", "unit": "whitened"}
             found[f"u_{own}"] = _Entry(functions[i].cpu().numpy(), ("inducing",), drawn, {})

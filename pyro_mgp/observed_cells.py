@@ -10,9 +10,11 @@ of neighbours say in their place (the cell's own row is none of them), among few
 counts or levels, as the column asks for. So checks of replicates speak about the imputations.
 
 The function has seen the cell in training. What it says of a cell that it had not seen, importance sampling
-finds (PSIS-LOO: Vehtari, Gelman and Gabry, Statistics and Computing 27:1413-1432, 2017). Each column is
-predicted from all others: its log densities are conditional ones, to be added up over cells, but not over
-columns.
+finds (PSIS-LOO: Vehtari, Gelman and Gabry, Statistics and Computing 27:1413-1432, 2017).
+
+Links that see all other columns have conditional log densities, to be added up over cells, but not over
+columns. Those that see earlier columns only predict from these, without what later ones know: the log
+densities of a row's cells add up to that of the row.
 """
 
 from __future__ import annotations

@@ -80,10 +80,13 @@ def of_mixed():
 # ------------------------------------------------------------------------------------ what observed cells say
 
 
+# Nothing but one sparse GP, from x to y.
+PLAIN = {"n_neighbors": 0, "few_values": 0, "warp": False, "max_steps": 40, "n_inducing": 30, "order": ["y"]}
+
+
 @pytest.fixture(scope="module")
 def of_gaussian():
-    settings = {"n_neighbors": 0, "few_values": 0, "warp": False, "max_steps": 40, "n_inducing": 30}
-    imputer = small(**settings).fit(gaussian())
+    imputer = small(**PLAIN).fit(gaussian())
     return imputer, imputer.impute(m=200).to_arviz()
 
 
@@ -142,10 +145,9 @@ def test_cells_that_are_left_out_are_predicted_as_by_a_fit_without_them(of_gauss
     elpd = az.loo(tree, var_name="y", pointwise=True)
     pointwise = elpd.loo_i if BEFORE_1 else elpd.elpd_i
     known = np.flatnonzero(frame["y"].notna())[::20]
-    settings = {"n_neighbors": 0, "few_values": 0, "warp": False, "max_steps": 40, "n_inducing": 30}
     without = frame.copy()
     without.loc[known, "y"] = np.nan
-    imputer = small(**settings).fit(without)
+    imputer = small(**PLAIN).fit(without)
     held_out = group(imputer.impute(frame.loc[known], m=200).to_arviz(), "log_likelihood")["y"]
     refitted = np.log(np.exp(held_out).mean(("chain", "draw")))
     np.testing.assert_allclose(pointwise.sel(y_row=known), refitted, atol=0.25)
@@ -234,7 +236,7 @@ def jumps():
     frame = full.copy()
     frame.loc[generator.random(400) < 0.2, "y"] = np.nan
     frame.loc[[5, 9], "x"] = np.nan
-    imputer = small(few_values=0, warp=False, n_inducing=50).fit(frame)
+    imputer = small(few_values=0, warp=False, n_inducing=50, order=["y", "x"]).fit(frame)
     assert imputer.neighbours_ is not None
     return full, frame, imputer
 
