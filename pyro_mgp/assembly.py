@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pyro.contrib.gp.kernels import Kernel
@@ -14,10 +16,10 @@ from torch import Tensor
 
 from pyro_mgp.bounds import Truncated
 from pyro_mgp.chain import Chain
-from pyro_mgp.column import ColumnCodec, Kind, Label
+from pyro_mgp.column import ColumnCodec, Kind, Label, numbers_of
 from pyro_mgp.column_spec import ColumnSpec, Specs
 from pyro_mgp.counts import CountScale, NegativeBinomial
-from pyro_mgp.factorisation import best_order, complete_rows, is_curved
+from pyro_mgp.factorisation import best_order, complete_rows, is_curved, log_evidence
 from pyro_mgp.kernels import KernelFactory
 from pyro_mgp.likelihoods import Category, Gaussian, Likelihood
 from pyro_mgp.link import Link
@@ -115,42 +117,67 @@ def wire(
     return [*wirings, Wiring(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What gets a link in a sequential chain."""
+
+    columns: list[int]
+    """Encoded columns, in order."""
+    evidence: float
+    """Log evidence of all columns that could have one, by what their cells say in their own units."""
+
+
 def sequence_of(
-    codec: TableCodec, values: Numbers, specs: Specs, *, every: bool, curved_only: bool
-) -> list[int] | None:
+    codec: TableCodec, frame: pd.DataFrame, specs: Specs, *, every: bool, curved_only: bool
+) -> Plan | None:
     """The encoded columns of a small table that get a link in a sequential chain, in order.
 
     Columns that are complete and best explained without incomplete ones need no link.
 
     Args:
         codec: The table's codec.
-        values: The encoded table `[N, D]`, NaN where missing.
+        frame: The table.
         specs: What is known of some columns besides.
         every: Whether all columns that can have a link get one.
         curved_only: Whether a table suits only if its columns depend on each other in ways that are not
             linear: where they are, links that see all other columns say the same with less effort.
 
     Returns:
-        The columns, or None where the table does not suit: it is large, has incomplete columns whose
+        The plan, or None where the table does not suit: it is large, has incomplete columns whose
         observations are not Gaussian, columns that may not predict each other, or few complete rows.
     """
-    observed = ~np.isnan(values)
+    if len(frame) > _SMALL_ROWS:
+        return None
+    values = torch.as_tensor(codec.encode(frame).values)
+    observed = ~values.isnan()
     gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names])
-    incomplete: NDArray[np.bool_] = np.logical_not(observed.all(0))
+    incomplete = (~observed.all(0)).numpy()
     linkable = np.flatnonzero(gaussian).tolist()
-    small = len(values) <= _SMALL_ROWS and len(linkable) <= _SMALL_COLUMNS
-    suits = small and not (incomplete & ~gaussian).any()
-    rows = complete_rows(torch.as_tensor(values), torch.as_tensor(observed)) if suits else None
+    suits = len(linkable) <= _SMALL_COLUMNS and not (incomplete & ~gaussian).any()
+    rows = complete_rows(observed) if suits else None
     if rows is None or any(spec.predictors is not None or not spec.predicts for spec in specs.values()):
         return None
     first, then = [d for d in linkable if not incomplete[d]], [d for d in linkable if incomplete[d]]
     then.sort(key=lambda d: codec.raw_scale[d])
     fixed = np.flatnonzero(~gaussian).tolist()
-    order = best_order(rows, first, then, fixed)
+    complete = values[rows]
+    order = best_order(complete, first, then, fixed)
     needed = min((i for i, d in enumerate(order) if incomplete[d]), default=len(order))
-    if curved_only and not is_curved(rows, order[needed:], [*fixed, *order[:needed]]):
+    if curved_only and not is_curved(complete, order[needed:], [*fixed, *order[:needed]]):
         return None
-    return order if every else order[needed:]
+    evidence = log_evidence(complete, order, fixed) + _log_slopes(codec, frame.iloc[rows.numpy()])
+    return Plan(order if every else order[needed:], evidence)
+
+
+def _log_slopes(codec: TableCodec, frame: pd.DataFrame) -> float:
+    """The logarithm of how much longer encoded cells are than their own units, over a table without holes."""
+    total = 0.0
+    for column in codec.columns:
+        if column.width == 1:
+            cells = numbers_of(frame[column.name])
+            slopes = np.zeros(len(cells)) if column.warp is None else column.warp.log_slope(cells)
+            total += float(slopes.sum()) - len(frame) * math.log(column.scale[0])
+    return total
 
 
 def _is_gaussian(column: ColumnCodec, specs: Specs) -> bool:

@@ -92,6 +92,19 @@ def best_order(values: Tensor, first: Sequence[int], then: Sequence[int], fixed:
     return order
 
 
+def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> float:
+    """That of columns in this order, in the units of `values`, up to a constant.
+
+    Args:
+        values: Complete rows, `[n, D]`.
+        order: The columns, in order.
+        fixed: Columns that stand before all of them.
+    """
+    evidence = Evidence(values, _CURVED)
+    total = sum(evidence.of(column, frozenset([*fixed, *order[:i]])) for i, column in enumerate(order))
+    return total - len(values) * float(values[:, list(order)].std(0).clamp(min=1e-9).log().sum())
+
+
 def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> bool:
     """Whether some of the columns depend clearly on earlier ones in ways that are not linear.
 
@@ -105,7 +118,7 @@ def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> boo
     return sum(curved.of(*factor) - linear.of(*factor) for factor in factors) > _LIKELIER
 
 
-def complete_rows(values: Tensor, observed: Tensor) -> Tensor | None:
-    """Rows without holes, `[n, D]`, the first of them if there are many; None if they are too few to ask."""
-    rows = values[observed.all(1)][:_MOST_ROWS]
+def complete_rows(observed: Tensor) -> Tensor | None:
+    """Numbers of the rows without holes, the first of them if there are many; None if too few to ask."""
+    rows = observed.all(1).nonzero()[:_MOST_ROWS, 0]
     return rows if len(rows) >= _FEWEST_ROWS else None

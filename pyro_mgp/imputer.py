@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from pyro_mgp import _storage
 from pyro_mgp.assembly import (
+    Plan,
     Wiring,
     bounds_of_links,
     build_chain,
@@ -306,10 +307,16 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         modelled = _modelled(frame, rules)
         specs = rules.of_variables
         codec, table = TableCodec.fit_encode(modelled, self.warp, self.few_values, specs)
+        plan = self._plan(codec, modelled, specs, y is not None)
+        straight = codec if plan is None else codec.straight(modelled, self.few_values, specs)
+        if plan is not None and straight is not codec:
+            other = self._plan(straight, modelled, specs, y is not None)
+            if other is not None and other.evidence > plan.evidence:
+                plan, codec, table = other, straight, straight.encode(modelled)
         target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
-        sequence = self._sequence(codec, table, specs, target_codec)
+        sequence = None if plan is None else plan.columns
         wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
         rows = _rows(table, target)
         known = _known_variances(codec, wirings, modelled, rules.errors(frame))
@@ -726,12 +733,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return self.kernel
         return "linear+quadratic+matern32" if self.sequential_ else "linear+matern32"
 
-    def _sequence(
-        self, codec: TableCodec, table: Table, specs: Specs, target: ColumnCodec | None
-    ) -> list[int] | None:
-        """The encoded columns of a sequential chain's links, in order; None if links see all others."""
+    def _plan(self, codec: TableCodec, frame: pd.DataFrame, specs: Specs, has_target: bool) -> Plan | None:
+        """Which columns get a link of a sequential chain; None if links see all others."""
         able = (
-            target is None
+            not has_target
             and self.order is None
             and self.propagate == "predictive"
             and self.joint_draws
@@ -743,7 +748,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         every, curved_only = self.columns == "all", self.inputs == "auto"
         found = None
         if able:
-            found = sequence_of(codec, table.values, specs, every=every, curved_only=curved_only)
+            found = sequence_of(codec, frame, specs, every=every, curved_only=curved_only)
         if found is None and self.inputs == "earlier":
             raise ValueError(
                 'inputs="earlier" is for tables of at most 1000 rows and 8 numeric columns, 20 rows of them '

@@ -71,7 +71,7 @@ def linear_matern32(input_dim: int) -> Kernel:
     from unit variances and lengthscales of √P.
     """
     trend = kernels.Polynomial(
-        input_dim, variance=torch.tensor(0.4 / input_dim), bias=torch.tensor(0.5), degree=1
+        input_dim, variance=torch.tensor(0.4 / max(input_dim, 1)), bias=torch.tensor(0.5), degree=1
     )
     lengthscale = torch.full((input_dim,), 4.0 * float(input_dim) ** 0.5)
     return kernels.Sum(trend, Matern32(input_dim, torch.tensor(0.3), lengthscale))
@@ -92,7 +92,7 @@ def linear_quadratic_matern32(input_dim: int) -> Kernel:
     from that kernel alone takes more rows than a small table has. The variance of that trend is held: what
     such a table would teach of it shrinks products, and so the slopes of analyses, by several per cent.
     """
-    trend = Quadratic(input_dim, variance=torch.tensor(1.0 / input_dim))
+    trend = Quadratic(input_dim, variance=torch.tensor(1.0 / max(input_dim, 1)))
     trend.variance_unconstrained.requires_grad_(False)
     return kernels.Sum(linear_matern32(input_dim), trend)
 
@@ -131,7 +131,7 @@ def resolve_kernel(kernel: str | KernelFactory) -> KernelFactory:
         return kernel
     if kernel not in KERNELS:
         raise ValueError(
-            f"kernel must be 'auto', one of {sorted(KERNELS)} or a function input_dim -> pyro.contrib.gp kernel, "
-            f"got {kernel!r}"
+            f"kernel must be 'auto', one of {sorted(KERNELS)} or a function "
+            f"input_dim -> pyro.contrib.gp kernel, got {kernel!r}"
         )
     return KERNELS[kernel]

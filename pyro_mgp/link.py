@@ -347,10 +347,10 @@ class Link(LocalModule):
         if column in inputs:
             raise ValueError(f"column {column} cannot be an input of its own link")
         self.column = column
-        self.width = 1 + max(inputs)
+        self.width = 1 + max(inputs, default=0)
         self.jitter = jitter
         self.unless = list(unless)
-        self.register_buffer("inputs", torch.as_tensor(inputs, device=Xu.device))
+        self.register_buffer("inputs", torch.as_tensor(inputs, dtype=torch.long, device=Xu.device))
         self.kernel = kernel.to(Xu)
         self.likelihood: Likelihood = likelihood.to(Xu)
         self.register_buffer("known_variance", None, persistent=False)

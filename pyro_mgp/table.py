@@ -197,6 +197,18 @@ class TableCodec:
         codec._warn_of_atoms(frame)
         return codec
 
+    def straight(self, frame: pd.DataFrame, few_values: int, specs: Specs) -> TableCodec:
+        """The same codec of the same table without bends; itself if it has none."""
+        if all(column.warp is None for column in self.columns):
+            return self
+        labelled = zip(self.columns, frame.items(), strict=True)
+        return TableCodec(
+            tuple(
+                own if own.warp is None else ColumnCodec.fit(cells, False, few_values, specs.get(own.name))
+                for own, (_, cells) in labelled
+            )
+        )
+
     def _warn_of_atoms(self, frame: pd.DataFrame) -> None:
         for column in self.columns:
             if column.kind is not Kind.CONTINUOUS or column.few is not None:

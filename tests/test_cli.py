@@ -582,7 +582,7 @@ def test_settings_reach_the_imputer(table: Path) -> None:
     assert run(table, "-o", table.parent / "out", *QUICK, *settings, "--quiet") == 0
     imputer = MGPImputer.load(table.parent / "out" / "imputer")
     assert (imputer.max_steps, imputer.columns, imputer.seed_) == (3, "all", 5)
-    assert imputer.kernel == "linear+matern32" and not imputer.progress
+    assert imputer.kernel == "auto" and not imputer.progress
 
 
 def test_help_mentions_every_option_and_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
