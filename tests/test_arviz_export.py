@@ -395,6 +395,25 @@ def test_corners_of_the_model_have_observed_cells(corner):
     assert ("u_number" in group(tree, "posterior")) is corner.get("joint_draws", True)
 
 
+def test_links_that_see_earlier_columns_predict_from_these_with_noises_that_were_drawn():
+    generator = np.random.default_rng(0)
+    z = generator.normal(size=120)
+    x = z + 0.5 * generator.normal(size=120)
+    frame = pd.DataFrame({"z": z, "x": x, "y": x**2 + 0.3 * generator.normal(size=120)})
+    frame[["x", "y"]] = frame[["x", "y"]].mask(generator.random((120, 2)) < 0.2)
+    tree = small(inputs="earlier").fit(frame).impute(m=200).to_arviz()
+    posterior = group(tree, "posterior")
+    first, second = (str(name) for name in group(tree, "observed_data"))
+    assert posterior[f"{first}_input"].values.tolist() == ["z"]
+    assert posterior[f"{second}_input"].values.tolist() == ["z", first]
+    assert posterior[f"noise_{second}"].attrs["estimate"] == "drawn"
+    assert len(np.unique(posterior[f"noise_{second}"])) == 200
+    for name, observed in group(tree, "observed_data").items():
+        ranks = (group(tree, "posterior_predictive")[name] <= observed).mean(("chain", "draw"))
+        assert stats.kstest(ranks, "uniform").pvalue > 0.01
+        assert np.isfinite(group(tree, "log_likelihood")[name]).all()
+
+
 def test_some_rows_are_enough():
     draws = small(n_neighbors=0).fit(gaussian()).impute(m=3)
     whole = group(draws.to_arviz(), "log_likelihood")["y"]
