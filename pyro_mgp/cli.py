@@ -174,6 +174,7 @@ def _add_bench(commands: Any) -> None:
     _add_tables(kinds)
     _add_report(kinds)
     _add_mixed(kinds)
+    _add_coverage(kinds)
 
 
 def _add_tables(kinds: Any) -> None:
@@ -248,6 +249,27 @@ def _add_mixed(kinds: Any) -> None:
     names = ("mgp", "one_hot", "random_forests", "miceforest")
     option("--methods", nargs="+", choices=names, default=names, help="some methods only")
     option("-o", "--out", metavar="FILE", help="also write every score to this CSV file")
+
+
+def _add_coverage(kinds: Any) -> None:
+    coverage = kinds.add_parser(
+        "coverage",
+        help="pooled intervals against the truth, over many tables drawn from known designs",
+        description="Draw tables with holes from designs whose truth is known, impute them by several methods, "
+        "pool a regression, and count how often the 95 % interval holds the truth. Goes on where FILE stops.",
+    )
+    coverage.set_defaults(run=_bench_coverage)
+    option = coverage.add_argument
+    option("-o", "--out", metavar="FILE", required=True, help="CSV file of all repetitions, added to")
+    option("--designs", nargs="+", metavar="DESIGN", help="some designs only (default: all)")
+    option(
+        "--methods", nargs="+", metavar="METHOD", default=["mgp"],
+        help="mgp, mgp_per_cell, complete_cases, iterative, miceforest, mice_norm, mice_pmm, mice_cart, "
+        "mice_rf (the last four need R's mice; default: mgp)",
+    )  # fmt: skip
+    option(
+        "--repetitions", metavar="N", type=_at_least(1), default=100, help="tables per design (default: 100)"
+    )
 
 
 _DESCRIPTION = """\
@@ -511,6 +533,21 @@ def _bench_mixed(args: argparse.Namespace) -> None:
         scores.to_csv(args.out, index=False, float_format="%.4f")
     means = scores.groupby(["column", "method"], sort=False).mean(numeric_only=True)
     _say(means.drop(columns=["split", "cells"]).round(4).to_string(na_rep=""))
+
+
+def _bench_coverage(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench coverage`: draw, impute, pool, count."""
+    import pandas as pd
+    from tqdm import tqdm
+
+    from pyro_mgp.bench import coverage
+
+    out = Path(args.out)
+    done = pd.read_csv(out) if out.exists() else None
+    tasks = coverage.tasks(args.designs or list(coverage.DESIGNS), args.methods, args.repetitions, done)
+    for row in tqdm(coverage.run(tasks), total=len(tasks), unit="table", disable=None, leave=False):
+        pd.DataFrame([row]).to_csv(out, mode="a", header=not out.exists(), index=False)
+    _say(coverage.summary(pd.read_csv(out)).round(3).to_string(index=False))
 
 
 _CHOICES = ("datasets", "rates", "splits", "methods")
