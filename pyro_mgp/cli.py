@@ -255,8 +255,9 @@ def _add_coverage(kinds: Any) -> None:
     coverage = kinds.add_parser(
         "coverage",
         help="pooled intervals against the truth, over many tables drawn from known designs",
-        description="Draw tables with holes from designs whose truth is known, impute them by several methods, "
-        "pool a regression, and count how often the 95 % interval holds the truth. Goes on where FILE stops.",
+        description="Draw tables with holes from designs whose truth is known, impute them by several "
+        "methods, pool a regression, and count how often the 95 % interval holds the truth. Goes on where "
+        "FILE stops.",
     )
     coverage.set_defaults(run=_bench_coverage)
     option = coverage.add_argument

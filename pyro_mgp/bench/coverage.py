@@ -67,7 +67,7 @@ def _fimd_3_2_3(missing: str) -> Callable[[np.random.Generator], pd.DataFrame]:
 
 
 def _product(rate: float) -> Callable[[np.random.Generator], pd.DataFrame]:
-    """`y = x1 + x2 + x1·x2 + noise`, correlation .3 of x1 and x2; x1 and y missing more often for large x2."""
+    """`y = x1 + x2 + x1·x2 + noise`, x1 and x2 correlated by .3; x1 and y missing more often for large x2."""
 
     def draw(g: np.random.Generator) -> pd.DataFrame:
         x1, x2 = g.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], 200).T
