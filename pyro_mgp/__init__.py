@@ -5,23 +5,50 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyro_mgp.arviz_export import to_arviz
     from pyro_mgp.column_spec import ColumnSpec
+    from pyro_mgp.diagnostics import calibrate, compare
     from pyro_mgp.imputations import Imputations
     from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.joint_tests import likelihood_ratio_test, pool_chi2, pool_likelihoods
+    from pyro_mgp.missingness import ampute
+    from pyro_mgp.mixing import mix
     from pyro_mgp.pooling import pool
     from pyro_mgp.sensitivity import tipping_point
 
     __version__: str
 
-__all__ = ["ColumnSpec", "Imputations", "MGPImputer", "pool", "tipping_point"]
+__all__ = [
+    "ColumnSpec",
+    "Imputations",
+    "MGPImputer",
+    "ampute",
+    "calibrate",
+    "compare",
+    "likelihood_ratio_test",
+    "mix",
+    "pool",
+    "pool_chi2",
+    "pool_likelihoods",
+    "tipping_point",
+    "to_arviz",
+]
 
 # Torch and Pyro take seconds to import: each name is imported when it is first used.
 _HOME = {
     "ColumnSpec": "pyro_mgp.column_spec",
     "Imputations": "pyro_mgp.imputations",
     "MGPImputer": "pyro_mgp.imputer",
+    "ampute": "pyro_mgp.missingness",
+    "calibrate": "pyro_mgp.diagnostics",
+    "compare": "pyro_mgp.diagnostics",
+    "likelihood_ratio_test": "pyro_mgp.joint_tests",
+    "mix": "pyro_mgp.mixing",
     "pool": "pyro_mgp.pooling",
+    "pool_chi2": "pyro_mgp.joint_tests",
+    "pool_likelihoods": "pyro_mgp.joint_tests",
     "tipping_point": "pyro_mgp.sensitivity",
+    "to_arviz": "pyro_mgp.arviz_export",
 }
 
 if not TYPE_CHECKING:  # a type checker shall still find misspelt names
