@@ -41,9 +41,11 @@ class SequentialChain(Chain):
 
     def __init__(self, links: Sequence[Link], names: Sequence[str], n_rows: int, **switches: Any) -> None:
         super().__init__(links, names, n_rows, **switches)
-        columns = [link.column for link in links]
+        columns, inputs = [link.column for link in links], [link.inputs.tolist() for link in links]
+        # Numbers of the links that see the column of each link.
+        self.followers = [[i for i, seen in enumerate(inputs) if column in seen] for column in columns]
         for i, (link, name) in enumerate(zip(links, names, strict=True)):
-            if set(columns[i:]) & set(link.inputs.tolist()):
+            if set(columns[i:]) & set(inputs[i]):
                 raise ValueError(f"link {name!r} sees the column of a later link, or its own")
             if not link.is_gaussian:
                 raise ValueError(f"link {name!r}: observations in a sequential chain have to be Gaussian")
@@ -53,15 +55,15 @@ class SequentialChain(Chain):
 
         A missing cell of which no later one is known would only repeat what the link said itself.
         """
-        known = observed[:, self.links[number].column]
-        for later in self.followers(number):
-            known = known | self.learns_from(later, values, observed)
-        return known
+        return self.heard(observed)[number]
 
-    def followers(self, number: int) -> list[int]:
-        """Numbers of the links that see the column of a link."""
-        column = self.links[number].column
-        return [i for i, link in enumerate(self.links) if column in link.inputs]
+    def heard(self, observed: Tensor) -> list[Tensor]:
+        """For each link Bool `[n]`: the rows whose cell is observed, or heard of by later links."""
+        known = [observed[:, link.column] for link in self.links]
+        for i in reversed(range(len(known))):
+            for later in self.followers[i]:
+                known[i] = known[i] | known[later]
+        return known
 
     def weigh(
         self,
@@ -76,7 +78,8 @@ class SequentialChain(Chain):
     ) -> Tensor:
         """See `Chain`."""
         column = self.links[number].column
-        hearing = {e: self.learns_from(e, seen[0], observed)[rows] for e in self.followers(number)}
+        heard_of = self.heard(observed)
+        hearing = {e: heard_of[e][rows] for e in self.followers[number]}
         weighed = torch.zeros_like(rows, dtype=torch.bool)
         for heard in hearing.values():
             weighed |= heard
@@ -149,11 +152,7 @@ class _Slices:
     def __init__(self, mean: Tensor, scale: Tensor, later: _Later) -> None:
         self.mean, self.scale, self.later = mean, scale, later
         self.values = later.table[..., later.column].clone()
-        n_paths, n_cells = self.values.shape
-        self.paths, self.cells = (
-            part.reshape(-1)
-            for part in torch.meshgrid(torch.arange(n_paths), torch.arange(n_cells), indexing="ij")
-        )
+        self.paths, self.cells = torch.ones_like(mean).nonzero().unbind(1)
         self.level = later.log_likelihood(self.paths, self.cells, self.values.flatten())
 
     def move(self, numbers: Sequence[Tensor]) -> None:
@@ -167,22 +166,22 @@ class _Slices:
         other = (self.scale * numbers[0]).flatten()
         threshold = self.level + torch.special.log_ndtr(numbers[1]).flatten()
         turns = [torch.special.ndtr(number).flatten() for number in numbers[2:]]
-        angle = 2 * math.pi * turns[0]
-        low, high = angle - 2 * math.pi, angle.clone()
-        moved, waiting = self.values.flatten(), torch.arange(len(mean))
-        for turn in turns[1:]:
+        high = 2 * math.pi * turns[0]
+        low, angle = high - 2 * math.pi, high.clone()
+        moved, waiting = self.values.flatten(), torch.arange(len(mean), device=mean.device)
+        for k in range(len(turns)):
+            if k:
+                angle[waiting] = low[waiting] + (high - low)[waiting] * turns[k][waiting]
             at = angle[waiting]
             proposal = mean[waiting] + current[waiting] * at.cos() + other[waiting] * at.sin()
             level = self.later.log_likelihood(self.paths[waiting], self.cells[waiting], proposal)
             taken = level > threshold[waiting]
             moved[waiting[taken]], self.level[waiting[taken]] = proposal[taken], level[taken]
-            waiting = waiting[~taken]
+            waiting, at = waiting[~taken], at[~taken]
             if len(waiting) == 0:
                 break
-            at = angle[waiting]
             low[waiting] = torch.where(at < 0, at, low[waiting])
             high[waiting] = torch.where(at < 0, high[waiting], at)
-            angle[waiting] = low[waiting] + (high - low)[waiting] * turn[waiting]
         self.values = moved.view_as(self.values)
 
 
