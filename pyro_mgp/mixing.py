@@ -180,7 +180,8 @@ def _diagnose(chains: Numbers) -> tuple[float, float, float]:
     half = chains.shape[1] // 2
     # ArviZ gives no R-hat for one chain: its halves are compared.
     several = chains if len(chains) > 1 else chains[0, : 2 * half].reshape(2, half)
-    return float(az.rhat(several)), float(az.ess(chains, method="bulk")), float(az.ess(chains, method="tail"))
+    bulk, tail = az.ess(chains, method="bulk"), az.ess(chains, method="tail", prob=(0.05, 0.95))
+    return float(az.rhat(several)), float(bulk), float(tail)
 
 
 def _largest(x: Numbers) -> Numbers:

@@ -349,7 +349,7 @@ def test_lengths_of_time_are_drawn_negative_only_if_some_were() -> None:
         for warp in (False, True):
             codec = ColumnCodec.fit(cells, warp=warp)
             drawn = codec.decode(np.linspace(-4, 4, 50)[:, None])
-            assert (drawn.min() < np.timedelta64(0)) == negative
+            assert (drawn.min() < np.timedelta64(0, "us")) == negative
             np.testing.assert_allclose(
                 codec.decode(codec.encode(cells)).astype("int64"),
                 cells.astype("timedelta64[us]").astype("int64"),
