@@ -25,6 +25,7 @@ from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import MIN_NOISE
 from pyro_mgp.link import Conditional, factorise, invert, quadratic_conditionals
+from pyro_mgp.local_parameters import local_parameters
 
 # Turns before a function counts.
 _TURNS = 8
@@ -46,6 +47,15 @@ class Drawn:
     noises: list[Tensor]
     """Noise variances of each link, `[S, 1]`."""
 
+    @classmethod
+    def cat(cls, parts: Sequence[Drawn]) -> Drawn:
+        """Of imputations in succession."""
+        functions, noises = (
+            [torch.cat(own) for own in zip(*(getattr(part, name) for part in parts), strict=True)]
+            for name in ("functions", "noises")
+        )
+        return cls(functions, noises)
+
 
 class Augmentation:
     """Data augmentation of a trained chain.
@@ -57,8 +67,10 @@ class Augmentation:
 
     def __init__(self, chain: Chain, observed: Tensor) -> None:
         self.chain, self.observed = chain, observed
-        self.kernels: KernelStack = stack_kernels(chain.links)
-        self.inverse = invert(factorise(self.kernels.among(), max(link.jitter for link in chain.links)))
+        with local_parameters():
+            self.kernels: KernelStack = stack_kernels(chain.links)
+            among = self.kernels.among()
+        self.inverse = invert(factorise(among, max(link.jitter for link in chain.links)))
         self.holes = chain.holes(observed)
         self.known = [
             chain.learns_from(i, observed, observed).nonzero()[:, 0] for i in range(len(chain.links))

@@ -360,7 +360,14 @@ class Sampler:
 
     def _augmented(self, training: Rows, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
         """Functions and noises of a sequential chain, each imputation's given its own completed table."""
+        augmentation = Augmentation(self.chain, training.observed)
+        parts = [
+            self._augment(augmentation, training, imputations[here])
+            for here in self._batches(len(imputations), len(training), None)
+        ]
+        return augmentation, Drawn.cat(parts)
 
+    def _augment(self, augmentation: Augmentation, training: Rows, imputations: Sequence[int]) -> Drawn:
         def fresh(n: int, *stream: int) -> Tensor:
             keys = torch.arange(n, device=self.start.device)
             return KeyedNoise(self.seed, keys, imputations).normal(_AUGMENTATION, *stream)
@@ -369,8 +376,7 @@ class Sampler:
             return lambda link, cells: noise.normal(_TURN, turn, link, rows=cells)
 
         noise = KeyedNoise(self.seed, training.keys, imputations)
-        augmentation = Augmentation(self.chain, training.observed)
-        return augmentation, augmentation.run(self.start.draw(training, noise), fresh, walk_noise)
+        return augmentation.run(self.start.draw(training, noise), fresh, walk_noise)
 
     def _walks(
         self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]
@@ -398,8 +404,31 @@ class Sampler:
         filled, _ = self.chain.walk(shifted, filled, observed, noise(last), holes)
         moved = [i for i, link in enumerate(links) if link.column in self.shifts]
         before = [i < max(moved, default=0) and i not in moved for i in range(len(links))]
-        again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
-        return self.chain.walk(conditionals, filled, observed, noise(last), again)[0]
+        if not isinstance(self.chain, SequentialChain):
+            again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
+            return self.chain.walk(conditionals, filled, observed, noise(last), again)[0]
+        return self._settled(conditionals, filled, rows, imputations, max(moved, default=0))
+
+    def _settled(
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        rows: Rows,
+        imputations: Sequence[int],
+        before: int,
+    ) -> Tensor:
+        """The rows after links before some number have heard of shifted cells as of known ones."""
+        known = rows.observed.clone()
+        known[:, list(self.shifts)] = True
+        here = (known != rows.observed).any(1)
+        holes = [cells[here[cells] & (i < before)] for i, cells in enumerate(self.chain.holes(known))]
+        noise = self._walk_noise(rows, imputations)
+        # They move, and are not redrawn: noise that they have seen would move them back.
+        further = self.chain.sweeps(
+            conditionals, filled, known, lambda sweep: noise(self.n_sweeps + sweep), self.n_sweeps, holes
+        )
+        *_, (filled, _) = further
+        return filled
 
     def _walk_noise(self, rows: Rows, imputations: Sequence[int]) -> Callable[[int], Noise]:
         """The noise of each walk."""
