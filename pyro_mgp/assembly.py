@@ -163,10 +163,11 @@ def sequence_of(
     complete = values[rows]
     order = best_order(complete, first, then, fixed)
     needed = min((i for i, d in enumerate(order) if incomplete[d]), default=len(order))
-    if curved_only and not is_curved(complete, order[needed:], [*fixed, *order[:needed]]):
+    unlinked = 0 if every else needed
+    if curved_only and not is_curved(complete, order[unlinked:], [*fixed, *order[:unlinked]]):
         return None
     evidence = log_evidence(complete, order, fixed) + _log_slopes(codec, frame.iloc[rows.numpy()])
-    return Plan(order if every else order[needed:], evidence)
+    return Plan(order[unlinked:], evidence)
 
 
 def _log_slopes(codec: TableCodec, frame: pd.DataFrame) -> float:

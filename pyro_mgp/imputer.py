@@ -307,10 +307,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         modelled = _modelled(frame, rules)
         specs = rules.of_variables
         codec, table = TableCodec.fit_encode(modelled, self.warp, self.few_values, specs)
-        plan = self._plan(codec, modelled, specs, y is not None)
+        # The first complete rows decide on a plan: the same ones however the table is sorted, or bent.
+        ordered = modelled.iloc[np.argsort(table.keys)]
+        plan = self._plan(codec, ordered, specs, y is not None)
         straight = codec if plan is None else codec.straight(modelled, self.few_values, specs)
         if plan is not None and straight is not codec:
-            other = self._plan(straight, modelled, specs, y is not None)
+            other = self._plan(straight, ordered, specs, y is not None)
             if other is not None and other.evidence > plan.evidence:
                 plan, codec, table = other, straight, straight.encode(modelled)
         target_codec, target = _fit_target(y, frame)
