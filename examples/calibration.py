@@ -124,10 +124,11 @@ def main() -> None:
     )
     parser.add_argument("--designs", nargs="+", choices=list(DESIGNS), default=list(DESIGNS))
     parser.add_argument("--repetitions", type=int, default=300)
+    parser.add_argument("--quick", action="store_true", help="one repetition: shows that it runs, no more")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     for design in args.designs:
-        print(run(design, args.repetitions), flush=True)
+        print(run(design, 1 if args.quick else args.repetitions), flush=True)
 
 
 if __name__ == "__main__":
