@@ -171,8 +171,8 @@ ax.spines[["top", "right"]].set_visible(False)
 #
 # A kernel is a function from the number of inputs to a kernel of `pyro.contrib.gp`; it is called once per
 # link. The default is a linear trend plus a Matérn 3/2 with a lengthscale per input. Here are two others, and
-# how well each predicts the cells that were set aside in training (nats per cell, mean of the last four checks,
-# higher is better).
+# how well each predicts the cells that were set aside in training (nats per cell, mean of the last four
+# checks, higher is better).
 
 
 # %%
