@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyro
@@ -9,11 +11,21 @@ import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 
-from pyro_mgp.assembly import Wiring, build_chain, categories, likelihoods, starting_noise, wire
+from pyro_mgp.assembly import (
+    Wiring,
+    build_chain,
+    categories,
+    likelihoods,
+    sequence_of,
+    starting_noise,
+    wire,
+)
 from pyro_mgp.column import ColumnCodec
+from pyro_mgp.column_spec import ColumnSpec
 from pyro_mgp.kernels import matern32
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.ordinal import Ordinal
+from pyro_mgp.sequential import SequentialChain
 from pyro_mgp.table import TableCodec
 
 # Encoded: height 0 (sd large), species=a 1, species=b 2, species=c 3, width 4, 7 5 (an integer as label).
@@ -227,3 +239,95 @@ def test_numbers_are_gaussian_and_all_else_has_two_values() -> None:
     assert below == pytest.approx([0.75, 0.75, 2 / 3])
     (category,) = categories(codec, wirings, torch.device("cpu"))
     assert (category.links, category.columns) == ((3, 4), (3, 4, 5))
+
+
+# ----------------------------------------------------------------------------------------------- the sequence
+
+
+def curved(n_rows: int = 60) -> pd.DataFrame:
+    """Encoded: square 0 and root 1 with holes, other 2 and kind 3 without; square = root² + noise."""
+    generator = np.random.default_rng(0)
+    root = generator.normal(size=n_rows)
+    frame = pd.DataFrame(
+        {
+            "square": root**2 + 0.3 * generator.normal(size=n_rows),
+            "root": root,
+            "other": generator.normal(size=n_rows),
+            "kind": generator.random(n_rows) < 0.5,
+        }
+    )
+    frame.loc[::5, "square"] = np.nan
+    frame.loc[1::5, "root"] = np.nan
+    return frame
+
+
+def planned(frame: pd.DataFrame, specs: Any = None, **switches: bool) -> list[str] | None:
+    """Names of the columns that get a link of a sequential chain, in order."""
+    codec = TableCodec.fit(frame, False, 0, specs)
+    plan = sequence_of(codec, frame, specs or {}, **{"every": False, "curved_only": True, **switches})
+    return None if plan is None else [codec.names[d] for d in plan.columns]
+
+
+def test_a_sequence_is_of_incomplete_columns_and_those_behind_the_first_of_them() -> None:
+    frame = curved().drop(columns="other")
+    assert planned(frame) == ["root", "square"]
+    assert planned(frame.assign(square=frame["square"].fillna(1.0))) == ["root", "square"]
+    complete_root = frame.assign(root=frame["root"].fillna(0.0))
+    assert planned(complete_root) == ["square"]
+    assert planned(complete_root, every=True) == ["root", "square"]
+
+
+def test_whether_all_columns_get_a_link_all_say_whether_the_table_is_curved() -> None:
+    complete = curved().dropna()
+    assert planned(complete) is None
+    assert planned(complete, curved_only=False) == []
+    assert planned(complete, every=True) is not None
+
+
+def test_straight_tables_are_not_in_need_of_a_sequence() -> None:
+    straight = curved().assign(square=lambda f: f["root"].fillna(0.0) + f["other"])
+    assert planned(straight) is None
+    assert planned(straight, curved_only=False) is not None
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        pytest.param(lambda f: pd.concat([f] * 20, ignore_index=True), id="many rows"),
+        pytest.param(
+            lambda f: f.assign(**{f"more {i}": np.random.default_rng(i).normal(size=60) for i in range(6)}),
+            id="many columns",
+        ),
+        pytest.param(lambda f: f.assign(kind=f["kind"].astype(object).where(f.index % 7 > 0)), id="boolean"),
+        pytest.param(lambda f: f.assign(square=f["square"].where(f.index < 30)), id="few complete rows"),
+        pytest.param(lambda f: f.assign(square=f["square"].where(f["root"].isna())), id="no complete rows"),
+    ],
+)
+def test_tables_that_do_not_suit(spoilt: Any) -> None:
+    assert planned(spoilt(curved()), curved_only=False) is None
+
+
+def test_twenty_complete_rows_are_enough() -> None:
+    frame = curved()
+    whole = frame.dropna().index
+    frame.loc[whole[20:], "root"] = np.nan
+    assert planned(frame, curved_only=False) is not None
+    frame.loc[whole[0], "root"] = np.nan
+    assert planned(frame, curved_only=False) is None
+
+
+@pytest.mark.parametrize("spec", [ColumnSpec(predicts=False), ColumnSpec(predictors=("root",))])
+def test_columns_that_may_not_predict_each_other_have_no_sequence(spec: ColumnSpec) -> None:
+    assert planned(curved(), {"square": spec}, curved_only=False) is None
+
+
+def test_a_sequential_link_sees_complete_columns_and_earlier_links() -> None:
+    codec = TableCodec.fit(curved(), False, 0)
+    incomplete = np.array([True, True, False, False])
+    wirings = wire(codec, incomplete, None, sequence=[1, 0])
+    assert wirings == [Wiring("root", 1, (2, 3)), Wiring("square", 0, (2, 3, 1))]
+    rows = torch.zeros(2, 4).double()
+    chain = build_chain(
+        wirings, matern32, rows, gaussians(2), sequential=True, train_inducing=False, n_rows=60
+    )
+    assert isinstance(chain, SequentialChain)

@@ -1513,3 +1513,208 @@ def test_a_fit_that_fails_leaves_a_fitted_imputer_as_it_was(monkeypatch: pytest.
 def test_a_factory_that_gives_no_kernel_is_refused() -> None:
     with pytest.raises(TypeError, match="gp kernel, but it gave 3"):
         small(kernel=lambda input_dim: 3).fit(toy())
+
+
+# ------------------------------------------------------------------------------------ chains of earlier links
+
+
+def squares(n_rows: int = 70, seed: int = 0) -> pd.DataFrame:
+    """Columns "square" = root² + noise and "root", and "above", which follows the square; all with holes."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=n_rows)
+    square = root**2 + 0.4 * rng.normal(size=n_rows)
+    frame = pd.DataFrame({"square": square, "root": root, "above": square + 0.5 * rng.normal(size=n_rows)})
+    return frame.mask(rng.random(frame.shape) < 0.2).dropna(how="all")
+
+
+def earlier(**changes: Any) -> MGPImputer:
+    return MGPImputer(
+        **{
+            "inputs": "earlier",
+            "warp": False,
+            "random_state": 0,
+            "progress": False,
+            "max_steps": 8,
+            **changes,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted_earlier() -> MGPImputer:
+    """Fitted to `squares()`; no test may change it."""
+    return earlier().fit(squares())
+
+
+def test_curved_small_tables_take_earlier_links_and_straight_ones_all_others() -> None:
+    auto = earlier(inputs="auto").fit(squares())
+    assert auto.sequential_ and auto.order_.index("root") < auto.order_.index("square")
+    assert not earlier(inputs="auto").fit(toy(90)).sequential_
+    assert not earlier(inputs="others").fit(squares()).sequential_
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"order": ["above", "root", "square"]},
+        {"propagate": "latent"},
+        {"joint_draws": False},
+        {"natural_gradient": False},
+        {"n_paths": 2},
+        {"few_values": 1000},
+    ],
+    ids=str,
+)
+def test_settings_that_earlier_links_cannot_have_are_said_or_avoided(change: dict[str, Any]) -> None:
+    frame = squares().round(0) if "few_values" in change else squares()
+    with pytest.raises(ValueError, match=r'inputs="earlier" is for tables of at most 1000 rows'):
+        earlier(**change).fit(frame)
+    assert not earlier(inputs="auto", max_steps=1, **change).fit(frame).sequential_
+
+
+def test_a_target_is_not_for_earlier_links() -> None:
+    frame = squares()
+    with pytest.raises(ValueError, match="without a target"):
+        earlier().fit(frame, np.arange(len(frame), dtype=float))
+    with pytest.raises(ValueError, match="inputs must be one of"):
+        earlier(inputs="later").fit(frame)
+
+
+def test_observed_cells_stay_and_imputations_are_numbered_in_earlier_links(
+    fitted_earlier: MGPImputer,
+) -> None:
+    frame, draws = squares(), fitted_earlier.impute(m=6)
+    for completed in [*draws, fitted_earlier.transform(frame)]:
+        assert_completes(completed, frame)
+    assert_close(fitted_earlier.impute(m=2), first(draws, 2))
+    assert_close(fitted_earlier.impute(frame, m=6, batch_size=7), draws)
+    few = frame.iloc[[3, 40, 41, 55]]
+    alone = fitted_earlier.impute(few, m=6)
+    for label, values in alone.values.items():
+        holes = frame.index[frame[label].isna()]
+        at = [holes.get_loc(i) for i in few.index[few[label].isna()]]
+        np.testing.assert_allclose(values, draws.values[label][:, at], atol=1e-3)
+    assert all((values.std(0) > 0).all() for values in draws.values.values())
+
+
+def test_permuted_rows_permute_what_earlier_links_say() -> None:
+    """Also with more complete rows than are asked for an order."""
+    frame = squares(300)
+    permuted = frame.sample(frac=1, random_state=3)
+    one, other = (earlier(max_steps=2).fit(table) for table in (frame, permuted))
+    assert one.order_ == other.order_
+    back = [table.loc[frame.index] for table in other.impute(m=2)]
+    for left, right in zip(one.impute(m=2), back, strict=True):
+        pd.testing.assert_frame_equal(left, right, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("change", [{}, {"kernel": "matern32"}, {"precision": "mixed"}], ids=str)
+def test_a_loaded_imputer_of_earlier_links_draws_the_same(change: dict[str, Any], tmp_path: Path) -> None:
+    imputer, frame = earlier(max_steps=2, **change).fit(squares()), squares()
+    imputer.save(tmp_path / "it")
+    loaded = MGPImputer.load(tmp_path / "it")
+    assert loaded.sequential_ and loaded.order_ == imputer.order_
+    assert loaded.impute(frame, m=3) == imputer.impute(frame, m=3)
+
+
+def test_many_imputations_of_earlier_links_are_drawn_some_at_a_time(
+    fitted_earlier: MGPImputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = fitted_earlier.impute(m=5)
+    monkeypatch.setattr("pyro_mgp.sampling._ROWS_AT_ONCE", 200)
+    assert_close(fitted_earlier.impute(m=5, random_state=0), together)
+
+
+def test_new_rows_may_have_holes_anywhere_for_earlier_links() -> None:
+    frame = squares(120).dropna(subset="root")
+    imputer = earlier().fit(frame)
+    assert "root" not in imputer.order_
+    new = pd.DataFrame({"square": [1.0, NAN], "root": [NAN, NAN], "above": [NAN, 2.0]})
+    with pytest.warns(FitWarning, match=r"columns \['root'\] had no missing cells"):
+        assert_completes(next(iter(imputer.impute(new, m=1))), new)
+    everywhere = earlier(columns="all").fit(frame)
+    assert sorted(everywhere.order_) == ["above", "root", "square"]
+    roots = everywhere.impute(pd.concat([new] * 300, ignore_index=True), m=1).values["root"][0, ::2]
+    assert 0.2 < (roots > 0).mean() < 0.8 and np.abs(roots).mean() == pytest.approx(1.0, abs=0.25)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f.assign(same=3.0),
+        lambda f: f.assign(above=f["above"].fillna(1.0), root=f["root"].fillna(0.0)),
+        lambda f: f.fillna(0.5),
+        lambda f: pd.concat([f, f.iloc[:20]], ignore_index=True),
+        lambda f: f.assign(square=(1000 * f["square"]).round().astype("Int64")),
+        lambda f: f.assign(above=f["above"].where(f.index % 5 > 0), whole=f["above"].fillna(0.0)),
+        lambda f: f.assign(kind=pd.Categorical(np.where(f.index % 3 == 0, "a", "b"))),
+        lambda f: f.set_axis([1, "root", 0], axis=1),
+    ],
+    ids=["constant", "one incomplete", "no holes", "twins", "integers", "half", "category", "labels"],
+)
+@pytest.mark.parametrize("columns", ["incomplete", "all"])
+def test_earlier_links_complete_tables_of_many_kinds(
+    change: Callable[[pd.DataFrame], pd.DataFrame], columns: Any
+) -> None:
+    frame = change(squares())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableWarning)
+        imputer = earlier(max_steps=2, columns=columns).fit(frame)
+    for completed in imputer.impute(m=2):
+        assert_completes(completed, frame)
+
+
+def test_bent_columns_of_earlier_links_stay_where_cells_were_observed() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=100)
+    frame = pd.DataFrame({"a": a, "b": np.exp(1.5 * a + 0.3 * rng.normal(size=100)), "c": a**2})
+    frame["c"] += 0.3 * rng.normal(size=100)
+    holey = frame.mask(rng.random(frame.shape) < 0.2).dropna(how="all")
+    imputer = earlier(warp=True).fit(holey)
+    draws = imputer.impute(m=5)
+    assert draws.values["b"].max() <= holey["b"].max() * (1 + 1e-6)
+    truth = np.log(frame.loc[holey.index, "b"][holey["b"].isna()])
+    found = np.log(np.maximum(np.median(draws.values["b"], axis=0), 1e-3))
+    assert np.corrcoef(found, truth)[0, 1] > 0.6
+
+
+def test_shifts_in_earlier_links_are_of_draws_and_seen_by_other_missing_cells() -> None:
+    rng = np.random.default_rng(8)
+    frame = squares(150).drop(columns="above")
+    frame["whole"] = rng.normal(size=len(frame))
+    imputer = earlier().fit(frame)
+    assert imputer.order_.index("root") < imputer.order_.index("square")
+    plain, shifted = imputer.impute(m=30), imputer.impute(m=30, delta={"square": 3.0})
+    holes = frame.isna()
+
+    def change(label: str, rows: pd.Series, of: Callable[..., Any] = np.asarray) -> float:
+        before, after = (of(d.values[label][:, rows[holes[label]]]).mean() for d in (plain, shifted))
+        return float(after - before)
+
+    assert change("square", ~holes["root"]) == pytest.approx(3.0, abs=1e-3)
+    # Of a larger square the root is larger, though nothing was observed of either.
+    assert change("square", holes["root"]) == pytest.approx(3.0, abs=1e-3)
+    assert change("root", holes["square"], np.square) > 1.0
+    assert change("root", ~holes["square"]) == 0
+
+
+def test_slopes_of_products_survive_earlier_links_and_not_all_others() -> None:
+    """y = a + b + a·b + noise; a, b and y with holes; the coefficient of a·b, pooled, against all cells'."""
+    rng = np.random.default_rng(5)
+    a = rng.normal(size=200)
+    b = 0.4 * a + 0.9 * rng.normal(size=200)
+    frame = pd.DataFrame({"a": a, "b": b, "y": a + b + a * b + rng.normal(size=200)})
+    holey = frame.mask(rng.random(frame.shape) < 0.25).dropna(how="all")
+
+    def slope(table: pd.DataFrame) -> float:
+        design = np.column_stack([np.ones(len(table)), table["a"], table["b"], table["a"] * table["b"]])
+        return float(np.linalg.lstsq(design, table["y"])[0][3])
+
+    whole = slope(frame)
+    off = {
+        inputs: abs(np.mean([slope(t) for t in MGPImputer(inputs=inputs, random_state=0, progress=False)
+            .fit(holey).impute(m=15)]) - whole)
+        for inputs in ("auto", "others")
+    }  # fmt: skip
+    assert off["auto"] < 0.12
+    assert off["others"] > 1.5 * off["auto"]

@@ -10,7 +10,7 @@ from pyro.contrib.gp.util import conditional
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
 
-from pyro_mgp.kernels import linear_matern32, matern32
+from pyro_mgp.kernels import linear_matern32, linear_quadratic_matern32, matern32
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import (
     BasisConditional,
@@ -201,3 +201,21 @@ def test_the_mean_of_a_quantity_is_that_of_its_observations():
         found = conditional.expectation(moments, torch.exp)
         torch.testing.assert_close(found, (moments.mean + (moments.variance + 0.3) / 2).exp())
         torch.testing.assert_close(conditional.expectation(moments), moments.mean)
+
+
+@pytest.mark.parametrize("kernel", [linear_matern32, linear_quadratic_matern32, matern32])
+@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize(("jitter", "dtype"), [(1e-10, None), (1e-6, torch.float64), (1e-6, torch.float32)])
+def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, drawn, jitter, dtype):
+    link, rows = make_link(kernel, torch.randn(8, 3).double(), jitter=jitter), torch.randn(4, 6, 4).double()
+    link.u_loc = torch.randn(8).double()
+    functions = [torch.randn(4, 8).double()] if drawn else None
+    paths, cells = torch.tensor([3, 0, 0, 2, 1]), torch.tensor([5, 1, 4, 0, 1])
+    with torch.no_grad(), local_parameters():
+        (conditional,) = condition([link], functions, dtype or torch.float64)
+        whole = conditional.moments(rows)
+        some = conditional.moments_on(paths, rows[paths, cells])
+    assert isinstance(conditional, BasisConditional) == (dtype is None)
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+    for found, among_all in ((some.mean, whole.mean), (some.variance, whole.variance)):
+        torch.testing.assert_close(found, among_all[paths, cells], rtol=tolerance, atol=tolerance)
