@@ -1528,16 +1528,9 @@ def squares(n_rows: int = 70, seed: int = 0) -> pd.DataFrame:
 
 
 def earlier(**changes: Any) -> MGPImputer:
-    return MGPImputer(
-        **{
-            "inputs": "earlier",
-            "warp": False,
-            "random_state": 0,
-            "progress": False,
-            "max_steps": 8,
-            **changes,
-        }
-    )
+    """An imputer with links that see earlier ones, which is fitted fast."""
+    fast = {"warp": False, "max_steps": 8, "n_inducing": 20, "random_state": 0, "progress": False}
+    return MGPImputer(**{"inputs": "earlier", **fast, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -1584,8 +1577,9 @@ def test_observed_cells_stay_and_imputations_are_numbered_in_earlier_links(
     fitted_earlier: MGPImputer,
 ) -> None:
     frame, draws = squares(), fitted_earlier.impute(m=6)
-    for completed in [*draws, fitted_earlier.transform(frame)]:
+    for completed in draws:
         assert_completes(completed, frame)
+    assert_completes(fitted_earlier.transform(frame[:40]), frame[:40])
     assert_close(fitted_earlier.impute(m=2), first(draws, 2))
     assert_close(fitted_earlier.impute(frame, m=6, batch_size=7), draws)
     few = frame.iloc[[3, 40, 41, 55]]
