@@ -402,32 +402,30 @@ class Sampler:
             for conditional, link in zip(conditionals, links, strict=True)
         ]
         filled, _ = self.chain.walk(shifted, filled, observed, noise(last), holes)
+        if isinstance(self.chain, SequentialChain):
+            return self._settled(conditionals, filled, rows, imputations)
         moved = [i for i, link in enumerate(links) if link.column in self.shifts]
         before = [i < max(moved, default=0) and i not in moved for i in range(len(links))]
-        if not isinstance(self.chain, SequentialChain):
-            again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
-            return self.chain.walk(conditionals, filled, observed, noise(last), again)[0]
-        return self._settled(conditionals, filled, rows, imputations, max(moved, default=0))
+        again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
+        # Links that are weighed by later ones take what was shifted for known.
+        known = observed.clone()
+        known[:, [links[i].column for i in moved]] = True
+        return self.chain.walk(conditionals, filled, known, noise(last), again)[0]
 
     def _settled(
-        self,
-        conditionals: Sequence[Conditional],
-        filled: Tensor,
-        rows: Rows,
-        imputations: Sequence[int],
-        before: int,
+        self, conditionals: Sequence[Conditional], filled: Tensor, rows: Rows, imputations: Sequence[int]
     ) -> Tensor:
-        """The rows after links before some number have heard of shifted cells as of known ones."""
+        """The rows after all links of a sequential chain have heard of shifted cells as of known ones."""
         known = rows.observed.clone()
         known[:, list(self.shifts)] = True
         here = (known != rows.observed).any(1)
-        holes = [cells[here[cells] & (i < before)] for i, cells in enumerate(self.chain.holes(known))]
+        holes = [cells[here[cells]] for cells in self.chain.holes(known)]
         noise = self._walk_noise(rows, imputations)
-        # They move, and are not redrawn: noise that they have seen would move them back.
-        further = self.chain.sweeps(
+        # Cells that are weighed move, and are not redrawn: far from where they belong they need several
+        # walks, and noise that they have seen would move them back.
+        *_, (filled, _) = self.chain.sweeps(
             conditionals, filled, known, lambda sweep: noise(self.n_sweeps + sweep), self.n_sweeps, holes
         )
-        *_, (filled, _) = further
         return filled
 
     def _walk_noise(self, rows: Rows, imputations: Sequence[int]) -> Callable[[int], Noise]:
