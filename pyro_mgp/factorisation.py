@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 # Fewest complete rows to ask, and the most that are asked.
-_FEWEST_ROWS, _MOST_ROWS = 20, 120
+_FEWEST_ROWS, _MOST_ROWS = 20, 300
 # Nats by which another order must be better, and by which curves must be likelier than straight lines.
 _CLEARLY, _LIKELIER = 3.0, 1.0
 # Variances of the linear, the quadratic and the bent part of a covariance; and of the noise, relative to
@@ -30,8 +30,8 @@ _CURVED = (*_LINEAR, (1.0, 0.3, 0.0), (1.0, 0.0, 0.5), (1.0, 0.3, 0.5))
 _NOISES = tuple(10.0 ** (step / 2) for step in range(-8, 5))
 # Standard deviation up to which a column is constant but for rounding errors.
 _CONSTANT = 1e-9
-# Lengthscale of the bent part, in standard deviations per input, times √P.
-_LENGTHSCALE = 1.0
+# Lengthscale of the bent part, in standard deviations per input, times √P; and of one that is rough.
+_LENGTHSCALE, _ROUGH_LENGTHSCALE = 1.0, 0.1
 
 
 class Evidence:
@@ -40,10 +40,16 @@ class Evidence:
     Args:
         values: Complete rows, `[n, D]`.
         covariances: The covariances to choose from, see `_CURVED`.
+        lengthscale: Of their bent part.
     """
 
-    def __init__(self, values: Tensor, covariances: Sequence[tuple[float, float, float]]) -> None:
-        self.covariances = covariances
+    def __init__(
+        self,
+        values: Tensor,
+        covariances: Sequence[tuple[float, float, float]],
+        lengthscale: float = _LENGTHSCALE,
+    ) -> None:
+        self.covariances, self.lengthscale = covariances, lengthscale
         scale = values.std(0)
         self.values = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
         self.known: dict[tuple[int, frozenset[int]], float] = {}
@@ -65,7 +71,7 @@ class Evidence:
             # It is constant in these rows, and no noise is small enough for it.
             return 0.0
         product = X @ X.T / max(len(inputs), 1)
-        distance = torch.cdist(X, X) / (_LENGTHSCALE * math.sqrt(max(len(inputs), 1)))
+        distance = torch.cdist(X, X) / (self.lengthscale * math.sqrt(max(len(inputs), 1)))
         bent = (1 + math.sqrt(3) * distance) * (-math.sqrt(3) * distance).exp()
         covariances = [1.0 + a * product + b * product.square() + c * bent for a, b, c in self.covariances]
         if not inputs:
@@ -119,7 +125,9 @@ def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> 
 
 
 def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> bool:
-    """Whether some of the columns depend clearly on earlier ones in ways that are not linear.
+    """Whether some of the columns depend clearly on earlier ones in ways that are smooth, but not linear.
+
+    What jumps from row to row (repeated rows, steps) neighbours tell better than any curve.
 
     Args:
         values: Complete rows, `[n, D]`.
@@ -127,7 +135,8 @@ def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> boo
         fixed: Columns that stand before all of them.
     """
     curved, linear = (Evidence(values, kind).of_order(order, fixed) for kind in (_CURVED, _LINEAR))
-    return curved - linear > _LIKELIER
+    rough = Evidence(values, _CURVED[2:3], _ROUGH_LENGTHSCALE).of_order(order, fixed)
+    return curved - linear > _LIKELIER and rough - curved < _CLEARLY
 
 
 def complete_rows(observed: Tensor) -> Tensor | None:

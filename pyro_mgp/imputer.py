@@ -47,7 +47,7 @@ from pyro_mgp.column_spec import ColumnSpec, Specs
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
-from pyro_mgp.kernels import KernelFactory, resolve_kernel
+from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.likelihoods import Observation
 from pyro_mgp.neighbours import Character, Neighbours
 from pyro_mgp.noise import KeyedNoise
@@ -78,6 +78,8 @@ _POINT_DRAWS = 100
 _N_INDUCING = 100
 # A table stays on a GPU whose free memory holds this many copies of it.
 _COPIES = 8
+# A table of at most so many rows takes the kernel of small ones.
+_FEW_ROWS = 300
 # Each cell costs memory by the square of its neighbours, and those far away say little.
 _MOST_NEIGHBOURS = 100
 # Each draw weighs all of them.
@@ -121,7 +123,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Args:
         kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel;
-            "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns.
+            "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns, and
+            up to 300 rows with a trend that is not shrunk.
         inputs: What a link sees: all "others", or complete columns and "earlier" links, while later ones
             weigh its draws (`sequential`), which suits small tables whose columns depend on each other in
             curved ways. "auto" takes the latter where that is so, for tables of at most 1000 rows and 8
@@ -716,7 +719,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _build(self, inducing: Tensor, noise: Sequence[float], n_rows: int) -> Chain:
         return build_chain(
             self._wirings,
-            resolve_kernel(self._kernel_name()),
+            resolve_kernel(self._choose_kernel(n_rows)),
             inducing,
             likelihoods(self.codec_, self._wirings, noise, inducing.device),
             sequential=self.sequential_,
@@ -730,10 +733,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             categories=categories(self.codec_, self._wirings, inducing.device),
         )
 
-    def _kernel_name(self) -> str | KernelFactory:
+    def _choose_kernel(self, n_rows: int) -> str | KernelFactory:
         if self.kernel != "auto":
             return self.kernel
-        return "linear+quadratic+matern32" if self.sequential_ else "linear+matern32"
+        if self.sequential_:
+            return "linear+quadratic+matern32"
+        return small_linear_matern32 if n_rows <= _FEW_ROWS else "linear+matern32"
 
     def _plan(self, codec: TableCodec, frame: pd.DataFrame, specs: Specs, has_target: bool) -> Plan | None:
         """Which columns get a link of a sequential chain; None if links see all others."""

@@ -407,10 +407,7 @@ class Sampler:
         moved = [i for i, link in enumerate(links) if link.column in self.shifts]
         before = [i < max(moved, default=0) and i not in moved for i in range(len(links))]
         again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
-        # Links that are weighed by later ones take what was shifted for known.
-        known = observed.clone()
-        known[:, [links[i].column for i in moved]] = True
-        return self.chain.walk(conditionals, filled, known, noise(last), again)[0]
+        return self.chain.walk(conditionals, filled, observed, noise(last), again)[0]
 
     def _settled(
         self, conditionals: Sequence[Conditional], filled: Tensor, rows: Rows, imputations: Sequence[int]

@@ -277,9 +277,9 @@ def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> N
 
 def test_a_fit_needs_no_more_memory_than_is_allowed_and_finds_the_same(monkeypatch) -> None:
     frame = steps(600)
-    expected, _ = fit(frame)
+    expected, _ = fit(frame, inputs="others")
     monkeypatch.setattr(module, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
-    found, _ = fit(frame)
+    found, _ = fit(frame, inputs="others")
     assert found.neighbours_.rows_at_once == 40
     for one, other in zip(found.neighbours_.characters, expected.neighbours_.characters, strict=True):
         assert one.lengthscales == other.lengthscales
