@@ -4,10 +4,10 @@ BIN := .venv/bin
 # One thread per process: the two test workers would otherwise fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test test-all notebooks lint format clean
 
 help:    ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1	/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /make \1	/'
 
 demo: .venv/installed    ## 20 imputations of the penguins, into build/demo
 	$(BIN)/pyro-mgp impute examples/data/penguins.csv -o build/demo -m 20 --seed 0 --overwrite
@@ -15,6 +15,20 @@ demo: .venv/installed    ## 20 imputations of the penguins, into build/demo
 
 test: .venv/installed    ## all tests and the examples in the docstrings
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+
+# Python 3.11 resolves ArviZ 0.23, later ones ArviZ 1: newest releases, without the constraints.
+PYTHONS := 3.11 3.12 3.13
+test-all:    ## all tests under each of these Pythons that is installed
+	@for v in $(PYTHONS); do \
+	  python$$v -c '' 2>/dev/null || { echo "python$$v is not installed: left out"; continue; }; \
+	  test -f .venv-$$v/installed || { python$$v -m venv .venv-$$v && \
+	    .venv-$$v/bin/python -m pip install --quiet torch==2.13.0 && \
+	    .venv-$$v/bin/python -m pip install --quiet -e '.[dev]' && touch .venv-$$v/installed; } || exit 1; \
+	  $(ONE_THREAD) .venv-$$v/bin/python -m pytest -n 2 || exit 1; \
+	done
+
+notebooks: .venv/installed    ## run the notebooks again and keep what they show
+	$(ONE_THREAD) $(BIN)/python notebooks/execute.py
 
 lint: .venv/installed    ## style, formatting and types, without changing a file
 	$(BIN)/ruff check
@@ -26,7 +40,7 @@ format: .venv/installed    ## mend style and formatting in place
 	$(BIN)/ruff format
 
 clean:    ## remove .venv and everything else that was made
-	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first and on its own: left unpinned, it would pull gigabytes of CUDA packages.
