@@ -148,7 +148,7 @@ def sequence_of(
     """
     if len(frame) > _SMALL_ROWS:
         return None
-    values = torch.as_tensor(codec.encode(frame).values)
+    values = torch.as_tensor(codec.encode_again(frame).values)
     observed = ~values.isnan()
     gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names])
     incomplete = (~observed.all(0)).numpy()

@@ -317,7 +317,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if plan is not None and straight is not codec:
             other = self._plan(straight, ordered, specs, y is not None)
             if other is not None and other.evidence > plan.evidence:
-                plan, codec, table = other, straight, straight.encode(modelled)
+                plan, codec, table = other, straight, straight.encode_again(modelled)
         target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns

@@ -260,11 +260,15 @@ class TableCodec:
             raise ValueError(
                 "Expected a table with at least one row, got no rows. Check how it was filtered."
             )
-        values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
-        holes = np.isnan(values)
+        table = self.encode_again(frame)
         self._warn_of_unseen(frame)
         _warn_of_empty_rows(frame.index, missing(frame))
-        return Table(values, ~holes, row_keys(values, frame.index))
+        return table
+
+    def encode_again(self, frame: pd.DataFrame) -> Table:
+        """What :meth:`encode` gives, of a table that has been checked and warned of."""
+        values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
+        return Table(values, ~np.isnan(values), row_keys(values, frame.index))
 
     def _warn_of_unseen(self, frame: pd.DataFrame) -> None:
         for column in self.columns:

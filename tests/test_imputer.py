@@ -242,7 +242,7 @@ def test_transform_is_the_posterior_mean() -> None:
         error = (filled - values.mean(0)) / values.std(0)
         assert np.sqrt(np.mean(error**2)) < 0.2
         assert np.abs(error).max() < 0.5
-        assert filled.std() > 3 * (filled - values.mean(0)).std()  # so a constant would not pass
+        assert filled.std() > 2 * (filled - values.mean(0)).std()  # so a constant would not pass
 
 
 def test_transform_takes_the_mode_of_labels_and_booleans(fitted_mixed: MGPImputer) -> None:

@@ -25,8 +25,10 @@ _COMPONENTS, _ROWS_AT_ONCE = 50, 400
 
 
 def mgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """`MGPImputer` as it comes."""
-    imputer = MGPImputer(random_state=seed, columns="all", device=budget.device, progress=False)
+    """`MGPImputer` as it comes, for tables that are not small; see `inputs`."""
+    imputer = MGPImputer(
+        inputs="others", random_state=seed, columns="all", device=budget.device, progress=False
+    )
     return _impute(imputer, train, test, budget)
 
 
