@@ -72,7 +72,7 @@ Inputs = Literal["auto", "others", "earlier"]
 _FORMAT_VERSION = 7
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
-# The same where draws have to be averaged.
+# The same where draws have to be averaged, or functions are as uncertain as few rows leave them.
 _POINT_DRAWS = 100
 # Inducing inputs per link when the user leaves the choice to us.
 _N_INDUCING = 100
@@ -362,7 +362,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError, TypeError: If the table does not fit the fitted one; the message says where.
         """
         given = self._encode(X)
-        n_paths = _POINT_DRAWS if self.sequential_ else _POINT_PATHS
+        doubtful = self.sequential_ or self.chain_.n_rows <= _FEW_ROWS
+        n_paths = _POINT_DRAWS if doubtful else _POINT_PATHS
         point = self._sampler().means(given.rows[given.incomplete], range(n_paths))
         cells = self._decode(given, [(slice(0, len(point)), point[None])], 1, to_few=False)
         completed = complete(given.frame, {label: values[0] for label, values in cells.items()})

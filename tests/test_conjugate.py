@@ -145,7 +145,7 @@ def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, m
     monkeypatch.setattr(conjugate, "_observed_rows", lambda o: ([None] * len(o), torch.stack(o), 0))
     monkeypatch.setattr(conjugate, "_holes", lambda _: None)
     # To how many digits depends on the processor.
-    torch.testing.assert_close(gradients_of(chain, table, observed), expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradients_of(chain, table, observed), expected, rtol=1e-9, atol=1e-8)
 
 
 @pytest.mark.parametrize("frozen", ["bias", "variance", "everything"])

@@ -238,11 +238,11 @@ def test_transform_is_the_posterior_mean() -> None:
     point, draws = fitted.transform(frame), fitted.impute(m=800)
     for label, values in draws.values.items():
         filled = point[label][frame[label].isna()].to_numpy()
-        # 20 functions are averaged: the error is below sd / sqrt(20) = .22 sd where all doubt is in them.
+        # 20 functions or more are averaged: the error is below sd / sqrt(20) = .22 sd.
         error = (filled - values.mean(0)) / values.std(0)
         assert np.sqrt(np.mean(error**2)) < 0.2
         assert np.abs(error).max() < 0.5
-        assert filled.std() > 2 * (filled - values.mean(0)).std()  # so a constant would not pass
+        assert filled.std() > 3 * (filled - values.mean(0)).std()  # so a constant would not pass
 
 
 def test_transform_takes_the_mode_of_labels_and_booleans(fitted_mixed: MGPImputer) -> None:
@@ -696,7 +696,11 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"validation_fraction": 0.6}, ValueError, r"validation_fraction must lie between 0 and 0\.5, got 0\.6"),
     ({"backpropagate": True}, ValueError, "natural_gradient=True needs backpropagate=False"),
-    ({"kernel": "rbf"}, ValueError, r"kernel must be 'auto', one of .*'matern32'\].*got 'rbf'"),
+    (
+        {"kernel": "rbf"},
+        ValueError,
+        r"kernel must be 'auto', one of .*'linear\+quadratic\+matern32', 'matern32'\].*got 'rbf'",
+    ),
     ({"order": ["y"]}, ValueError, r"order must name each column with a link once: expected \['x', 'y'\]"),
     ({"order": ["x", "y", "y"]}, ValueError, r"order must name .* got \['x', 'y', 'y'\]"),
     ({"order": ["x", "y", "z"]}, ValueError, r"order must name .* got \['x', 'y', 'z'\]"),

@@ -46,7 +46,8 @@ def test_matern32_has_a_finite_gradient_between_equal_points():
 def test_kernels_are_found_by_name_or_taken_as_given():
     assert resolve_kernel("matern32") is matern32
     assert resolve_kernel(kernels.RBF) is kernels.RBF
-    with pytest.raises(ValueError, match=r"must be 'auto', one of .*'matern32'\].*'cubic'"):
+    named = r"\['linear\+matern32', 'linear\+quadratic\+matern32', 'matern32'\]"
+    with pytest.raises(ValueError, match=rf"must be 'auto', one of {named}.*'cubic'"):
         resolve_kernel("cubic")
 
 
