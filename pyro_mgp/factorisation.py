@@ -21,8 +21,10 @@ from torch import Tensor
 
 # Fewest complete rows to ask, and the most that are asked.
 _FEWEST_ROWS, _MOST_ROWS = 20, 300
-# Nats by which another order must be better, and by which curves must be likelier than straight lines.
-_CLEARLY, _LIKELIER = 3.0, 1.0
+CLEARLY = 3.0
+"""Nats by which another order, or a bend of the columns, must be better to be taken."""
+# Nats by which curves must be likelier than straight lines.
+_LIKELIER = 1.0
 # Variances of the linear, the quadratic and the bent part of a covariance; and of the noise, relative to
 # these.
 _LINEAR = ((1.0, 0.0, 0.0),)
@@ -104,7 +106,7 @@ def best_order(values: Tensor, first: Sequence[int], then: Sequence[int], fixed:
             here = slice(min(i, j), max(i, j) + 1)
             before, moved = [*fixed, *order[: here.start]], order[here]
             moved.insert(j - here.start, moved.pop(i - here.start))
-            if evidence.of_order(moved, before) > evidence.of_order(order[here], before) + _CLEARLY:
+            if evidence.of_order(moved, before) > evidence.of_order(order[here], before) + CLEARLY:
                 order[here] = moved
                 improved = True
     return order
@@ -136,7 +138,7 @@ def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> boo
     """
     curved, linear = (Evidence(values, kind).of_order(order, fixed) for kind in (_CURVED, _LINEAR))
     rough = Evidence(values, _CURVED[2:3], _ROUGH_LENGTHSCALE).of_order(order, fixed)
-    return curved - linear > _LIKELIER and rough - curved < _CLEARLY
+    return curved - linear > _LIKELIER and rough - curved < CLEARLY
 
 
 def complete_rows(observed: Tensor) -> Tensor | None:

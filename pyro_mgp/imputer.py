@@ -44,6 +44,7 @@ from pyro_mgp.assembly import (
 from pyro_mgp.chain import Chain, Precision, Propagate
 from pyro_mgp.column import ColumnCodec, Kind, Label, label_of
 from pyro_mgp.column_spec import ColumnSpec, Specs
+from pyro_mgp.factorisation import CLEARLY
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
@@ -315,8 +316,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         plan = self._plan(codec, ordered, specs, y is not None)
         straight = codec if plan is None else codec.straight(modelled, self.few_values, specs)
         if plan is not None and straight is not codec:
+            # Long tails that a curve explains are no reason to bend.
             other = self._plan(straight, ordered, specs, y is not None)
-            if other is not None and other.evidence > plan.evidence:
+            if other is not None and plan.evidence < other.evidence + CLEARLY:
                 plan, codec, table = other, straight, straight.encode_again(modelled)
         target_codec, target = _fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
