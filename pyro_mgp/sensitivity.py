@@ -46,8 +46,6 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
             raise ValueError(f"delta names column {label!r}, but columns that vary are {listing(varying)}")
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
             raise ValueError(f"delta of column {label!r} must be a finite number, got {value!r}")
-        if value == 0:
-            continue
         column, first = columns[label], codec.slices[label].start
         if column.kind is Kind.CATEGORICAL:
             if column.width > 2:
@@ -60,7 +58,8 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
             found[first] = float(value)
         else:
             found[first] = float(value) / column.scale[0]
-    return found
+    # A column not to be shifted beside one that is: a scan of both then meets its own 0 smoothly.
+    return found if any(found.values()) else {}
 
 
 def tipping_point(

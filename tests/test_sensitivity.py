@@ -103,6 +103,17 @@ def test_columns_that_predict_each_other_do_not_shift_each_other_again_and_again
     assert 2.0 < moved < 4.5  # it is nearly the same number
 
 
+@pytest.mark.parametrize("inputs", ["others", "earlier"])
+def test_a_scan_of_two_columns_passes_smoothly_through_0(inputs: Any) -> None:
+    frame = table()[["x", "number", "income"]]
+    frame.loc[::4, ["number", "income"]] = np.nan
+    imputer = MGPImputer(inputs=inputs, warp=False, few_values=0, random_state=0, progress=False).fit(frame)
+    at, beside = (
+        imputer.impute(m=3, delta={"income": 9.0, "number": d}).values["number"] for d in (0.0, 1e-6)
+    )
+    np.testing.assert_allclose(at, beside, atol=1e-3)
+
+
 def test_other_columns_see_the_shifted_draws() -> None:
     imputer = fitted("number", "income", few_values=0)
     incomes = [imputer.impute(m=5, delta={"number": d}).values["income"].mean() for d in (0.0, 6.0)]
