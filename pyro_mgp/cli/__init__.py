@@ -1,0 +1,53 @@
+"""The command line: `pyro-mgp impute TABLE -o OUT`, `pyro-mgp report OUT`, `pyro-mgp bench ...`.
+
+One room per command; each adds its parser and runs it. Imports that take long stand inside the functions that
+need them: `--help` and most errors come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from pyro_mgp.cli import bench, impute, report
+from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, say, sentence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments after the program's name; None takes those of the process.
+
+    Returns:
+        The exit status: 0, 2 for an error the user can mend, 130 if interrupted.
+
+    Raises:
+        SystemExit: After `--help` (0), or if the arguments make no sense (2).
+    """
+    args = parser().parse_args(argv)
+    try:
+        args.run(args)
+    except KeyboardInterrupt:
+        say(f"{PROGRAM}: interrupted, nothing was written", sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        say(f"{PROGRAM}: error: {sentence(error)}", sys.stderr)
+        return 2
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, one subparser per command."""
+    whole = argparse.ArgumentParser(
+        prog=PROGRAM, description="Multiple imputation of tables by a chain of sparse Gaussian processes."
+    )
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    impute.add(commands)
+    report.add(commands)
+    bench.add(commands)
+    return whole

@@ -1,0 +1,214 @@
+"""`pyro-mgp bench`: measure, show, write."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyro_mgp.cli.arguments import at_least
+from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, count, say
+
+_CHOICES = ("datasets", "rates", "splits", "methods")
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    bench = commands.add_parser("bench", help="measure the package on this machine")
+    kinds = bench.add_subparsers(title="measurements", metavar="WHAT", required=True)
+    speed = kinds.add_parser(
+        "speed",
+        help="speed against plain code and the hardware",
+        description="Measure speed on this machine. The measurements: step (training step and walk), latency "
+        "(one new row), import, sizes (10,000 to 1,000,000 rows: minutes); and, on the public tables "
+        "parkinson.csv and protein.csv.gz, training (natural gradients against Adam) and forests (against "
+        "chained extra trees).",
+    )
+    speed.set_defaults(run=_speed)
+    names = ("step", "latency", "import", "sizes", "training", "forests")
+    speed.add_argument("--only", nargs="+", choices=names, default=names, help="take some measurements only")
+    speed.add_argument(
+        "--data-dir", metavar="DIR", help="folder with the public tables (default: $PYRO_MGP_DATA)"
+    )
+    speed.add_argument(
+        "--device", default="cpu", help="torch device for step, latency and sizes (default: cpu)"
+    )
+    speed.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
+    _add_tables(kinds)
+    _add_report(kinds)
+    _add_mixed(kinds)
+    _add_coverage(kinds)
+
+
+def _speed(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench speed`: measure, show, write."""
+    from pyro_mgp.bench import speed
+
+    rows = []
+    for row in speed.run(args.only, args.data_dir, args.device):
+        say(f"{row.what:<52} {row.measured:8.2f} {row.unit:<6} {row.asked:<17} {row.detail}")
+        rows.append(row)
+    if args.out is not None:
+        speed.table(rows).to_csv(args.out, index=False)
+
+
+def _add_tables(kinds: Any) -> None:
+    tables = kinds.add_parser(
+        "tables",
+        help="accuracy on the paper's tables, beside other imputation methods",
+        description="Run the paper's experiments: public tables × rates of missing cells × splits × methods, "
+        "each run in a process of its own. One line per run is added to the CSV file as soon as it is done; "
+        "started again, the command goes on where it stopped. `pyro-mgp bench report` makes tables and "
+        "figures of it.",
+    )
+    tables.set_defaults(run=_tables)
+    option = tables.add_argument
+    option(
+        "--profile", choices=("quick", "paper"), default="quick",
+        help="quick: at most 10,000 rows per table; paper: all rows and the paper's settings, for a GPU "
+        "(default: quick)",
+    )  # fmt: skip
+    several: dict[str, Any] = {"nargs": "+", "default": argparse.SUPPRESS}
+    option(
+        "--datasets", metavar="NAME", **several,
+        help="protein, keggdirected, keggundirected, parkinson (default: all)",
+    )  # fmt: skip
+    option(
+        "--rates", metavar="PERCENT", type=at_least(1), **several,
+        help="per cent of the cells to remove (default: 10 20 30 40)",
+    )  # fmt: skip
+    option(
+        "--splits", metavar="NUMBER", type=at_least(0), **several,
+        help="numbers of the random splits into training and test rows (default: 0 1 2 3 4)",
+    )  # fmt: skip
+    option(
+        "--methods", metavar="NAME", **several,
+        help="mean, median, knn, mice, svgp, gain, mgp, extra_trees, miceforest, random_forests, dgp, "
+        "mgp_paper (default: all)",
+    )  # fmt: skip
+    option(
+        "--data-dir", metavar="DIR",
+        help="folder with the public tables (default: $PYRO_MGP_DATA; without either they are fetched)",
+    )  # fmt: skip
+    option("-o", "--out", metavar="FILE", default="results.csv", help="CSV file (default: results.csv)")
+    option("--jobs", metavar="N", type=at_least(1), default=1, help="runs at a time (default: 1)")
+    option("--threads", metavar="N", type=at_least(1), default=1, help="threads of each run (default: 1)")
+    option("--device", default="cpu", help="torch device of the methods that use one (default: cpu)")
+    option("--retry-failed", action="store_true", help="do runs again that failed before")
+
+
+def _tables(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench tables`: run what is not done yet."""
+    from pyro_mgp.bench import tables
+    from pyro_mgp.bench.cell import Place
+
+    chosen = {name: value for name, value in vars(args).items() if name in _CHOICES}
+    runs = tables.plan(args.profile, **chosen)
+    place = Place(args.data_dir, args.device, args.threads)
+    try:
+        failed = tables.run(
+            runs,
+            Path(args.out),
+            place,
+            jobs=args.jobs,
+            retry_failed=args.retry_failed,
+            tell=lambda line: say(f"{PROGRAM}: {line}", sys.stderr),
+        )
+    except KeyboardInterrupt:
+        say(f"{PROGRAM}: interrupted; the same command goes on from what {args.out} holds", sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+    ended = f"{count(len(runs) - failed, 'run')} in {args.out}"
+    say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed does them again")
+
+
+def _add_mixed(kinds: Any) -> None:
+    mixed = kinds.add_parser(
+        "mixed",
+        help="numbers, booleans and categories of a table, beside other imputation methods",
+        description="Hide cells of every column of a complete table, impute them by several methods, and "
+        "score each column: RMSE and CRPS of numbers, accuracy and log score of anything else.",
+    )
+    mixed.set_defaults(run=_mixed)
+    option = mixed.add_argument
+    option("table", metavar="TABLE", help="CSV or Parquet file; rows with missing cells are left out")
+    option("--rate", metavar="PERCENT", type=at_least(1), default=20, help="cells to hide (default: 20)")
+    option("--splits", metavar="N", type=at_least(1), default=10, help="how many times (default: 10)")
+    names = ("mgp", "one_hot", "random_forests", "miceforest")
+    option("--methods", nargs="+", choices=names, default=names, help="some methods only")
+    option("-o", "--out", metavar="FILE", help="also write every score to this CSV file")
+
+
+def _mixed(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench mixed`: hide, impute, score, show, write."""
+    import pandas as pd
+    from tqdm import tqdm
+
+    from pyro_mgp import files
+    from pyro_mgp.bench import mixed
+
+    table = files.read_table(Path(args.table)).frame.dropna().reset_index(drop=True)
+    runs = mixed.run(table, args.methods, range(args.splits), args.rate / 100)
+    n_rows = args.splits * len(args.methods) * len(table.columns)
+    scores = pd.DataFrame(tqdm(runs, total=n_rows, unit="column", disable=None, leave=False))
+    if args.out is not None:
+        scores.to_csv(args.out, index=False, float_format="%.4f")
+    means = scores.groupby(["column", "method"], sort=False).mean(numeric_only=True)
+    say(means.drop(columns=["split", "cells"]).round(4).to_string(na_rep=""))
+
+
+def _add_coverage(kinds: Any) -> None:
+    coverage = kinds.add_parser(
+        "coverage",
+        help="pooled intervals against the truth, over many tables drawn from known designs",
+        description="Draw tables with holes from designs whose truth is known, impute them by several "
+        "methods, pool a regression, and count how often the 95 % interval holds the truth. Goes on where "
+        "FILE stops.",
+    )
+    coverage.set_defaults(run=_coverage)
+    option = coverage.add_argument
+    option("-o", "--out", metavar="FILE", required=True, help="CSV file of all repetitions, added to")
+    option("--designs", nargs="+", metavar="DESIGN", help="some designs only (default: all)")
+    option(
+        "--methods", nargs="+", metavar="METHOD", default=["mgp"],
+        help="mgp, mgp_per_cell, complete_cases, iterative, miceforest, mice_norm, mice_pmm, mice_cart, "
+        "mice_rf (the last four need R's mice; default: mgp)",
+    )  # fmt: skip
+    option(
+        "--repetitions", metavar="N", type=at_least(1), default=100, help="tables per design (default: 100)"
+    )
+
+
+def _coverage(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench coverage`: draw, impute, pool, count."""
+    import pandas as pd
+    from tqdm import tqdm
+
+    from pyro_mgp.bench import coverage
+
+    out = Path(args.out)
+    done = pd.read_csv(out) if out.exists() else None
+    tasks = coverage.tasks(args.designs or list(coverage.DESIGNS), args.methods, args.repetitions, done)
+    for row in tqdm(coverage.run(tasks), total=len(tasks), unit="table", disable=None, leave=False):
+        pd.DataFrame([row]).to_csv(out, mode="a", header=not out.exists(), index=False)
+    say(coverage.summary(pd.read_csv(out)).round(3).to_string(index=False))
+
+
+def _add_report(kinds: Any) -> None:
+    report = kinds.add_parser(
+        "report",
+        help="tables, ranks and figures from the results of `bench tables`",
+        description="From the results of `pyro-mgp bench tables`: report.md with the RMSE beside the "
+        "published one, the other scores, average ranks with Friedman's and Nemenyi's tests, and figures.",
+    )
+    report.set_defaults(run=_report)
+    report.add_argument("results", metavar="RESULTS", help="CSV file that `pyro-mgp bench tables` wrote")
+    report.add_argument("-o", "--out", metavar="DIR", required=True, help="folder to write into")
+
+
+def _report(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench report`: tables and figures."""
+    from pyro_mgp.bench import report
+
+    for path in report.write(args.results, Path(args.out)):
+        say(str(path))

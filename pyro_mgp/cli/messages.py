@@ -1,0 +1,103 @@
+"""What the program says: one line per error and per warning, in the words of the command line."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyro_mgp.column import Label
+
+PROGRAM = "pyro-mgp"
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
+def say(text: str, stream: Any = None) -> None:
+    """Print, with a question mark for letters that the stream cannot show."""
+    stream = stream or sys.stdout
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+
+
+# What the package says to Python users, and what it means here.
+_IN_THE_SHELL = (
+    (r"frame\.drop\(columns=\['?(.+?)'?\]\)", r"--drop '\1'"),
+    (r"frame\.dropna\(how='all'\)", "a filter before"),
+    (r"set it missing: frame\.replace\(.+?\)", "leave it empty"),
+    (r"overwrite=True", "--overwrite"),
+    (r"write it as CSV", "try --format csv"),
+)
+
+
+def in_the_shell(message: str) -> str:
+    """What the package says to Python users, in one line and in words of the command line."""
+    for pattern, replacement in _IN_THE_SHELL:
+        message = re.sub(pattern, replacement, message)
+    return " ".join(message.split())
+
+
+def sentence(error: BaseException) -> str:
+    """The error in one line, in words of the command line."""
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f" {str(error.filename)!r}"
+        return f"cannot read or write{where}: {error.strerror}"
+    return in_the_shell(str(error))
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Show each of the package's own warnings once, as one line on stderr; leave others as they are."""
+    from pyro_mgp.imputer import FitWarning
+    from pyro_mgp.table import TableWarning
+
+    seen: set[str] = set()
+    with warnings.catch_warnings():
+        for category in (FitWarning, TableWarning):
+            warnings.simplefilter("always", category)
+        show = warnings.showwarning
+
+        def show_ours(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, (FitWarning, TableWarning)):
+                show(message, category, *where, **more)
+            elif str(message) not in seen:
+                seen.add(str(message))
+                say(f"{PROGRAM}: warning: {in_the_shell(str(message))}", sys.stderr)
+
+        warnings.showwarning = show_ours
+        yield
+
+
+def wrapped(title: str, text: str) -> list[str]:
+    """Lines of a summary: its title, and the text beside it."""
+    from pyro_mgp.summary import WIDTH
+
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=f"{title:<12}", subsequent_indent=" " * 12, break_on_hyphens=False
+    )
+
+
+def listed(labels: Iterable[Label], most: int = 12) -> str:
+    """Labels with commas between, long ones shortened, of many the first `most`."""
+    from pyro_mgp.summary import NAME_WIDTH, shortened
+
+    shown = [shortened(str(label), 2 * NAME_WIDTH) for label in labels]
+    more = [f"... and {len(shown) - most} more"] if len(shown) > most else []
+    return ", ".join(shown[:most] + more)
+
+
+def count(n: int, noun: str) -> str:
+    """A number and what it counts: "1 row", "2 rows"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: "7.4 s", "2 min 5 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
