@@ -6,7 +6,6 @@ decodes, `imputations` leaves.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import numbers
@@ -28,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mgp import _storage
+from pyro_mgp import saved_imputer
 from pyro_mgp.assembly import (
     Plan,
     Wiring,
@@ -43,14 +42,14 @@ from pyro_mgp.assembly import (
 )
 from pyro_mgp.chain import Chain, Precision, Propagate
 from pyro_mgp.column import ColumnCodec, Kind, Label, label_of
-from pyro_mgp.column_spec import ColumnSpec, Specs
+from pyro_mgp.column_spec import Specs
+from pyro_mgp.devices import home, resolve_device
 from pyro_mgp.factorisation import CLEARLY
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.likelihoods import Observation
-from pyro_mgp.neighbours import Character, Neighbours
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.observed_cells import ObservedCells, variables
 from pyro_mgp.refinement import MOST_ROWS, refine
@@ -70,15 +69,12 @@ RandomState = int | np.random.RandomState | np.random.Generator | None
 Inputs = Literal["auto", "others", "earlier"]
 """What links see."""
 
-_FORMAT_VERSION = 7
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
 # The same where draws have to be averaged, or functions are as uncertain as few rows leave them.
 _POINT_DRAWS = 100
 # Inducing inputs per link when the user leaves the choice to us.
 _N_INDUCING = 100
-# A table stays on a GPU whose free memory holds this many copies of it.
-_COPIES = 8
 # A table of at most so many rows takes the kernel of small ones.
 _FEW_ROWS = 300
 # Each cell costs memory by the square of its neighbours, and those far away say little.
@@ -190,6 +186,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         >>> imputer.impute(m=5)
         Imputations(m=5, 20 rows x 2 columns, 1 missing cells in 1 columns)
     """
+
+    few_values_: list[FewValues | None]
+    feature_names_in_: NDArray[Any]
 
     def __init__(
         self,
@@ -555,47 +554,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError: If `path` exists and may not be replaced.
         """
         check_is_fitted(self, "chain_")
-        settings = self.get_params() | {
-            "random_state": self.seed_,
-            "kernel": self.kernel if isinstance(self.kernel, str) else None,
-            "order": None,
-            "specs": None,
-        }
-        fields = {
-            "settings": {name: _storage.to_json(value) for name, value in settings.items()},
-            "order": None if self.order is None else [_storage.to_json(label) for label in self.order],
-            "specs": [
-                [_storage.to_json(label), spec.to_dict()] for label, spec in (self.specs or {}).items()
-            ],
-            "incomplete": self._incomplete,
-            "columns": [_storage.to_json(label) for label in self._columns],
-            "seed": self.seed_,
-            "n_rows": self.chain_.n_rows,
-            "sequential": self.sequential_,
-            "codec": self.codec_.to_dict(),
-            "target": None if self.target_codec_ is None else self.target_codec_.to_dict(),
-            "wirings": [dataclasses.asdict(wiring) for wiring in self._wirings],
-            "history": dataclasses.asdict(self.history_),
-            "feature_names": list(getattr(self, "feature_names_in_", [])),
-        }
-        arrays = {f"chain.{name}": value for name, value in self.chain_.state_dict().items()}
-        gaussian = self.start_.gaussian
-        arrays |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
-        if self._training is not None:
-            arrays |= {f"training.{name}": rows for name, rows in vars(self._training).items()}
-        fields["few_values"] = [None if few is None else few.to_dict() for few in self.few_values_]
-        fields["characters"] = None
-        if self.neighbours_ is not None:
-            fields["n_neighbours"] = self.neighbours_.n_neighbours
-            fields["characters"] = [
-                None if character is None else dataclasses.asdict(character)
-                for character in self.neighbours_.characters
-            ]
-            arrays |= {"near.rows": self.neighbours_.rows, "near.residuals": self.neighbours_.residuals}
-        with _storage.atomic_folder(path, overwrite=overwrite) as folder:
-            _storage.write_header(folder, "MGPImputer", _FORMAT_VERSION, fields)
-            numbers = {name: value.cpu().numpy() for name, value in arrays.items()}
-            _storage.write_arrays(folder / "arrays.safetensors", numbers)
+        saved_imputer.write(self, path, overwrite=overwrite)
 
     @classmethod
     def load(
@@ -612,63 +571,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError: If the folder is not there, was not written by `save` or by another version of the
                 format, a file in it is missing, damaged or cut short, or the kernel is not given.
         """
-        header = _storage.read_header(path, "MGPImputer", _FORMAT_VERSION)
-        arrays = _storage.read_arrays(Path(path) / "arrays.safetensors")
-        try:
-            _device(device)
-            settings = header["settings"] | {"device": device, "order": header["order"]}
-            settings["specs"] = {
-                _storage.from_json(label): ColumnSpec(**spec) for label, spec in header["specs"]
-            } or None
-            if settings["kernel"] is None:
-                if kernel is None:
-                    raise ValueError(
-                        "it was fitted with a kernel of your own, pass it: load(path, kernel=...)"
-                    )
-                settings["kernel"] = kernel
-            return cls(**settings)._restore(header, arrays)
-        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
-
-    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
-        device = _device(self.device)
-        tensors = {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
-        self.seed_ = header["seed"]
-        self.codec_ = TableCodec.from_dict(header["codec"])
-        self.target_codec_ = None if header["target"] is None else ColumnCodec.from_dict(header["target"])
-        self._wirings = [
-            Wiring(w["name"], w["column"], tuple(w["inputs"]), tuple(w["unless"])) for w in header["wirings"]
-        ]
-        self.history_ = History(**header["history"])
-        self._columns = [_storage.from_json(label) for label in header["columns"]]
-        self._incomplete = header["incomplete"]
-        self._rules = Rules.parse(self.specs, self._columns)
-        self.sequential_ = header["sequential"]
-        self._training = None
-        if "training.values" in tensors:
-            names = [field.name for field in dataclasses.fields(Rows)]
-            self._training = Rows(**{name: tensors[f"training.{name}"] for name in names})
-        self.n_features_in_ = len(self._columns)
-        if header["feature_names"]:
-            self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
-        gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
-        self.start_ = Start(gaussian, drawn=self.initial_fill == "linear")
-        self._factorised = Factorised()
-        n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if self._wirings else 0
-        inducing = gaussian.mean.new_zeros(n_inducing, len(gaussian.mean))
-        self.chain_ = self._build(inducing, [1.0] * len(self._wirings), header["n_rows"])
-        state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
-        self.chain_.load_state_dict(state)
-        self.chain_.eval()
-        self.few_values_ = [
-            None if few is None else FewValues.from_dict(few, gaussian.mean) for few in header["few_values"]
-        ]
-        self.neighbours_ = None
-        if header["characters"] is not None:
-            characters = [None if c is None else Character.from_dict(c) for c in header["characters"]]
-            near = tensors["near.rows"], tensors["near.residuals"]
-            self.neighbours_ = Neighbours.of(self.chain_, *near, characters, header["n_neighbours"])
-        return self
+        return saved_imputer.read(cls, path, kernel, device)
 
     def _train(self, rows: Rows, known_variances: Sequence[Tensor | None]) -> None:
         """Build the chain, train it, and fit the starting fill that new rows get.
@@ -677,8 +580,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             rows: The training table.
             known_variances: For each link those of errors of measurement, `[N]`, if it has any.
         """
-        device = _device(self.device)
-        rows = rows.to(_home(rows, device))
+        device = resolve_device(self.device)
+        rows = rows.to(home(rows.values, device))
         cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed))
         seen = Rows(rows.values, rows.observed & ~cells.held_out, rows.keys)
         start = self._fit_start(seen)
@@ -960,7 +863,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         if self.kernel != "auto":
             resolve_kernel(self.kernel)
-        _device(self.device)
+        resolve_device(self.device)
 
 
 def _at_least(name: str, value: int, least: int) -> int:
@@ -982,26 +885,6 @@ def _number(name: str, value: float) -> float:
 def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
-
-
-def _device(name: str) -> torch.device:
-    """The torch device of that name, if this machine has it."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device must be 'auto', 'cpu' or another one of this machine, got {name!r}"
-        ) from error
-
-
-def _home(rows: Rows, device: torch.device) -> torch.device:
-    """Where a training table stays: on the device if it fits well, else on the host."""
-    if device.type != "cuda":
-        return device
-    free, _ = torch.cuda.mem_get_info(device)
-    return device if _COPIES * rows.values.nbytes < free else torch.device("cpu")
 
 
 def _seed(random_state: RandomState) -> int:
