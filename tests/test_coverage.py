@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 
-from pyro_mgp.bench import coverage, r_mice
+from pyro_mgp.bench import coverage, coverage_plot, r_mice
 from pyro_mgp.bench.coverage import DESIGNS, METHODS
 
 
@@ -102,3 +102,13 @@ def test_without_r_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(r_mice.shutil, "which", lambda _: None)
     with pytest.raises(ValueError, match="r-cran-mice"):
         coverage.tasks(["product_20"], ["mice_pmm"], 1)
+
+
+def test_the_picture_says_what_the_summary_says(tmp_path):
+    rows = [("fimd_2.5.3_x", "mgp", 0.94), ("fimd_2.5.3_x", "mice_norm", 0.5), ("wave_30", "mgp", 1.0)]
+    summary = pd.DataFrame(rows, columns=["design", "method", "coverage"]).assign(
+        n=100, coverage_se=0.02, width=0.4
+    )
+    said = coverage_plot.draw(summary, tmp_path / "coverage.png")
+    assert said.endswith("fimd_2.5.3_x: mgp 94 %, mice_norm 50 %; wave_30: mgp 100 %")
+    assert (tmp_path / "coverage.png").read_bytes().startswith(b"\x89PNG")

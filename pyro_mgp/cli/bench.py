@@ -177,6 +177,7 @@ def _add_coverage(kinds: Any) -> None:
     option(
         "--repetitions", metavar="N", type=at_least(1), default=100, help="tables per design (default: 100)"
     )
+    option("--picture", metavar="PNG", help="also draw what FILE then says")
 
 
 def _coverage(args: argparse.Namespace) -> None:
@@ -191,7 +192,12 @@ def _coverage(args: argparse.Namespace) -> None:
     tasks = coverage.tasks(args.designs or list(coverage.DESIGNS), args.methods, args.repetitions, done)
     for row in tqdm(coverage.run(tasks), total=len(tasks), unit="table", disable=None, leave=False):
         pd.DataFrame([row]).to_csv(out, mode="a", header=not out.exists(), index=False)
-    say(coverage.summary(pd.read_csv(out)).round(3).to_string(index=False))
+    summary = coverage.summary(pd.read_csv(out))
+    say(summary.round(3).to_string(index=False))
+    if args.picture:
+        from pyro_mgp.bench import coverage_plot
+
+        say(coverage_plot.draw(summary, Path(args.picture)))
 
 
 def _add_report(kinds: Any) -> None:
