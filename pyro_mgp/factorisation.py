@@ -23,6 +23,9 @@ from torch import Tensor
 _FEWEST_ROWS, _MOST_ROWS = 20, 300
 CLEARLY = 3.0
 """Nats by which another order, or a bend of the columns, must be better to be taken."""
+# The same for an order in which complete columns follow incomplete ones: they then need links of their own,
+# and what is to be learnt of the incomplete ones is also learnt from how the complete ones are distributed.
+_VERY_CLEARLY = 5.0
 # Nats by which curves must be likelier than straight lines.
 _LIKELIER = 1.0
 # Variances of the linear, the quadratic and the bent part of a covariance; and of the noise, relative to
@@ -90,14 +93,21 @@ def best_order(values: Tensor, first: Sequence[int], then: Sequence[int], fixed:
 
     Args:
         values: Complete rows, `[n, D]`, standardised.
-        first: Columns that stand first unless that is clearly worse.
-        then: Columns that stand behind these at first.
+        first: Columns that stand first unless that is very clearly worse: the complete ones.
+        then: Columns that stand behind these, in an order of their own.
         fixed: Columns that stand before all of them.
 
     Returns:
         The columns of `first` and `then`, in order.
     """
-    evidence, order = Evidence(values, _CURVED), [*first, *then]
+    evidence = Evidence(values, _CURVED)
+    then = _improved(evidence, then, [*fixed, *first], CLEARLY)
+    return _improved(evidence, [*first, *then], fixed, _VERY_CLEARLY)
+
+
+def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], enough: float) -> list[int]:
+    """An order whose evidence no move of one column raises by more than `enough` nats."""
+    order = list(order)
     moves = [(i, j) for i in range(len(order)) for j in range(len(order)) if j not in (i, i - 1)]
     improved = True
     while improved:
@@ -106,7 +116,7 @@ def best_order(values: Tensor, first: Sequence[int], then: Sequence[int], fixed:
             here = slice(min(i, j), max(i, j) + 1)
             before, moved = [*fixed, *order[: here.start]], order[here]
             moved.insert(j - here.start, moved.pop(i - here.start))
-            if evidence.of_order(moved, before) > evidence.of_order(order[here], before) + CLEARLY:
+            if evidence.of_order(moved, before) > evidence.of_order(order[here], before) + enough:
                 order[here] = moved
                 improved = True
     return order
