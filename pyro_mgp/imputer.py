@@ -586,7 +586,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         seen = Rows(rows.values, rows.observed & ~cells.held_out, rows.keys)
         start = self._fit_start(seen)
         filled = start.draw(seen, KeyedNoise(self.seed_, seen.keys, range(1)))[0]
-        noise = starting_noise(start.gaussian.covariance, self._wirings)
+        noise = starting_noise(start.gaussian.covariance, self._wirings, self.sequential_)
         inducing = filled[: self._choose_n_inducing(len(rows))].to(device)
         self.chain_ = self._build(inducing, noise, len(rows))
         for link, known in zip(self.chain_.links, known_variances, strict=True):
