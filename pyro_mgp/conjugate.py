@@ -31,7 +31,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_mgp.chain import Chain, by_column, fresh_noise
+from pyro_mgp.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.distributed import ALONE, Workers
 from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, fastest_stack, send_back
 from pyro_mgp.likelihoods import Scored
 from pyro_mgp.link import (
@@ -138,10 +139,11 @@ class ConjugateStep:
 
     Args:
         chain: A chain that `applies_to` admits.
+        workers: The processes that share the rows of each step.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
+    def __init__(self, chain: Chain, workers: Workers = ALONE) -> None:
+        self.chain, self.workers = chain, workers
         self.workspace = Workspace()
         self.stack = fastest_stack(chain.links)
         with torch.no_grad():
@@ -156,7 +158,7 @@ class ConjugateStep:
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Move q(u) towards its optimum, then leave the loss's gradients there; see `training.Step`."""
-        paths = by_column(filled[None])
+        share = self._share(filled, observed, rows)
         with local_parameters():
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
             own_noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
@@ -169,8 +171,8 @@ class ConjugateStep:
                 jitter = max(link.jitter for link in self.chain.links)
                 inverse = invert(factorise(among, jitter, ask=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
-                for seen, sites in self._walk(kernels, inverse, own_noise, paths, observed, rows):
-                    group = _Group(kernels, inverse[seen.links], seen, sites, factor)
+                for seen, sites in self._walk(kernels, inverse, own_noise, share):
+                    group = _Group(kernels, inverse[seen.links], seen, sites, factor, self.workers)
                     bound = group.move(self.posterior[seen.links], noise[seen.links], step_size)
                     bounds.append(bound)
                     if not only_q:
@@ -178,10 +180,15 @@ class ConjugateStep:
                         scores += [group.score(k) for k in range(len(sites))]
                 self.posterior = Posterior.cat([bound.posterior for bound in bounds])
             if not only_q:
-                of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
+                # Every process knows these in full, and the rest for its own rows.
+                of_among, of_noise = (
+                    torch.cat(part) / self.workers.size for part in zip(*gradients, strict=True)
+                )
                 pending = [(among, of_among), (noise, of_noise), *kernels.pending()]
                 send_back([*pending, *((score, -torch.ones_like(score)) for score in scores)])
-        return -torch.cat([bound.value for bound in bounds]).sum(), paths[0]
+                self.workers.add_gradients(self.chain.parameters())
+        loss = -torch.cat([bound.value for bound in bounds]).sum()
+        return loss, self.workers.put_together(share.paths[0], len(filled))
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -195,14 +202,35 @@ class ConjugateStep:
         with torch.no_grad():
             self.posterior = Posterior.of(self.chain)
 
+    def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> _Share:
+        """This process's rows of a minibatch; takes the arguments of a step."""
+        workers, n_rows = self.workers, len(filled)
+        if workers.is_alone:
+            paths = by_column(filled[None])
+            return _Share(paths, observed, rows, fresh_noise(paths), n_rows)
+        mine = workers.share(n_rows)
+        paths = by_column(filled[None, mine])
+        numbers = torch.arange(n_rows, device=paths.device) if rows is None else rows
+        drawn = [draws[:, mine] for draws in self._draws(fresh_noise(paths), observed)]
+        return _Share(
+            paths,
+            observed[mine],
+            numbers[mine],
+            lambda number, here: drawn[number][:, here],
+            workers.largest_share(n_rows),
+        )
+
+    def _draws(self, fresh: Noise, observed: Tensor) -> Iterator[Tensor]:
+        """For each link the noise `[1, n]` that one process alone would take for a minibatch's holes."""
+        everyone = torch.arange(len(observed), device=observed.device)
+        for number, link in enumerate(self.chain.links):
+            holes = _holes(observed[:, link.column])
+            here = everyone if holes is None else holes
+            drawn = fresh(number, here)
+            yield drawn.new_zeros(1, len(everyone)).index_copy_(1, here, drawn)
+
     def _walk(
-        self,
-        kernels: KernelStack,
-        inverse: Tensor,
-        noise: Tensor,
-        paths: Tensor,
-        observed: Tensor,
-        rows: Tensor | None,
+        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, share: _Share
     ) -> Iterator[tuple[Seen, list[Sites | None]]]:
         """Walk through the chain and redraw the holes in place; gives what group after group of links saw.
 
@@ -212,18 +240,18 @@ class ConjugateStep:
             kernels: The links' kernels.
             inverse: W of each link, `[L, M, M]`.
             noise: Variance of each link's observation noise, `[L]`.
-            paths: The table with its current fill, by columns, `[1, n, D]`.
-            observed: Bool `[n, D]`.
-            rows: Their numbers in the training table, `[n]`, if they are a minibatch of it.
+            share: The rows.
         """
+        paths, observed = share.paths, share.observed
         latent = quadratic_conditionals(
             kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
         )
         conditionals = observing(latent, self.chain.links)
         learnt_from = [self.chain.learns_from(i, paths[0], observed) for i in range(len(self.chain.links))]
         visited = list[Moments]()
-        fresh = fresh_noise(paths)
-        for group in _groups(len(conditionals), inverse.shape[-1] * paths.shape[1], paths.device):
+        # All processes take the same links together, though some may have one row less.
+        entries = inverse.shape[-1] * share.largest
+        for group in _groups(len(conditionals), entries, paths.device):
             links = self.chain.links[group]
             numbers = [link.column for link in links]
             kept, valid, n_sure = _observed_rows(learnt_from[group])
@@ -233,9 +261,9 @@ class ConjugateStep:
                 # A copy: the next links write into the table. To gather is faster than to select.
                 seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
                 columns.append(seen)
-                sites.append(_sites(link, conditional, seen, _numbers(rows, here, seen)))
+                sites.append(_sites(link, conditional, seen, _numbers(share.rows, here, seen)))
                 holes = _holes(observed[:, link.column])
-                self.chain.visit(conditionals, paths, observed, fresh, visited, holes)
+                self.chain.visit(conditionals, paths, observed, share.noise, visited, holes)
             own = [seen[number] for seen, number in zip(columns, numbers, strict=True)]
             yield Seen(group.start, columns, *_targets(own, sites), valid, n_sure), sites
 
@@ -271,6 +299,22 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class _Share:
+    """The rows of a minibatch that this process works on; all of them if it is alone."""
+
+    paths: Tensor
+    """With their current fill, by columns, `[1, n, D]`; redrawn in place."""
+    observed: Tensor
+    """Bool `[n, D]`."""
+    rows: Tensor | None
+    """Their numbers in the training table, `[n]`; None if they are all of it."""
+    noise: Noise
+    """Standard normal numbers of the walk."""
+    largest: int
+    """Rows that the process with most of them has."""
+
+
+@dataclass(frozen=True)
 class _Group:
     """Some links in succession, and the rows that they saw."""
 
@@ -282,6 +326,8 @@ class _Group:
     """The sites that they stand for, of links whose observations are not Gaussian."""
     factor: float
     """N/B, by which the rows stand for the whole table."""
+    workers: Workers
+    """Other processes that have seen other rows."""
 
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
         """Move the links' q(v) by a natural step; gives the bound there."""
@@ -324,15 +370,15 @@ class _Group:
         else:
             square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
         gaussian = square.new_tensor([site is None for site in self.sites])
-        return Whitened(
+        offsets = [self.score(k) + self.factor * self._total(k, "rest") for k in range(len(self.sites))]
+        parts = [
             self.factor * gram,
             self.factor * projection,
             self.factor * (gaussian * square + sums.trace),
             self.factor * gaussian * count,
-            torch.stack(
-                [self.score(k) + self.factor * self._total(k, "rest") for k in range(len(self.sites))]
-            ),
-        )
+            torch.stack(offsets),
+        ]
+        return Whitened(*self.workers.total(parts))
 
     @torch.enable_grad()
     def score(self, k: int) -> Tensor:

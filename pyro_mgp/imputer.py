@@ -44,6 +44,7 @@ from pyro_mgp.chain import Chain, Precision, Propagate
 from pyro_mgp.column import ColumnCodec, Kind, Label, label_of
 from pyro_mgp.column_spec import Specs
 from pyro_mgp.devices import home, resolve_device
+from pyro_mgp.distributed import ALONE, current
 from pyro_mgp.factorisation import CLEARLY
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
@@ -327,7 +328,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         rows = _rows(table, target)
         known = _known_variances(codec, wirings, modelled, rules.errors(frame))
         with self._as_it_was_on_failure():
-            self.seed_ = _seed(self.random_state)
+            self.seed_ = current().agreed_integer(_seed(self.random_state))
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
             self.sequential_ = sequence is not None
             self._note_features(X, frame)
@@ -580,6 +581,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             rows: The training table.
             known_variances: For each link those of errors of measurement, `[N]`, if it has any.
         """
+        current().check_same(rows.keys)
         device = resolve_device(self.device)
         rows = rows.to(home(rows.values, device))
         cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed))
@@ -600,6 +602,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 self._options(),
                 seed=self.seed_,
                 progress=self.progress,
+                # A chain of small tables has more to say to its rows than rows to share.
+                workers=ALONE if self.sequential_ else current(),
             )
         self.chain_.eval()
         start = self._fit_start(rows, start.gaussian)

@@ -23,7 +23,8 @@ from tqdm import tqdm
 
 from pyro_mgp import conjugate
 from pyro_mgp.adam import Adam
-from pyro_mgp.chain import Chain
+from pyro_mgp.chain import Chain, Noise, fresh_noise
+from pyro_mgp.distributed import ALONE, Workers
 from pyro_mgp.link import NotPositiveDefiniteError
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import VariationalPair, natural_step, variational_pairs
@@ -131,6 +132,7 @@ def train(
     seed: int,
     elbo: ELBO | None = None,
     progress: bool = True,
+    workers: Workers = ALONE,
 ) -> History:
     """Train `chain` in place.
 
@@ -142,6 +144,7 @@ def train(
         seed: Seeds the draws; the generators of the process are left as they were.
         elbo: Bound to maximise. By default `TraceMeanField_ELBO()`, in closed form where `conjugate` applies.
         progress: Show a progress bar, on terminals only.
+        workers: The processes that train together; all of them call this with the same arguments.
 
     Returns:
         The history; the parameters in `chain` are those of the best check. With natural gradients, q(u) has
@@ -157,13 +160,17 @@ def train(
         torch.enable_grad(),
         torch.random.fork_rng(devices),
         tqdm(
-            total=options.max_steps, desc="training", disable=None if progress else True, leave=False
+            total=options.max_steps,
+            desc="training",
+            disable=None if progress and workers.is_first else True,
+            leave=False,
         ) as bar,
     ):
         torch.manual_seed(seed)
-        run = _Run(chain, cells, filled.clone(), options, elbo)
+        run = _Run(chain, cells, filled.clone(), options, elbo, workers)
         history = run.search(bar)
         run.finish()
+        workers.agree(chain.state_dict().values())
     return dataclasses.replace(history, seconds=time.perf_counter() - started)
 
 
@@ -205,10 +212,13 @@ class SviStep:
         chain: Module with `model` and `guide`, see `Trainable`.
         elbo: The bound.
         pairs: The q(u) that move by natural gradient; those of Adam are not among them.
+        workers: The processes that share the rows of each step.
     """
 
-    def __init__(self, chain: Trainable, elbo: ELBO, pairs: Sequence[VariationalPair]) -> None:
-        self.chain, self.elbo, self.pairs = chain, elbo, pairs
+    def __init__(
+        self, chain: Trainable, elbo: ELBO, pairs: Sequence[VariationalPair], workers: Workers = ALONE
+    ) -> None:
+        self.chain, self.elbo, self.pairs, self.workers = chain, elbo, pairs, workers
 
     def __call__(
         self,
@@ -221,11 +231,46 @@ class SviStep:
         """See `Step`; the gradients of q(u) bring the others with them."""
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")
-        with local_parameters(), _Redrawn(filled) as redrawn:
-            loss = self.elbo.differentiable_loss(self.chain.model, self.chain.guide, filled, observed, rows)
-        loss.backward()
+        if self.workers.is_alone:
+            loss, redrawn = self._loss(filled, observed, rows)
+            loss.backward()
+        else:
+            loss, redrawn = self._shared(filled, observed, rows)
         natural_step(self.pairs, step_size)
-        return loss.detach(), redrawn.filled
+        return loss.detach(), redrawn
+
+    def _loss(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None, **noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """The negative bound of some rows, and these redrawn."""
+        model, guide = self.chain.model, self.chain.guide
+        with local_parameters(), _Redrawn(filled) as redrawn:
+            loss = self.elbo.differentiable_loss(model, guide, filled, observed, rows, **noise)
+        return loss, redrawn.filled
+
+    def _shared(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same of rows that several processes share, gradients included.
+
+        A share of b rows out of B gives KL - N/b Σ_share. Weighted by b/B these add up to KL - N/B Σ_all.
+
+        Raises:
+            TypeError: If the chain is no `Chain`, which takes the noise of its walk from outside.
+        """
+        if not isinstance(self.chain, Chain):
+            raise TypeError(f"several processes can train a Chain only, got {type(self.chain).__name__}")
+        workers, n_rows = self.workers, len(filled)
+        mine, everyone = workers.share(n_rows), torch.arange(n_rows, device=filled.device)
+        own, numbers = filled[mine], (everyone if rows is None else rows)[mine]
+
+        def noise(link: int, here: Tensor) -> Tensor:
+            return draw(link, everyone)[:, mine][:, here]
+
+        draw = fresh_noise(filled.expand(self.chain.n_paths, *filled.shape))
+        loss, redrawn = self._loss(own, observed[mine], numbers, noise=noise)
+        loss = loss * (len(own) / n_rows)
+        loss.backward()
+        workers.add_gradients(self.chain.parameters())
+        return workers.total([loss])[0], workers.put_together(redrawn, n_rows)
 
     def publish(self) -> None:
         """Nothing to do: q(u) is kept in the chain."""
@@ -250,8 +295,17 @@ class _Redrawn(Messenger):
 class _Run:
     """One training run: its optimiser, its fill, and the parameters that served best so far."""
 
-    def __init__(self, chain: Trainable, cells: Cells, filled: Tensor, options: Options, elbo: ELBO | None):
+    def __init__(
+        self,
+        chain: Trainable,
+        cells: Cells,
+        filled: Tensor,
+        options: Options,
+        elbo: ELBO | None,
+        workers: Workers,
+    ) -> None:
         self.chain, self.cells, self.filled, self.options = chain, cells, filled, options
+        self.workers = workers
         self.device = next(chain.parameters()).device
         self.observed = cells.observed & ~cells.held_out
         # Where the KL is sampled its gradient is too noisy for steps of size 1.
@@ -259,9 +313,9 @@ class _Run:
         self.pairs = variational_pairs(chain) if options.natural_gradient and exact else []
         self.step: Step
         if elbo is None and self.pairs and isinstance(chain, Chain) and conjugate.applies_to(chain):
-            self.step = conjugate.ConjugateStep(chain)
+            self.step = conjugate.ConjugateStep(chain, workers)
         else:
-            self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs)
+            self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs, workers)
         of_q = [leaf for pair in variational_pairs(chain) for leaf in (pair.loc, pair.tril)]
         known = {id(leaf) for leaf in of_q}
         others = [p for p in chain.parameters() if p.requires_grad and id(p) not in known]
@@ -290,7 +344,8 @@ class _Run:
             window, score = self.attempt(len(losses), n_steps)
             losses += window
             steps.append(len(losses))
-            validation.append(score)
+            # Decisions hang on it.
+            validation.append(self.workers.agreed(score))
             bar.update(n_steps)
             bar.set_postfix(held_out=f"{validation[-1]:.3f}")
             recent = sum(validation[-_SMOOTHED:]) / len(validation[-_SMOOTHED:])

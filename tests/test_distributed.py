@@ -1,0 +1,237 @@
+"""Two processes, each with its share of the rows, against one process that does all the work."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from test_chain import make_chain
+from test_conjugate import BUILDS, ROWS
+
+from pyro_mgp import MGPImputer
+from pyro_mgp.conjugate import ConjugateStep
+from pyro_mgp.distributed import ALONE, Workers, current, data_parallel
+from pyro_mgp.kernels import linear_matern32, matern32
+from pyro_mgp.natural_gradient import variational_pairs
+from pyro_mgp.training import SviStep
+
+SIZE = 2
+SETTINGS: dict[str, Any] = {"random_state": 3, "max_steps": 7, "n_inducing": 20, "progress": False}
+
+
+class Disguised:
+    """A chain that does not say that it is one."""
+
+    def __init__(self, chain: Any) -> None:
+        self.model, self.guide, self.parameters = chain.model, chain.guide, chain.parameters
+
+
+def conjugate_step(build: Callable[..., Any], kernel: Any, rows: Any, workers: Workers) -> dict[str, Any]:
+    """What a step in closed form gives and leaves."""
+    torch.manual_seed(0)
+    chain, table, observed, _ = build(kernel)
+    for link in chain.links:
+        link.jitter = (
+            1e-2  # K_ZZ that is well conditioned: else ten digits are more than a step has, shared or not
+        )
+    here = slice(None) if rows is None else rows
+    step = ConjugateStep(chain, workers)
+    loss, redrawn = step(table[here], observed[here], rows, 0.7)
+    gradients = {name: p.grad for name, p in chain.named_parameters() if p.grad is not None}
+    return {"loss": loss, "redrawn": redrawn, **vars(step.posterior), **gradients}
+
+
+def svi_step(elbo: Any, rows: Any, workers: Workers) -> dict[str, Any]:
+    """The same of a step under a bound, with three paths and gradients through the draws."""
+    torch.manual_seed(0)
+    chain, table, observed = make_chain(matern32, n_paths=3)
+    here = slice(None) if rows is None else rows
+    step = SviStep(chain, elbo, variational_pairs(chain), workers)
+    loss, redrawn = step(table[here], observed[here], rows, 0.7)
+    gradients = {name: p.grad for name, p in chain.named_parameters() if p.grad is not None}
+    return {"loss": loss, "redrawn": redrawn, **dict(chain.named_parameters()), **gradients}
+
+
+STEPS: dict[str, Callable[[Workers], dict[str, Any]]] = {
+    f"{build.__name__}-{kernel.__name__}-{'all' if rows is None else 'batch'}": (
+        lambda workers, build=build, kernel=kernel, rows=rows: conjugate_step(build, kernel, rows, workers)
+    )
+    for build in BUILDS
+    for kernel in (linear_matern32, matern32)
+    for rows in (None, ROWS)
+} | {
+    f"{elbo.__name__}-{'all' if rows is None else 'batch'}": (
+        lambda workers, elbo=elbo, rows=rows: svi_step(elbo(), rows, workers)
+    )
+    for elbo in (Trace_ELBO, TraceMeanField_ELBO)
+    for rows in (None, ROWS)
+}
+
+
+def table(seed: int = 0) -> pd.DataFrame:
+    """Numbers, counts, booleans and a category, a tenth of the cells missing."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(150, 3)) @ generator.normal(size=(3, 5)) + 0.3 * generator.normal(
+        size=(150, 5)
+    )
+    frame = pd.DataFrame(x, columns=list("abcde"))
+    frame["b"] = generator.poisson(np.exp(frame["b"].clip(upper=2)))
+    frame["c"] = frame["c"] > 0
+    frame["d"] = np.array(["low", "mid", "high"])[np.digitize(frame["d"], [-1, 1])]
+    frame["f"] = 1.0  # warned of
+    holes = generator.random(frame.shape) < 0.1
+    return frame.astype({"b": "Int64", "c": "boolean"}).mask(holes)
+
+
+FITS: dict[str, dict[str, Any]] = {
+    "seen whole": {"batch_size": 1000},
+    "minibatches": {"batch_size": 50, "n_neighbors": 0},
+    "bound sampled": {
+        "batch_size": 50,
+        "n_neighbors": 0,
+        "natural_gradient": False,
+        "backpropagate": True,
+        "n_paths": 2,
+    },
+    "few rows, earlier links": {"inputs": "earlier"},
+}
+
+
+def fitted(name: str) -> dict[str, Any]:
+    """What a fit learns, and draws of it."""
+    frame = table()[["a", "e"]] if name.startswith("few") else table()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        imputer = MGPImputer(**SETTINGS, **FITS[name]).fit(frame)
+        draws = imputer.impute(m=2)
+    state = {f"chain {key}": value for key, value in imputer.chain_.state_dict().items()}
+    # Sums in another order differ in their last digits; what is drawn shall not show it.
+    drawn = {
+        f"draw {label}": pd.factorize(values.ravel())[0] if values.dtype == object else values
+        for label, values in draws.values.items()
+    }
+    return {"loss": imputer.history_.loss, "held out": imputer.history_.validation, **state, **drawn}
+
+
+def complaint(of: Callable[[], Any]) -> str:
+    """The sentence of an error."""
+    try:
+        of()
+    except (ValueError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def work(rank: int, port: int, folder: Path) -> None:
+    """What each of the processes does."""
+    torch.set_num_threads(1)
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": SIZE}
+    os.environ |= {name: str(value) for name, value in where.items()}
+    sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
+    with data_parallel() as workers, warnings.catch_warnings(record=True) as caught:
+        seen = {
+            "workers": (workers.rank, workers.size, current() is workers),
+            "steps": {name: step(workers) for name, step in STEPS.items()},
+            "fits": {name: fitted(name) for name in FITS},
+            "other table": complaint(lambda: MGPImputer(**SETTINGS).fit(table(rank))),
+            "too few": complaint(lambda: workers.share(1)),
+            "no chain": complaint(
+                lambda: SviStep(Disguised(make_chain(matern32)[0]), Trace_ELBO(), [], workers)(
+                    torch.zeros(2, 3).double(), torch.ones(2, 3) > 0, None, 1.0
+                )
+            ),
+            "seed": MGPImputer(max_steps=1, n_inducing=5, n_neighbors=0, progress=False)
+            .fit(table()[["a", "e"]])
+            .seed_,
+        }
+        seen["warned"] = len(caught)
+    seen["after"] = (current() is ALONE, torch.distributed.is_initialized())
+    torch.save(seen, folder / f"{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
+    """What two processes have seen."""
+    folder = tmp_path_factory.mktemp("processes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(work, (port, folder), nprocs=SIZE)
+    yield [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_loss_gradients_draws_and_q_of_a_step_are_those_of_one_process(
+    name: str, processes: list[dict[str, Any]]
+) -> None:
+    expected = STEPS[name](ALONE)
+    assert {key for key, value in expected.items() if "kern" in key and value.abs().max() > 1e-3}
+    for seen in processes:
+        torch.testing.assert_close(seen["steps"][name], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_whole_fit_is_that_of_one_process(name: str, processes: list[dict[str, Any]]) -> None:
+    expected = fitted(name)
+    assert len(expected["loss"]) == 7
+    for seen in processes:
+        assert seen["fits"][name].keys() == expected.keys()
+        for key, value in expected.items():
+            # Seven steps make more of rounding errors than one, whatever adds up in another order.
+            np.testing.assert_allclose(seen["fits"][name][key], value, rtol=1e-6, atol=1e-6, err_msg=key)
+
+
+def test_all_processes_end_with_the_same_bits(processes: list[dict[str, Any]]) -> None:
+    first, second = processes
+    assert first["seed"] == second["seed"]
+    for name, fit in first["fits"].items():
+        for key, value in fit.items():
+            np.testing.assert_array_equal(second["fits"][name][key], value, err_msg=f"{name}, {key}")
+
+
+def test_a_process_that_was_given_another_table_is_told(processes: list[dict[str, Any]]) -> None:
+    for seen in processes:
+        assert seen["other table"].startswith(
+            "ValueError: 1 of 2 processes hold another table than the first"
+        )
+
+
+def test_what_cannot_be_shared_is_refused_with_a_reason(processes: list[dict[str, Any]]) -> None:
+    for seen in processes:
+        assert seen["too few"].startswith("ValueError: 1 rows cannot be shared by 2 processes")
+        assert seen["no chain"] == "TypeError: several processes can train a Chain only, got Disguised"
+
+
+def test_the_context_ends_where_it_began(processes: list[dict[str, Any]]) -> None:
+    assert [seen["workers"] for seen in processes] == [(0, 2, True), (1, 2, True)]
+    assert [seen["after"] for seen in processes] == [(True, False)] * 2
+
+
+def test_only_the_first_process_warns(processes: list[dict[str, Any]]) -> None:
+    assert processes[0]["warned"] > 0
+    assert processes[1]["warned"] == 0
+
+
+def test_outside_of_torchrun_the_way_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ValueError, match=r"torchrun --nproc-per-node 2 script\.py"), data_parallel():
+        pass
+    assert current() is ALONE
+
+
+def test_shares_are_all_rows_once_and_nearly_equal() -> None:
+    for n_rows in (3, 7, 30):
+        shares = [torch.arange(n_rows)[Workers(rank, 3).share(n_rows)] for rank in range(3)]
+        assert sorted(torch.cat(shares).tolist()) == list(range(n_rows))
+        largest = Workers(0, 3).largest_share(n_rows)
+        assert {largest - len(share) for share in shares} <= {0, 1}
