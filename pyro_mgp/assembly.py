@@ -32,8 +32,10 @@ Numbers = NDArray[np.float64]
 
 _NOTHING_KNOWN = ColumnSpec()
 
-# Most rows, and columns that can have a link, of a table that is small.
-_SMALL_ROWS, _SMALL_COLUMNS = 1000, 8
+SMALL_ROWS = 1000
+"""Most rows of a table that may get a sequential chain."""
+# Likewise of columns that can have a link.
+_SMALL_COLUMNS = 8
 
 # Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
 _NOISE_SHARE = 0.8
@@ -148,7 +150,7 @@ def sequence_of(
         The plan, or None where the table does not suit: it is large, has incomplete columns whose
         observations are not Gaussian, columns that may not predict each other, or few complete rows.
     """
-    if len(frame) > _SMALL_ROWS:
+    if len(frame) > SMALL_ROWS:
         return None
     values = torch.as_tensor(codec.encode_again(frame).values)
     observed = ~values.isnan()

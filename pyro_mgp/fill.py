@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_mgp.scratch import pieces
+
 FillName = Literal["mean", "median", "linear"]
 
 # Rows that the expectation-maximisation looks at, and its limits. Beyond 10,000 rows a covariance matrix
@@ -61,9 +63,8 @@ class JointGaussian:
         """
         if fill not in get_args(FillName):
             raise ValueError(f"initial_fill must be one of {get_args(FillName)}, got {fill!r}")
-        holes = torch.where(observed, values, torch.nan)
-        centre = _median(holes) if fill == "median" else holes.nanmean(0)
-        spread = (holes - centre).square().nanmean(0)
+        centre = _medians(values, observed) if fill == "median" else _means(values, observed)
+        spread = _means(values, observed, around=centre)
         start = cls(centre, torch.diag(spread.clamp(min=1e-6)))
         if fill != "linear":
             return start
@@ -114,9 +115,20 @@ class JointGaussian:
         return torch.where(observed, values, self.mean - shift), factor
 
 
-def _median(holes: Tensor) -> Tensor:
+def _means(values: Tensor, observed: Tensor, around: Tensor | None = None) -> Tensor:
+    """Means of the observed cells `[D]`, or of their squared distances from a centre `[D]`."""
+    total, count = torch.zeros_like(values[0]), torch.zeros_like(observed[0], dtype=torch.int64)
+    for rows in pieces(len(values)):
+        cells = values[rows] if around is None else (values[rows] - around).square()
+        total += torch.where(observed[rows], cells, torch.nan).nansum(0)
+        count += observed[rows].sum(0)
+    return total / count
+
+
+def _medians(values: Tensor, observed: Tensor) -> Tensor:
     """Medians of the observed cells `[D]`; torch's own takes the lower of two middle values."""
-    return torch.as_tensor(np.nanmedian(holes.cpu().numpy(), axis=0), device=holes.device)
+    known = [column[here].cpu().numpy() for column, here in zip(values.T, observed.T, strict=True)]
+    return values.new_tensor([np.median(cells) if len(cells) else np.nan for cells in known])
 
 
 def _chunks(values: Tensor, observed: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from pyro_mgp import saved_imputer
 from pyro_mgp.assembly import (
+    SMALL_ROWS,
     Plan,
     Wiring,
     bounds_of_links,
@@ -51,11 +52,13 @@ from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.likelihoods import Observation
-from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.observed_cells import ObservedCells, variables
+from pyro_mgp.out_of_core import encode_columns
+from pyro_mgp.parquet_table import ParquetTable, Paths
 from pyro_mgp.refinement import MOST_ROWS, refine
 from pyro_mgp.rules import Rules
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
+from pyro_mgp.scratch import Memory, Scratch, pieces
 from pyro_mgp.sensitivity import shifts
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
@@ -331,14 +334,55 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.seed_ = current().agreed_integer(_seed(self.random_state))
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
             self.sequential_ = sequence is not None
-            self._note_features(X, frame)
-            self._columns = [label_of(label) for label in frame.columns]
-            self._incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
+            incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame)))
+            self._note_columns(frame.columns, incomplete.tolist(), named=isinstance(X, pd.DataFrame))
             # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
             order = torch.as_tensor(np.argsort(table.keys))
-            self._train(rows[order], [None if each is None else each[order] for each in known])
+            self._train(rows[order], [None if each is None else each[order] for each in known], Memory())
             own = frame.copy()
             self._fitted = Input(own, own if modelled is frame else modelled, rows)
+        return self
+
+    def fit_parquet(self, path: Paths, *, scratch: str | os.PathLike[str] | None = None) -> Self:
+        """Learn the chain from a table in Parquet files that may be larger than memory.
+
+        Gives the imputer of `fit(table)`, which does not hold the table then: `impute(X)` imputes it part by
+        part. One column at a time is in memory; the encoded table lies in temporary files, 19 bytes per cell,
+        which are gone when this returns or the process ends. Numbers are cells, categories one per level.
+
+        Args:
+            path: A file, a folder of files, or several files, whose rows follow each other.
+            scratch: Folder for the temporary files; None takes the system's, which must not lie in memory.
+
+        Returns:
+            The fitted imputer.
+
+        Raises:
+            ValueError, TypeError: As for `fit`; if the files cannot be read; or if specs ask for derived
+                columns, conditions or standard errors, which look at whole rows, in over 1000 rows.
+            OSError: If the disk has no room for the temporary files.
+        """
+        self._check_settings()
+        table = ParquetTable(path)
+        if len(table) <= SMALL_ROWS:
+            self.fit(table.read())
+            del self._fitted
+            return self
+        if self.inputs == "earlier":
+            raise _not_sequential()
+        rules, memory = Rules.parse(self.specs, table.columns.tolist()), Scratch(scratch)
+        rules.check_columns_alone()
+        encoded = encode_columns(table, self.warp, self.few_values, rules.of_variables, memory)
+        codec = encoded.codec
+        with_link = encoded.incomplete | (self.columns == "all")
+        wirings = wire(codec, with_link, self.order, specs=rules.of_variables)
+        with self._as_it_was_on_failure():
+            self.seed_ = current().agreed_integer(_seed(self.random_state))
+            self.codec_, self.target_codec_, self._wirings, self._rules = codec, None, wirings, rules
+            self.sequential_ = False
+            self._note_columns(table.columns, encoded.incomplete_columns, named=True)
+            self._train(encoded.rows, [None] * len(wirings), memory)
+            self.__dict__.pop("_fitted", None)
         return self
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
@@ -574,20 +618,23 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         return saved_imputer.read(cls, path, kernel, device)
 
-    def _train(self, rows: Rows, known_variances: Sequence[Tensor | None]) -> None:
+    def _train(self, rows: Rows, known_variances: Sequence[Tensor | None], memory: Memory) -> None:
         """Build the chain, train it, and fit the starting fill that new rows get.
 
         Args:
             rows: The training table.
             known_variances: For each link those of errors of measurement, `[N]`, if it has any.
+            memory: Where more tables of its size shall lie.
         """
         current().check_same(rows.keys)
         device = resolve_device(self.device)
         rows = rows.to(home(rows.values, device))
-        cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed))
-        seen = Rows(rows.values, rows.observed & ~cells.held_out, rows.keys)
-        start = self._fit_start(seen)
-        filled = start.draw(seen, KeyedNoise(self.seed_, seen.keys, range(1)))[0]
+        cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed, memory))
+        seen = Rows(rows.values, memory.like(rows.observed), rows.keys)
+        for here in pieces(len(rows)):
+            seen.observed[here] = cells.observed[here] & ~cells.held_out[here]
+        start, filled = self._fit_start(seen), memory.like(rows.values)
+        start.draw_into(filled, seen, self.seed_)
         noise = starting_noise(start.gaussian.covariance, self._wirings, self.sequential_)
         inducing = filled[: self._choose_n_inducing(len(rows))].to(device)
         self.chain_ = self._build(inducing, noise, len(rows))
@@ -604,6 +651,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 progress=self.progress,
                 # A chain of small tables has more to say to its rows than rows to share.
                 workers=ALONE if self.sequential_ else current(),
+                keep_fill=False,
             )
         self.chain_.eval()
         start = self._fit_start(rows, start.gaussian)
@@ -667,12 +715,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if able:
             found = sequence_of(codec, frame, specs, every=every, curved_only=curved_only)
         if found is None and self.inputs == "earlier":
-            raise ValueError(
-                'inputs="earlier" is for tables of at most 1000 rows and 8 numeric columns, 20 rows of them '
-                "complete, whose incomplete columns are neither of few values nor bounded nor other than "
-                "Gaussian; for joint predictive draws by natural gradients; without a target, an order or "
-                'specs of predictors. Take inputs="auto" or "others"'
-            )
+            raise _not_sequential()
         return found
 
     @property
@@ -692,7 +735,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             patience=self.patience,
         )
 
-    def _hold_out(self, observed: Tensor) -> Tensor:
+    def _hold_out(self, observed: Tensor, memory: Memory) -> Tensor:
         """Which observed cells training does not see: a category's indicators together, or none at all."""
         groups = torch.as_tensor(self.codec_.groups)
         if self.target_codec_ is not None:
@@ -701,14 +744,17 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         linked[[wiring.column for wiring in self._wirings]] = True
         # The last indicator of a category has no link, but would give its level away.
         linked = linked.new_tensor([bool(linked[groups == group].any()) for group in groups])
-        linked &= observed.cpu().sum(0) >= _FEWEST_OBSERVED
-        generator = torch.Generator().manual_seed(self.seed_)
-        chance = torch.rand(len(observed), int(groups.max()) + 1, generator=generator)[:, groups]
-        held_out = (chance < self.validation_fraction) & linked & observed.cpu()
+        linked &= observed.sum(0).cpu() >= _FEWEST_OBSERVED
         # The indicators of a category are one cell.
         first = torch.cat([torch.ones_like(groups[:1], dtype=torch.bool), groups.diff() != 0])
-        enough = int(held_out[:, first].sum()) >= _FEWEST_HELD_OUT
-        return (held_out if enough else torch.zeros_like(held_out)).to(observed.device)
+        generator, held_out, n_cells = torch.Generator().manual_seed(self.seed_), memory.like(observed), 0
+        for here in pieces(len(observed)):
+            known = observed[here].cpu()
+            chance = torch.rand(len(known), int(groups.max()) + 1, generator=generator)[:, groups]
+            known = known & (chance < self.validation_fraction) & linked
+            n_cells += int(known[:, first].sum())
+            held_out[here] = known.to(observed.device)
+        return held_out if n_cells >= _FEWEST_HELD_OUT else held_out.zero_()
 
     @contextmanager
     def _as_it_was_on_failure(self) -> Iterator[None]:
@@ -720,13 +766,20 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.__dict__ = before
             raise
 
-    def _note_features(self, X: object, frame: pd.DataFrame) -> None:
-        """What scikit-learn wants to know of the input."""
-        self.n_features_in_ = frame.shape[1]
+    def _note_columns(self, labels: pd.Index[Any], incomplete: list[int], *, named: bool) -> None:
+        """What the table's columns are called, and which have holes, by position.
+
+        Args:
+            labels: Their labels.
+            incomplete: Positions of those with missing cells.
+            named: Whether the labels came with the table.
+        """
+        self._columns, self._incomplete = [label_of(label) for label in labels], incomplete
+        self.n_features_in_ = len(labels)
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        if isinstance(X, pd.DataFrame) and all(isinstance(label, str) for label in X.columns):
-            self.feature_names_in_ = np.asarray(X.columns, dtype=object)
+        if named and all(isinstance(label, str) for label in labels):
+            self.feature_names_in_ = np.asarray(labels, dtype=object)
 
     def _choose_n_inducing(self, n_rows: int) -> int:
         if self.n_inducing is not None and self.n_inducing > n_rows:
@@ -767,7 +820,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "chain_")
         if not hasattr(self, "_fitted"):
             raise ValueError(
-                "a loaded imputer does not hold the table it was fitted to: call impute(X, m=...)"
+                "this imputer was loaded, or fitted to files, and does not hold the table it was fitted to: "
+                "give impute, or impute_to_parquet, a table, or one part of a large table after the other"
             )
         return self._fitted
 
@@ -868,6 +922,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.kernel != "auto":
             resolve_kernel(self.kernel)
         resolve_device(self.device)
+
+
+def _not_sequential() -> ValueError:
+    return ValueError(
+        'inputs="earlier" is for tables of at most 1000 rows and 8 numeric columns, 20 rows of them '
+        "complete, whose incomplete columns are neither of few values nor bounded nor other than "
+        "Gaussian; for joint predictive draws by natural gradients; without a target, an order or "
+        'specs of predictors. Take inputs="auto" or "others"'
+    )
 
 
 def _at_least(name: str, value: int, least: int) -> int:

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pyro_mgp.scratch import pieces
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MISSING = np.int64(-(2**63))
 
@@ -38,10 +40,31 @@ def row_keys(values: NDArray[np.float64], index: pd.Index[Any]) -> NDArray[np.ui
     """
     if len(values) != len(index):
         raise ValueError(f"Expected one index label per row, got {len(values)} rows and {len(index)} labels.")
+    content = np.empty(len(values), dtype=np.uint64)
+    for rows in pieces(len(values)):
+        content[rows] = _content(values[rows])
+    ranks, twins = np.zeros_like(content), _twins(content)
+    if twins.size:
+        ranks[twins] = _rank_among_equals(content[twins], _label_hashes(index[twins]))
+    return _mix(content + ranks * _GOLDEN)
+
+
+def _content(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """A hash of the cells of each row, [n]."""
     content = np.zeros(len(values), dtype=np.uint64)
     for column in values.T:
         content = _mix(content ^ _rounded(column))
-    return _mix(content + _rank_among_equals(content, _label_hashes(index)) * _GOLDEN)
+    return content
+
+
+def _twins(content: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Positions of the rows that are not the only ones of their ``content``, in ascending order."""
+    order = np.argsort(content)
+    ordered = content[order]
+    is_twin = np.zeros(len(content), dtype=np.bool_)
+    is_twin[1:] = ordered[1:] == ordered[:-1]
+    is_twin[:-1] |= is_twin[1:]
+    return np.sort(order[is_twin])
 
 
 def _rounded(column: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -144,6 +144,19 @@ class Rules:
 
     # ------------------------------------------------------------------------------------ before the model
 
+    def check_columns_alone(self) -> None:
+        """That the rules can be kept without a look at whole rows.
+
+        Raises:
+            ValueError: If they cannot.
+        """
+        if self.derived or self.only_if or self.no_variables:
+            raise ValueError(
+                "derived columns, only_if and standard_error look at whole rows of a table, but here one "
+                "column at a time is in memory: fit a sample of the rows with fit(frame), or leave these "
+                "specs out"
+            )
+
     def check(self, frame: pd.DataFrame) -> None:
         """That the observed cells of a table keep the rules.
 

@@ -21,6 +21,7 @@ from pyro_mgp.likelihoods import Observation
 from pyro_mgp.link import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
+from pyro_mgp.scratch import pieces
 from pyro_mgp.sequential import SequentialChain
 from pyro_mgp.warp import Unbent
 
@@ -100,6 +101,12 @@ class Start:
             return self.expected(rows).expand(len(noise.imputations), -1, -1)
         eps = torch.stack([noise.normal(_START, d) for d in range(len(self.gaussian.mean))], dim=-1)
         return self.gaussian.draw(rows.values, rows.observed, eps)
+
+    def draw_into(self, filled: Tensor, rows: Rows, seed: int) -> None:
+        """The first fill of the first path, written into a table `[n, D]` piece by piece."""
+        for here in pieces(len(rows)):
+            piece = rows[here]
+            filled[here] = self.draw(piece, KeyedNoise(seed, piece.keys, range(1)))[0]
 
     def expected(self, rows: Rows) -> Tensor:
         """The rows filled by their conditional means, `[n, D]`."""

@@ -7,9 +7,9 @@ and numbers back into cells. Missing cells (NaN, None, ``pd.NA``, ``pd.NaT``) ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,17 @@ from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent
 from pyro_mgp.wording import drop_it, listing, row_name
 
-__all__ = ["Table", "TableCodec", "TableWarning", "as_frame", "check_same_columns", "complete", "missing"]
+__all__ = [
+    "Columns",
+    "Table",
+    "TableCodec",
+    "TableWarning",
+    "as_frame",
+    "check_same_columns",
+    "complete",
+    "missing",
+    "warn_of_empty_rows",
+]
 
 
 # Share of the cells that equal a bound from which on they are more than chance.
@@ -110,6 +120,24 @@ def missing(frame: pd.DataFrame) -> NDArray[np.bool_]:
 # ---------------------------------------------------------------------------------------------- whole tables
 
 
+class Columns(Protocol):
+    """A table that gives one column at a time: a DataFrame, or one in files."""
+
+    @property
+    def columns(self) -> pd.Index[Any]:
+        """The labels."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    def items(self) -> Iterable[tuple[Hashable, pd.Series[Any]]]:
+        """Labels and columns, in order."""
+
+    def __getitem__(self, label: Any, /) -> Any:
+        """The column of a label."""
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """A table as numbers.
@@ -170,8 +198,8 @@ class TableCodec:
         Warns:
             TableWarning: Rows are entirely missing, or a column with holes is constant.
         """
-        codec = cls._learn(frame, warp, few_values, specs)
-        _warn_of_empty_rows(frame.index, missing(frame))
+        codec = cls.fit_columns(frame, warp, few_values, specs or {})
+        warn_of_empty_rows(frame.index, np.logical_and.reduce(missing(frame), axis=1))
         return codec
 
     @classmethod
@@ -179,22 +207,24 @@ class TableCodec:
         cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0, specs: Specs | None = None
     ) -> tuple[TableCodec, Table]:
         """The codec of ``frame`` and ``frame`` encoded: :meth:`fit`, then :meth:`encode`, warning once."""
-        codec = cls._learn(frame, warp, few_values, specs)
+        codec = cls.fit_columns(frame, warp, few_values, specs or {})
         return codec, codec.encode(frame)
 
     @classmethod
-    def _learn(cls, frame: pd.DataFrame, warp: bool, few_values: int, specs: Specs | None) -> TableCodec:
-        _check_labels(frame)
-        _check_fit_shape(frame)
-        specs = specs or {}
-        codec = cls(
-            tuple(
-                ColumnCodec.fit(column, warp, few_values, specs.get(label_of(label)))
-                for label, column in frame.items()
-            )
-        )
-        codec._check_varying(frame)
-        codec._warn_of_atoms(frame)
+    def fit_columns(cls, table: Columns, warp: bool, few_values: int, specs: Specs) -> TableCodec:
+        """What :meth:`fit` learns, of a table of which one column at a time need be in memory.
+
+        It does not look at whole rows, so it does not warn of those that are entirely missing.
+        """
+        _check_labels(table)
+        _check_fit_shape(table)
+        codecs, incomplete = [], []
+        for label, column in table.items():
+            codecs.append(ColumnCodec.fit(column, warp, few_values, specs.get(label_of(label))))
+            incomplete.append(bool(holes_of(column).any()))
+            _warn_of_atoms(codecs[-1], column)
+        codec = cls(tuple(codecs))
+        codec._check_varying(table, incomplete)
         return codec
 
     def straight(self, frame: pd.DataFrame, few_values: int, specs: Specs) -> TableCodec:
@@ -209,34 +239,18 @@ class TableCodec:
             )
         )
 
-    def _warn_of_atoms(self, frame: pd.DataFrame) -> None:
-        for column in self.columns:
-            if column.kind is not Kind.CONTINUOUS or column.few is not None:
-                continue
-            cells = numbers_of(frame[column.name])
-            for bound in (column.lower, column.upper):
-                share = (cells == bound).sum() / max((~np.isnan(cells)).sum(), 1)
-                if share >= _ATOM:
-                    warn_user(
-                        f"Column {column.name!r}: {share:.0%} of its observed cells equal the bound "
-                        f"{bound:g}, but no draw will. If they mean something of their own (no income, below "
-                        "detection), give that a boolean column, and let the number apply there (only_if).",
-                        TableWarning,
-                    )
-
-    def _check_varying(self, frame: pd.DataFrame) -> None:
+    def _check_varying(self, table: Columns, incomplete: Sequence[bool]) -> None:
         """Columns with holes need others to be predicted from; constant ones can only be repeated."""
-        holes = np.logical_or.reduce(missing(frame)).tolist()
         varying = [column.name for column in self.columns if column.width]
-        alone = [c.name for c, any_hole in zip(self.columns, holes, strict=True) if any_hole and c.width]
+        alone = [c.name for c, any_hole in zip(self.columns, incomplete, strict=True) if any_hole and c.width]
         if alone and len(varying) == 1:
             raise ValueError(
                 f"Column {alone[0]!r} has missing cells, but no other column varies: there is nothing to "
                 "predict it from. Add columns."
             )
-        for column, any_hole in zip(self.columns, holes, strict=True):
+        for column, any_hole in zip(self.columns, incomplete, strict=True):
             if any_hole and not column.width:
-                value = listing(set(frame[column.name].dropna().tolist()))
+                value = listing(set(table[column.name].dropna().tolist()))
                 warn_user(
                     f"Column {column.name!r} is constant where it is observed: its holes get that value, "
                     f"{value}, in every imputation. {drop_it(column.name)}",
@@ -262,7 +276,7 @@ class TableCodec:
             )
         table = self.encode_again(frame)
         self._warn_of_unseen(frame)
-        _warn_of_empty_rows(frame.index, missing(frame))
+        warn_of_empty_rows(frame.index, np.logical_and.reduce(missing(frame), axis=1))
         return table
 
     def encode_again(self, frame: pd.DataFrame) -> Table:
@@ -427,7 +441,7 @@ def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- checks
 
 
-def _check_labels(frame: pd.DataFrame) -> None:
+def _check_labels(frame: Columns) -> None:
     for name in frame.columns:
         label_of(name)
     twice = frame.columns[frame.columns.duplicated()].unique().tolist()
@@ -437,7 +451,7 @@ def _check_labels(frame: pd.DataFrame) -> None:
         )
 
 
-def _check_fit_shape(frame: pd.DataFrame) -> None:
+def _check_fit_shape(frame: Columns) -> None:
     n_rows, n_columns = frame.shape
     if n_columns == 0:
         raise ValueError(
@@ -490,8 +504,24 @@ def _check_unique_names(names: tuple[str, ...]) -> None:
         )
 
 
-def _warn_of_empty_rows(index: pd.Index[Any], holes: NDArray[np.bool_]) -> None:
-    empty = np.flatnonzero(holes.all(axis=1))
+def _warn_of_atoms(codec: ColumnCodec, column: pd.Series[Any]) -> None:
+    if codec.kind is not Kind.CONTINUOUS or codec.few is not None:
+        return
+    cells = numbers_of(column)
+    for bound in (codec.lower, codec.upper):
+        share = (cells == bound).sum() / max((~np.isnan(cells)).sum(), 1)
+        if share >= _ATOM:
+            warn_user(
+                f"Column {codec.name!r}: {share:.0%} of its observed cells equal the bound {bound:g}, but no "
+                "draw will. If they mean something of their own (no income, below detection), give that a "
+                "boolean column, and let the number apply there (only_if).",
+                TableWarning,
+            )
+
+
+def warn_of_empty_rows(index: pd.Index[Any], is_empty: NDArray[np.bool_]) -> None:
+    """Warn of rows without any observed cell, Bool [N], by their labels."""
+    empty = np.flatnonzero(is_empty)
     if empty.size == 0:
         return
     first = ", ".join(row_name(index, i) for i in empty[:3]) + (", ..." if empty.size > 3 else "")

@@ -28,6 +28,7 @@ from pyro_mgp.distributed import ALONE, Workers
 from pyro_mgp.link import NotPositiveDefiniteError
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import VariationalPair, natural_step, variational_pairs
+from pyro_mgp.scratch import pieces
 
 # Held-out cells that a Gaussian cannot explain (outliers, rare values) must not decide alone when training
 # stops: their log density falls without bound while everything else still improves.
@@ -133,6 +134,7 @@ def train(
     elbo: ELBO | None = None,
     progress: bool = True,
     workers: Workers = ALONE,
+    keep_fill: bool = True,
 ) -> History:
     """Train `chain` in place.
 
@@ -145,6 +147,7 @@ def train(
         elbo: Bound to maximise. By default `TraceMeanField_ELBO()`, in closed form where `conjugate` applies.
         progress: Show a progress bar, on terminals only.
         workers: The processes that train together; all of them call this with the same arguments.
+        keep_fill: Whether `filled` is to stay as it is; else it is written into, and needs no copy.
 
     Returns:
         The history; the parameters in `chain` are those of the best check. With natural gradients, q(u) has
@@ -167,7 +170,7 @@ def train(
         ) as bar,
     ):
         torch.manual_seed(seed)
-        run = _Run(chain, cells, filled.clone(), options, elbo, workers)
+        run = _Run(chain, cells, filled.clone() if keep_fill else filled, options, elbo, workers)
         history = run.search(bar)
         run.finish()
         workers.agree(chain.state_dict().values())
@@ -307,7 +310,7 @@ class _Run:
         self.chain, self.cells, self.filled, self.options = chain, cells, filled, options
         self.workers = workers
         self.device = next(chain.parameters()).device
-        self.observed = cells.observed & ~cells.held_out
+        self.holds_out = True
         # Where the KL is sampled its gradient is too noisy for steps of size 1.
         exact = elbo is None or isinstance(elbo, TraceMeanField_ELBO)
         self.pairs = variational_pairs(chain) if options.natural_gradient and exact else []
@@ -432,8 +435,13 @@ class _Run:
         for parameter in self.chain.parameters():
             parameter.grad = None
         here = slice(None) if rows is None else rows
-        filled, observed = (table[here].to(self.device) for table in (self.filled, self.observed))
+        filled, observed = self.filled[here].to(self.device), self.seen(here).to(self.device)
         return self.step(filled, observed, None if rows is None else rows.to(self.device), step_size, only_q)
+
+    def seen(self, here: Tensor | slice) -> Tensor:
+        """Bool `[n, D]`, the cells of some rows that are learnt from."""
+        observed = self.cells.observed[here]
+        return observed & ~self.cells.held_out[here] if self.holds_out else observed
 
     def finish(self) -> None:
         """Let q(u) learn from the held-out cells too.
@@ -446,8 +454,10 @@ class _Run:
         self.overwritten = []
         if not self.pairs:
             return
-        self.filled = torch.where(self.cells.held_out, self.cells.values, self.filled)
-        self.observed = self.cells.observed
+        for here in pieces(len(self.filled)):
+            held_out, values = self.cells.held_out[here], self.cells.values[here]
+            self.filled[here] = torch.where(held_out, values, self.filled[here])
+        self.holds_out = False
         passes = _LAST_PASSES if self.whole else 1
         batches = [rows for _ in range(passes) for rows in self.minibatches()]
         for k, rows in enumerate(batches):
@@ -459,10 +469,10 @@ class _Run:
         """Mean log density of the held-out cells; without any, the bound per cell over the last steps."""
         here = self.validation_rows
         if len(here) == 0:
-            return -sum(window) / len(window) / max(int(self.observed.sum()), 1)
+            return -sum(window) / len(window) / max(int(self.cells.observed.sum()), 1)
         cells = self.cells
-        tables = self.filled, self.observed, cells.values, cells.held_out
-        density = self.chain.log_density(*(table[here].to(self.device) for table in tables))
+        tables = self.filled[here], self.seen(here), cells.values[here], cells.held_out[here]
+        density = self.chain.log_density(*(table.to(self.device) for table in tables))
         return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
 
 
