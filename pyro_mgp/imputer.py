@@ -821,7 +821,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if not hasattr(self, "_fitted"):
             raise ValueError(
                 "this imputer was loaded, or fitted to files, and does not hold the table it was fitted to: "
-                "give impute, or impute_to_parquet, a table, or one part of a large table after the other"
+                "call impute(X, m=...) or impute_to_parquet(path, X) with a table, or with one part of a "
+                "large table after the other"
             )
         return self._fitted
 

@@ -101,7 +101,7 @@ def _rows(imputer: MGPImputer, X: pd.DataFrame | ArrayLike | None) -> Tensor:
     """Rows with their holes filled, `[n, D]`."""
     if X is None and not hasattr(imputer, "_fitted"):
         raise ValueError(
-            "a loaded imputer does not hold the table it was fitted to: give rows as relevance(imputer, X)"
+            "this imputer does not hold the table it was fitted to: give rows as relevance(imputer, X)"
         )
     rows = (imputer._own_table() if X is None else imputer._encode(X)).rows
     apart = torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).long()

@@ -107,7 +107,7 @@ def test_a_small_table_is_fitted_as_in_memory(tmp_path: Path) -> None:
 def test_the_table_itself_is_not_held(folder: Path, tmp_path: Path) -> None:
     imputer = MGPImputer(**SETTINGS | {"n_neighbors": 0}).fit(mixed(100))
     imputer.fit_parquet(folder, scratch=tmp_path)
-    with pytest.raises(ValueError, match="give impute, or impute_to_parquet, a table"):
+    with pytest.raises(ValueError, match=r"impute_to_parquet\(path, X\) with a table, or with one part"):
         imputer.impute(m=1)
     imputer.save(tmp_path / "saved")
     assert MGPImputer.load(tmp_path / "saved").chain_.n_rows == 1250
