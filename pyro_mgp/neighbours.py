@@ -36,6 +36,7 @@ from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import matern32_of_square
 from pyro_mgp.link import Conditional, GaussianConditional, Moments, invert
 from pyro_mgp.local_parameters import local_parameters
+from pyro_mgp.tiles import filled_up, whole_tiles
 
 LEAST_SCALE = 1e-10
 """Smallest local variance, squared standardised units, where neighbours agree to the last digit."""
@@ -98,7 +99,7 @@ class Nearby:
             rows: The reference rows, `[R, D]`.
         """
         used, place = self.gathered.nearest.unique(return_inverse=True)
-        there = rows[self.local.references[used]]
+        there = rows[self.local.references[filled_up(used)]]
         moved = (drawn.functions(there) - mean.functions(there))[:, place].permute(1, 2, 0)
         root = self.gathered.root
         return replace(self, weights=self.weights - (root.mT @ (root @ moved)).mT)
@@ -181,7 +182,7 @@ class LocalLink:
         inputs = torch.nn.functional.pad(self.inputs, (0, 0, 0, lacking)).T.contiguous()
         norms = self.inputs.square().sum(1) + _COARSE
         norms = torch.nn.functional.pad(norms, (0, lacking), value=math.inf)
-        size = max(1, _ENTRIES_AT_ONCE // len(norms))
+        size = whole_tiles(_ENTRIES_AT_ONCE // len(norms))
         parts = []
         for i, points in enumerate(self.scaled(rows).split(size)):
             # Less the square of the cell's own inputs, which is the same for all of its neighbours.

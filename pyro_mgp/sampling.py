@@ -23,6 +23,7 @@ from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.scratch import pieces
 from pyro_mgp.sequential import SequentialChain
+from pyro_mgp.tiles import filled_up, whole_tiles
 from pyro_mgp.warp import Unbent
 
 # What a stream of keyed noise is for.
@@ -219,14 +220,14 @@ class Sampler:
         Yields:
             Which rows, these rows, and the same filled, `[S, n, D]`.
         """
-        for here in self._batches(len(rows), len(imputations), batch_size):
-            batch = rows[here].to(self.start.device)
+        for here, batch in self._batches(rows, len(imputations), batch_size):
             conditionals = self._conditionals(batch, imputations)
             if self.shifts:
                 filled = self._shifted(conditionals, batch, imputations)
             else:
                 *_, (filled, _) = self._walks(conditionals, batch, imputations)
-            yield here, batch, filled
+            n_rows = here.stop - here.start
+            yield here, batch[:n_rows], filled[:, :n_rows]
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -237,9 +238,8 @@ class Sampler:
         """
         unbent = self.unbent or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
-        for here in self._batches(len(rows), len(imputations), None):
-            batch = rows[here].to(self.start.device)
-            point, holes = self.start.expected(batch), self.chain.holes(batch.observed)
+        for here, batch in self._batches(rows, len(imputations)):
+            point, holes = self.start.expected(batch), self._holes(batch.observed)
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
             for sweep, (filled, visited) in enumerate(self._walks(conditionals, batch, imputations)):
@@ -250,7 +250,7 @@ class Sampler:
             for link, cells, unbend in zip(self.chain.links, holes, unbent, strict=True):
                 if unbend is not None:
                     total[cells, link.column] = unbend.back(total[cells, link.column])
-            parts.append(self._with_means(point, total, batch.observed))
+            parts.append(self._with_means(point, total, batch.observed)[: here.stop - here.start])
         return torch.cat(parts)
 
     def _expected(
@@ -297,18 +297,18 @@ class Sampler:
         Its components are the paths in the last two thirds of the sweeps.
         """
         parts = []
-        for here in self._batches(len(rows), len(imputations), None):
-            batch = rows[here].to(self.start.device)
+        for here, batch in self._batches(rows, len(imputations)):
             conditionals = self._conditionals(batch, imputations)
             walks = [visited[-1] for _, visited in self._walks(conditionals, batch, imputations)]
             counted = walks[self.n_sweeps // _SETTLING :]
             variance = torch.cat([m.variance for m in counted]) + conditionals[-1].noise
-            parts.append([torch.cat([m.mean for m in counted]), variance])
+            moments = torch.cat([m.mean for m in counted]), variance
+            parts.append([each[:, : here.stop - here.start] for each in moments])
         return Mixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _observed(self, filled: Tensor, rows: Rows, imputations: Sequence[int]) -> Tensor:
         """Function values in the holes made observations of them: what later links did not see."""
-        noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self.chain.holes(rows.observed)
+        noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows.observed)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if isinstance(link.likelihood, Observation):
                 continue
@@ -333,7 +333,7 @@ class Sampler:
         conditionals = self.sparse(imputations)
         if self.neighbours is not None:
             marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
-            nearby = self.neighbours.around(self.chain, marginals, point, self.chain.holes(rows.observed))
+            nearby = self.neighbours.around(self.chain, marginals, point, self._holes(rows.observed))
             if self.joint:
                 nearby = self.neighbours.given(nearby, conditionals, marginals)
             conditionals = corrected(conditionals, nearby)
@@ -370,7 +370,7 @@ class Sampler:
         augmentation = Augmentation(self.chain, training.observed)
         parts = [
             self._augment(augmentation, training, imputations[here])
-            for here in self._batches(len(imputations), len(training), None)
+            for here in _slices(len(imputations), max(1, _ROWS_AT_ONCE // len(training)))
         ]
         return augmentation, Drawn.cat(parts)
 
@@ -389,7 +389,7 @@ class Sampler:
         self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         start = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
-        noise, holes = self._walk_noise(rows, imputations), self.chain.holes(rows.observed)
+        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed)
         return self.chain.sweeps(conditionals, start, rows.observed, noise, self.n_sweeps, holes)
 
     def _shifted(self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -398,7 +398,7 @@ class Sampler:
         In every walk, columns that predict each other would shift each other again and again. Links after
         the shifted ones see their draws in that walk, those before in another, which leaves these alone.
         """
-        noise, holes = self._walk_noise(rows, imputations), self.chain.holes(rows.observed)
+        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed)
         filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
         observed, last = rows.observed, self.n_sweeps - 1
         for walked, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
@@ -423,7 +423,7 @@ class Sampler:
         known = rows.observed.clone()
         known[:, list(self.shifts)] = True
         here = (known != rows.observed).any(1)
-        holes = [cells[here[cells]] for cells in self.chain.holes(known)]
+        holes = [filled_up(cells[here[cells]]) for cells in self.chain.holes(known)]
         noise = self._walk_noise(rows, imputations)
         # Cells that are weighed move, and are not redrawn: far from where they belong they need several
         # walks, and noise that they have seen would move them back.
@@ -437,8 +437,22 @@ class Sampler:
         noise = KeyedNoise(self.seed, rows.keys, imputations)
         return lambda sweep: lambda link, cells: noise.normal(_WALK, sweep, link, rows=cells)
 
-    def _batches(self, n_rows: int, n_paths: int, batch_size: int | None) -> Iterator[slice]:
-        size = batch_size or max(1, _ROWS_AT_ONCE // n_paths)
+    def _holes(self, observed: Tensor) -> list[Tensor]:
+        """For each link the rows of its missing cells, given Bool `[n, D]`, in whole tiles."""
+        return [filled_up(cells) for cells in self.chain.holes(observed)]
+
+    def _batches(
+        self, rows: Rows, n_paths: int, batch_size: int | None = None
+    ) -> Iterator[tuple[slice, Rows]]:
+        """Slices of the rows, and the rows there, on the device and in whole tiles."""
+        size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
         if batch_size is None and self.neighbours is not None:
-            size = min(size, self.neighbours.rows_at_once)
-        return (slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size))
+            size = min(size, whole_tiles(self.neighbours.rows_at_once))
+        for here in _slices(len(rows), size):
+            index = filled_up(torch.arange(here.start, here.stop, device=rows.keys.device))
+            yield here, rows[index].to(self.start.device)
+
+
+def _slices(n: int, size: int) -> Iterator[slice]:
+    """Slices of so many entries at most that make up n."""
+    return (slice(i, min(i + size, n)) for i in range(0, n, size))

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.link import ByPath, Conditional, Link, Moments, Shifted
+from pyro_mgp.tiles import filled_up
 
 # Moves of a cell per walk, and angles tried per move before it stays.
 _MOVES, _ANGLES = 1, 10
@@ -83,8 +84,8 @@ class SequentialChain(Chain):
         weighed = torch.zeros_like(rows, dtype=torch.bool)
         for heard in hearing.values():
             weighed |= heard
-        weighed &= ~observed[rows, column]
-        if not weighed.any():
+        weighed = filled_up((weighed & ~observed[rows, column]).nonzero()[:, 0])
+        if len(weighed) == 0:
             return drawn
         # A shift is of draws, whatever others know.
         own = conditionals[number]
@@ -131,12 +132,12 @@ class _Later:
         rows[:, self.column] = values
         total = torch.zeros_like(values)
         for conditional, hearing, column in zip(self.conditionals, self.hearing, self.columns, strict=True):
-            here = hearing[cells].nonzero()[:, 0]
+            here = filled_up(hearing[cells].nonzero()[:, 0])
             at = conditional.moments_on(paths[here], rows[here])
             noise = conditional.noise if conditional.noise.dim() == 0 else conditional.noise[paths[here], 0]
             spread = at.variance + noise
             off = (rows[here, column] - at.mean).square() / spread
-            total.index_add_(0, here, -0.5 * (off + spread.log()))
+            total[here] = total[here] - 0.5 * (off + spread.log())
         return total
 
 
@@ -177,7 +178,8 @@ class _Slices:
             level = self.later.log_likelihood(self.paths[waiting], self.cells[waiting], proposal)
             taken = level > threshold[waiting]
             moved[waiting[taken]], self.level[waiting[taken]] = proposal[taken], level[taken]
-            waiting, at = waiting[~taken], at[~taken]
+            left = filled_up((~taken).nonzero()[:, 0])
+            waiting, at = waiting[left], at[left]
             if len(waiting) == 0:
                 break
             low[waiting] = torch.where(at < 0, at, low[waiting])

@@ -200,7 +200,7 @@ def test_all_rows_or_those_with_holes_alone_or_in_company_it_is_the_same_walk() 
                 own,
                 table[here, at],
                 observed[at],
-                lambda link, _, here=here, at=at: noise(link, at)[here],
+                lambda link, rows, here=here, at=at: noise(link, at[rows])[here],
             )
             torch.testing.assert_close(alone[0, 0], whole[path, row], rtol=0, atol=1e-12)
 
