@@ -56,6 +56,8 @@ from pyro_mgp.observed_cells import ObservedCells, variables
 from pyro_mgp.out_of_core import encode_columns
 from pyro_mgp.parquet_table import ParquetTable, Paths
 from pyro_mgp.refinement import MOST_ROWS, refine
+from pyro_mgp.row_ids import RowIds, without_ids
+from pyro_mgp.row_keys import content_hashes, label_hashes
 from pyro_mgp.rules import Rules
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
 from pyro_mgp.scratch import Memory, Scratch, pieces
@@ -310,7 +312,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         self._check_settings()
         frame = as_frame(X)
-        rules = Rules.parse(self.specs, frame.columns.tolist())
+        rules = Rules.parse(self.specs, frame.columns.tolist()).learn(frame)
         modelled = _modelled(frame, rules)
         specs = rules.of_variables
         codec, table = TableCodec.fit_encode(modelled, self.warp, self.few_values, specs)
@@ -438,8 +440,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def impute(
         self,
         X: pd.DataFrame | ArrayLike | None = None,
-        m: int = 20,
+        m: int | Sequence[int] = 20,
         *,
+        row_ids: RowIds = None,
         random_state: RandomState = None,
         batch_size: int | None = None,
         delta: Mapping[Label, float] | None = None,
@@ -447,11 +450,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Draw m imputations of every missing cell from its posterior predictive distribution.
 
         Imputation j is the same whatever m, the batch size and the order of the rows, and a row is imputed
-        the same alone or among others. (Rows equal in every cell are told apart within one call only.)
+        the same alone or among others. Rows equal in every cell are told apart by the labels of the index
+        within one call, and by `row_ids` everywhere.
 
         Args:
             X: Table with the columns of the fitted one; None for the fitted table itself, its target known.
-            m: Number of imputations.
+            m: Number of imputations, or the numbers of those that are wanted, `range(20, 40)` say.
+            row_ids: The label of a column of ids, which passes through, or an id for each row: a row is then
+                imputed by its cells and its id alone, wherever the rest of its table is. Ids of one dtype: 7
+                and "7" are different.
             random_state: Seed of other draws than those of the imputer's own seed.
             batch_size: Rows drawn at a time; chosen by memory when None.
             delta: How far to shift the draws of some columns, by label, as cells missing not at random
@@ -466,10 +473,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: If m is below 1, or the table does not fit the fitted one.
         """
-        given, sampler = self._prepare(X, m, random_state, batch_size, delta)
-        batches = sampler.draws(given.rows[given.incomplete], range(m), batch_size)
-        observed_cells = self._observed_cells(given, sampler)
-        return self._imputations(given, self._watched(batches, len(given.incomplete)), m, observed_cells)
+        numbers = _numbers_of(m)
+        given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
+        batches = sampler.draws(given.rows[given.incomplete], numbers, batch_size)
+        observed_cells = self._observed_cells(given, sampler) if isinstance(numbers, range) else None
+        watched = self._watched(batches, len(given.incomplete))
+        return self._imputations(given, watched, len(numbers), observed_cells)
 
     def impute_to_parquet(
         self,
@@ -477,6 +486,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         X: pd.DataFrame | ArrayLike | None = None,
         m: int = 20,
         *,
+        row_ids: RowIds = None,
         random_state: RandomState = None,
         batch_size: int = 20_000,
         delta: Mapping[Label, float] | None = None,
@@ -491,6 +501,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             path: Folder to make, whole or not at all; holds `imputation_01.parquet`, ...
             X: Table with the columns of the fitted one; None for the fitted table itself.
             m: Number of imputations.
+            row_ids: See `impute`.
             random_state: Seed of other draws than those of the imputer's own seed.
             batch_size: Rows drawn and written at a time.
             delta: See `impute`.
@@ -502,7 +513,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: As for `impute`, or if the folder or its files cannot be written.
         """
-        given, sampler = self._prepare(X, m, random_state, batch_size, delta)
+        _at_least("m, the number of imputations,", m, 1)
+        given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
         starts = tqdm(
             range(0, len(given.frame), batch_size),
             desc="imputing",
@@ -516,16 +528,17 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _prepare(
         self,
         X: pd.DataFrame | ArrayLike | None,
-        m: int,
+        row_ids: RowIds,
         random_state: RandomState,
         batch_size: int | None,
         delta: Mapping[Label, float] | None,
     ) -> tuple[Input, Sampler]:
         """What drawing needs: the table, and who draws."""
-        _at_least("m, the number of imputations,", m, 1)
         if batch_size is not None:
             _at_least("batch_size", batch_size, 1)
-        given = self._own_table() if X is None else self._encode(X)
+        if X is None and row_ids is not None:
+            raise ValueError("row_ids tell apart the rows of a table that is given: impute(X, row_ids=...)")
+        given = self._own_table() if X is None else self._encode(X, row_ids)
         seed = self.seed_ if random_state is None else _seed(random_state)
         return given, self._sampler(seed, shifts(self.codec_, delta or {}))
 
@@ -826,14 +839,22 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         return self._fitted
 
-    def _encode(self, X: pd.DataFrame | ArrayLike) -> Input:
+    def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
+        """What tells incomplete rows of a table apart: where they are, hashes of cells, hashes of labels."""
+        check_is_fitted(self, "chain_")
+        values = self.codec_.encode_again(_modelled(X, self._rules)).values
+        here = np.flatnonzero(np.isnan(values).any(axis=1))
+        return here, content_hashes(values[here]), label_hashes(X.index[here])
+
+    def _encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> Input:
         """A table to complete, a target unknown."""
         check_is_fitted(self, "chain_")
         frame = as_frame(X)
+        own, identity = without_ids(frame, row_ids, self._columns)
         if not self._rules.trivial:
-            check_same_columns(frame, self._columns)
-        modelled = _modelled(frame, self._rules)
-        table = self.codec_.encode(modelled)
+            check_same_columns(own, self._columns)
+        modelled = _modelled(own, self._rules)
+        table = self.codec_.encode(modelled, identity)
         self._warn_of_columns_without_link(table)
         target = None if self.target_codec_ is None else np.full(len(frame), np.nan)
         return Input(frame, modelled, _rows(table, target))
@@ -942,6 +963,15 @@ def _at_least(name: str, value: int, least: int) -> int:
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def _numbers_of(m: int | Sequence[int]) -> Sequence[int]:
+    """The numbers of m imputations, or those that were asked for."""
+    if not isinstance(m, Sequence):
+        return range(_at_least("m, the number of imputations,", m, 1))
+    if not m or len(set(m)) < len(m):
+        raise ValueError(f"m must be a number, or different numbers of imputations, got {m!r}")
+    return [_at_least("numbers of imputations", number, 0) for number in m]
 
 
 def _number(name: str, value: float) -> float:

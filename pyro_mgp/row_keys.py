@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,29 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MISSING = np.int64(-(2**63))
 
 
-def row_keys(values: NDArray[np.float64], index: pd.Index[Any]) -> NDArray[np.uint64]:
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of some rows of a table among all rows equal to them, also those of other partitions."""
+
+    positions: NDArray[np.intp]
+    """Which rows; the ranks of all others are zero."""
+    ranks: NDArray[np.uint64]
+    """Their ranks."""
+
+    def spread(self, n_rows: int) -> NDArray[np.uint64]:
+        """The ranks of all rows, [N]."""
+        whole = np.zeros(n_rows, dtype=np.uint64)
+        whole[self.positions] = self.ranks
+        return whole
+
+
+Identity = Ranks | pd.Index
+"""What tells equal rows apart besides their labels: ranks that are known already, or an id for each row."""
+
+
+def row_keys(
+    values: NDArray[np.float64], index: pd.Index[Any], identity: Identity | None = None
+) -> NDArray[np.uint64]:
     """A key per row that travels with the row, for random draws that must not depend on batches or row order.
 
     The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among rows equal to it.
@@ -25,12 +48,13 @@ def row_keys(values: NDArray[np.float64], index: pd.Index[Any]) -> NDArray[np.ui
     Args:
         values: Standardised cells, float64 [N, D], NaN where missing.
         index: The N row labels.
+        identity: Ids, whose hashes are mixed in instead of ranks, or ranks that were found among more rows.
 
     Returns:
         uint64 [N].
 
     Raises:
-        ValueError: ``values`` and ``index`` differ in length.
+        ValueError: ``values`` and ``index``, or ids, differ in length.
 
     Example:
         >>> values = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, np.nan]])
@@ -38,15 +62,29 @@ def row_keys(values: NDArray[np.float64], index: pd.Index[Any]) -> NDArray[np.ui
         >>> bool((row_keys(values[::-1], pd.Index(["c", "b", "a"])) == keys[::-1]).all())
         True
     """
-    if len(values) != len(index):
-        raise ValueError(f"Expected one index label per row, got {len(values)} rows and {len(index)} labels.")
+    labels = identity if isinstance(identity, pd.Index) else index
+    if len(values) != len(labels):
+        raise ValueError(
+            f"Expected one index label per row, got {len(values)} rows and {len(labels)} labels."
+        )
+    content = content_hashes(values)
+    if isinstance(identity, Ranks):
+        apart = identity.spread(len(values))
+    elif identity is None:
+        apart, twins = np.zeros_like(content), _twins(content)
+        if twins.size:
+            apart[twins] = ranks_among_equals(content[twins], label_hashes(index[twins]))
+    else:
+        apart = label_hashes(identity)
+    return _mix(content + apart * _GOLDEN)
+
+
+def content_hashes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """A hash of the cells of each row, uint64 [N]; takes the ``values`` of :func:`row_keys`."""
     content = np.empty(len(values), dtype=np.uint64)
     for rows in pieces(len(values)):
         content[rows] = _content(values[rows])
-    ranks, twins = np.zeros_like(content), _twins(content)
-    if twins.size:
-        ranks[twins] = _rank_among_equals(content[twins], _label_hashes(index[twins]))
-    return _mix(content + ranks * _GOLDEN)
+    return content
 
 
 def _content(values: NDArray[np.float64]) -> NDArray[np.uint64]:
@@ -82,7 +120,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def _rank_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def ranks_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """0, 1, ... among rows of equal ``content``, by ``labels``, then by position (the sort is stable)."""
     order = np.lexsort((labels, content))
     ordered = content[order]
@@ -95,7 +133,8 @@ def _rank_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) 
     return ranks
 
 
-def _label_hashes(index: pd.Index[Any]) -> NDArray[np.uint64]:
+def label_hashes(index: pd.Index[Any]) -> NDArray[np.uint64]:
+    """A hash of each label, uint64 [N]; equal labels of one dtype have equal ones in every process."""
     try:
         hashes = pd.util.hash_pandas_object(index, index=False)
     except (TypeError, ValueError):  # pandas cannot hash labels of mixed types when some are tuples

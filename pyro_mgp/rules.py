@@ -12,7 +12,7 @@ from __future__ import annotations
 import graphlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,22 @@ _MIDDLE = (0.4, 0.6)
 
 
 @dataclass(frozen=True)
+class Range:
+    """Where a column of numbers is."""
+
+    middle: tuple[float, float]
+    """Two different numbers around its middle."""
+    variance: float
+    """Of its observed cells; one, if there are none."""
+
+    @classmethod
+    def of(cls, column: pd.Series[Any]) -> Range:
+        """Of a column of numbers."""
+        known = _numbers(column)[~holes_of(column)]
+        return cls(_middle(column), float(known.var()) if len(known) else 1.0)
+
+
+@dataclass(frozen=True)
 class Rules:
     """The rules of a table.
 
@@ -63,6 +79,8 @@ class Rules:
     """Where columns apply."""
     specs: Specs
     """All that is known."""
+    ranges: Mapping[Label, Range] = field(default_factory=dict)
+    """Where numeric columns of the fitted table are: partitions of another must not look for theirs."""
 
     @classmethod
     def parse(cls, specs: Specs | None, columns: Sequence[Label]) -> Rules:
@@ -88,6 +106,15 @@ class Rules:
         rules = cls({label: derived[label] for label in order}, only_if, specs)
         rules._check_named(columns)
         return rules
+
+    def learn(self, frame: pd.DataFrame) -> Rules:
+        """The same rules, with the ranges of the numeric columns of a table."""
+        numeric = [label for label in frame.columns if is_numeric(frame[label])] if self.derived else []
+        return replace(self, ranges={label_of(each): Range.of(frame[each]) for each in numeric})
+
+    def _range(self, column: pd.Series[Any]) -> Range:
+        label = label_of(column.name)
+        return self.ranges[label] if label in self.ranges else Range.of(column)
 
     def _check_named(self, columns: Sequence[Label]) -> None:
         """That predictors are variables, and standard errors columns of their own."""
@@ -265,7 +292,7 @@ class Rules:
         if not rows.any():
             return frame
         wanted = _numbers(frame[label])[rows]
-        values = formula.solve(frame[rows], source, wanted, _middle(frame[source]))
+        values = formula.solve(frame[rows], source, wanted, self._range(frame[source]).middle)
         values = _possible(frame[source], values)
         return _filled(frame, source, _spread(values, rows))
 
@@ -295,7 +322,7 @@ class Rules:
         holes = {label: holes_of(frame[label]) for label in frame.columns}
         filled = [label for label, here in holes.items() if here.any() and label not in self.left_alone]
         deduced, broken = self.deduce(frame), dict.fromkeys(self.derived, 0)
-        spread = {label: _spread_of(modelled[label], values) for label, values in draws.items()}
+        spread = {label: self._spread_of(modelled[label], values) for label, values in draws.items()}
         tables = []
         for j in range(m):
             drawn = complete(modelled, {label: values[j] for label, values in draws.items()})
@@ -317,6 +344,13 @@ class Rules:
             label_of(label): np.stack([cells_of(table[label][holes[label]]) for table in tables])
             for label in filled
         }
+
+    def _spread_of(self, column: pd.Series[Any], draws: NDArray[Any]) -> NDArray[np.float64]:
+        """Variance of the draws `[m, n_missing]` of each hole of a column of numbers, [N], zero elsewhere."""
+        variance, holes = np.zeros(len(column)), holes_of(column)
+        if draws.dtype.kind == "f":
+            variance[holes] = draws.var(0, ddof=1) if len(draws) > 1 else self._range(column).variance
+        return variance
 
     def _settled(
         self,
@@ -382,12 +416,15 @@ class Rules:
         for _ in range(_SHARED_STEPS):
             now, slopes = formula.value(trial), {}
             for each in sources:
-                step = _SLOPE_STEP * np.sqrt(variances[each].max())
+                step = _SLOPE_STEP * np.sqrt(np.where(variances[each] > 0, variances[each], 1.0))
                 ahead = trial.copy()
                 ahead[each] = ahead[each] + step
                 slopes[each] = (formula.value(ahead) - now) / step
-            total = np.sum([variances[each] * slopes[each] ** 2 for each in sources], axis=0)
             with np.errstate(all="ignore"):
+                parts = [
+                    np.where(v > 0, v * slopes[e] ** 2, 0.0) for e, v in variances.items() if e in slopes
+                ]
+                total = np.sum(parts, axis=0)
                 for each in sources:
                     move = variances[each] * slopes[each] / total * (wanted[rows] - now)
                     moved = _numbers(trial[each]) + np.where(np.isfinite(move), move, 0.0)
@@ -417,7 +454,7 @@ class Rules:
                 continue
             trial = table[rows]
             for source in moved:
-                values = formula.solve(trial, source, wanted[rows], _middle(table[source]))
+                values = formula.solve(trial, source, wanted[rows], self._range(table[source]).middle)
                 values = self._clipped(source, values)
                 if source != moved[-1] and is_integer(table[source]):
                     values = np.round(values)
@@ -442,15 +479,6 @@ def _formulas(specs: Specs, name: str, columns: Sequence[Label]) -> dict[Label, 
     """The formulas of one argument of the specs, by column."""
     texts = {label: getattr(spec, name) for label, spec in specs.items()}
     return {label: Formula.parse(text, columns) for label, text in texts.items() if text is not None}
-
-
-def _spread_of(column: pd.Series[Any], draws: NDArray[Any]) -> NDArray[np.float64]:
-    """Variance of the draws `[m, n_missing]` of each hole of a column of numbers, [N], zero elsewhere."""
-    variance, holes = np.zeros(len(column)), holes_of(column)
-    if draws.dtype.kind == "f":
-        known = _numbers(column)[~holes]
-        variance[holes] = draws.var(0, ddof=1) if len(draws) > 1 else known.var() if len(known) else 1.0
-    return variance
 
 
 def _spread(values: NDArray[np.float64], rows: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import JointGaussian
 from pyro_mgp.kernels import KernelFactory
 from pyro_mgp.neighbours import Character, Neighbours
-from pyro_mgp.rules import Rules
+from pyro_mgp.rules import Range, Rules
 from pyro_mgp.sampling import Factorised, Rows, Start
 from pyro_mgp.table import TableCodec
 from pyro_mgp.training import History
@@ -65,6 +65,7 @@ def _settings(imputer: MGPImputer) -> dict[str, Any]:
 def _fields(imputer: MGPImputer) -> dict[str, Any]:
     """What fitting found out, besides arrays."""
     return {
+        "ranges": [[_storage.to_json(k), dataclasses.asdict(v)] for k, v in imputer._rules.ranges.items()],
         "incomplete": imputer._incomplete,
         "columns": [_storage.to_json(label) for label in imputer._columns],
         "seed": imputer.seed_,
@@ -147,7 +148,12 @@ def _restore_fields(imputer: MGPImputer, header: Mapping[str, Any], tensors: Map
     imputer.history_ = History(**header["history"])
     imputer._columns = [_storage.from_json(label) for label in header["columns"]]
     imputer._incomplete = header["incomplete"]
-    imputer._rules = Rules.parse(imputer.specs, imputer._columns)
+    # Folders of before there were ranges have none: these are then looked for in each table.
+    ranges = {
+        _storage.from_json(label): Range(tuple(range_["middle"]), range_["variance"])
+        for label, range_ in header.get("ranges", [])
+    }
+    imputer._rules = dataclasses.replace(Rules.parse(imputer.specs, imputer._columns), ranges=ranges)
     imputer.sequential_ = header["sequential"]
     imputer._training = None
     if "training.values" in tensors:

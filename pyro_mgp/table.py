@@ -27,7 +27,7 @@ from pyro_mgp.column import (
     to_integers,
 )
 from pyro_mgp.column_spec import Specs
-from pyro_mgp.row_keys import row_keys
+from pyro_mgp.row_keys import Identity, row_keys
 from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent
 from pyro_mgp.wording import drop_it, listing, row_name
@@ -257,8 +257,12 @@ class TableCodec:
                     TableWarning,
                 )
 
-    def encode(self, frame: pd.DataFrame) -> Table:
+    def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> Table:
         """``frame``, with the columns of the fitted one in the same order, as numbers.
+
+        Args:
+            frame: The table.
+            identity: What tells equal rows apart, if not their labels; see :func:`row_keys`.
 
         Raises:
             TypeError: A column holds another kind of cell than at fit.
@@ -274,15 +278,15 @@ class TableCodec:
             raise ValueError(
                 "Expected a table with at least one row, got no rows. Check how it was filtered."
             )
-        table = self.encode_again(frame)
+        table = self.encode_again(frame, identity)
         self._warn_of_unseen(frame)
         warn_of_empty_rows(frame.index, np.logical_and.reduce(missing(frame), axis=1))
         return table
 
-    def encode_again(self, frame: pd.DataFrame) -> Table:
+    def encode_again(self, frame: pd.DataFrame, identity: Identity | None = None) -> Table:
         """What :meth:`encode` gives, of a table that has been checked and warned of."""
         values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
-        return Table(values, ~np.isnan(values), row_keys(values, frame.index))
+        return Table(values, ~np.isnan(values), row_keys(values, frame.index, identity))
 
     def _warn_of_unseen(self, frame: pd.DataFrame) -> None:
         for column in self.columns:
