@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyro_mgp.arviz_export import to_arviz
     from pyro_mgp.column_spec import ColumnSpec
+    from pyro_mgp.dask_engine import impute_dask
     from pyro_mgp.diagnostics import calibrate, compare
     from pyro_mgp.imputations import Imputations
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.joint_tests import likelihood_ratio_test, pool_chi2, pool_likelihoods
     from pyro_mgp.missingness import ampute
     from pyro_mgp.mixing import mix
+    from pyro_mgp.partitions import impute_partition
     from pyro_mgp.pooling import pool
     from pyro_mgp.sensitivity import tipping_point
 
@@ -25,6 +27,8 @@ __all__ = [
     "ampute",
     "calibrate",
     "compare",
+    "impute_dask",
+    "impute_partition",
     "likelihood_ratio_test",
     "mix",
     "pool",
@@ -42,6 +46,8 @@ _HOME = {
     "ampute": "pyro_mgp.missingness",
     "calibrate": "pyro_mgp.diagnostics",
     "compare": "pyro_mgp.diagnostics",
+    "impute_dask": "pyro_mgp.dask_engine",
+    "impute_partition": "pyro_mgp.partitions",
     "likelihood_ratio_test": "pyro_mgp.joint_tests",
     "mix": "pyro_mgp.mixing",
     "pool": "pyro_mgp.pooling",

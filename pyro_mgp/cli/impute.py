@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyro_mgp.cli import partitions
 from pyro_mgp.cli.arguments import at_least
 from pyro_mgp.cli.messages import PROGRAM, count, duration, listed, one_line_warnings, say, wrapped
 from pyro_mgp.cli.output import FORMAT_VERSION, check_out
@@ -43,7 +44,8 @@ A first column without a name in the header is taken as row labels, not as data.
 
 examples:
   pyro-mgp impute penguins.csv -o imputed
-  pyro-mgp impute survey.csv -o imputed -m 50 --seed 1 --drop id name --missing NA -999"""
+  pyro-mgp impute survey.csv -o imputed -m 50 --seed 1 --drop id name --missing NA -999
+  pyro-mgp impute parts/ -o imputed -m 5 --model imputer --engine dask --row-ids id"""
 
 
 def add(commands: Any) -> None:
@@ -93,6 +95,8 @@ def add(commands: Any) -> None:
         "--device", choices=("auto", "cpu", "cuda"), default="auto",
         help="where to compute; auto takes a CUDA GPU if there is one (default: auto)",
     )  # fmt: skip
+    option("--model", metavar="IMPUTER", help="folder of a fitted imputer, for --engine dask")
+    partitions.add_options(impute)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,9 @@ class _Timing:
 
 def run(args: argparse.Namespace) -> None:
     """`pyro-mgp impute`: check, read, fit, draw, write, tell."""
+    if args.engine == "dask":
+        partitions.run(args)
+        return
     from pyro_mgp import files, summary
 
     table, out = Path(args.table), Path(args.out)
