@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +18,14 @@ FOLDER = Path(__file__).parents[1] / "examples"
 EXAMPLES = {
     "arviz_checks.py": (["--quick", "-o", "checks"], "body_mass_g"),
     "calibration.py": (["--quick"], "category: calibration error"),
+    "impute_with_ray.py": (["--quick"], "the same as pandas draws: True"),
+    "impute_with_spark.py": (["--quick"], "the same as pandas draws: True"),
     "joint_posterior.py": (["--quick"], "joint posterior"),
     "mix_posteriors.py": (["--quick"], "within each table"),
     "parkinson.py": (["table.csv", "--rates", "0.2", "--splits", "0"], "0.2  mean"),
 }
+# What some need besides the package: modules, and programs.
+NEEDED = {"impute_with_ray.py": ["ray"], "impute_with_spark.py": ["pyspark", "java"]}
 # Of other packages, said to those who look after them; and that few draws are few.
 IGNORED = [
     "ignore::FutureWarning:arviz",
@@ -43,8 +49,13 @@ def test_every_example_is_listed() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name: str, tmp_path: Path, table: None) -> None:
+    for each in NEEDED.get(name, []):
+        if importlib.util.find_spec(each) is None and shutil.which(each) is None:
+            pytest.skip(f"{name} needs {each}, which is not installed here")
     arguments, said = EXAMPLES[name]
-    warnings = [part for each in ("error", *IGNORED) for part in ("-W", each)]
+    # Engines have warnings of their own.
+    first = "default" if name in NEEDED else "error"
+    warnings = [part for each in (first, *IGNORED) for part in ("-W", each)]
     done = subprocess.run(
         [sys.executable, *warnings, str(FOLDER / name), *arguments],
         cwd=tmp_path,

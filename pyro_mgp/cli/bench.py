@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyro_mgp.cli.arguments import at_least
 from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, count, say
+
+if TYPE_CHECKING:
+    from pyro_mgp.bench.figures import Row
 
 _CHOICES = ("datasets", "rates", "splits", "methods")
 
@@ -35,6 +39,7 @@ def add(commands: Any) -> None:
         "--device", default="cpu", help="torch device for step, latency and sizes (default: cpu)"
     )
     speed.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
+    _add_partitions(kinds)
     _add_tables(kinds)
     _add_report(kinds)
     _add_mixed(kinds)
@@ -45,12 +50,49 @@ def _speed(args: argparse.Namespace) -> None:
     """`pyro-mgp bench speed`: measure, show, write."""
     from pyro_mgp.bench import speed
 
-    rows = []
-    for row in speed.run(args.only, args.data_dir, args.device):
+    _tell(speed.run(args.only, args.data_dir, args.device), args.out)
+
+
+def _tell(rows: Iterable[Row], out: str | None) -> None:
+    """Show figures as they come, and write them."""
+    from pyro_mgp.bench import speed
+
+    shown = []
+    for row in rows:
         say(f"{row.what:<52} {row.measured:8.2f} {row.unit:<6} {row.asked:<17} {row.detail}")
-        rows.append(row)
-    if args.out is not None:
-        speed.table(rows).to_csv(args.out, index=False)
+        shown.append(row)
+    if out is not None:
+        speed.table(shown).to_csv(out, index=False)
+
+
+def _add_partitions(kinds: Any) -> None:
+    partitions = kinds.add_parser(
+        "partitions",
+        help="rows per second of a table larger than memory, by number of workers",
+        description="Write a table in Parquet files, fit an imputer to some of its rows, and impute all of "
+        "them by workers of Dask, each allowed so much memory: rows per second, and how more workers "
+        "compare with the first number of them.",
+    )
+    partitions.set_defaults(run=_partitions)
+    option = partitions.add_argument
+    option("--rows", metavar="N", type=at_least(1), default=500_000, help="rows (default: 500000)")
+    option("-m", metavar="M", type=at_least(1), default=2, help="completed tables (default: 2)")
+    option(
+        "--workers", metavar="N", type=at_least(1), nargs="+", default=[1, 2],
+        help="numbers of workers to compare (default: 1 2)",
+    )  # fmt: skip
+    option(
+        "--gigabytes", metavar="GB", type=float, default=3.0,
+        help="memory that each process may ask for (default: 3)",
+    )  # fmt: skip
+    option("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
+
+
+def _partitions(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench partitions`: measure, show, write."""
+    from pyro_mgp.bench import partitions
+
+    _tell(partitions.measure(args.rows, args.m, args.workers, args.gigabytes), args.out)
 
 
 def _add_tables(kinds: Any) -> None:
