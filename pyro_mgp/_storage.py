@@ -45,7 +45,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 # What stands in a header for a checksum of all else in it.
 _OWN = "checksum"
 # What a file that says what it should not can make pandas and Python raise.
-MISFITS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError, RecursionError)
+MISFITS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 _FRAME_KEY = b"pyro_mgp"
 _ARROW_TEXT, _ARROW_TEXT_NAME = pd.ArrowDtype(pa.string()), "string in arrow"
 
@@ -212,9 +220,8 @@ def _own_checksum(header: Mapping[str, object]) -> str:
 
 
 def _check_own(header: Mapping[str, Any], *, required: bool) -> None:
-    if _OWN in header or required:
-        if header.get(_OWN) != _own_checksum(header):
-            raise ValueError("it is not what was written, by its checksum: copy the folder again")
+    if (_OWN in header or required) and header.get(_OWN) != _own_checksum(header):
+        raise ValueError("it is not what was written, by its checksum: copy the folder again")
 
 
 def _check_file(path: Path, checksum: object) -> None:

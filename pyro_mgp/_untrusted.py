@@ -1,7 +1,7 @@
 """Files that may come from strangers: what is checked before memory is taken for them, or a word believed.
 
-A checksum shows that a file is the one that was written, not who wrote it: whoever changes a file can write
-the checksum, too. So sizes and shapes are looked at first, in what a file says of itself; JSON becomes objects
+A checksum shows that a file is the one that was written, not who wrote it: who changes a file can write the
+checksum, too. So sizes and shapes are looked at first, in what a file says of itself; JSON becomes objects
 by their annotations only (`build`); and nothing is ever unpickled.
 """
 
@@ -232,7 +232,9 @@ def build(kind: Any, found: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         return _build_one_of(get_args(kind), found, where)
     if origin is Literal:
-        return _expected(found, any(found == c and type(found) is type(c) for c in get_args(kind)), kind, where)
+        return _expected(
+            found, any(found == c and type(found) is type(c) for c in get_args(kind)), kind, where
+        )
     if origin in (tuple, list, Sequence):
         return _build_items(kind, found, where)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

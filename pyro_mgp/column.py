@@ -466,7 +466,10 @@ class ColumnCodec:
         width = {Kind.CONSTANT: 0, Kind.CATEGORICAL: n_levels}.get(self.kind, 1)
         ordinal = self.two_valued or self.kind is Kind.ORDERED
         labelled = self.kind in (Kind.CATEGORICAL, Kind.ORDERED)
-        bounds = -math.inf if self.lower is None else self.lower, math.inf if self.upper is None else self.upper
+        bounds = (
+            -math.inf if self.lower is None else self.lower,
+            math.inf if self.upper is None else self.upper,
+        )
         holds = {
             "family": self.kind is Kind.CONSTANT or self.kind in _MAY_BE[self.family],
             "width": len(self.mean) == len(self.scale) == len(self.own_scale) == width,
@@ -476,7 +479,8 @@ class ColumnCodec:
             "positions": self.levels is None or 0 <= self.low <= self.high <= max(n_levels - 1, 1),
             "labels": self.levels is not None or not (labelled or self.family == "labels"),
             "shares": (self.shares is not None) == ordinal and min(self.shares or (1.0,)) > 0,
-            "values": self.shares is None or len(self.shares) >= 2 and not (self.two_valued and self.shares[2:]),
+            "values": self.shares is None
+            or (len(self.shares) > 1 and not (self.two_valued and self.shares[2:])),
             "few": self.few is None or (len(self.few) > 0 and list(self.few) == sorted(set(self.few))),
             "bend": self.kind is not Kind.COUNT or self.warp is not None,
             "spread": self.warp is None or (width == 1 and self.warp.spread != 0),
@@ -796,8 +800,8 @@ def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
     odd = [level for level in levels if not isinstance(level, str | int | float) or level in _INFINITE]
     if odd:
         raise TypeError(
-            f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got {odd[0]!r} "
-            f"({type(odd[0]).__name__}). Rename them: frame[{column.name!r}].cat.rename_categories(str)."
+            f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got "
+            f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: frame[{column.name!r}].cat.rename_categories(str)."
         )
     if len(levels) > MAX_LEVELS:
         raise ValueError(

@@ -101,8 +101,12 @@ class FewValues:
         found: _Saved = build(_Saved, state, "few_values")
         ascending = list(found.values) == sorted(set(found.values))
         if not ascending or len(found.values) != len(found.log_weights) or found.sharpness <= 0:
-            raise ValueError("few_values: expected ascending values, a weight for each, and how sharp they are")
-        values, weights = (torch.tensor(each, dtype=torch.float64) for each in (found.values, found.log_weights))
+            raise ValueError(
+                "few_values: expected ascending values, a weight for each, and how sharp they are"
+            )
+        values, weights = (
+            torch.tensor(each, dtype=torch.float64) for each in (found.values, found.log_weights)
+        )
         return cls(values.to(like), weights.to(like), found.sharpness)
 
 

@@ -502,7 +502,8 @@ def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]
 def _check_shapes(expected: _storage.Shapes, found: _storage.Shapes) -> None:
     if dict(found) != dict(expected):
         raise ValueError(
-            f"expected draws of the shapes [m, n_missing] = {listing(expected.items())}, got {listing(found.items())}"
+            f"expected draws of the shapes [m, n_missing] = {listing(expected.items())}, got "
+            f"{listing(found.items())}"
         )
 
 

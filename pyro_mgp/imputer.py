@@ -60,6 +60,7 @@ from pyro_mgp.sensitivity import shifts
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
+from pyro_mgp.user_warning import FitWarning as FitWarning
 from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent
 from pyro_mgp.wording import listing
@@ -88,10 +89,6 @@ _FEWEST_HELD_OUT = 100
 
 # What scikit-learn's own imputers call such columns.
 _INDICATOR = "missingindicator_"
-
-
-class FitWarning(UserWarning):
-    """A setting could not be used as given; the message says what was used instead."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pyro_mgp.augmentation import Augmentation, Drawn
 from pyro_mgp.chain import Chain, Noise, Precision
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import JointGaussian
+from pyro_mgp.halving import in_halves
 from pyro_mgp.likelihoods import Observation
 from pyro_mgp.link import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.neighbours import Neighbours, corrected
@@ -28,6 +29,8 @@ from pyro_mgp.warp import Unbent
 _START, _FUNCTION, _WALK, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(7)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
+# Draws farther off than so many standard deviations have run away: a cell in 10¹⁰ would be an outlier there.
+_FARTHEST = 1e5
 # The first of so many parts of the sweeps is not averaged over: the walk still remembers where it started.
 _SETTLING = 3
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
@@ -212,14 +215,38 @@ class Sampler:
         Yields:
             Which rows, these rows, and the same filled, `[S, n, D]`.
         """
-        for here in self._batches(len(rows), len(imputations), batch_size):
+
+        def walk(here: slice) -> tuple[Rows, Tensor]:
             batch = rows[here].to(self.start.device)
             conditionals = self._conditionals(batch, imputations)
             if self.shifts:
-                filled = self._shifted(conditionals, batch, imputations)
-            else:
-                *_, (filled, _) = self._walks(conditionals, batch, imputations)
-            yield here, batch, filled
+                return batch, self._shifted(conditionals, batch, imputations)
+            *_, (filled, _) = self._walks(conditionals, batch, imputations)
+            return batch, filled
+
+        for whole in self._batches(len(rows), len(imputations), batch_size):
+            for here, (batch, filled) in in_halves(whole, walk):
+                self._check(filled)
+                yield here, batch, filled
+
+    def _check(self, filled: Tensor) -> None:
+        """That draws `[S, n, D]` have stayed within reason.
+
+        Raises:
+            FloatingPointError: They have not; names the column.
+        """
+        columns = [link.column for link in self.chain.links]
+        if filled.numel() == 0 or not columns:
+            return
+        farthest = filled.detach()[..., columns].abs().amax((0, 1)).tolist()
+        for name, far in zip(self.chain.names, farthest, strict=True):
+            if not far <= _FARTHEST:
+                raise FloatingPointError(
+                    f"column {name!r}: draws have run away, to {far:.3g} standard deviations after "
+                    f"{self.n_sweeps} walks: columns that nearly follow from each other can drive each other "
+                    "on. Leave one of them out, give the column bounds (ColumnSpec(lower=..., upper=...)), "
+                    "or use fewer n_sweeps"
+                )
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:

@@ -181,7 +181,9 @@ def _on(device: torch.device, arrays: Mapping[str, NDArray[Any]]) -> dict[str, T
 def _read_settings(header: Mapping[str, Any], kernel: KernelFactory | None, device: str) -> dict[str, Any]:
     settings = header["settings"] | {"device": device, "order": header["order"]}
     specs = build(list[tuple[str | int, dict]], header["specs"], "specs")  # type: ignore[type-arg]
-    settings["specs"] = {label: build(ColumnSpec, spec, f"spec of {label!r}") for label, spec in specs} or None
+    settings["specs"] = {
+        label: build(ColumnSpec, spec, f"spec of {label!r}") for label, spec in specs
+    } or None
     if settings["kernel"] is None:
         if kernel is None:
             raise ValueError("it was fitted with a kernel of your own, pass it: load(path, kernel=...)")
@@ -243,7 +245,10 @@ def _restore_chain(imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapp
     built = {name: buffer.clone() for name, buffer in imputer.chain_.named_buffers()}
     imputer.chain_.load_state_dict(state)
     for name, buffer in built.items():
-        check(torch.equal(imputer.chain_.get_buffer(name), buffer), f"array 'chain.{name}' is not as it was built")
+        check(
+            torch.equal(imputer.chain_.get_buffer(name), buffer),
+            f"array 'chain.{name}' is not as it was built",
+        )
     _check_parameters(imputer.chain_)
     imputer.chain_.eval()
     names = [field.name for field in dataclasses.fields(Rows)]
@@ -279,7 +284,9 @@ def _restore_refinements(
     for wiring, character, n_known in zip(imputer._wirings, known, enough, strict=True):
         fits = character is None or len(character.lengthscales) == len(wiring.inputs)
         check(fits, f"{wiring.name!r} has other lengthscales than inputs")
-        check(character is None or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{wiring.name!r} lacks neighbours")
+        check(
+            character is None or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{wiring.name!r} lacks neighbours"
+        )
     imputer.neighbours_ = Neighbours.of(
         imputer.chain_, tensors["near.rows"], tensors["near.residuals"], known, k
     )

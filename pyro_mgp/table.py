@@ -230,8 +230,8 @@ class TableCodec:
         varying = [column.name for column in self.columns if column.width]
         if not varying:
             raise ValueError(
-                f"Expected a table with a column that varies, but {listing(frame.columns)} hold one value each: "
-                "there is nothing to learn. Fill their holes with frame.ffill().bfill()."
+                f"Expected a table with a column that varies, but {listing(frame.columns)} hold one value "
+                "each: there is nothing to learn. Fill their holes with frame.ffill().bfill()."
             )
         alone = [c.name for c, any_hole in zip(self.columns, holes, strict=True) if any_hole and c.width]
         if alone and len(varying) == 1:

@@ -65,9 +65,7 @@ def _of(dtype: str, low: int, high: int) -> Column:
 
 
 def _arrow(kind: pa.DataType, *items: Any) -> Column:
-    return lambda g, n: pd.Series(
-        [items[i] for i in g.integers(0, len(items), n)], dtype=pd.ArrowDtype(kind)
-    )
+    return lambda g, n: pd.Series([items[i] for i in g.integers(0, len(items), n)], dtype=pd.ArrowDtype(kind))
 
 
 def _numbers(make: Callable[[Rng, int], Any]) -> Column:
@@ -290,10 +288,11 @@ def tables(draw: st.DrawFn) -> pd.DataFrame:
 def describe(frame: pd.DataFrame) -> str:
     """What to say of a table that broke something."""
     dtypes = collections.Counter(map(str, frame.dtypes))
-    return f"{frame.shape}, columns {list(map(repr, frame.columns[:8]))}, dtypes {dict(dtypes)}\n{frame.head(12)}"
+    columns = list(map(repr, frame.columns[:8]))
+    return f"{frame.shape}, columns {columns}, dtypes {dict(dtypes)}\n{frame.head(12)}"
 
 
-# ---------------------------------------------------------------------------------------------- what must hold
+# --------------------------------------------------------------------------------------------- what must hold
 
 
 def is_ours(error: BaseException) -> bool:
@@ -385,11 +384,13 @@ def assert_same(frame: pd.DataFrame, untouched: pd.DataFrame) -> None:
 ODD_CELLS = [
     "", "NA", "nan", "1", "2", "-3", "0.5", "1e300", "1e400", "-inf", "true", "False", "a", "b", " ", "x y",
     "007", "2020-01-01", "2020-02-31", "9" * 30, '"', "'", ",", ";", "\n", "\r", "\r\n", "é", "\ufeff", "٣",
-    "=1+1", "1,5", "y" * 2000, "z" * 200_000, "--", "0x10", "1_000", "\t", "\\", "NULL", "<NA>", "\x1a", "\u2028",
+    "=1+1", "1,5", "y" * 2000, "z" * 200_000, "--", "0x10", "1_000", "\t", "\\", "NULL", "<NA>",
+    "\x1a", "\u2028",
 ]  # fmt: skip
 USUAL_CELLS = [
     ["1", "2", "3.5", "", "7"], ["a", "b", ""], ["true", "FALSE", ""], ["5", "6", "7", "8", "NA"],
-    ["2020-01-01", "2021-05-06", ""], ["0001-01-01", "9999-12-31", ""], ["2020-01-01T23:59", "2020-01-02 00:00", ""], [" 1", "2 ", ""],
+    ["2020-01-01", "2021-05-06", ""], ["0001-01-01", "9999-12-31", ""],
+    ["2020-01-01T23:59", "2020-01-02 00:00", ""], [" 1", "2 ", ""],
 ]  # fmt: skip
 SPOILT = ["mark", "zero", "byte", "cut", "utf-16", "quote", "ragged"]
 
@@ -467,7 +468,7 @@ def impute_file(content: bytes) -> str:
         return "completed"
 
 
-# -------------------------------------------------------------------------------------------- very many of them
+# ------------------------------------------------------------------------------------------ very many of them
 
 
 def many(n: int, number: int, *, defaults: bool, through_csv: bool) -> int:
@@ -481,12 +482,18 @@ def many(n: int, number: int, *, defaults: bool, through_csv: bool) -> int:
         nonlocal slowest
         started = time.process_time()
         try:
-            ended = impute_file(given_table) if through_csv else impute(given_table, **({} if defaults else QUICK))
+            ended = (
+                impute_file(given_table)
+                if through_csv
+                else impute(given_table, **({} if defaults else QUICK))
+            )
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(HOME)]
             where = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-            key = f"{type(error).__name__} {where} {Path(last.filename).name}:{last.lineno} {str(error)[:150]}"
+            key = (
+                f"{type(error).__name__} {where} {Path(last.filename).name}:{last.lineno} {str(error)[:150]}"
+            )
             ended = "FAILED"
             if key not in failures and len(failures) < 60:
                 shown = repr(given_table[:500]) if through_csv else describe(given_table)
@@ -496,14 +503,20 @@ def many(n: int, number: int, *, defaults: bool, through_csv: bool) -> int:
         slowest = max(slowest, seconds)
         if seconds > MOST_SECONDS:
             ended = "FAILED"
-            failures[f"slow {seconds:.0f} s"] = repr(given_table[:500]) if through_csv else describe(given_table)
+            failures[f"slow {seconds:.0f} s"] = (
+                repr(given_table[:500]) if through_csv else describe(given_table)
+            )
         reasons[ended.split(": ", 1)[-1][:60]] += 1
         ends[ended.split(":")[0]] += 1
         if sum(ends.values()) % 100 == 0:
             print(sum(ends.values()), dict(ends), f"slowest {slowest:.1f} s", flush=True)
 
     options = settings(
-        max_examples=n, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=n,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
     seed(number)(options(given(files() if through_csv else tables())(run)))()
     print(sum(ends.values()), dict(ends), f"slowest {slowest:.1f} s, {len(failures)} kinds of failure")
