@@ -801,7 +801,8 @@ def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
     if odd:
         raise TypeError(
             f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got "
-            f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: frame[{column.name!r}].cat.rename_categories(str)."
+            f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: "
+            f"frame[{column.name!r}].cat.rename_categories(str)."
         )
     if len(levels) > MAX_LEVELS:
         raise ValueError(
