@@ -3,22 +3,28 @@
 What this package saves is a folder: `header.json` says what it is, `*.safetensors` hold arrays, `*.parquet`
 hold tables. Nothing is pickled, so loading a folder never runs code from it. For a class that saves itself:
 
-    | writing                                              | reading                            |
-    |------------------------------------------------------|------------------------------------|
-    | `with atomic_folder(path) as folder:`                |                                    |
-    | `    write_header(folder, kind, version, fields)`    | `read_header(path, kind, version)` |
-    | `    write_arrays(folder / "x.safetensors", arrays)` | `read_arrays(...)`                 |
-    | `    write_frame(folder / "x.parquet", frame)`       | `read_frame(...)`                  |
+    | writing                                               | reading                                   |
+    |-------------------------------------------------------|-------------------------------------------|
+    | `with atomic_folder(path) as folder:`                 |                                           |
+    | `    write_arrays(folder / "x.safetensors", arrays)`  | `read_header(path, kind, version, files)` |
+    | `    write_frame(folder / "x.parquet", frame)`        | `read_arrays(...)`                        |
+    | `    write_header(folder, kind, version, fields, files)` | `read_frame(...)`                      |
+
+The header holds checksums of itself and of the files: what was damaged on its way is not taken for data. That
+a file is what it says, sizes and shapes included, is checked all the same (`_untrusted`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import hashlib
 import json
 import os
+import platform
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, version
@@ -32,8 +38,24 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from pyro_mgp import _untrusted
+
 HEADER = "header.json"
+Shapes = Mapping[str, tuple[int, ...]]
+# What stands in a header for a checksum of all else in it.
+_OWN = "checksum"
+# What a file that says what it should not can make pandas and Python raise.
+MISFITS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 _FRAME_KEY = b"pyro_mgp"
+_ARROW_TEXT, _ARROW_TEXT_NAME = pd.ArrowDtype(pa.string()), "string in arrow"
 
 # ------------------------------------------------------------------------------------------------ folders
 
@@ -108,26 +130,57 @@ def _move(partial: Path, target: Path) -> None:
 # ------------------------------------------------------------------------------------------------ header
 
 
-def write_header(folder: Path, kind: str, format_version: int, fields: Mapping[str, object]) -> None:
-    """Write `header.json`: what the folder holds, in which format, by which version, and `fields`.
+def write_header(
+    folder: Path, kind: str, format_version: int, fields: Mapping[str, object], files: Sequence[str] = ()
+) -> None:
+    """Write `header.json`: what the folder holds, in which format, by which versions, and `fields`.
 
     Args:
         folder: Where to write.
         kind: Name of the class that can load the folder, "Imputations".
         format_version: Raised whenever an older program could no longer read the folder.
         fields: Anything JSON knows; column labels and the like go through `to_json` first.
-    """
-    head = {"format": f"pyro_mgp.{kind}", "format_version": format_version, "package_version": our_version()}
-    text = json.dumps({**head, **fields}, indent=1, ensure_ascii=False)
-    (folder / HEADER).write_text(text + "\n", "utf-8")
-
-
-def read_header(path: str | os.PathLike[str], kind: str, format_version: int) -> dict[str, Any]:
-    """Read `header.json` and check that this program can load the folder.
+        files: Files in the folder, written before, whose checksums go into the header.
 
     Raises:
-        ValueError: If there is no such folder, it is not one of ours, its header is damaged, or it holds
-            another class or another version of the format.
+        ValueError: If the header would be larger than one that `read_header` takes.
+    """
+    header = {
+        "format": f"pyro_mgp.{kind}",
+        "format_version": format_version,
+        "package_version": our_version(),
+        "packages": _versions(),
+        **fields,
+        "checksums": {name: _untrusted.digest(folder / name) for name in files},
+    }
+    header[_OWN] = _own_checksum(header)
+    text = json.dumps(header, indent=1, ensure_ascii=False) + "\n"
+    try:
+        _untrusted.parse_json(text.encode())
+    except ValueError as error:
+        raise ValueError(f"this has too many columns to be saved: {error}") from error
+    (folder / HEADER).write_text(text, "utf-8")
+
+
+def read_header(
+    path: str | os.PathLike[str],
+    kind: str,
+    format_version: int,
+    files: Sequence[str] = (),
+    older: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Read `header.json` and check that this program can load the folder, and that nothing in it changed.
+
+    Args:
+        path: The folder.
+        kind: See `write_header`.
+        format_version: Of the format that this program writes.
+        files: Files whose checksums the header must hold.
+        older: Versions of the format that can be read, too; those without checksums are not checked.
+
+    Raises:
+        ValueError: If there is no such folder, it is not one of ours, its header or one of its files is
+            damaged, or it holds another class or another version of the format.
     """
     folder = Path(path)
     where = repr(str(folder))
@@ -136,16 +189,54 @@ def read_header(path: str | os.PathLike[str], kind: str, format_version: int) ->
     if not (folder / HEADER).exists():
         raise ValueError(f"{where} was not written by {kind}.save: it has no {HEADER}")
     with _told_as_value_error(folder / HEADER):
-        header = json.loads((folder / HEADER).read_text("utf-8"))
+        header = _untrusted.parse_json(_untrusted.read_small(folder / HEADER))
     found = header.get("format") if isinstance(header, dict) else None
     if found != f"pyro_mgp.{kind}":
-        raise ValueError(f"{where} holds {found!r}, expected 'pyro_mgp.{kind}'")
-    if header.get("format_version") != format_version:
+        raise ValueError(f"{where} holds {repr(found)[:80]}, expected 'pyro_mgp.{kind}'")
+    came, known = header.get("format_version"), [*older, format_version]
+    if type(came) is not int or came not in known:
+        readable = f"version {format_version}" if not older else f"versions {min(known)} to {format_version}"
         raise ValueError(
-            f"{where} has format version {header.get('format_version')}, this program reads version "
-            f"{format_version}: load it with pyro_mgp {header.get('package_version')}, which wrote it"
+            f"{where} has format version {_short(came)}, this program reads {readable}: load it with "
+            f"pyro_mgp {_short(header.get('package_version'))}, which wrote it"
         )
+    with _told_as_value_error(folder / HEADER):
+        _check_own(header, required=bool(files) and came == format_version)
+        checksums = _untrusted.build(dict, header.get("checksums", {}), "checksums")
+    if came == format_version:
+        for name in files:
+            _check_file(folder / name, checksums.get(name))
     return header
+
+
+def _short(found: object) -> str:
+    return (found if isinstance(found, str) and len(found) < 20 else repr(found))[:40]
+
+
+def _own_checksum(header: Mapping[str, object]) -> str:
+    """Of all else in the header, however it is spaced."""
+    rest = {name: value for name, value in header.items() if name != _OWN}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _check_own(header: Mapping[str, Any], *, required: bool) -> None:
+    if (_OWN in header or required) and header.get(_OWN) != _own_checksum(header):
+        raise ValueError("it is not what was written, by its checksum: copy the folder again")
+
+
+def _check_file(path: Path, checksum: object) -> None:
+    with _told_as_value_error(path):
+        if _untrusted.digest(path) != checksum:
+            raise ValueError("it is not what was written, by its checksum: copy the folder again")
+
+
+def _versions() -> dict[str, str]:
+    """Of what computes and writes, for those who look for a difference."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "pyro-ppl", "numpy", "pandas", "pyarrow", "safetensors"):
+        with contextlib.suppress(PackageNotFoundError):  # built without metadata
+            found[name] = version(name)
+    return found
 
 
 def our_version() -> str:
@@ -173,12 +264,20 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, check: Callable[[Shapes], None] | None = None) -> dict[str, np.ndarray]:
     """Read what `write_arrays` wrote.
 
+    Args:
+        path: The file.
+        check: Raises a ValueError for shapes that it does not expect, before memory is taken for the arrays.
+
     Raises:
-        ValueError: If the file is missing, damaged or cut short.
+        ValueError: If the file is missing, damaged, cut short, or not as expected.
     """
+    with _told_as_value_error(path):
+        shapes = _untrusted.array_shapes(path)
+    if check is not None:
+        check(shapes)
     with _told_as_value_error(path):
         return load_file(path)
 
@@ -224,9 +323,15 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The cell or label that `to_json` wrote."""
+    """The cell or label that `to_json` wrote.
+
+    Raises:
+        ValueError: If it is none.
+    """
     if not isinstance(value, dict):
         return value
+    if len(value) != 1 or not set(value) <= set(_READ):
+        raise ValueError(f"expected a cell or a label, got {str(value)[:80]}")
     ((tag, content),) = value.items()
     return _READ[tag](content)
 
@@ -272,23 +377,34 @@ def read_frame(path: Path) -> pd.DataFrame:
     """Read the table that `write_frame` wrote.
 
     Raises:
-        ValueError: If the file is missing, damaged, cut short, or was not written by `write_frame`.
+        ValueError: If the file is missing, damaged, cut short, would become a table out of all proportion to
+            its size, or was not written by `write_frame`.
     """
     with _told_as_value_error(path):
+        _untrusted.check_parquet(path)
         table = pq.read_table(path)
     if _FRAME_KEY not in (table.schema.metadata or {}):
         raise ValueError(f"{str(path)!r} is a Parquet file, but not one that pyro_mgp wrote")
-    schema = json.loads(table.schema.metadata[_FRAME_KEY])
-    plain = table.to_pandas()
+    try:
+        schema = _untrusted.parse_json(table.schema.metadata[_FRAME_KEY])
+        return _restored(table.to_pandas(), schema)
+    except MISFITS as error:
+        raise ValueError(f"{str(path)!r} does not say how its table was: {error}") from error
+
+
+def _restored(plain: pd.DataFrame, schema: Mapping[str, Any]) -> pd.DataFrame:
+    """A table from its stored form, and from what was written of it."""
     parts = [_decode(plain.iloc[:, i], how) for i, how in enumerate(schema["parts"])]
-    columns = _index_from_json(schema["columns"])
+    columns = _index_from_json(schema["columns"], plain.shape[1])
     n_levels = len(parts) - len(columns)
-    if n_levels:
+    if n_levels > 0:
         names = [from_json(name) for name in schema["index"]["names"]]
         index = _join([_as_index(level, level.dtype) for level in parts[:n_levels]], names)
     else:
         index = _index_from_json(schema["index"])
-    frame = pd.DataFrame(dict(enumerate(parts[n_levels:])), index=range(len(index)))
+    if parts and len(index) != len(plain):
+        raise ValueError(f"its index has {len(index)} rows, its columns have {len(plain)}")
+    frame = pd.DataFrame(dict(enumerate(parts[max(n_levels, 0) :])), index=range(len(index)))
     return frame.set_axis(index, axis="index").set_axis(columns, axis="columns")
 
 
@@ -310,14 +426,30 @@ def _decode(stored: pd.Series[Any], how: dict[str, Any]) -> pd.Series[Any]:
         dtype = pd.CategoricalDtype(_index_from_json(how["categories"]), how["ordered"])
         return pd.Series(pd.Categorical.from_codes(stored.to_numpy(), dtype=dtype))
     if how["dtype"] == "object":
-        return pd.Series([from_json(json.loads(text)) for text in stored], dtype=object)
-    return stored if _dtype_name(stored.dtype) == how["dtype"] else stored.astype(how["dtype"])
+        return pd.Series([from_json(_untrusted.parse_json(text.encode())) for text in stored], dtype=object)
+    return stored if _dtype_name(stored.dtype) == how["dtype"] else stored.astype(_dtype_of(how["dtype"]))
 
 
 def _dtype_name(dtype: Any) -> str:
     if isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA:
         return f"string[{dtype.storage}]"  # str(dtype) leaves the storage out
+    if dtype == _ARROW_TEXT and isinstance(dtype, pd.ArrowDtype):
+        return _ARROW_TEXT_NAME  # str(dtype) is the name of pandas' own
     return str(dtype)
+
+
+def _dtype_of(name: str) -> Any:
+    """The dtype that `_dtype_name` named.
+
+    Raises:
+        ValueError: It is none that a table can have: a number, text or objects, a time or an interval.
+    """
+    if name == _ARROW_TEXT_NAME:
+        return _ARROW_TEXT
+    dtype = pd.api.types.pandas_dtype(name)
+    if isinstance(dtype, np.dtype) and dtype.kind not in "biufOMm":
+        raise ValueError(f"expected the dtype of a column, got {name!r}")  # "S999999999" takes memory
+    return dtype
 
 
 def _index_to_json(index: pd.Index[Any]) -> dict[str, Any]:
@@ -329,10 +461,12 @@ def _index_to_json(index: pd.Index[Any]) -> dict[str, Any]:
     return {"names": names, "dtypes": [_dtype_name(level.dtype) for level in levels], "values": values}
 
 
-def _index_from_json(stored: dict[str, Any]) -> pd.Index[Any]:
+def _index_from_json(stored: dict[str, Any], most: int | None = None) -> pd.Index[Any]:
     names = [from_json(name) for name in stored["names"]]
     if "range" in stored:
         start, stop, step = stored["range"]
+        if most is not None and len(range(start, stop, step)) > most:
+            raise ValueError(f"expected at most {most} labels")
         return pd.RangeIndex(start, stop, step, name=names[0])
     pairs = zip(stored["values"], stored["dtypes"], strict=True)
     return _join([_as_index([from_json(v) for v in values], dtype) for values, dtype in pairs], names)
@@ -345,7 +479,7 @@ def _level(index: pd.Index[Any], i: int) -> pd.Index[Any]:
 
 
 def _as_index(values: Any, dtype: Any) -> pd.Index[Any]:
-    return pd.Index(values, dtype=dtype, tupleize_cols=False)
+    return pd.Index(values, dtype=_dtype_of(dtype) if isinstance(dtype, str) else dtype, tupleize_cols=False)
 
 
 def _join(levels: list[pd.Index[Any]], names: list[Any]) -> pd.Index[Any]:

@@ -154,7 +154,7 @@ def sequence_of(
         return None
     values = torch.as_tensor(codec.encode_again(frame).values)
     observed = ~values.isnan()
-    gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names])
+    gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names], bool)
     incomplete = (~observed.all(0)).numpy()
     linkable = np.flatnonzero(gaussian).tolist()
     suits = len(linkable) <= _SMALL_COLUMNS and not (incomplete & ~gaussian).any()

@@ -21,7 +21,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_mgp.likelihoods import Category, Observation
-from pyro_mgp.link import Conditional, Link, Moments, Observing, condition, gaussian_draw
+from pyro_mgp.link import Conditional, Link, Moments, Observing, condition, gaussian_draw, naming
 from pyro_mgp.local_parameters import LocalModule, local_method
 
 Propagate = Literal["predictive", "latent"]
@@ -155,7 +155,8 @@ class Chain(LocalModule):
     @local_method
     def conditionals(self, functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
         """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
-        return condition(self.links, functions, self.row_dtype)
+        with naming(self.names):
+            return condition(self.links, functions, self.row_dtype)
 
     @local_method
     def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:

@@ -31,10 +31,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 from scipy import optimize, stats
 
+from pyro_mgp._untrusted import build
 from pyro_mgp.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.scratch import pieces
 from pyro_mgp.warp import Unbent, Warp
@@ -60,6 +62,7 @@ Family = Literal["numbers", "booleans", "labels", "datetimes", "durations"]
 # Squares of numbers up to LARGEST, and of spreads down to 1 / LARGEST, stay well inside float64.
 LARGEST = 1e100
 MAX_LEVELS = 100
+_INFINITE = (math.inf, -math.inf)
 # A draw of a count is no larger than an integer that a float holds exactly.
 _LARGEST_COUNT = 2.0**53
 # A column has few values if at least so many of its cells hold one that is there so often.
@@ -73,6 +76,10 @@ _MOST_BEYOND = 1.0
 _MOST_TIMES = 2.0
 # How far beyond the observed cells draws of a log may go, in their range.
 _FURTHER = 2.0
+# Times in microseconds that 64 bits hold; the smallest integer of all is no time.
+_TIMES = (-float(2**63 - 1024), float(2**63 - 1024))
+# The first and the last day of the years 1 to 9999, in seconds since 1970.
+_CALENDAR = (-62_135_596_800.0, 253_402_214_400.0)
 # Lengths in seconds of which times may be multiples: days, hours, minutes, seconds.
 _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
@@ -406,6 +413,9 @@ class ColumnCodec:
             return np.where(raw >= (self.low + self.high) / 2, self.high, self.low)
         if self.step:
             raw = np.rint(raw / self.step) * self.step
+        if self.kind is Kind.DATETIME:
+            # Where no calendar goes, no draw does.
+            raw = np.clip(raw, min(self.low, _CALENDAR[0]), max(self.high, _CALENDAR[1]))
         if to_few and self.few is not None:
             few = np.asarray(self.few)
             raw = few[np.searchsorted((few[1:] + few[:-1]) / 2, raw)]
@@ -425,7 +435,7 @@ class ColumnCodec:
             return np.asarray(raw >= 0.5)
         if self.family in ("datetimes", "durations"):
             unit = "datetime64[us]" if self.family == "datetimes" else "timedelta64[us]"
-            return np.rint(raw * 1e6).astype(np.int64).view(unit)
+            return to_integers(np.clip(raw * 1e6, *_TIMES), np.iinfo(np.int64)).view(unit)
         if self.kind in _WHOLE or (self.two_valued and self.low.is_integer() and self.high.is_integer()):
             return to_integers(raw, np.iinfo(np.int64))
         return np.asarray(raw)
@@ -443,10 +453,44 @@ class ColumnCodec:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> ColumnCodec:
-        """The codec that :meth:`to_dict` wrote; labels come back with the type they had."""
-        tuples = {name: tuple(value) for name, value in state.items() if isinstance(value, list)}
-        warp = None if state["warp"] is None else Warp(**state["warp"])
-        return cls(**{**state, **tuples, "kind": Kind(state["kind"]), "warp": warp})
+        """The codec that :meth:`to_dict` wrote; labels come back with the type they had.
+
+        Raises:
+            ValueError: It is none, or says of itself what does not fit together.
+        """
+        codec: ColumnCodec = build(cls, state, f"column {state.get('name')!r}")
+        codec._check_state()
+        return codec
+
+    def _check_state(self) -> None:
+        """That what a file says of a column fits together."""
+        n_levels = 0 if self.levels is None else len(self.levels)
+        width = {Kind.CONSTANT: 0, Kind.CATEGORICAL: n_levels}.get(self.kind, 1)
+        ordinal = self.two_valued or self.kind is Kind.ORDERED
+        labelled = self.kind in (Kind.CATEGORICAL, Kind.ORDERED)
+        bounds = (
+            -math.inf if self.lower is None else self.lower,
+            math.inf if self.upper is None else self.upper,
+        )
+        holds = {
+            "family": self.kind is Kind.CONSTANT or self.kind in _MAY_BE[self.family],
+            "width": len(self.mean) == len(self.scale) == len(self.own_scale) == width,
+            "scale": min((*self.scale, *self.own_scale), default=1.0) > 0,
+            "range": self.low <= self.high and bounds[0] < bounds[1],
+            "levels": n_levels <= MAX_LEVELS and len(set(map(repr, self.levels or ()))) == n_levels,
+            "positions": self.levels is None or 0 <= self.low <= self.high <= max(n_levels - 1, 1),
+            "labels": self.levels is not None or not (labelled or self.family == "labels"),
+            "shares": (self.shares is not None) == ordinal and min(self.shares or (1.0,)) > 0,
+            "values": self.shares is None
+            or (len(self.shares) > 1 and not (self.two_valued and self.shares[2:])),
+            "few": self.few is None or (len(self.few) > 0 and list(self.few) == sorted(set(self.few))),
+            "bend": self.kind is not Kind.COUNT or self.warp is not None,
+            "spread": self.warp is None or (width == 1 and self.warp.spread != 0),
+            "step": self.step >= 0 and self.most >= 0,
+        }
+        wrong = [name for name, true in holds.items() if not true]
+        if wrong:
+            raise ValueError(f"column {self.name!r} does not fit together: {listing(wrong)}")
 
     @property
     def few_encoded(self) -> NDArray[np.float64] | None:
@@ -579,6 +623,8 @@ def _natural_kind(column: pd.Series[Any]) -> Kind | None:
     if dtype == np.dtype(object):
         return _object_kind(column)
     letter = getattr(dtype, "kind", "O")
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        raise _unsupported(column, f"{dtype} (in the byte order of another machine)")
     if isinstance(dtype, pd.CategoricalDtype):
         kind = Kind.ORDERED if dtype.ordered else Kind.CATEGORICAL
     elif isinstance(dtype, pd.SparseDtype | pd.PeriodDtype) or types.is_complex_dtype(dtype):
@@ -640,6 +686,7 @@ def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
     cell = f"frame[{column.name!r}]"
     days = f"Convert it: pandas.to_datetime({cell})."
     hints = {
+        "byte order": f"Convert it: {cell}.astype({cell}.dtype.newbyteorder()).",
         "sparse": f"Make it dense: {cell}.sparse.to_dense().",
         "date": days,
         "period": f"Turn it into a number, for example {cell}.dt.year.",
@@ -684,7 +731,13 @@ def _seconds(column: pd.Series[Any], kind: Kind) -> NDArray[np.float64]:
     if kind is Kind.DATETIME and column.dt.tz is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     unit = np.dtype("datetime64[us]" if kind is Kind.DATETIME else "timedelta64[us]")
-    cells = np.asarray(column.astype(unit))
+    try:
+        cells = np.asarray(column.astype(unit))
+    except (pd.errors.OutOfBoundsDatetime, pd.errors.OutOfBoundsTimedelta, pa.ArrowInvalid) as error:
+        raise ValueError(
+            f"Column {column.name!r}: expected times within 290,000 years of 1970, which 64 bits of "
+            f"microseconds hold: {error}. Correct the cell, or set it missing."
+        ) from error
     return np.where(np.isnat(cells), np.nan, cells.astype(np.int64) / 1e6)
 
 
@@ -746,11 +799,12 @@ def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
         levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
     else:
         levels = tuple(sorted(str(label) for label in column[~holes_of(column)].unique()))
-    odd = [level for level in levels if not isinstance(level, str | int | float)]
+    odd = [level for level in levels if not isinstance(level, str | int | float) or level in _INFINITE]
     if odd:
         raise TypeError(
-            f"Column {column.name!r}: expected categories that are text, numbers or booleans, got {odd[0]!r} "
-            f"({type(odd[0]).__name__}). Rename them: frame[{column.name!r}].cat.rename_categories(str)."
+            f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got "
+            f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: "
+            f"frame[{column.name!r}].cat.rename_categories(str)."
         )
     if len(levels) > MAX_LEVELS:
         raise ValueError(

@@ -42,6 +42,7 @@ from pyro_mgp.link import (
     can_be_inverted,
     factorise,
     invert,
+    naming,
     observing,
     quadratic_conditionals,
 )
@@ -169,7 +170,8 @@ class ConjugateStep:
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
                 jitter = max(link.jitter for link in self.chain.links)
-                inverse = invert(factorise(among, jitter, ask=False))
+                with naming(self.chain.names):
+                    inverse = invert(factorise(among, jitter, ask=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
                 for seen, sites in self._walk(kernels, inverse, own_noise, share):
                     group = _Group(kernels, inverse[seen.links], seen, sites, factor, self.workers)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_mgp._untrusted import build
 from pyro_mgp.likelihoods import Quantity
 
 # Half squared distances in standard deviations, beyond the nearest value's, that count: an outlier shall
@@ -92,12 +93,30 @@ class FewValues:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> FewValues:
-        """What `to_dict` wrote, of the dtype and on the device of `like`."""
-        return cls(
-            torch.tensor(state["values"], dtype=torch.float64).to(like),
-            torch.tensor(state["log_weights"], dtype=torch.float64).to(like),
-            state["sharpness"],
+        """What `to_dict` wrote, of the dtype and on the device of `like`.
+
+        Raises:
+            ValueError: It is none.
+        """
+        found: _Saved = build(_Saved, state, "few_values")
+        ascending = list(found.values) == sorted(set(found.values))
+        if not ascending or len(found.values) != len(found.log_weights) or found.sharpness <= 0:
+            raise ValueError(
+                "few_values: expected ascending values, a weight for each, and how sharp they are"
+            )
+        values, weights = (
+            torch.tensor(each, dtype=torch.float64) for each in (found.values, found.log_weights)
         )
+        return cls(values.to(like), weights.to(like), found.sharpness)
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What `FewValues.to_dict` gives."""
+
+    values: tuple[float, ...]
+    log_weights: tuple[float, ...]
+    sharpness: float
 
 
 def nearest_value(values: Tensor, cells: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from pyro_mgp import table
 from pyro_mgp.column import Label
-from pyro_mgp.imputations import DELIMITERS, Imputations, table_names, write_table
+from pyro_mgp.imputations import DELIMITERS, Imputations, open_text, table_names, write_table
 
 MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "NULL")
 """What stands for a missing cell in a CSV, in upper or lower case, besides an empty cell."""
@@ -270,8 +270,8 @@ def write_tables(folder: Path, source: Source, draws: Imputations, format: str) 
         path = folder / name
         if format != "parquet" and source.text is not None:
             rows = completed_text(source.text, draws, j)
-            with path.open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\n").writerows(rows)
+            with open_text(path) as file:
+                csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
         else:
             write_table(path, completed_frame(source, draws, j), format)
     return names

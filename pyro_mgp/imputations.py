@@ -6,14 +6,16 @@ A completed table is put together when it is asked for; observed cells are never
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TextIO, get_args
 
 import numpy as np
 import pandas as pd
@@ -24,6 +26,7 @@ from pyro_mgp.column import Label
 from pyro_mgp.mixing import Mixture, Posterior, mix
 from pyro_mgp.pooling import Fit, Pooled, pool
 from pyro_mgp.table import complete, missing
+from pyro_mgp.wording import listing
 
 if TYPE_CHECKING:
     from pyro_mgp.observed_cells import ObservedCells
@@ -33,7 +36,11 @@ Suffix = Literal["csv", "parquet"]
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 """What stands between the cells of a text file, by its suffix."""
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
+# Version 2 had no checksums.
+_OLDER_FORMATS = (2,)
+_FRAME, _DRAWS = "frame.parquet", "draws.safetensors"
+_TIMES = ("datetime64[us]", "timedelta64[us]")
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
 # What draws are held as, by the letter numpy gives to a family of dtypes.
 _DTYPES: dict[str, Any] = {
@@ -289,9 +296,9 @@ class Imputations:
         with _storage.atomic_folder(path, overwrite=overwrite) as folder:
             partial = [_storage.to_json(label) for label in self.may_stay_missing]
             fields = {"m": self.m, "columns": columns, "may_stay_missing": partial}
-            _storage.write_header(folder, "Imputations", _FORMAT_VERSION, fields)
-            _storage.write_frame(folder / "frame.parquet", self.frame)
-            _storage.write_arrays(folder / "draws.safetensors", arrays)
+            _storage.write_frame(folder / _FRAME, self.frame)
+            _storage.write_arrays(folder / _DRAWS, arrays)
+            _storage.write_header(folder, "Imputations", _FORMAT_VERSION, fields, (_FRAME, _DRAWS))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Imputations:
@@ -301,14 +308,18 @@ class Imputations:
             ValueError: If the folder is not there, was not written by `save` or by another version of the
                 format, or a file in it is missing, damaged or cut short.
         """
-        header = _storage.read_header(path, "Imputations", _FORMAT_VERSION)
-        frame = _storage.read_frame(Path(path) / "frame.parquet")
-        arrays = _storage.read_arrays(Path(path) / "draws.safetensors")
+        files = (_FRAME, _DRAWS)
+        header = _storage.read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
+        frame = _storage.read_frame(Path(path) / _FRAME)
         try:
+            holes = dict(zip(map(str, range(frame.shape[1])), missing(frame).sum(0).tolist(), strict=True))
+            expected = {c["array"]: (header["m"], holes[c["array"]]) for c in header["columns"]}
+            check = functools.partial(_check_shapes, expected)
+            arrays = _storage.read_arrays(Path(path) / _DRAWS, check)
             values = {_storage.from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
             may_stay_missing = [_storage.from_json(label) for label in header["may_stay_missing"]]
             return cls(frame, values, header["m"], may_stay_missing)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except _storage.MISFITS as error:
             raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error
 
     def write_tables(self, folder: str | os.PathLike[str], suffix: Suffix = "csv") -> list[Path]:
@@ -488,16 +499,50 @@ def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]
 # ------------------------------------------------------------------------------------------------ files
 
 
+def _check_shapes(expected: _storage.Shapes, found: _storage.Shapes) -> None:
+    if dict(found) != dict(expected):
+        raise ValueError(
+            f"expected draws of the shapes [m, n_missing] = {listing(expected.items())}, got "
+            f"{listing(found.items())}"
+        )
+
+
 def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """The draws of one column, from its entry in the header and the arrays."""
     draws = arrays[column["array"]]
     if "times" in column:
+        if draws.dtype != np.int64 or column["times"] not in _TIMES:
+            raise ValueError(f"expected times as {_TIMES}, got {draws.dtype} as {column['times']!r}")
         return draws.view(column["times"])
     if "levels" not in column:
         return draws
+    n_levels = len(column["levels"])
+    if draws.dtype.kind != "i" or (draws.size and not -n_levels <= draws.min() <= draws.max() < n_levels):
+        raise ValueError(f"expected draws that are positions of {n_levels} levels")
     levels = np.empty(len(column["levels"]), dtype=object)
     levels[:] = [_storage.from_json(level) for level in column["levels"]]
     return levels[draws]
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    r"""A text file for `csv.writer` to write rows into that end in \r\n, which become \n.
+
+    Python before 3.13 puts a cell between quotes for a \r in it only if rows end in one; without quotes, the
+    cell would be read as the end of its row.
+    """
+    with path.open("w", encoding="utf-8", newline="") as file:
+        yield _Rows(file)  # type: ignore[misc]
+
+
+class _Rows:
+    """What `open_text` gives: each call of `write` is a row."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> int:
+        return self._file.write(row.removesuffix("\r\n") + "\n")
 
 
 def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
@@ -513,7 +558,8 @@ def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
     """
     if suffix != "parquet":
         plain = table.index.identical(pd.RangeIndex(len(table)))
-        table.to_csv(path, sep=DELIMITERS[suffix], index=not plain, lineterminator="\n")
+        with open_text(path) as file:
+            table.to_csv(file, sep=DELIMITERS[suffix], index=not plain, lineterminator="\r\n")
         return
     try:
         table.to_parquet(path)

@@ -52,6 +52,7 @@ from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
 from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.likelihoods import Observation
+from pyro_mgp.neighbours import MOST_NEIGHBOURS
 from pyro_mgp.observed_cells import ObservedCells, variables
 from pyro_mgp.out_of_core import encode_columns
 from pyro_mgp.parquet_table import ParquetTable, Paths
@@ -65,6 +66,7 @@ from pyro_mgp.sensitivity import shifts
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
 from pyro_mgp.training import Cells, History, Options, train
+from pyro_mgp.user_warning import FitWarning as FitWarning
 from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent
 from pyro_mgp.wording import listing
@@ -83,8 +85,6 @@ _POINT_DRAWS = 100
 _N_INDUCING = 100
 # A table of at most so many rows takes the kernel of small ones.
 _FEW_ROWS = 300
-# Each cell costs memory by the square of its neighbours, and those far away say little.
-_MOST_NEIGHBOURS = 100
 # Each draw weighs all of them.
 _MOST_FEW_VALUES = 1000
 # A column with fewer observed cells needs them all.
@@ -95,10 +95,6 @@ _FEWEST_HELD_OUT = 100
 
 # What scikit-learn's own imputers call such columns.
 _INDICATOR = "missingindicator_"
-
-
-class FitWarning(UserWarning):
-    """A setting could not be used as given; the message says what was used instead."""
 
 
 @dataclass(frozen=True)
@@ -921,8 +917,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         _at_least("few_values", self.few_values, 0)
         if self.few_values > _MOST_FEW_VALUES:
             raise ValueError(f"few_values must be at most {_MOST_FEW_VALUES}, got {self.few_values}")
-        if self.n_neighbors > _MOST_NEIGHBOURS:
-            raise ValueError(f"n_neighbors must be at most {_MOST_NEIGHBOURS}, got {self.n_neighbors}")
+        if self.n_neighbors > MOST_NEIGHBOURS:
+            raise ValueError(f"n_neighbors must be at most {MOST_NEIGHBOURS}, got {self.n_neighbors}")
         _one_of("propagate", self.propagate, get_args(Propagate))
         _one_of("initial_fill", self.initial_fill, get_args(FillName))
         _one_of("precision", self.precision, get_args(Precision))

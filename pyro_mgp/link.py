@@ -13,7 +13,8 @@ visits each link many times and factorises it once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,7 +36,25 @@ _LEAST_JITTER = 1e-7
 
 
 class NotPositiveDefiniteError(ValueError):
-    """A covariance matrix that cannot be factorised; the message says what to try."""
+    """A covariance matrix that cannot be factorised; the message says what to try.
+
+    Args:
+        message: The sentence.
+        which: Number of the first such matrix among those that were to be factorised.
+    """
+
+    def __init__(self, message: str, which: int = 0) -> None:
+        super().__init__(message)
+        self.which = which
+
+
+@contextmanager
+def naming(names: Sequence[str]) -> Iterator[None]:
+    """Let a `NotPositiveDefiniteError` say which of these columns it is about."""
+    try:
+        yield
+    except NotPositiveDefiniteError as error:
+        raise NotPositiveDefiniteError(f"column {names[error.which]!r}: {error}", error.which) from error
 
 
 @dataclass(frozen=True)
@@ -411,7 +430,8 @@ def condition(
     """
     if len({link.n_inducing for link in links}) > 1:
         given = [None] * len(links) if functions is None else [[function] for function in functions]
-        return [condition([link], own, dtype)[0] for link, own in zip(links, given, strict=True)]
+        pairs = enumerate(zip(links, given, strict=True))
+        return [_condition_alone(number, link, own, dtype) for number, (link, own) in pairs]
     if not links:
         return []
     kernels = stack_kernels(links, dtype if can_be_inverted(links) else torch.float64)
@@ -438,6 +458,16 @@ def condition(
         for i, (of_link, (factor, variance)) in enumerate(zip(values, own, strict=True))
     ]
     return observing(latent, links)
+
+
+def _condition_alone(
+    number: int, link: Link, functions: list[Tensor] | None, dtype: torch.dtype
+) -> Conditional:
+    """One of several links factorised."""
+    try:
+        return condition([link], functions, dtype)[0]
+    except NotPositiveDefiniteError as error:
+        raise NotPositiveDefiniteError(str(error), number) from error
 
 
 def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:
@@ -518,20 +548,23 @@ def factorise(covariance: Tensor, jitter: float = 1e-10, *, ask: bool = True) ->
     Raises:
         NotPositiveDefiniteError: If it is not finite, or not positive definite with a jitter of one per cent.
     """
+    info: Tensor | None = None
     if covariance.is_cuda:
         factor = factorise_without_asking(covariance, jitter)
         if not ask or factor.isfinite().all():
             return factor
-        jitter = math.inf
+        jitter, info = math.inf, ~factor.isfinite().all(-1).all(-1)
     while jitter <= _MAX_JITTER:
         factor, info = torch.linalg.cholesky_ex(_lifted(covariance, jitter))
+        info = info.where(factor.diagonal(dim1=-2, dim2=-1).isfinite().all(-1), 1)
         if not info.any():
             return factor
         jitter *= 10
     raise NotPositiveDefiniteError(
         f"the covariance matrix of {covariance.shape[-1]} inducing inputs is not positive definite even with "
         f"{_MAX_JITTER:.0%} of its diagonal added; the kernel's parameters may have diverged: "
-        "use a smaller learning rate or fewer inducing inputs"
+        "use a smaller learning rate or fewer inducing inputs, or leave out columns that repeat others",
+        int((info != 0).flatten().int().argmax()) if info is not None else 0,
     )
 
 

@@ -32,12 +32,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_mgp._untrusted import build
 from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import matern32_of_square
 from pyro_mgp.link import Conditional, GaussianConditional, Moments, invert
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.tiles import filled_up, whole_tiles
 
+MOST_NEIGHBOURS = 100
+"""Each cell costs memory by the square of its neighbours, and those far away say little."""
 LEAST_SCALE = 1e-10
 """Smallest local variance, squared standardised units, where neighbours agree to the last digit."""
 MEDIAN_OF_SQUARE = 0.455
@@ -73,8 +76,16 @@ class Character:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Character:
-        """What `dataclasses.asdict` and JSON made of one."""
-        return cls(**fields | {"lengthscales": tuple(fields["lengthscales"])})
+        """What `dataclasses.asdict` and JSON made of one.
+
+        Raises:
+            ValueError: It is none.
+        """
+        found: Character = build(cls, fields, "characters")
+        positive = (*found.lengthscales, found.nugget, found.scale, found.inflation, found.cut or 1.0)
+        if min(positive) <= 0 or found.freedom < 0:
+            raise ValueError("characters: expected positive lengthscales, variances and cuts")
+        return found
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pyro_mgp.augmentation import Augmentation, Drawn
 from pyro_mgp.chain import Chain, Noise, Precision
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import JointGaussian
+from pyro_mgp.halving import in_halves
 from pyro_mgp.likelihoods import Observation
 from pyro_mgp.link import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.neighbours import Neighbours, corrected
@@ -30,6 +31,8 @@ from pyro_mgp.warp import Unbent
 _START, _FUNCTION, _WALK, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(7)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
+# Draws farther off than so many standard deviations have run away: a cell in 10¹⁰ would be an outlier there.
+_FARTHEST = 1e5
 # The first of so many parts of the sweeps is not averaged over: the walk still remembers where it started.
 _SETTLING = 3
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
@@ -220,14 +223,39 @@ class Sampler:
         Yields:
             Which rows, these rows, and the same filled, `[S, n, D]`.
         """
-        for here, batch in self._batches(rows, len(imputations), batch_size):
+
+        def walk(here: slice) -> tuple[Rows, Tensor]:
+            batch = self._batch(rows, here)
             conditionals = self._conditionals(batch, imputations)
             if self.shifts:
-                filled = self._shifted(conditionals, batch, imputations)
-            else:
-                *_, (filled, _) = self._walks(conditionals, batch, imputations)
-            n_rows = here.stop - here.start
-            yield here, batch[:n_rows], filled[:, :n_rows]
+                return batch, self._shifted(conditionals, batch, imputations)
+            *_, (filled, _) = self._walks(conditionals, batch, imputations)
+            return batch, filled
+
+        for whole in self._slices(rows, len(imputations), batch_size):
+            for here, (batch, filled) in in_halves(whole, walk):
+                n_rows = here.stop - here.start
+                self._check(filled)
+                yield here, batch[:n_rows], filled[:, :n_rows]
+
+    def _check(self, filled: Tensor) -> None:
+        """That draws `[S, n, D]` have stayed within reason.
+
+        Raises:
+            FloatingPointError: They have not; names the column.
+        """
+        columns = [link.column for link in self.chain.links]
+        if filled.numel() == 0 or not columns:
+            return
+        farthest = filled.detach()[..., columns].abs().amax((0, 1)).tolist()
+        for name, far in zip(self.chain.names, farthest, strict=True):
+            if not far <= _FARTHEST:
+                raise FloatingPointError(
+                    f"column {name!r}: draws have run away, to {far:.3g} standard deviations after "
+                    f"{self.n_sweeps} walks: columns that nearly follow from each other can drive each other "
+                    "on. Leave one of them out, give the column bounds (ColumnSpec(lower=..., upper=...)), "
+                    "or use fewer n_sweeps"
+                )
 
     @torch.no_grad()
     def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -441,16 +469,21 @@ class Sampler:
         """For each link the rows of its missing cells, given Bool `[n, D]`, in whole tiles."""
         return [filled_up(cells) for cells in self.chain.holes(observed)]
 
-    def _batches(
-        self, rows: Rows, n_paths: int, batch_size: int | None = None
-    ) -> Iterator[tuple[slice, Rows]]:
-        """Slices of the rows, and the rows there, on the device and in whole tiles."""
+    def _batches(self, rows: Rows, n_paths: int) -> Iterator[tuple[slice, Rows]]:
+        """Slices of the rows, and the rows there, as `_batch` gives them."""
+        return ((here, self._batch(rows, here)) for here in self._slices(rows, n_paths, None))
+
+    def _slices(self, rows: Rows, n_paths: int, batch_size: int | None) -> Iterator[slice]:
+        """Slices of the rows that are worked on together."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once))
-        for here in _slices(len(rows), size):
-            index = filled_up(torch.arange(here.start, here.stop, device=rows.keys.device))
-            yield here, rows[index].to(self.start.device)
+        return _slices(len(rows), size)
+
+    def _batch(self, rows: Rows, here: slice) -> Rows:
+        """Some of the rows, on the device and in whole tiles."""
+        index = filled_up(torch.arange(here.start, here.stop, device=rows.keys.device))
+        return rows[index].to(self.start.device)
 
 
 def _slices(n: int, size: int) -> Iterator[slice]:

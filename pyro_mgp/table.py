@@ -242,6 +242,11 @@ class TableCodec:
     def _check_varying(self, table: Columns, incomplete: Sequence[bool]) -> None:
         """Columns with holes need others to be predicted from; constant ones can only be repeated."""
         varying = [column.name for column in self.columns if column.width]
+        if not varying:
+            raise ValueError(
+                f"Expected a table with a column that varies, but {listing(table.columns)} hold one value "
+                "each: there is nothing to learn. Fill their holes with frame.ffill().bfill()."
+            )
         alone = [c.name for c, any_hole in zip(self.columns, incomplete, strict=True) if any_hole and c.width]
         if alone and len(varying) == 1:
             raise ValueError(
@@ -437,7 +442,8 @@ def _cast(values: NDArray[Any], dtype: Any) -> Any:
 def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
     """Times in microseconds, points in time in UTC, as an array of ``dtype``, kept within its range."""
     zone = getattr(dtype, "tz", None) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None)
-    span = np.iinfo(np.int64).max // 1000  # of nanoseconds, the finest unit
+    unit = getattr(dtype, "unit", None) or getattr(getattr(dtype, "pyarrow_dtype", None), "unit", None)
+    span = np.iinfo(np.int64).max // (1000 if (unit or np.datetime_data(dtype)[0]) == "ns" else 1)
     cells = pd.Series(np.clip(values.astype(np.int64), -span, span).view(f"{values.dtype.kind}8[us]"))
     return (cells.dt.tz_localize("UTC") if zone else cells).astype(dtype).array
 

@@ -29,6 +29,7 @@ from pyro_mgp.link import NotPositiveDefiniteError
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import VariationalPair, natural_step, variational_pairs
 from pyro_mgp.scratch import pieces
+from pyro_mgp.user_warning import FitWarning, warn_user
 
 # Held-out cells that a Gaussian cannot explain (outliers, rare values) must not decide alone when training
 # stops: their log density falls without bound while everything else still improves.
@@ -43,6 +44,8 @@ _VALIDATION_ROWS = 2000
 _LOST = (NotPositiveDefiniteError, LinAlgError, FloatingPointError)
 # Times that steps with numbers that are not finite are taken again, each with a quarter of the learning rate.
 _RESCUES = 3
+# A minibatch of so few rows is not halved where memory does not suffice.
+_FEWEST_ROWS = 16
 # Passes over a table seen whole in which q(u) learns from the held-out cells as well.
 _LAST_PASSES = 3
 
@@ -174,6 +177,18 @@ def train(
         history = run.search(bar)
         run.finish()
         workers.agree(chain.state_dict().values())
+    if run.rate < options.learning_rate:
+        warn_user(
+            "training left the finite numbers: these steps were undone and taken again, in the end with "
+            f"learning_rate={run.rate:g} instead of {options.learning_rate:g}. Pass that to begin with it",
+            FitWarning,
+        )
+    if run.options.batch_size < options.batch_size:
+        warn_user(
+            f"minibatches of {options.batch_size} rows do not fit into the GPU's memory: these had at most "
+            f"{run.options.batch_size}. Pass batch_size={run.options.batch_size} to begin with it",
+            FitWarning,
+        )
     return dataclasses.replace(history, seconds=time.perf_counter() - started)
 
 
@@ -364,7 +379,7 @@ class _Run:
     def settle(self) -> None:
         """Let q(u) learn from the starting fill before its draws replace it."""
         if self.pairs:
-            self.take_step(next(self.minibatches()), 1.0, only_q=True)
+            self.follow(next(self.minibatches()), 1.0, only_q=True, refresh=False)
 
     def attempt(self, first: int, n_steps: int) -> tuple[list[float], float]:
         """Some steps, their losses and the score after them; at a lower rate where these are not finite.
@@ -374,6 +389,7 @@ class _Run:
             n_steps: How many.
         """
         self.safe = [*self.safe[-1:], _snapshot(self.chain)]
+        why = ""
         # What was lost may have been so since the last step before this window.
         for state in (self.safe[-1], *[self.safe[0]] * (_RESCUES - 1), None):
             self.overwritten = []
@@ -381,14 +397,14 @@ class _Run:
                 losses = torch.stack([self.advance(first + k) for k in range(n_steps)]).tolist()
                 self.step.publish()
                 score = self.score(losses)
-            except _LOST:
-                score = math.nan
+            except _LOST as error:
+                score, why = math.nan, f" ({error})"
             if math.isfinite(score) and math.isfinite(sum(losses)):
                 return losses, score
             if state is not None:
                 self.go_back(state)
         raise FloatingPointError(
-            f"the evidence bound is no longer finite after {first + n_steps} steps; "
+            f"the evidence bound is no longer finite after {first + n_steps} steps{why}; "
             f"use a learning rate below {self.rate:g}"
         )
 
@@ -420,15 +436,40 @@ class _Run:
         n_batches = math.ceil(len(self.filled) / self.options.batch_size)
         yield from torch.randperm(len(self.filled), device=self.filled.device).tensor_split(n_batches)
 
-    def follow(self, rows: Tensor | None, step_size: float, only_q: bool = False) -> Tensor:
-        """Move q(u) and refresh the fill on some rows; leaves the other parameters' gradients if wanted."""
-        loss, redrawn = self.take_step(rows, step_size, only_q)
-        if self.options.refresh_fill:
+    def follow(
+        self, rows: Tensor | None, step_size: float, only_q: bool = False, refresh: bool = True
+    ) -> Tensor:
+        """Move q(u) and refresh the fill on some rows; leaves the other parameters' gradients if wanted.
+
+        Where a GPU's memory does not suffice for them, they go by halves, and so do all minibatches to come.
+        """
+        try:
+            loss, redrawn = self.take_step(rows, step_size, only_q)
+        except torch.OutOfMemoryError:
+            n_rows = len(self.filled) if rows is None else len(rows)
+            if n_rows <= _FEWEST_ROWS:
+                raise
+            halves: list[Tensor] | None = list(self._halves(rows))
+        else:
+            halves = None
+        if halves is not None:
+            torch.cuda.empty_cache()
+            self.whole = False
+            self.options = dataclasses.replace(self.options, batch_size=len(halves[0]))
+            self.ahead = []
+            steps = [(half, step_size / (k + 1), only_q, refresh) for k, half in enumerate(halves)]
+            return torch.stack([self.follow(*step) for step in steps]).mean()
+        if self.options.refresh_fill and refresh:
             here = slice(None) if rows is None else rows
             if rows is not None or not self.overwritten:
                 self.overwritten.append((here, self.filled[here].clone()))
             self.filled[here] = redrawn.to(self.filled.device)
         return loss
+
+    def _halves(self, rows: Tensor | None) -> Sequence[Tensor]:
+        """A minibatch that does not fit into a GPU's memory, in two, as all later ones will be."""
+        numbers = torch.randperm(len(self.filled), device=self.filled.device) if rows is None else rows
+        return numbers.tensor_split(2)
 
     def take_step(self, rows: Tensor | None, step_size: float, only_q: bool) -> tuple[Tensor, Tensor]:
         """A step on some rows, wherever the table lies; see `Step`."""

@@ -10,6 +10,10 @@ from pathlib import Path
 _PASSED = (str(Path(__file__).parent), "sklearn/utils", "contextlib.py", "torch/utils")
 
 
+class FitWarning(UserWarning):
+    """A setting could not be used as given; the message says what was used instead."""
+
+
 def warn_user(message: str, category: type[Warning]) -> None:
     """Warn of something at the nearest caller outside this package and the wrappers around it.
 

@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
+from signing import sign
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -1110,6 +1111,7 @@ def test_a_failed_save_leaves_nothing(
 def edit_header(folder: Path, **changes: object) -> None:
     header = json.loads((folder / "header.json").read_text("utf-8"))
     (folder / "header.json").write_text(json.dumps(header | changes), "utf-8")
+    sign(folder)
 
 
 def cut(path: Path) -> None:
@@ -1121,6 +1123,7 @@ def drop_array(folder: Path) -> None:
     arrays = load_file(folder / "arrays.safetensors")
     del arrays["chain.links.0.u_loc_unconstrained"]
     save_file(arrays, folder / "arrays.safetensors")
+    sign(folder)
 
 
 BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -1136,7 +1139,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "header of a list": (lambda f: (f / "header.json").write_text("[]"), "expected 'pyro_mgp.MGPImputer'"),
     "another version": (
         lambda f: edit_header(f, format_version=99, package_version="9.9"),
-        r"has format version 99, this program reads version 7: load it with pyro_mgp 9\.9",
+        r"has format version 99, this program reads versions 7 to 8: load it with pyro_mgp 9\.9",
     ),
     "another class": (
         lambda f: edit_header(f, format="pyro_mgp.Imputations"),

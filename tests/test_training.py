@@ -23,6 +23,7 @@ from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import Link
 from pyro_mgp.natural_gradient import variational_pairs
 from pyro_mgp.training import Cells, History, Options, train
+from pyro_mgp.user_warning import FitWarning
 
 N_ROWS = 80
 # Without gradients through the draws, training has a closed form of its own (`conjugate.py`).
@@ -199,14 +200,15 @@ class LostAboveARate(Scripted):
 
 def test_steps_into_numbers_that_are_not_finite_are_taken_back_and_made_smaller() -> None:
     chain = LostAboveARate([[-1.0], [-1.0]])
-    history = train_scripted(chain, max_steps=3, check_every=3, learning_rate=2.0, weight_decay=0.0)
+    with pytest.warns(FitWarning, match=r"in the end with learning_rate=0\.5 instead of 2"):
+        history = train_scripted(chain, max_steps=3, check_every=3, learning_rate=2.0, weight_decay=0.0)
     assert np.isfinite(history.loss).all()
     assert history.loss[0] == 81.0  # the first window began again where it had begun
     assert 1.0 < chain.weight.item() <= 1.5  # three steps of a quarter of the rate
 
 
 @both_ways
-@pytest.mark.filterwarnings("ignore:Encountered NaN")
+@pytest.mark.filterwarnings("ignore:Encountered NaN", "ignore:training left the finite numbers")
 @pytest.mark.parametrize("check_every", [1, 5])
 def test_a_rate_that_is_far_too_high_is_cut_until_the_steps_hold(
     backpropagate: bool, check_every: int

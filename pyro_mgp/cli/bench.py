@@ -44,6 +44,7 @@ def add(commands: Any) -> None:
     _add_report(kinds)
     _add_mixed(kinds)
     _add_coverage(kinds)
+    _add_soak(kinds)
 
 
 def _speed(args: argparse.Namespace) -> None:
@@ -260,3 +261,31 @@ def _report(args: argparse.Namespace) -> None:
 
     for path in report.write(args.results, Path(args.out)):
         say(str(path))
+
+
+def _add_soak(kinds: Any) -> None:
+    soak = kinds.add_parser(
+        "soak",
+        help="many fits and imputations in one process: does memory grow?",
+        description="Fit and impute small tables of mixed kinds, one after the other in one process, and say "
+        "by how much memory grew after the first 50. Linux only.",
+    )
+    soak.set_defaults(run=_soak)
+    option = soak.add_argument
+    option("--rounds", metavar="N", type=at_least(61), default=500, help="fits (default: 500)")
+    option("-o", "--out", metavar="FILE", help="also write memory and seconds of each round to this CSV file")
+
+
+def _soak(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench soak`: fit again and again, and look at memory."""
+    import pandas as pd
+
+    from pyro_mgp.bench import soak
+
+    figures = pd.DataFrame(soak.soak(args.rounds))
+    shown = figures.iloc[soak.SETTLED - 1 :: soak.SETTLED]
+    for fits, memory in zip(shown["round"].tolist(), shown["memory_MB"].tolist(), strict=True):
+        say(f"after {count(fits, 'fit'):<10} {memory:8.1f} MB")
+    say(f"memory grew by {soak.growth(figures):.1%} after the first {soak.SETTLED}")
+    if args.out is not None:
+        figures.to_csv(args.out, index=False)
