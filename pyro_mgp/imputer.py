@@ -41,6 +41,7 @@ from pyro_mgp.assembly import (
     wire,
 )
 from pyro_mgp.chain import Chain, Precision, Propagate
+from pyro_mgp.checkpoint import Checkpoint, fingerprint, versions
 from pyro_mgp.column import ColumnCodec, Kind, Label, label_of
 from pyro_mgp.column_spec import Specs
 from pyro_mgp.devices import home, resolve_device
@@ -48,6 +49,7 @@ from pyro_mgp.factorisation import CLEARLY
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
+from pyro_mgp.kept_draws import Batches, keep
 from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.likelihoods import Observation
 from pyro_mgp.noise import KeyedNoise
@@ -65,6 +67,9 @@ from pyro_mgp.wording import listing
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
+
+CheckpointLike = Checkpoint | str | os.PathLike[str] | None
+"""Where to keep what a call has reached, if anywhere."""
 
 Inputs = Literal["auto", "others", "earlier"]
 """What links see."""
@@ -291,20 +296,32 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         }
         return cls(**{**corner, **changes})
 
-    def fit(self, X: pd.DataFrame | ArrayLike, y: pd.Series[Any] | ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: pd.DataFrame | ArrayLike,
+        y: pd.Series[Any] | ArrayLike | None = None,
+        *,
+        checkpoint: CheckpointLike = None,
+    ) -> Self:
         """Learn the chain from a table with holes.
 
         Args:
             X: DataFrame or two-dimensional array, N rows, at least two columns; NaN, None, pd.NA are missing.
             y: Optional numeric target, `[N]`, complete or not. It becomes the last link, for `predict`.
+            checkpoint: File that keeps what training has reached, about every ten seconds. If the process
+                ends before, the same call goes on from there, to the same result as without a break; it is
+                removed at the end. Needs an integer `random_state`.
 
         Returns:
             The fitted imputer.
 
         Raises:
             ValueError, TypeError: If the table or a setting cannot be used; the message names column and row.
+                If the checkpoint is of another table, other settings or versions; it says which.
+            OSError: If the checkpoint cannot be written.
         """
         self._check_settings()
+        kept = self._checkpoint(checkpoint)
         frame = as_frame(X)
         rules = Rules.parse(self.specs, frame.columns.tolist())
         modelled = _modelled(frame, rules)
@@ -335,9 +352,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
             # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
             order = torch.as_tensor(np.argsort(table.keys))
-            self._train(rows[order], [None if each is None else each[order] for each in known])
+            self._train(rows[order], [None if each is None else each[order] for each in known], kept)
             own = frame.copy()
             self._fitted = Input(own, own if modelled is frame else modelled, rows)
+        if kept is not None:
+            kept.discard()
         return self
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
@@ -398,6 +417,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         random_state: RandomState = None,
         batch_size: int | None = None,
         delta: Mapping[Label, float] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Imputations:
         """Draw m imputations of every missing cell from its posterior predictive distribution.
 
@@ -414,17 +434,50 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 bend for bent numbers, say of the log; on the probit scale for booleans, ordered levels and
                 categories of two levels, towards the later one; on that of the log for counts. Other columns
                 see the shifted draws.
+            checkpoint: Folder that keeps what is drawn, about every ten seconds. If the process ends before,
+                the same call goes on from there, to the same draws as without a break; it is removed at
+                the end.
 
         Returns:
             The draws and the table they complete.
 
         Raises:
-            ValueError, TypeError: If m is below 1, or the table does not fit the fitted one.
+            ValueError, TypeError: If m is below 1, the table does not fit the fitted one, or the checkpoint
+                is of other draws; it says which.
+            OSError: If the checkpoint cannot be written.
         """
         given, sampler = self._prepare(X, m, random_state, batch_size, delta)
-        batches = sampler.draws(given.rows[given.incomplete], range(m), batch_size)
+        kept = Checkpoint.at(checkpoint)
+        batches = self._batches(given, sampler, m, batch_size, kept)
         observed_cells = self._observed_cells(given, sampler)
-        return self._imputations(given, self._watched(batches, len(given.incomplete)), m, observed_cells)
+        watched = self._watched(batches, len(given.incomplete))
+        imputations = self._imputations(given, watched, m, observed_cells)
+        if kept is not None:
+            kept.discard()
+        return imputations
+
+    def _batches(
+        self, given: Input, sampler: Sampler, m: int, batch_size: int | None, checkpoint: Checkpoint | None
+    ) -> Batches:
+        """Draws of the incomplete rows, from a checkpoint as far as they are there."""
+        rows = given.rows[given.incomplete]
+        if checkpoint is None:
+            return sampler.draws(rows, range(m), batch_size)
+
+        def draw_from(first: int) -> Batches:
+            for here, filled in sampler.draws(rows[slice(first, None)], range(m), batch_size):
+                yield slice(here.start + first, here.stop + first), filled
+
+        identity = {
+            **versions(),
+            "m": m,
+            "batch size": batch_size,
+            "seed": sampler.seed,
+            "delta": str(dict(sampler.shifts)),
+            "table": fingerprint(vars(rows).items()),
+            "imputer": saved_imputer.identity(self),
+        }
+        return keep(rows, draw_from, checkpoint, identity)
 
     def impute_to_parquet(
         self,
@@ -573,12 +626,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         return saved_imputer.read(cls, path, kernel, device)
 
-    def _train(self, rows: Rows, known_variances: Sequence[Tensor | None]) -> None:
+    def _train(
+        self, rows: Rows, known_variances: Sequence[Tensor | None], checkpoint: Checkpoint | None
+    ) -> None:
         """Build the chain, train it, and fit the starting fill that new rows get.
 
         Args:
             rows: The training table.
             known_variances: For each link those of errors of measurement, `[N]`, if it has any.
+            checkpoint: Where to keep what training has reached, if anywhere.
         """
         device = resolve_device(self.device)
         rows = rows.to(home(rows.values, device))
@@ -600,6 +656,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 self._options(),
                 seed=self.seed_,
                 progress=self.progress,
+                checkpoint=checkpoint,
             )
         self.chain_.eval()
         start = self._fit_start(rows, start.gaussian)
@@ -705,6 +762,14 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         first = torch.cat([torch.ones_like(groups[:1], dtype=torch.bool), groups.diff() != 0])
         enough = int(held_out[:, first].sum()) >= _FEWEST_HELD_OUT
         return (held_out if enough else torch.zeros_like(held_out)).to(observed.device)
+
+    def _checkpoint(self, place: CheckpointLike) -> Checkpoint | None:
+        if place is not None and not isinstance(self.random_state, numbers.Integral):
+            raise ValueError(
+                f"a checkpoint needs random_state=<an integer>, got {self.random_state!r}: with other random "
+                "numbers, a call that goes on would end elsewhere"
+            )
+        return Checkpoint.at(place)
 
     @contextmanager
     def _as_it_was_on_failure(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_mgp import _storage
 from pyro_mgp.assembly import Wiring
+from pyro_mgp.checkpoint import fingerprint
 from pyro_mgp.column import ColumnCodec
 from pyro_mgp.column_spec import ColumnSpec
 from pyro_mgp.devices import resolve_device
@@ -44,6 +45,11 @@ def write(imputer: MGPImputer, path: str | os.PathLike[str], *, overwrite: bool 
     with _storage.atomic_folder(path, overwrite=overwrite) as folder:
         _storage.write_header(folder, KIND, FORMAT_VERSION, fields)
         _storage.write_arrays(folder / _ARRAYS, arrays)
+
+
+def identity(imputer: MGPImputer) -> str:
+    """A name for what a fitted imputer has learnt, the same after `write` and `read`."""
+    return fingerprint(sorted(_tensors(imputer).items()))
 
 
 def _settings(imputer: MGPImputer) -> dict[str, Any]:
