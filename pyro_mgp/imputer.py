@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mgp import saved_imputer
+from pyro_mgp import resources, saved_imputer
 from pyro_mgp.assembly import (
     Plan,
     Wiring,
@@ -69,7 +69,7 @@ RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
 
 CheckpointLike = Checkpoint | str | os.PathLike[str] | None
-"""Where to keep what a call has reached, if anywhere."""
+"""Where to keep what a call has reached: a path, or a `Checkpoint`, whose files stay at the end."""
 
 Inputs = Literal["auto", "others", "earlier"]
 """What links see."""
@@ -317,7 +317,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Raises:
             ValueError, TypeError: If the table or a setting cannot be used; the message names column and row.
-                If the checkpoint is of another table, other settings or versions; it says which.
+                If the checkpoint is of another table, other settings or versions; it says which. If there is
+                not memory enough; with the figures.
             OSError: If the checkpoint cannot be written.
         """
         self._check_settings()
@@ -343,6 +344,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
         rows = _rows(table, target)
         known = _known_variances(codec, wirings, modelled, rules.errors(frame))
+        self._check_memory(rows, len(wirings))
         with self._as_it_was_on_failure():
             self.seed_ = _seed(self.random_state)
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
@@ -355,7 +357,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._train(rows[order], [None if each is None else each[order] for each in known], kept)
             own = frame.copy()
             self._fitted = Input(own, own if modelled is frame else modelled, rows)
-        if kept is not None:
+        if kept is not None and kept is not checkpoint:
             kept.discard()
         return self
 
@@ -442,17 +444,23 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             The draws and the table they complete.
 
         Raises:
-            ValueError, TypeError: If m is below 1, the table does not fit the fitted one, or the checkpoint
-                is of other draws; it says which.
+            ValueError, TypeError: If m is below 1, the table does not fit the fitted one, the checkpoint is
+                of other draws; it says which; or there is not memory enough; with the figures.
             OSError: If the checkpoint cannot be written.
         """
         given, sampler = self._prepare(X, m, random_state, batch_size, delta)
         kept = Checkpoint.at(checkpoint)
+        n_missing = int(missing(given.modelled).sum())
+        resources.check(
+            resources.of_impute(*given.rows.values.shape, n_missing, m),
+            f"drawing {m} imputations",
+            "take a smaller m, or call impute_to_parquet, which needs memory for the table only",
+        )
         batches = self._batches(given, sampler, m, batch_size, kept)
         observed_cells = self._observed_cells(given, sampler)
         watched = self._watched(batches, len(given.incomplete))
         imputations = self._imputations(given, watched, m, observed_cells)
-        if kept is not None:
+        if kept is not None and kept is not checkpoint:
             kept.discard()
         return imputations
 
@@ -762,6 +770,20 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         first = torch.cat([torch.ones_like(groups[:1], dtype=torch.bool), groups.diff() != 0])
         enough = int(held_out[:, first].sum()) >= _FEWEST_HELD_OUT
         return (held_out if enough else torch.zeros_like(held_out)).to(observed.device)
+
+    def _check_memory(self, rows: Rows, n_links: int) -> None:
+        n_rows, n_columns = rows.values.shape
+        needed = resources.of_fit(
+            n_rows,
+            n_columns,
+            n_links,
+            min(self.n_inducing or _N_INDUCING, n_rows),
+            batch_size=self.batch_size,
+            n_paths=self.n_paths,
+            by_gradient=self.backpropagate or not self.natural_gradient,
+        )
+        advice = "fit to a sample of the rows, take a smaller batch_size or n_inducing, or end other programs"
+        resources.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)
 
     def _checkpoint(self, place: CheckpointLike) -> Checkpoint | None:
         if place is not None and not isinstance(self.random_state, numbers.Integral):
