@@ -154,6 +154,16 @@ def read(path: Path, identity: Identity) -> State:
         raise ValueError(f"{where} is no checkpoint, or is damaged: remove it to start over") from error
     if head["format"] != _FORMAT:
         raise ValueError(f"{where} is of format {head['format']!r}, expected {_FORMAT!r}: remove it")
+    check_same(where, kept, identity)
+    return State(arrays, fields)
+
+
+def check_same(where: str, kept: Identity, identity: Identity) -> None:
+    """See that kept work is the work that is to go on.
+
+    Raises:
+        ValueError: If it is not; the sentence says how it differs.
+    """
     differs = [name for name in {**kept, **identity} if kept.get(name) != identity.get(name)]
     if differs:
         listed = "; ".join(_difference(name, kept.get(name), identity.get(name)) for name in differs)
@@ -161,7 +171,6 @@ def read(path: Path, identity: Identity) -> State:
             f"{where} keeps other work than this ({listed}): go on with the same table, settings and "
             "versions, choose another path, or remove it to start over"
         )
-    return State(arrays, fields)
 
 
 def _difference(name: str, there: object, here: object) -> str:
