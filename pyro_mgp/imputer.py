@@ -450,9 +450,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         given, sampler = self._prepare(X, m, random_state, batch_size, delta)
         kept = Checkpoint.at(checkpoint)
-        n_missing = int(missing(given.modelled).sum())
+        (n_rows, n_columns), n_missing = given.rows.values.shape, int(missing(given.modelled).sum())
         resources.check(
-            resources.of_impute(*given.rows.values.shape, n_missing, m),
+            resources.of_impute(n_rows, n_columns, n_missing, m),
             f"drawing {m} imputations",
             "take a smaller m, or call impute_to_parquet, which needs memory for the table only",
         )
