@@ -94,9 +94,12 @@ def check(needed: int, what: str, advice: str) -> None:
     there = available()
     if there is not None and needed > there:
         raise ValueError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory, but only {there / 1e9:.1f} GB are "
-            f"available: {advice}"
+            f"{what} needs about {_shown(needed)} of memory, but only {_shown(there)} are available: {advice}"
         )
+
+
+def _shown(number: int) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
 
 
 def _free_memory() -> int | None:
