@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,10 +89,60 @@ def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
     partial.mkdir()
     try:
         yield partial
-        _check_replaceable(target, overwrite)
-        _move(partial, target)
+        become(partial, target, overwrite=overwrite)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def become(partial: Path, target: Path, *, overwrite: bool = False) -> None:
+    """Let a finished folder take its place; after a power failure, too, there is the old or the new one.
+
+    Args:
+        partial: The folder, beside `target`.
+        target: Where it will be.
+        overwrite: See `atomic_folder`.
+
+    Raises:
+        ValueError: If `target` exists and may not be replaced.
+    """
+    _check_replaceable(target, overwrite)
+    for path in [*partial.rglob("*"), partial]:
+        flush(path)
+    _move(partial, target)
+    flush(target.parent)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Give a path to write a file to, which becomes `path` when the block ends without an error.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     with atomic_file(Path(parent) / "a.txt") as partial:
+        ...         _ = partial.write_text("a")
+        ...     os.listdir(parent)
+        ['a.txt']
+    """
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        yield partial
+        flush(partial)
+        partial.replace(path)
+        flush(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder, before anything else is done."""
+    if path.is_dir() and os.name == "nt":  # where folders cannot be opened
+        return
+    number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _check_replaceable(target: Path, overwrite: bool) -> None:
@@ -259,9 +310,30 @@ def _told_as_value_error(path: Path) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ arrays
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write named numeric or boolean arrays of any shape as safetensors."""
-    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+def write_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str] | None = None
+) -> None:
+    """Write named numeric or boolean arrays of any shape as safetensors.
+
+    Args:
+        path: The file.
+        arrays: By name.
+        notes: Text to go with them.
+
+    Raises:
+        OSError: If they cannot be written, the disk being full, say.
+    """
+    try:
+        save_file(
+            {name: np.asarray(array, order="C") for name, array in arrays.items()},
+            path,
+            None if notes is None else dict(notes),
+        )
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def read_arrays(path: Path, check: Callable[[Shapes], None] | None = None) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ decomposition*), and the last matrix is to be made symmetric.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -203,6 +203,14 @@ class ConjugateStep:
         """Read q(u) from the chain's links, after they were set back to an earlier state."""
         with torch.no_grad():
             self.posterior = Posterior.of(self.chain)
+
+    def state(self) -> dict[str, Tensor]:
+        """q(u), to the last digit; see `training.Step`."""
+        return dict(vars(self.posterior))
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what another `state` gave."""
+        self.posterior = Posterior(**state)
 
     def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> _Share:
         """This process's rows of a minibatch; takes the arguments of a step."""

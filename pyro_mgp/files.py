@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyro_mgp import table
+from pyro_mgp import _storage, table
 from pyro_mgp.column import Label
 from pyro_mgp.imputations import DELIMITERS, Imputations, open_text, table_names, write_table
 
@@ -253,6 +253,8 @@ def row_counter(frame: pd.DataFrame) -> Label | None:
 def write_tables(folder: Path, source: Source, draws: Imputations, format: str) -> list[str]:
     """Write the m completed tables; columns that the draws do not know pass through as they came.
 
+    Each appears when it is whole. Those that are there already stay: a run that was interrupted goes on.
+
     Args:
         folder: Where to write.
         source: The table as it came.
@@ -267,14 +269,19 @@ def write_tables(folder: Path, source: Source, draws: Imputations, format: str) 
     """
     names = table_names(draws.m, format)
     for j, name in enumerate(names):
-        path = folder / name
-        if format != "parquet" and source.text is not None:
-            rows = completed_text(source.text, draws, j)
-            with open_text(path) as file:
-                csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
-        else:
-            write_table(path, completed_frame(source, draws, j), format)
+        if not (folder / name).exists():
+            with _storage.atomic_file(folder / name) as path:
+                _write_table(path, source, draws, j, format)
     return names
+
+
+def _write_table(path: Path, source: Source, draws: Imputations, j: int, format: str) -> None:
+    if format != "parquet" and source.text is not None:
+        rows = completed_text(source.text, draws, j)
+        with open_text(path) as file:
+            csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
+    else:
+        write_table(path, completed_frame(source, draws, j), format)
 
 
 def completed_frame(source: Source, draws: Imputations, j: int) -> pd.DataFrame:

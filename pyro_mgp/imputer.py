@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mgp import saved_imputer
+from pyro_mgp import resources, saved_imputer
 from pyro_mgp.assembly import (
     SMALL_ROWS,
     Plan,
@@ -42,6 +42,7 @@ from pyro_mgp.assembly import (
     wire,
 )
 from pyro_mgp.chain import Chain, Precision, Propagate
+from pyro_mgp.checkpoint import Checkpoint, fingerprint, versions
 from pyro_mgp.column import ColumnCodec, Kind, Label, label_of
 from pyro_mgp.column_spec import Specs
 from pyro_mgp.devices import home, resolve_device
@@ -50,6 +51,7 @@ from pyro_mgp.factorisation import CLEARLY
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.fill import FillName, JointGaussian
 from pyro_mgp.imputations import Imputations
+from pyro_mgp.kept_draws import Batches, keep
 from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.likelihoods import Observation
 from pyro_mgp.neighbours import MOST_NEIGHBOURS
@@ -73,6 +75,9 @@ from pyro_mgp.wording import listing
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
 """A seed, a generator to draw one from, or None for one of the system's."""
+
+CheckpointLike = Checkpoint | str | os.PathLike[str] | None
+"""Where to keep what a call has reached: a path, or a `Checkpoint`, whose files stay at the end."""
 
 Inputs = Literal["auto", "others", "earlier"]
 """What links see."""
@@ -293,20 +298,33 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         }
         return cls(**{**corner, **changes})
 
-    def fit(self, X: pd.DataFrame | ArrayLike, y: pd.Series[Any] | ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: pd.DataFrame | ArrayLike,
+        y: pd.Series[Any] | ArrayLike | None = None,
+        *,
+        checkpoint: CheckpointLike = None,
+    ) -> Self:
         """Learn the chain from a table with holes.
 
         Args:
             X: DataFrame or two-dimensional array, N rows, at least two columns; NaN, None, pd.NA are missing.
             y: Optional numeric target, `[N]`, complete or not. It becomes the last link, for `predict`.
+            checkpoint: File that keeps what training has reached, about every ten seconds. If the process
+                ends before, the same call goes on from there, to the same result as without a break; it is
+                removed at the end. Needs an integer `random_state`.
 
         Returns:
             The fitted imputer.
 
         Raises:
             ValueError, TypeError: If the table or a setting cannot be used; the message names column and row.
+                If the checkpoint is of another table, other settings or versions; it says which. If there is
+                not memory enough; with the figures.
+            OSError: If the checkpoint cannot be written.
         """
         self._check_settings()
+        kept = self._checkpoint(checkpoint)
         frame = as_frame(X)
         rules = Rules.parse(self.specs, frame.columns.tolist()).learn(frame)
         modelled = _modelled(frame, rules)
@@ -328,6 +346,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
         rows = _rows(table, target)
         known = _known_variances(codec, wirings, modelled, rules.errors(frame))
+        self._check_memory(rows, len(wirings))
         with self._as_it_was_on_failure():
             self.seed_ = current().agreed_integer(_seed(self.random_state))
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
@@ -336,9 +355,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._note_columns(frame.columns, incomplete.tolist(), named=isinstance(X, pd.DataFrame))
             # Sorted by key, rows stand the same however the table was sorted, and well shuffled.
             order = torch.as_tensor(np.argsort(table.keys))
-            self._train(rows[order], [None if each is None else each[order] for each in known], Memory())
+            known = [None if each is None else each[order] for each in known]
+            self._train(rows[order], known, Memory(), kept)
             own = frame.copy()
             self._fitted = Input(own, own if modelled is frame else modelled, rows)
+        if kept is not None and kept is not checkpoint:
+            kept.discard()
         return self
 
     def fit_parquet(self, path: Paths, *, scratch: str | os.PathLike[str] | None = None) -> Self:
@@ -442,6 +464,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         random_state: RandomState = None,
         batch_size: int | None = None,
         delta: Mapping[Label, float] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Imputations:
         """Draw m imputations of every missing cell from its posterior predictive distribution.
 
@@ -462,19 +485,61 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 bend for bent numbers, say of the log; on the probit scale for booleans, ordered levels and
                 categories of two levels, towards the later one; on that of the log for counts. Other columns
                 see the shifted draws.
+            checkpoint: Folder that keeps what is drawn, about every ten seconds. If the process ends before,
+                the same call goes on from there, to the same draws as without a break; it is removed at
+                the end.
 
         Returns:
             The draws and the table they complete.
 
         Raises:
-            ValueError, TypeError: If m is below 1, or the table does not fit the fitted one.
+            ValueError, TypeError: If m is below 1, the table does not fit the fitted one, the checkpoint is
+                of other draws; it says which; or there is not memory enough; with the figures.
+            OSError: If the checkpoint cannot be written.
         """
-        numbers = _numbers_of(m)
+        numbers, kept = _numbers_of(m), Checkpoint.at(checkpoint)
         given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
-        batches = sampler.draws(given.rows[given.incomplete], numbers, batch_size)
+        (n_rows, n_columns), n_missing = given.rows.values.shape, int(missing(given.modelled).sum())
+        resources.check(
+            resources.of_impute(n_rows, n_columns, n_missing, len(numbers)),
+            f"drawing {len(numbers)} imputations",
+            "take a smaller m, or call impute_to_parquet, which needs memory for the table only",
+        )
+        batches = self._batches(given, sampler, numbers, batch_size, kept)
         observed_cells = self._observed_cells(given, sampler) if isinstance(numbers, range) else None
         watched = self._watched(batches, len(given.incomplete))
-        return self._imputations(given, watched, len(numbers), observed_cells)
+        imputations = self._imputations(given, watched, len(numbers), observed_cells)
+        if kept is not None and kept is not checkpoint:
+            kept.discard()
+        return imputations
+
+    def _batches(
+        self,
+        given: Input,
+        sampler: Sampler,
+        imputations: Sequence[int],
+        batch_size: int | None,
+        checkpoint: Checkpoint | None,
+    ) -> Batches:
+        """Draws of the incomplete rows, from a checkpoint as far as they are there."""
+        rows = given.rows[given.incomplete]
+        if checkpoint is None:
+            return sampler.draws(rows, imputations, batch_size)
+
+        def draw_from(first: int) -> Batches:
+            for here, filled in sampler.draws(rows[slice(first, None)], imputations, batch_size):
+                yield slice(here.start + first, here.stop + first), filled
+
+        identity = {
+            **versions(),
+            "imputations": str(list(imputations)),
+            "batch size": batch_size,
+            "seed": sampler.seed,
+            "delta": str(dict(sampler.shifts)),
+            "table": fingerprint(vars(rows).items()),
+            "imputer": saved_imputer.identity(self),
+        }
+        return keep(rows, draw_from, checkpoint, identity)
 
     def impute_to_parquet(
         self,
@@ -627,13 +692,20 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         return saved_imputer.read(cls, path, kernel, device)
 
-    def _train(self, rows: Rows, known_variances: Sequence[Tensor | None], memory: Memory) -> None:
+    def _train(
+        self,
+        rows: Rows,
+        known_variances: Sequence[Tensor | None],
+        memory: Memory,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         """Build the chain, train it, and fit the starting fill that new rows get.
 
         Args:
             rows: The training table.
             known_variances: For each link those of errors of measurement, `[N]`, if it has any.
             memory: Where more tables of its size shall lie.
+            checkpoint: Where to keep what training has reached, if anywhere.
         """
         current().check_same(rows.keys)
         device = resolve_device(self.device)
@@ -661,6 +733,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 # A chain of small tables has more to say to its rows than rows to share.
                 workers=ALONE if self.sequential_ else current(),
                 keep_fill=False,
+                checkpoint=checkpoint,
             )
         self.chain_.eval()
         start = self._fit_start(rows, start.gaussian)
@@ -764,6 +837,28 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             n_cells += int(known[:, first].sum())
             held_out[here] = known.to(observed.device)
         return held_out if n_cells >= _FEWEST_HELD_OUT else held_out.zero_()
+
+    def _check_memory(self, rows: Rows, n_links: int) -> None:
+        n_rows, n_columns = rows.values.shape
+        needed = resources.of_fit(
+            n_rows,
+            n_columns,
+            n_links,
+            min(self.n_inducing or _N_INDUCING, n_rows),
+            batch_size=self.batch_size,
+            n_paths=self.n_paths,
+            by_gradient=self.backpropagate or not self.natural_gradient,
+        )
+        advice = "fit to a sample of the rows, take a smaller batch_size or n_inducing, or end other programs"
+        resources.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)
+
+    def _checkpoint(self, place: CheckpointLike) -> Checkpoint | None:
+        if place is not None and not isinstance(self.random_state, numbers.Integral):
+            raise ValueError(
+                f"a checkpoint needs random_state=<an integer>, got {self.random_state!r}: with other random "
+                "numbers, a call that goes on would end elsewhere"
+            )
+        return Checkpoint.at(place)
 
     @contextmanager
     def _as_it_was_on_failure(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from pyro_mgp import _storage
 from pyro_mgp._untrusted import build, check, check_among, check_finite
 from pyro_mgp.assembly import Wiring
 from pyro_mgp.chain import Chain
+from pyro_mgp.checkpoint import fingerprint
 from pyro_mgp.column import ColumnCodec
 from pyro_mgp.column_spec import ColumnSpec
 from pyro_mgp.devices import resolve_device
@@ -53,6 +54,11 @@ def write(imputer: MGPImputer, path: str | os.PathLike[str], *, overwrite: bool 
     with _storage.atomic_folder(path, overwrite=overwrite) as folder:
         _storage.write_arrays(folder / _ARRAYS, arrays)
         _storage.write_header(folder, KIND, FORMAT_VERSION, fields, (_ARRAYS,))
+
+
+def identity(imputer: MGPImputer) -> str:
+    """A name for what a fitted imputer has learnt, the same after `write` and `read`."""
+    return fingerprint(sorted(_tensors(imputer).items()))
 
 
 def _settings(imputer: MGPImputer) -> dict[str, Any]:

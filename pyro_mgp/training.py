@@ -7,6 +7,7 @@ observed cells are held out; training stops when their predictive log density st
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from tqdm import tqdm
 
-from pyro_mgp import conjugate
+from pyro_mgp import conjugate, training_state
 from pyro_mgp.adam import Adam
 from pyro_mgp.chain import Chain, Noise, fresh_noise
+from pyro_mgp.checkpoint import Checkpoint, Identity
 from pyro_mgp.distributed import ALONE, Workers
 from pyro_mgp.link import NotPositiveDefiniteError
 from pyro_mgp.local_parameters import local_parameters
@@ -138,6 +140,7 @@ def train(
     progress: bool = True,
     workers: Workers = ALONE,
     keep_fill: bool = True,
+    checkpoint: Checkpoint | None = None,
 ) -> History:
     """Train `chain` in place.
 
@@ -151,6 +154,8 @@ def train(
         progress: Show a progress bar, on terminals only.
         workers: The processes that train together; all of them call this with the same arguments.
         keep_fill: Whether `filled` is to stay as it is; else it is written into, and needs no copy.
+        checkpoint: Where to keep what is reached, at checks; training goes on from what is found there, to
+            the same end as without a break.
 
     Returns:
         The history; the parameters in `chain` are those of the best check. With natural gradients, q(u) has
@@ -158,6 +163,8 @@ def train(
 
     Raises:
         FloatingPointError: If the bound stops being finite.
+        ValueError: If the checkpoint keeps other work.
+        OSError: If it cannot be written.
     """
     started = time.perf_counter()
     device = next(chain.parameters()).device
@@ -173,8 +180,9 @@ def train(
         ) as bar,
     ):
         torch.manual_seed(seed)
-        run = _Run(chain, cells, filled.clone() if keep_fill else filled, options, elbo, workers)
-        history = run.search(bar)
+        run = Run(chain, cells, filled.clone() if keep_fill else filled, options, elbo, workers)
+        keeper = None if checkpoint is None else Keeper(checkpoint, training_state.identity(run, seed))
+        history = run.search(bar, keeper)
         run.finish()
         workers.agree(chain.state_dict().values())
     if run.rate < options.learning_rate:
@@ -221,6 +229,12 @@ class Step(Protocol):
 
     def restore(self) -> None:
         """Read q(u) from the chain again."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What is kept elsewhere than in the chain, for `resume`."""
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what another `state` gave."""
 
 
 class SviStep:
@@ -296,6 +310,13 @@ class SviStep:
     def restore(self) -> None:
         """Nothing to do: q(u) is kept in the chain."""
 
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: q(u) is kept in the chain."""
+        return {}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to do: q(u) is kept in the chain."""
+
 
 class _Redrawn(Messenger):
     """Catches the rows that the model redrew, of the first path if there are several."""
@@ -310,7 +331,26 @@ class _Redrawn(Messenger):
             self.filled = paths if paths.dim() == 2 else paths[0]
 
 
-class _Run:
+@dataclass(frozen=True)
+class Keeper:
+    """Keeps what one training run has reached."""
+
+    checkpoint: Checkpoint
+    identity: Identity
+
+    def take_up(self, run: Run) -> bool:
+        """Bring a run that has taken no step where an earlier one got, if it got anywhere."""
+        state = self.checkpoint.load(self.identity)
+        if state is not None:
+            training_state.restore(run, state)
+        return state is not None
+
+    def keep(self, run: Run) -> None:
+        """Keep what a run has reached if it is time to; to be called after a check."""
+        self.checkpoint.offer(lambda: training_state.capture(run), self.identity)
+
+
+class Run:
     """One training run: its optimiser, its fill, and the parameters that served best so far."""
 
     def __init__(
@@ -343,38 +383,55 @@ class _Run:
         self.overwritten: list[tuple[Tensor | slice, Tensor]] = []
         self.safe: list[dict[str, Tensor]] = []
         self.whole = len(filled) <= options.batch_size
+        self.losses: list[float] = []
+        self.validation: list[float] = []
+        self.steps: list[int] = []
+        self.mark, self.best_step = -math.inf, 0
         self.best = _snapshot(chain)
         candidates = cells.held_out.any(1).nonzero()[:, 0]
         self.validation_rows = candidates[torch.randperm(len(candidates))[:_VALIDATION_ROWS]]
 
-    def search(self, bar: Any) -> History:
+    def search(self, bar: Any, keeper: Keeper | None = None) -> History:
         """Step until the held-out cells stop improving; leaves the best parameters in the chain."""
-        options = self.options
-        self.settle()
-        self.step.publish()
-        losses: list[float] = []
-        validation: list[float] = []
-        steps: list[int] = []
-        best, best_step = -math.inf, 0
-        longest_wait = options.patience * options.check_every
-        while len(losses) < options.max_steps and len(losses) - best_step < longest_wait:
-            n_steps = min(options.check_every, options.max_steps - len(losses))
-            window, score = self.attempt(len(losses), n_steps)
-            losses += window
-            steps.append(len(losses))
-            # Decisions hang on it.
-            validation.append(self.workers.agreed(score))
-            bar.update(n_steps)
-            bar.set_postfix(held_out=f"{validation[-1]:.3f}")
-            recent = sum(validation[-_SMOOTHED:]) / len(validation[-_SMOOTHED:])
-            # Until there are as many checks as a mean is made of, a lucky one must not set the mark.
-            early = len(validation) < _SMOOTHED
-            if early or recent > best + _MIN_GAIN:
-                best, best_step = -math.inf if early else recent, len(losses)
-                self.best = _snapshot(self.chain)
+        with contextlib.nullcontext() if keeper is None else keeper.checkpoint.working():
+            if keeper is None or not keeper.take_up(self):
+                self.settle()
+                self.step.publish()
+            bar.update(len(self.losses))
+            while self.goes_on:
+                self.check(bar)
+                if keeper is not None:
+                    keeper.keep(self)
         self.chain.load_state_dict(self.best)
         self.step.restore()
-        return History(losses, validation, steps, best_step, len(losses) - best_step >= longest_wait)
+        return History(self.losses, self.validation, self.steps, self.best_step, self.waited)
+
+    @property
+    def waited(self) -> bool:
+        """Whether nothing has improved for as long as one is to wait."""
+        return len(self.losses) - self.best_step >= self.options.patience * self.options.check_every
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are steps to take."""
+        return len(self.losses) < self.options.max_steps and not self.waited
+
+    def check(self, bar: Any) -> None:
+        """Some steps, and whether they have made the predictions of held-out cells better."""
+        n_steps = min(self.options.check_every, self.options.max_steps - len(self.losses))
+        window, score = self.attempt(len(self.losses), n_steps)
+        self.losses += window
+        self.steps.append(len(self.losses))
+        # Decisions hang on it.
+        self.validation.append(self.workers.agreed(score))
+        bar.update(n_steps)
+        bar.set_postfix(held_out=f"{self.validation[-1]:.3f}")
+        recent = sum(self.validation[-_SMOOTHED:]) / len(self.validation[-_SMOOTHED:])
+        # Until there are as many checks as a mean is made of, a lucky one must not set the mark.
+        early = len(self.validation) < _SMOOTHED
+        if early or recent > self.mark + _MIN_GAIN:
+            self.mark, self.best_step = -math.inf if early else recent, len(self.losses)
+            self.best = _snapshot(self.chain)
 
     def settle(self) -> None:
         """Let q(u) learn from the starting fill before its draws replace it."""

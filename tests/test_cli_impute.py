@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import Imputations, MGPImputer, cli, files
+from pyro_mgp import Imputations, MGPImputer, _storage, cli, files
 from pyro_mgp.imputer import FitWarning
 
 CSV = """\
@@ -64,13 +67,22 @@ def error_of(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     return captured.err.removeprefix("pyro-mgp: error: ").rstrip("\n")
 
 
+def assert_same_files(out: Path, expected: Path) -> None:
+    files = [path.relative_to(expected) for path in expected.rglob("*") if path.is_file()]
+    assert sorted(files) == sorted(path.relative_to(out) for path in out.rglob("*") if path.is_file())
+    assert len(files) == 12
+    for file in files:
+        if file != Path("imputer/header.json"):  # it keeps how many seconds training took
+            assert (out / file).read_bytes() == (expected / file).read_bytes(), file
+
+
 # ------------------------------------------------------------------------------------------ what is written
 
 
 def test_everything_promised_is_written(done: Path) -> None:
     tables = ["imputation_01.csv", "imputation_02.csv", "imputation_03.csv"]
     assert sorted(entry.name for entry in done.iterdir()) == sorted(
-        [*tables, "cells.csv", "summary.csv", "draws", "imputer", "header.json"]
+        [*tables, "cells.csv", "summary.csv", "draws", "imputer", "header.json", "run.json"]
     )
     assert [entry.name for entry in done.parent.iterdir() if entry.name.startswith(".")] == []
     draws = Imputations.load(done / "draws")
@@ -103,11 +115,7 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(table: Path,
     again, other = table.parent / "again", table.parent / "other"
     assert run(table, "-o", again, *QUICK, "--quiet") == 0
     assert run(table, "-o", other, *QUICK, "--quiet", "--seed", 1) == 0
-    files = [path.relative_to(done) for path in done.rglob("*") if path.is_file()]
-    assert len(files) == 11
-    for file in files:
-        if file != Path("imputer/header.json"):  # it keeps how many seconds training took
-            assert (again / file).read_bytes() == (done / file).read_bytes(), file
+    assert_same_files(again, done)
     assert (other / "imputation_01.csv").read_bytes() != (done / "imputation_01.csv").read_bytes()
 
 
@@ -269,7 +277,7 @@ def stop_with(error: BaseException) -> Callable[..., None]:
     return stop
 
 
-@pytest.mark.parametrize("where", ["imputer.MGPImputer.fit", "imputer.MGPImputer.save", "files.write_tables"])
+@pytest.mark.parametrize("where", ["imputer.MGPImputer.fit", "imputer.MGPImputer.save"])
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
@@ -289,6 +297,43 @@ def test_a_failure_leaves_nothing_behind(
     captured = capsys.readouterr()
     assert captured.err.endswith(said) and captured.out == ""
     assert os.listdir(table.parent) == ["table.csv"]
+
+
+KEPT = "what was done is kept: the same command with --resume goes on from there"
+
+
+@pytest.mark.parametrize("where", ["imputer.MGPImputer.impute", "files.write_tables", "_storage.become"])
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        ((OSError, 5, "Input/output error"), 2, "error: cannot read or write '{out}': Input/output error; "),
+        ((OSError, 28, "No space left", "x"), 2, "error: cannot read or write 'x': No space left; "),
+        ((KeyboardInterrupt,), 130, "interrupted, "),
+    ],
+)
+def test_what_was_done_before_a_failure_is_kept_and_gone_on_with(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    where: str, error: tuple[Any, ...], status: int, said: str,
+) -> None:  # fmt: skip
+    out = table.parent / "out"
+    stop = stop_with(error[0](*error[1:]))
+    with monkeypatch.context() as patch:
+        if where == "_storage.become":  # the last one, of the whole folder
+            become = _storage.become
+            patch.setattr(
+                "pyro_mgp._storage.become",
+                lambda part, to, **more: (stop if to.name == "out" else become)(part, to, **more),
+            )
+        else:
+            patch.setattr(f"pyro_mgp.{where}", stop)
+        assert run(table, "-o", out, *QUICK) == status
+    assert capsys.readouterr().err == f"pyro-mgp: {said.format(out=out)}{KEPT}\n"
+    assert sorted(os.listdir(table.parent)) == [".out.partial", "table.csv"]
+    monkeypatch.setattr("pyro_mgp.imputer.MGPImputer.fit", stop_with(AssertionError("fitted already")))
+    assert run(table, "-o", out, *QUICK, "--resume", "--quiet") == 0
+    assert "note: going on from what an earlier run left in" in capsys.readouterr().err
+    assert_same_files(out, done)
+    assert sorted(os.listdir(table.parent)) == ["out", "table.csv"]
 
 
 def test_a_fault_of_the_program_is_not_hidden(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,3 +462,183 @@ def test_a_note_says_which_option_helps(tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().err
     assert "note: column 'x' is read as text because of cells such as '?'" in said
     assert "pass --missing '?'" in said
+
+
+# ------------------------------------------------------------------------------------------------ going on
+
+
+def left_by_a_killed_run(table: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run that was killed while it wrote the second table."""
+    write, out = files._write_table, table.parent / "out"
+
+    def killed(path: Path, source: object, draws: Imputations, j: int, format: str) -> None:
+        path.write_text("half")
+        if j == 1:
+            raise KeyboardInterrupt
+        write(path, source, draws, j, format)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write_table", killed)
+        assert run(table, "-o", out, *QUICK) == 130
+    return out
+
+
+def test_tables_that_are_whole_are_not_written_again(
+    table: Path, done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = left_by_a_killed_run(table, monkeypatch)
+    write, written = files._write_table, list[int]()
+    monkeypatch.setattr(files, "_write_table", lambda *args: written.append(args[3]) or write(*args))
+    assert run(table, "-o", out, *QUICK, "--resume", "--quiet") == 0
+    assert written == [1, 2]
+    assert_same_files(out, done)
+
+
+def test_without_resume_what_was_left_is_replaced(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = left_by_a_killed_run(table, monkeypatch)
+    capsys.readouterr()
+    assert run(table, "-o", out, *QUICK, "--quiet") == 0
+    assert "is replaced; --resume would have gone on from it" in capsys.readouterr().err
+    assert_same_files(out, done)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("-m", 4), "--m is 3 there and 4 here"),
+        (("--seed", 1), "--seed is None there and 1 here"),
+        (("--columns", "all"), "--columns is None there and 'all' here"),
+        ((), "another table"),
+    ],
+)
+def test_other_work_is_not_gone_on_with(
+    table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    more: tuple[object, ...], said: str,
+) -> None:  # fmt: skip
+    out = left_by_a_killed_run(table, monkeypatch)
+    if not more:
+        table.write_text(CSV.replace("1.50", "1.51"), "utf-8")
+    sentence = error_of(capsys, table, "-o", out, *QUICK, *more, "--resume")
+    assert said in sentence and sentence.endswith("or start over without --resume")
+    assert (out.parent / ".out.partial" / "imputation_01.csv").exists()
+
+
+def test_resume_starts_where_there_is_nothing_and_ends_where_all_is_done(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = (table, "-o", table.parent / "out", *QUICK, "--resume")
+    assert run(*argv, "--quiet") == 0
+    assert_same_files(table.parent / "out", done)
+    capsys.readouterr()
+    monkeypatch.setattr(files, "read_table", stop_with(AssertionError("nothing to do")))
+    assert run(*argv) == 0
+    assert capsys.readouterr().out == f"{argv[2]} is complete: there is nothing to go on with\n"
+    assert "exists already" in error_of(capsys, *argv, "--seed", 7)
+
+
+def test_two_runs_do_not_write_one_folder(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    folder = table.parent / ".out.partial"
+    folder.mkdir()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another run is writing" in error_of(capsys, table, "-o", table.parent / "out", *QUICK)
+    assert run(table, "-o", table.parent / "out", *QUICK, "--quiet") == 0  # that process has died
+
+
+@pytest.mark.parametrize(("signal", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_training_is_heard_at_the_next_check_and_nothing_is_lost(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    signal: str, status: int,
+) -> None:  # fmt: skip
+    import signal as signals
+
+    from pyro_mgp import training
+
+    check, before = training.Run.check, signals.getsignal(getattr(signals, signal))
+    out, argv = table.parent / "out", ("-m", 3, "--steps", 12, "--drop", "name", "note", "--quiet")
+
+    def asked(run: training.Run, bar: object) -> None:
+        signals.raise_signal(getattr(signals, signal))
+        check(run, bar)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Run, "check", asked)
+        assert run(table, "-o", out, *argv) == status
+    assert capsys.readouterr().err == f"pyro-mgp: interrupted, {KEPT}\n"
+    assert (out.parent / ".out.partial" / "training").is_file()
+    assert signals.getsignal(getattr(signals, signal)) is before
+    assert run(table, "-o", out, *argv, "--resume") == 0
+    assert run(table, "-o", out.parent / "whole", *argv) == 0
+    assert_same_files(out, out.parent / "whole")
+
+
+def test_a_disk_that_is_full_is_said_and_the_old_output_stays(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = table.parent / "out"
+    assert run(table, "-o", out, *QUICK, "--quiet") == 0
+
+    def full(path: Path, *_: object) -> None:
+        path.write_text("half")
+        raise OSError(28, os.strerror(28), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write_table", full)
+        sentence = error_of(capsys, table, "-o", out, *QUICK, "--seed", 1, "--overwrite")
+    assert sentence.startswith(f"cannot read or write {str(out)!r}: No space left on device; ")
+    assert re.search(r"\d MB were written, [\d.]+ MB of the disk are free; what was done is kept", sentence)
+    assert_same_files(out, done)
+    argv = (table, "-o", out, *QUICK, "--seed", 1, "--overwrite", "--quiet")
+    assert run(*argv, "--resume") == 0
+    assert json.loads((out / "header.json").read_text())["run"]["seed"] == 1
+
+
+@pytest.mark.parametrize("kilobytes", [4, 12, 100])
+def test_a_limit_on_the_size_of_files_is_said_and_the_old_output_stays(
+    table: Path, done: Path, kilobytes: int
+) -> None:
+    resource = pytest.importorskip("resource")
+    out = table.parent / "out"
+    assert run(table, "-o", out, *QUICK, "--quiet") == 0
+    table.write_text(CSV + "".join(f"x{i},{i / 7},{i},TRUE,007,x\n" for i in range(2000)), "utf-8")
+    limit = kilobytes * 1000
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+    code += "import sys; from pyro_mgp.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "impute", str(table), "-o", str(out), *QUICK, "--overwrite"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert resource and ended.returncode == 2, ended.stderr
+    assert f"cannot read or write {str(out)!r}: File too large" in ended.stderr.splitlines()[-1]
+    assert_same_files(out, done)
+
+
+def test_a_fitted_model_fills_other_tables(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = table.parent / "model", table.parent / "out"
+    assert cli.main(["fit", str(table), "-o", str(model), "--steps", "2", "--drop", "name", "note"]) == 0
+    assert f"Next: pyro-mgp impute TABLE --model {model} -o FILLED" in capsys.readouterr().out
+    assert sorted(os.listdir(model)) == ["arrays.safetensors", "header.json", "run.json"]
+    assert run(table, "-o", out, "-m", 3, "--model", model) == 0
+    shown = capsys.readouterr().out
+    assert f"model       {model}" in shown and "left out    name, note (1 missing cell" in shown
+    for name in ("imputation_02.csv", "cells.csv", "draws/draws.safetensors", "imputer/arrays.safetensors"):
+        assert (out / name).read_bytes() == (done / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--steps", 3), "--steps is about fitting, and --model is fitted: leave one of them out"),
+        (("--paper",), "--paper is about fitting"),
+        (("--drop", "height"), "height"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_fitted_model(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], argv: tuple[object, ...], said: str
+) -> None:
+    argv = (table, "-o", table.parent / "out", "--model", done / "imputer", *argv)
+    assert said in error_of(capsys, *argv)
+    assert os.listdir(table.parent) == ["table.csv"]

@@ -1,4 +1,4 @@
-"""The command line: `pyro-mgp impute TABLE -o OUT`, `pyro-mgp report OUT`, `pyro-mgp bench ...`.
+"""The command line: `pyro-mgp fit`, `pyro-mgp impute`, `pyro-mgp report`, `pyro-mgp bench`.
 
 One room per command; each adds its parser and runs it. Imports that take long stand inside the functions that
 need them: `--help` and most errors come at once.
@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pyro_mgp.cli import bench, impute, report
-from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, say, sentence
+from pyro_mgp.cli import bench, fit, impute, report
+from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, notes, say, sentence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; None takes those of the process.
 
     Returns:
-        The exit status: 0, 2 for an error the user can mend, 130 if interrupted.
+        The exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C, 143 after SIGTERM.
 
     Raises:
         SystemExit: After `--help` (0), or if the arguments make no sense (2).
@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         args.run(args)
-    except KeyboardInterrupt:
-        say(f"{PROGRAM}: interrupted, nothing was written", sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        say(f"{PROGRAM}: interrupted, {'; '.join(notes(stop)) or 'nothing was written'}", sys.stderr)
+        return getattr(stop, "status", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, TypeError, FloatingPointError, OSError) as error:
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         prog=PROGRAM, description="Multiple imputation of tables by a chain of sparse Gaussian processes."
     )
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    fit.add(commands)
     impute.add(commands)
     report.add(commands)
     bench.add(commands)

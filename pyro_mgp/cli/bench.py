@@ -45,6 +45,7 @@ def add(commands: Any) -> None:
     _add_mixed(kinds)
     _add_coverage(kinds)
     _add_soak(kinds)
+    _add_faults(kinds)
 
 
 def _speed(args: argparse.Namespace) -> None:
@@ -289,3 +290,37 @@ def _soak(args: argparse.Namespace) -> None:
     say(f"memory grew by {soak.growth(figures):.1%} after the first {soak.SETTLED}")
     if args.out is not None:
         figures.to_csv(args.out, index=False)
+
+
+def _add_faults(kinds: Any) -> None:
+    faults = kinds.add_parser(
+        "faults",
+        help="fit and impute killed at random moments, and gone on with",
+        description="Fit and impute a table without a break; then kill the same commands at random moments, "
+        "go on with --resume, and compare all files byte by byte.",
+    )
+    faults.set_defaults(run=_faults)
+    option = faults.add_argument
+    option("--kills", metavar="N", type=at_least(1), default=30, help="how many (default: 30)")
+    option("--rows", metavar="N", type=at_least(50), default=3000, help="of the table (default: 3000)")
+    option("--seed", metavar="N", type=at_least(0), default=0, help="of table and moments (default: 0)")
+
+
+def _faults(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench faults`: kill, go on, compare, count."""
+    import tempfile
+
+    from pyro_mgp.bench import faults
+
+    good = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for k, kill in enumerate(faults.run(Path(folder), args.kills, rows=args.rows, seed=args.seed), 1):
+            good += kill.good
+            seen = f"seen half-written: {kill.visible}; " if kill.visible else ""
+            ended = "the same files" if kill.good else f"status {kill.status}; differ: {kill.different}"
+            say(
+                f"{k:3} {kill.command:<7} killed after {kill.seconds:5.1f} s, left {kill.left}; {seen}{ended}"
+            )
+    say(f"{good} of {args.kills} went on to the same files, none of them seen half-written")
+    if good < args.kills:
+        raise ValueError(f"{args.kills - good} of {args.kills} runs did not go on to the same files")

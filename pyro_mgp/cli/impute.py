@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyro_mgp.cli import partitions
-from pyro_mgp.cli.arguments import at_least
-from pyro_mgp.cli.messages import PROGRAM, count, duration, listed, one_line_warnings, say, wrapped
-from pyro_mgp.cli.output import FORMAT_VERSION, check_out
+from pyro_mgp.cli import arguments, fit, output, partitions, work
+from pyro_mgp.cli.arguments import Given, at_least
+from pyro_mgp.cli.messages import count, duration, listed, one_line_warnings, say, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyro_mgp.column import Label
-    from pyro_mgp.files import Source
     from pyro_mgp.imputations import Imputations
     from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.interruption import Interruption
 
 _DESCRIPTION = """\
 Fill the missing cells of a table m times, each time with other values that could have
@@ -38,13 +36,16 @@ written into OUT, whole or not at all:
   summary.csv            per incomplete column (and category): observed against imputed
   draws/                 all draws, for Python: Imputations.load("OUT/draws")
   imputer/               the fitted model, to fill new rows: MGPImputer.load("OUT/imputer")
-  header.json            what was run; tells --overwrite that the folder may be replaced
+  header.json, run.json  what was run; tells --overwrite that the folder may be replaced
 
 A first column without a name in the header is taken as row labels, not as data.
 
 examples:
   pyro-mgp impute penguins.csv -o imputed
   pyro-mgp impute survey.csv -o imputed -m 50 --seed 1 --drop id name --missing NA -999
+  pyro-mgp impute survey.csv -o imputed --resume
+  pyro-mgp fit survey.csv -o model --columns all
+  pyro-mgp impute later.csv --model model -o later
   pyro-mgp impute parts/ -o imputed -m 5 --model imputer --engine dask --row-ids id"""
 
 
@@ -53,49 +54,32 @@ def add(commands: Any) -> None:
     impute = commands.add_parser(
         "impute",
         help="fill the missing cells of a table m times",
-        usage="pyro-mgp impute TABLE -o OUT [-m M] [--seed SEED] [other options]",
+        usage="pyro-mgp impute TABLE -o OUT [--model MODEL] [-m M] [--seed SEED] [other options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     impute.set_defaults(run=run)
+    arguments.add_table(impute)
     option = impute.add_argument
-    option("table", metavar="TABLE", help="CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file")
     option("-o", "--out", metavar="OUT", required=True, help="folder to make; must not exist yet")
     option("-m", metavar="M", type=at_least(1), default=20, help="number of completed tables (default: 20)")
-    option("--seed", type=at_least(0), default=0, help="same seed, same imputations (default: 0)")
     option(
-        "--drop", metavar="COLUMN", nargs="+", action="extend", default=[],
-        help="columns to leave out of the model, such as identifiers; they pass through as they are",
+        "--model", metavar="MODEL",
+        help="folder that `pyro-mgp fit` wrote, or an earlier run in OUT/imputer: fill TABLE with it, "
+        "without fitting again; columns that it does not know pass through",
     )  # fmt: skip
     option(
-        "--missing", metavar="TEXT", nargs="+", action="extend",
-        help="what marks a missing cell in a CSV besides an empty one, in upper or lower case "
-        "(default: NA N/A #N/A <NA> NaN NULL)",
+        "--seed", type=at_least(0),
+        help="same seed, same imputations (default: 0, or the seed of the model)",
     )  # fmt: skip
     option(
         "--format", choices=("csv", "tsv", "parquet"),
         help="format of the completed tables (default: that of TABLE)",
     )  # fmt: skip
-    option("--overwrite", action="store_true", help="replace OUT if an earlier run of this command wrote it")
-    option("--quiet", action="store_true", help="no progress bars and no summary; warnings and errors only")
-    model = impute.add_argument_group("model")
-    option = model.add_argument
-    option("--steps", metavar="STEPS", type=at_least(1), help="most training steps (default: 40)")
-    option(
-        "--columns", choices=("incomplete", "all"), default="incomplete",
-        help="columns to learn to predict: those with missing cells here, or all of them, so that the saved "
-        "imputer can fill new rows with holes elsewhere (default: incomplete)",
-    )  # fmt: skip
-    option(
-        "--paper", action="store_true",
-        help="the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
-    )  # fmt: skip
-    option(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto",
-        help="where to compute; auto takes a CUDA GPU if there is one (default: auto)",
-    )  # fmt: skip
-    option("--model", metavar="IMPUTER", help="folder of a fitted imputer, for --engine dask")
+    arguments.add_run(impute)
+    arguments.add_model(impute)
+    arguments.add_device(impute)
     partitions.add_options(impute)
 
 
@@ -108,112 +92,144 @@ class _Timing:
 
 
 def run(args: argparse.Namespace) -> None:
-    """`pyro-mgp impute`: check, read, fit, draw, write, tell."""
+    """`pyro-mgp impute`."""
+    from pyro_mgp.interruption import stoppable
+
     if args.engine == "dask":
         partitions.run(args)
         return
-    from pyro_mgp import files, summary
 
-    table, out = Path(args.table), Path(args.out)
-    check_out(out, args.overwrite)
-    source = files.read_table(table, args.missing or files.MISSING)
-    modelled = source.frame.drop(columns=_labels(source.frame, args.drop))
-    for note in _notes(modelled):
-        say(f"{PROGRAM}: note: {note}", sys.stderr)
-    with one_line_warnings():
-        imputer, draws, timing = _fit_and_draw(modelled, args)
-    compared = summary.summarise(draws)
-    names = _write(out, source, draws, imputer, compared, args)
+    with stoppable() as interruption:
+        _run(args, interruption)
+
+
+def _run(args: argparse.Namespace, interruption: Interruption) -> None:
+    """Check, read, fit, draw, write, tell."""
+    from pyro_mgp import summary
+
+    out = Path(args.out)
+    _check_model(args)
+    if args.resume and work.is_done(out, _identity(args)):
+        say(f"{args.out} is complete: there is nothing to go on with")
+        return
+    output.check_out(out, args.overwrite, "impute")
+    given = arguments.read(args)
+    _check_memory(given, args.m)
+    with work.work_folder(out, _identity(args), resume=args.resume) as folder, one_line_warnings():
+        imputer, given, draws, timing = _fit_and_draw(folder, given, args, interruption)
+        compared = summary.summarise(draws)
+        names = _write(folder, given, draws, compared, args)
+        work.publish(folder, out, overwrite=args.overwrite)
     if not args.quiet:
-        passed = source.frame[_labels(source.frame, args.drop)]
         lines = [
-            *_about_the_table(args.table, draws, passed),
+            *_about_the_table(args.table, draws, given.source.frame[given.passed]),
             *_about_the_cells(draws, compared),
-            *_about_the_work(imputer, draws, timing),
+            *_about_the_work(imputer, draws, timing, args.model),
             *_about_the_files(args.out, names),
         ]
         say("\n".join(lines))
 
 
-def _notes(frame: pd.DataFrame) -> Iterator[str]:
-    """What a newcomer may not have meant."""
-    from pyro_mgp import files
+def _check_memory(given: Given, m: int) -> None:
+    """Refuse, before anything is fitted, more draws than there is memory for."""
+    from pyro_mgp import resources
+    from pyro_mgp.table import missing
 
-    counter = files.row_counter(frame)
-    if counter is not None:
-        yield (
-            f"column {counter!r} counts the rows; if it means nothing else, leave it out of the model with "
-            f"--drop {counter}"
-        )
-    for label, cell in files.read_as_text(frame):
-        yield (
-            f"column {label!r} is read as text because of cells such as {cell!r}; if that marks a missing "
-            f"cell, pass --missing '{cell}', or leave the column out with --drop {label}"
-        )
+    frame = given.modelled
+    needed = resources.of_impute(*frame.shape, int(missing(frame).sum()), m)
+    advice = "take a smaller -m, or impute_to_parquet in Python, which needs memory for the table only"
+    resources.check(needed, f"drawing {m} tables", advice)
 
 
-def _labels(frame: pd.DataFrame, names: Sequence[str]) -> list[Label]:
-    """The labels that columns named on the command line have in the table."""
-    labels = {str(label): label for label in frame.columns}
-    for name in names:
-        if name not in labels:
-            some = ", ".join(list(labels)[:10]) + (", ..." if len(labels) > 10 else "")
-            raise ValueError(f"--drop: there is no column {name!r}; the table has {some}")
-    return [labels[name] for name in dict.fromkeys(names)]
+def _check_model(args: argparse.Namespace) -> None:
+    """See that what is asked of a fitted model can be asked of it."""
+    if args.model is None:
+        return
+    for name in fit.OPTIONS:
+        if getattr(args, name):
+            raise ValueError(f"--{name} is about fitting, and --model is fitted: leave one of them out")
 
 
-def _fit_and_draw(frame: pd.DataFrame, args: argparse.Namespace) -> tuple[MGPImputer, Imputations, _Timing]:
-    import torch
+def _identity(args: argparse.Namespace) -> dict[str, Any]:
+    """What the run is about; a model by its files."""
+    about = {"command": "impute", **arguments.identity(args, "m", "format", *fit.OPTIONS)}
+    if args.model is None:
+        return about
+    files = {name: arguments.fingerprint(Path(args.model) / name) for name in fit.MODEL_FILES}
+    return about | {f"model's {name}": content for name, content in files.items()}
 
+
+def _fit_and_draw(
+    folder: Path, given: Given, args: argparse.Namespace, interruption: Interruption
+) -> tuple[MGPImputer, Given, Imputations, _Timing]:
+    """What was not done yet; all of it if the folder is empty."""
+    start = time.perf_counter()
+    if args.model is None:
+        imputer = fit.fitted(folder, given.modelled, args, interruption)
+    else:
+        imputer, given = _loaded(folder, given, args)
+    fitted = time.perf_counter()
+    draws = _drawn(folder, imputer, given.modelled, args, interruption)
+    return imputer, given, draws, _Timing(fitted - start, time.perf_counter() - fitted)
+
+
+def _loaded(folder: Path, given: Given, args: argparse.Namespace) -> tuple[MGPImputer, Given]:
+    """The model, and the table with the columns that it does not know passing through."""
     from pyro_mgp.imputer import MGPImputer
 
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: PyTorch finds no CUDA GPU here; use --device cpu or auto")
-    settings = {
-        "columns": args.columns,
-        "device": args.device,
-        "random_state": args.seed,
-        "progress": not args.quiet,
-    }
-    if args.steps is not None:
-        settings["max_steps"] = args.steps
-    imputer = (MGPImputer.paper if args.paper else MGPImputer)(**settings)
-    start = time.perf_counter()
-    imputer.fit(frame)
-    fitted = time.perf_counter()
-    draws = imputer.impute(m=args.m)
-    return imputer, draws, _Timing(fitted - start, time.perf_counter() - fitted)
+    arguments.check_device(args)
+    imputer = MGPImputer.load(args.model, device=args.device)
+    imputer.progress = not args.quiet
+    if not (folder / output.IMPUTER).exists():
+        imputer.save(folder / output.IMPUTER)
+    known = {column.name for column in imputer.codec_.columns}
+    frame, passed = given.source.frame, given.passed
+    passed = passed + [label for label in frame.columns if label not in {*passed, *known}]
+    return imputer, dataclasses.replace(given, passed=passed)
+
+
+def _drawn(
+    folder: Path,
+    imputer: MGPImputer,
+    frame: pd.DataFrame,
+    args: argparse.Namespace,
+    interruption: Interruption,
+) -> Imputations:
+    """The draws of a work folder: those that lie there already, or else drawn, and saved there."""
+    from pyro_mgp.checkpoint import Checkpoint
+    from pyro_mgp.imputations import Imputations
+
+    saved = folder / output.DRAWS
+    if saved.exists():
+        return Imputations.load(saved)
+    checkpoint = Checkpoint(folder / work.DRAWING, args.checkpoint_every, interruption)
+    draws = imputer.impute(frame, m=args.m, random_state=args.seed, checkpoint=checkpoint)
+    draws.save(saved)
+    checkpoint.discard()
+    return draws
 
 
 def _write(
-    out: Path,
-    source: Source,
-    draws: Imputations,
-    imputer: MGPImputer,
-    compared: pd.DataFrame,
-    args: argparse.Namespace,
+    folder: Path, given: Given, draws: Imputations, compared: pd.DataFrame, args: argparse.Namespace
 ) -> list[str]:
-    """Write everything, whole or not at all; returns the names of the completed tables."""
+    """Write what is for others to read; returns the names of the completed tables."""
     from pyro_mgp import _storage, files
     from pyro_mgp.imputations import write_table
 
-    with _storage.atomic_folder(out, overwrite=args.overwrite) as folder:
-        names = files.write_tables(folder, source, draws, args.format or source.format)
-        write_table(folder / "cells.csv", draws.cells(), "csv")
-        write_table(folder / "summary.csv", compared, "csv")
-        draws.save(folder / "draws")
-        imputer.save(folder / "imputer")
-        run = {
-            "table": Path(args.table).name,
-            "m": args.m,
-            "seed": args.seed,
-            "columns": args.columns,
-            "paper": args.paper,
-            "steps": args.steps,
-            "dropped": args.drop,
-        }
-        written = sorted([_storage.HEADER, *(entry.name for entry in folder.iterdir())])
-        _storage.write_header(folder, "impute", FORMAT_VERSION, {"run": run, "files": written})
+    names = files.write_tables(folder, given.source, draws, args.format or given.source.format)
+    write_table(folder / "cells.csv", draws.cells(), "csv")
+    write_table(folder / "summary.csv", compared, "csv")
+    run = {
+        "table": Path(args.table).name,
+        "m": args.m,
+        "seed": args.seed or 0,
+        "columns": args.columns or "incomplete",
+        "paper": args.paper,
+        "steps": args.steps,
+        "dropped": [str(label) for label in given.passed],
+    }
+    written = sorted({_storage.HEADER, *(entry.name for entry in folder.iterdir())} - {work.LOCK})
+    _storage.write_header(folder, "impute", output.FORMAT_VERSION, {"run": run, "files": written})
     return names
 
 
@@ -244,17 +260,13 @@ def _about_the_cells(draws: Imputations, compared: pd.DataFrame) -> list[str]:
     return ["", *format_summary(compared), f"(mean ± sd, or shares; imputed: over {draws_of} of each cell)"]
 
 
-def _about_the_work(imputer: MGPImputer, draws: Imputations, timing: _Timing) -> list[str]:
-    history = imputer.history_
+def _about_the_work(imputer: MGPImputer, draws: Imputations, timing: _Timing, model: str | None) -> list[str]:
     if not imputer.order_:
         return [""]
-    end = "stopped when nothing improved" if history.converged else "the most that --steps allows"
-    return [
-        "",
-        *wrapped("chain", listed(imputer.order_)),
-        f"fitted      in {duration(timing.fit)}, {count(len(history.loss), 'step')}, {end}",
-        f"imputed     in {duration(timing.impute)}, {count(draws.m, 'table')}",
-    ]
+    how = fit.about(imputer, timing.fit)
+    if model is not None:
+        how = [*how[:-1], f"model       {model}"]
+    return ["", *how, f"imputed     in {duration(timing.impute)}, {count(draws.m, 'table')}"]
 
 
 def _about_the_files(out: str, names: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ _IN_THE_SHELL = (
     (r"set it missing: frame\.replace\(.+?\)", "leave it empty"),
     (r"overwrite=True", "--overwrite"),
     (r"write it as CSV", "try --format csv"),
+    (r"choose another path, or remove it to start over", "or start over without --resume"),
 )
 
 
@@ -47,8 +48,13 @@ def sentence(error: BaseException) -> str:
     """The error in one line, in words of the command line."""
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f" {str(error.filename)!r}"
-        return f"cannot read or write{where}: {error.strerror}"
+        return "; ".join([f"cannot read or write{where}: {error.strerror}", *notes(error)])
     return in_the_shell(str(error))
+
+
+def notes(error: BaseException) -> list[str]:
+    """What was added to an error on its way."""
+    return list(getattr(error, "__notes__", []))
 
 
 @contextmanager

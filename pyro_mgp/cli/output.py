@@ -1,17 +1,29 @@
-"""The folder that `pyro-mgp impute` writes."""
+"""The folder that a command writes."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 FORMAT_VERSION = 1
 PAGE = "report.html"
 """What `pyro-mgp report` puts into it."""
+IMPUTER = "imputer"
+"""The fitted imputer in it."""
+DRAWS = "draws"
+"""All draws in it."""
 
 
-def check_out(out: Path, overwrite: bool) -> None:
+def check_out(out: Path, overwrite: bool, kind: str, files: Collection[str] | None = None) -> None:
     """Find out before the work whether the folder can be written after it.
+
+    Args:
+        out: The folder.
+        overwrite: Whether an older one may be replaced.
+        kind: What its header must say it is then.
+        files: What may be in it; None for what its header lists, and a report.
 
     Raises:
         ValueError: If `out` exists and may not be replaced, or cannot be made.
@@ -20,7 +32,7 @@ def check_out(out: Path, overwrite: bool) -> None:
     if out.exists() and not overwrite:
         raise ValueError(f"{where} exists already: choose another folder with -o, or pass --overwrite")
     if out.exists():
-        strange = _strange(out)
+        strange = _strange(out, kind, files)
         if strange is not None:
             raise ValueError(
                 f"--overwrite replaces only what an earlier run wrote, but {where} {strange}: choose another "
@@ -33,7 +45,7 @@ def check_out(out: Path, overwrite: bool) -> None:
         raise ValueError(f"{where} cannot be made: no permission to write into {str(parent)!r}")
 
 
-def _strange(out: Path) -> str | None:
+def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
     """What keeps us from replacing `out`, if anything."""
     from pyro_mgp import _storage
 
@@ -43,8 +55,11 @@ def _strange(out: Path) -> str | None:
     if not found:
         return None
     try:
-        known = set(_storage.read_header(out, "impute", FORMAT_VERSION)["files"])
-    except (ValueError, KeyError, TypeError):
+        header = json.loads((out / _storage.HEADER).read_text("utf-8"))
+        if header["format"] != f"pyro_mgp.{kind}":
+            return "was not written by this command"
+        known = set(header["files"] if files is None else files)
+    except (OSError, ValueError, KeyError, TypeError):
         return "was not written by this program"
     others = sorted(found - known - {PAGE})
     return f"also holds {others[0]!r}" if others else None
