@@ -532,6 +532,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         identity = {
             **versions(),
+            "m": len(imputations),
             "imputations": str(list(imputations)),
             "batch size": batch_size,
             "seed": sampler.seed,

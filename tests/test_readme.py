@@ -14,7 +14,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
