@@ -416,7 +416,8 @@ def _checked_draws(label: Label, dtype: Any, values: Any, shape: tuple[int, int]
         raise ValueError(
             f"column {label!r}: draws must be float, int, bool, time or object, got {given.dtype}"
         )
-    draws: NDArray[Any] = np.array(given, dtype=_DTYPES[given.dtype.kind])
+    # In one order: the last digits of their means depend on it, and must outlive being saved.
+    draws: NDArray[Any] = np.array(given, dtype=_DTYPES[given.dtype.kind], order="C")
     if isinstance(dtype, pd.CategoricalDtype):
         strange = pd.Index(pd.unique(draws.ravel())).dropna().difference(dtype.categories, sort=False)
         if len(strange):

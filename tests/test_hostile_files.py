@@ -250,6 +250,7 @@ def test_hostile_files_are_refused(originals: Path, tmp_path: Path, monkeypatch:
 ODD: list[Any] = [None, True, -1, 0, 10**9, 1e300, "odd", "", [], {}, [[0]], {"a": 1}, float("nan")]
 
 
+@pytest.mark.filterwarnings("ignore::pyro_mgp.table.TableWarning")
 def test_a_header_with_right_checksums_and_wrong_contents_is_refused_or_draws(
     originals: Path, tmp_path: Path
 ) -> None:

@@ -375,13 +375,22 @@ def test_a_table_without_rows_or_columns_comes_back(tmp_path: Path) -> None:
         assert_identical(_storage.read_frame(tmp_path / f"{i}.parquet"), frame)
 
 
+def test_what_is_loaded_is_summarised_to_the_same_digits(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(40, 30)).T  # columns first in memory
+    draws = Imputations(pd.DataFrame({"x": [np.nan] * 40 + [0.0]}), {"x": values}, m=30)
+    draws.save(tmp_path / "draws")
+    pd.testing.assert_frame_equal(
+        Imputations.load(tmp_path / "draws").cells(), draws.cells(), check_exact=True
+    )
+
+
 def test_the_folder_holds_three_open_formats_and_says_what_it_is(tmp_path: Path) -> None:
     mixed().save(tmp_path / "deep" / "draws")
     folder = tmp_path / "deep" / "draws"
     assert sorted(p.name for p in folder.iterdir()) == ["draws.safetensors", "frame.parquet", "header.json"]
     header = json.loads((folder / "header.json").read_text())
     assert header["format"] == "pyro_mgp.Imputations"
-    assert (header["format_version"], header["m"], len(header["columns"])) == (2, 3, 4)
+    assert (header["format_version"], header["m"], len(header["columns"])) == (3, 3, 4)
 
 
 @pytest.mark.parametrize(

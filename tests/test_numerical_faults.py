@@ -97,17 +97,18 @@ def test_draws_that_run_away_name_their_column(
 def test_where_memory_is_full_draws_are_made_in_halves_and_stay_the_same(
     fitted: MGPImputer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, conditionals, most = fitted.impute(m=3), Sampler._conditionals, []
+    frame, conditionals, most = table(600), Sampler._conditionals, []
+    expected = fitted.impute(frame, m=3)
 
     def full(self: Sampler, rows: Any, imputations: Any) -> Any:
         most.append(len(rows))
-        if len(rows) > 7:
+        if len(rows) > 64:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return conditionals(self, rows, imputations)
 
     monkeypatch.setattr(Sampler, "_conditionals", full)
-    assert fitted.impute(m=3) == expected
-    assert max(most) > 7
+    assert fitted.impute(frame, m=3) == expected
+    assert max(most) > 64
 
 
 @pytest.mark.parametrize("batch_size", [2000, 40])

@@ -178,4 +178,5 @@ def _content(path: Path) -> object:
         return path.read_bytes()
     header = json.loads(path.read_text("utf-8"))
     header.get("history", {}).pop("seconds", None)
+    header.pop("checksum", None)
     return header
