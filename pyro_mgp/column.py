@@ -800,7 +800,8 @@ def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
     else:
         levels = tuple(sorted(str(label) for label in column[~holes_of(column)].unique()))
     odd = [level for level in levels if not isinstance(level, str | int | float) or level in _INFINITE]
-    if odd:
+    # Infinite cells of a column of numbers are refused where the row is known.
+    if odd and not types.is_numeric_dtype(column.dtype):
         raise TypeError(
             f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got "
             f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: "

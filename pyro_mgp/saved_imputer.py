@@ -237,7 +237,7 @@ def _check_fields(imputer: MGPImputer) -> None:
     for wiring in imputer._wirings:
         check_among((wiring.column, *wiring.inputs), width, f"inputs of {wiring.name!r}")
         check_among((wiring.column, *wiring.unless), width, f"levels before {wiring.name!r}")
-        check(len(wiring.inputs) > 0, f"{wiring.name!r} is predicted from nothing")
+        check(imputer.sequential_ or len(wiring.inputs) > 0, f"{wiring.name!r} is predicted from nothing")
 
 
 def _restore_chain(imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
