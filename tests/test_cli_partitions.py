@@ -51,8 +51,7 @@ def test_a_folder_is_imputed_by_workers(
     for j, table in enumerate(expected):
         folder_of = out / f"imputation_0{j + 1}"
         assert sorted(path.name for path in folder_of.iterdir()) == ["part-0000.parquet", "part-0001.parquet"]
-        # To the last bit they are compared in test_dask_engine.
-        pd.testing.assert_frame_equal(pd.read_parquet(folder_of), table, rtol=1e-9, atol=1e-9)
+        pd.testing.assert_frame_equal(pd.read_parquet(folder_of), table, check_exact=True)
     told = capsys.readouterr()
     assert "2 tables" in told.out
     assert "imputation_01/ ..., 2 parts each" in told.out
