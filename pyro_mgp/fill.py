@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.scratch import pieces
+from pyro_mgp.tiles import evened
 
 FillName = Literal["mean", "median", "linear"]
 
@@ -94,8 +95,8 @@ class JointGaussian:
         for (v, o), eps in zip(_chunks(values, observed), noise.split(_CHUNK, dim=1), strict=True):
             filled, factor = self._fill(v, o)
             # factor factorᵀ is the precision of the missing cells, so factor⁻ᵀ eps has their covariance.
-            step = torch.linalg.solve_triangular(factor.mT, eps.permute(1, 2, 0), upper=True)
-            drawn.append(torch.where(o, filled, filled + step.permute(2, 0, 1)))
+            step = torch.linalg.solve_triangular(factor.mT, evened(eps).permute(1, 2, 0), upper=True)
+            drawn.append(torch.where(o, filled, filled + step.permute(2, 0, 1)[..., : len(self.mean)]))
         return torch.cat(drawn, dim=1)
 
     def _fill(self, values: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,15 +104,16 @@ class JointGaussian:
 
         Rows have different holes. One batched factorisation serves them all, because the precision matrix
         with the observed rows and columns replaced by those of the identity has the missing block's factor
-        in place and nothing else.
+        in place and nothing else. If D is odd the factor has one column more, as if of an observed cell.
         """
         precision = torch.cholesky_inverse(torch.linalg.cholesky(self.covariance))
-        missing = (~observed).to(values.dtype)
+        precision = evened(evened(precision).mT)
+        missing = evened((~observed).to(values.dtype))
         block = missing[:, :, None] * precision * missing[:, None, :] + torch.diag_embed(1 - missing)
         factor = torch.linalg.cholesky(block)
-        deviation = torch.where(observed, values - self.mean, 0.0)
+        deviation = evened(torch.where(observed, values - self.mean, 0.0))
         pull = missing * (deviation @ precision)
-        shift = torch.cholesky_solve(pull[:, :, None], factor)[:, :, 0]
+        shift = torch.cholesky_solve(pull[:, :, None], factor)[:, : len(self.mean), 0]
         return torch.where(observed, values, self.mean - shift), factor
 
 
@@ -145,7 +147,7 @@ def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> Join
         for v, o in _chunks(values, observed):
             rows, factor = gaussian._fill(v, o)
             missing = (~o).to(v.dtype)
-            spread = torch.cholesky_inverse(factor)
+            spread = torch.cholesky_inverse(factor)[:, :n_columns, :n_columns]
             total += (missing[:, :, None] * spread * missing[:, None, :]).sum(0)
             filled.append(rows)
         table = torch.cat(filled)

@@ -37,7 +37,7 @@ from pyro_mgp.chain import Chain
 from pyro_mgp.kernels import matern32_of_square
 from pyro_mgp.link import Conditional, GaussianConditional, Moments, invert
 from pyro_mgp.local_parameters import local_parameters
-from pyro_mgp.tiles import filled_up, whole_tiles
+from pyro_mgp.tiles import evened, filled_up, whole_tiles
 
 MOST_NEIGHBOURS = 100
 """Each cell costs memory by the square of its neighbours, and those far away say little."""
@@ -122,7 +122,7 @@ class Nearby:
 
     def relation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """How far the cells have to do with their neighbours: c and v, `[c, S, k]` and `[c, S]`."""
-        own, inputs = self.local.scaled(rows).transpose(0, 1), self.gathered.inputs
+        own, inputs = evened(self.local.scaled(rows)).transpose(0, 1), self.gathered.inputs
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ inputs.mT
         cross = _covariance(squared + inputs.square().sum(-1)[:, None, :])
         explained = (cross @ self.gathered.root.mT).square_().sum(-1)
@@ -136,7 +136,7 @@ class Gathered:
     nearest: Tensor
     """Their numbers among the references, `[c, k]`."""
     inputs: Tensor
-    """Scaled inputs, `[c, k, P]`."""
+    """Scaled inputs, `[c, k, P]`, or P + 1 with zeros if P is odd."""
     root: Tensor
     """L⁻¹ of C = L Lᵀ, `[c, k, k]`."""
     innovations: Tensor
@@ -190,12 +190,12 @@ class LocalLink:
         n_groups = math.ceil(math.sqrt(len(self.references) * self.n_neighbours))
         # Behind the references stand some that lie infinitely far, for groups of equal size.
         lacking = -len(self.references) % n_groups
-        inputs = torch.nn.functional.pad(self.inputs, (0, 0, 0, lacking)).T.contiguous()
+        inputs = torch.nn.functional.pad(evened(self.inputs), (0, 0, 0, lacking)).T.contiguous()
         norms = self.inputs.square().sum(1) + _COARSE
         norms = torch.nn.functional.pad(norms, (0, lacking), value=math.inf)
         size = whole_tiles(_ENTRIES_AT_ONCE // len(norms))
         parts = []
-        for i, points in enumerate(self.scaled(rows).split(size)):
+        for i, points in enumerate(evened(self.scaled(rows)).split(size)):
             # Less the square of the cell's own inputs, which is the same for all of its neighbours.
             squared = torch.addmm(norms, points, inputs, alpha=-2)
             if own is not None:
@@ -211,7 +211,7 @@ class LocalLink:
 
     def gather(self, nearest: Tensor) -> Gathered:
         """The neighbours `[c, k]`, and how they hang together."""
-        inputs = self.inputs[nearest]
+        inputs = evened(self.inputs)[nearest]
         norms = inputs.square().sum(-1)
         among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
         among.diagonal(dim1=-2, dim2=-1).add_(self.character.nugget)
