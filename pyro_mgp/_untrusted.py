@@ -219,7 +219,8 @@ def build(kind: Any, found: Any, where: str) -> Any:
     """What JSON holds as an object of a type, all the way down; numbers must be finite.
 
     Args:
-        kind: A dataclass, an enumeration, a literal, a tuple, a list, an optional or a plain type.
+        kind: A dataclass, an enumeration, a literal, a tuple, a list, a dictionary, an optional or a plain
+            type.
         found: What `parse_json` gave.
         where: What to call it.
 
@@ -237,6 +238,9 @@ def build(kind: Any, found: Any, where: str) -> Any:
         )
     if origin in (tuple, list, Sequence):
         return _build_items(kind, found, where)
+    if origin is dict:
+        _expected(found, isinstance(found, dict), dict, where)
+        return {name: build(get_args(kind)[1], value, f"{where}.{name}") for name, value in found.items()}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(_expected(found, found in [each.value for each in kind], kind, where))
     if dataclasses.is_dataclass(kind):

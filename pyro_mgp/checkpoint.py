@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pyro_mgp import _storage
+from pyro_mgp import _storage, _untrusted
 from pyro_mgp.interruption import Interruption
 
-_FORMAT = "pyro_mgp.checkpoint 1"
+_FORMAT = "pyro_mgp.checkpoint 2"
 # Keeping work may take this share of the time of the work.
 _MOST_SHARE = 0.02
 
@@ -43,6 +43,15 @@ class State:
     """By name."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Anything else, as JSON knows it."""
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a file says besides its arrays."""
+
+    format: str
+    identity: dict[str, Any]
+    fields: dict[str, Any]
 
 
 class Checkpoint:
@@ -146,16 +155,22 @@ def read(path: Path, identity: Identity) -> State:
     """
     where = repr(str(path))
     try:
+        _untrusted.array_shapes(path)
         with safe_open(path, "numpy") as file:
-            head = json.loads((file.metadata() or {})["pyro_mgp"])
+            text = (file.metadata() or {})["pyro_mgp"]
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-        kept, fields = head["identity"], head["fields"]
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{where} is no checkpoint, or is damaged: remove it to start over") from error
-    if head["format"] != _FORMAT:
-        raise ValueError(f"{where} is of format {head['format']!r}, expected {_FORMAT!r}: remove it")
-    check_same(where, kept, identity)
-    return State(arrays, fields)
+        head = _untrusted.build(_Head, _untrusted.parse_json(text.encode()), "its text")
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise damaged(path) from error
+    if head.format != _FORMAT:
+        raise ValueError(f"{where} is of format {head.format!r}, expected {_FORMAT!r}: remove it")
+    check_same(where, head.identity, identity)
+    return State(arrays, head.fields)
+
+
+def damaged(path: Path) -> ValueError:
+    """The error that says so of a file."""
+    return ValueError(f"{str(path)!r} is no checkpoint, or is damaged: remove it to start over")
 
 
 def check_same(where: str, kept: Identity, identity: Identity) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from pyro_mgp.imputer import MGPImputer
 
+FORMAT = "ParquetFolders"
+"""What the header of such a folder says that it is."""
 _FORMAT_VERSION = 1
 # Partitions whose incomplete rows are ranked by one task, if rows are spread evenly: 24 bytes a row.
 _PARTITIONS_PER_BUCKET = 32
@@ -143,25 +145,72 @@ def impute_folder(
     Warns:
         TableWarning: What `MGPImputer.impute` warns of, once.
     """
+    with _storage.atomic_folder(out, overwrite=overwrite) as partial:
+        job = impute_into(
+            partial,
+            folder,
+            imputer,
+            m,
+            client=client,
+            dropped=dropped,
+            row_ids=row_ids,
+            random_state=random_state,
+            progress=progress,
+        )
+    return [Path(out) / each.name for each in job.folders]
+
+
+def impute_into(
+    partial: Path,
+    folder: str | os.PathLike[str],
+    imputer: MGPImputer,
+    m: int,
+    *,
+    client: Client,
+    dropped: Sequence[Label] = (),
+    row_ids: Label | None = None,
+    random_state: int | None = None,
+    progress: bool = True,
+) -> Job:
+    """What `impute_folder` does, in a folder that may hold parts which an earlier call has done.
+
+    Args:
+        partial: That folder, which becomes whole.
+        folder: See `impute_folder`, as for all that follows.
+        imputer: The fitted imputer.
+        m: Number of imputations.
+        client: Of the cluster.
+        dropped: Columns that pass through.
+        row_ids: One whose cells are unique ids.
+        random_state: Seed of other draws.
+        progress: Show a progress bar, on terminals only.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ImportError: If Dask is not installed.
+        ValueError, TypeError: See `impute_folder`.
+    """
     dask = imported()
     parts = parts_of(folder)
     ids = () if row_ids is None or row_ids in dropped else (row_ids,)
-    with _storage.atomic_folder(out, overwrite=overwrite) as partial:
-        job = Job(partial, m, (*dropped, *ids), row_ids, random_state)
-        for each in job.folders:
-            each.mkdir()
-        state = dask.delayed(FittedState(imputer), traverse=False)
-        ranks: Sequence[Any] = [None] * len(parts)
-        if row_ids is None:
-            ranks = ranks_of([dask.delayed(job.identify)(state, part, buckets(parts)) for part in parts])
-        impute = dask.delayed(job.impute)
-        tasks = [impute(state, part, known) for part, known in zip(parts, ranks, strict=True)]
-        for message in _done(client.compute(tasks), parts, progress):
-            warn_user(message, TableWarning)
-        names = [each.name for each in job.folders]
-        _tidied(job.folders, parts)
-        _storage.write_header(partial, "ParquetFolders", _FORMAT_VERSION, {"m": m, "files": names})
-    return [Path(out) / name for name in names]
+    job = Job(partial, m, (*dropped, *ids), row_ids, random_state)
+    for each in job.folders:
+        each.mkdir(exist_ok=True)
+    state = dask.delayed(FittedState(imputer), traverse=False)
+    ranks: Sequence[Any] = [None] * len(parts)
+    if row_ids is None:
+        ranks = ranks_of([dask.delayed(job.identify)(state, part, buckets(parts)) for part in parts])
+    todo = [(part, known) for part, known in zip(parts, ranks, strict=True) if not job.is_done(part)]
+    impute = dask.delayed(job.impute)
+    futures = client.compute([impute(state, part, known) for part, known in todo])
+    for message in _done(futures, [part for part, _ in todo], progress):
+        warn_user(message, TableWarning)
+    _tidied(job.folders, parts)
+    names = [_storage.HEADER, *(each.name for each in job.folders)]
+    _storage.write_header(partial, FORMAT, _FORMAT_VERSION, {"m": m, "files": names})
+    return job
 
 
 def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> Iterator[str]:

@@ -12,6 +12,8 @@ Start a script of your own with `torchrun`, and fit inside `data_parallel`:
         imputer = MGPImputer(batch_size=20_000, random_state=0).fit(frame)
     if workers.is_first:
         imputer.save("imputer")
+
+On the command line: `torchrun --nproc-per-node 2 -m pyro_mgp fit TABLE -o OUT --distributed`.
 """
 
 from __future__ import annotations
@@ -118,6 +120,20 @@ class Workers:
         self.agree([shared])
         return int(shared)
 
+    def largest(self, number: int) -> int:
+        """The largest of the numbers that processes have."""
+        if self.is_alone:
+            return number
+        import torch.distributed as dist
+
+        shared = torch.tensor(number)
+        dist.all_reduce(shared, dist.ReduceOp.MAX)
+        return int(shared)
+
+    def wait(self) -> None:
+        """Go on when all processes are here."""
+        self.largest(0)
+
     def check_same(self, keys: Tensor) -> None:
         """That all processes hold the same rows, by their keys `[N]`.
 
@@ -178,7 +194,8 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
         if absent:
             raise ValueError(
                 f"expected processes that torchrun has started, but {', '.join(absent)} are not in the "
-                "environment: run torchrun --nproc-per-node 2 script.py"
+                "environment: run torchrun --nproc-per-node 2 script.py, or of the command line torchrun "
+                "--nproc-per-node 2 -m pyro_mgp fit ... --distributed"
             )
         dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if cuda else "gloo"))
     workers = Workers(dist.get_rank(), dist.get_world_size())

@@ -359,11 +359,17 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._train(rows[order], known, Memory(), kept)
             own = frame.copy()
             self._fitted = Input(own, own if modelled is frame else modelled, rows)
-        if kept is not None and kept is not checkpoint:
-            kept.discard()
+        self._discard(kept, checkpoint)
         return self
 
-    def fit_parquet(self, path: Paths, *, scratch: str | os.PathLike[str] | None = None) -> Self:
+    def fit_parquet(
+        self,
+        path: Paths,
+        *,
+        dropped: Sequence[Label] = (),
+        scratch: str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointLike = None,
+    ) -> Self:
         """Learn the chain from a table in Parquet files that may be larger than memory.
 
         Gives the imputer of `fit(table)`, which does not hold the table then: `impute(X)` imputes it part by
@@ -372,7 +378,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Args:
             path: A file, a folder of files, or several files, whose rows follow each other.
+            dropped: Columns to leave out of the model, such as identifiers.
             scratch: Folder for the temporary files; None takes the system's, which must not lie in memory.
+            checkpoint: See `fit`.
 
         Returns:
             The fitted imputer.
@@ -380,12 +388,13 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: As for `fit`; if the files cannot be read; or if specs ask for derived
                 columns, conditions or standard errors, which look at whole rows, in over 1000 rows.
-            OSError: If the disk has no room for the temporary files.
+            OSError: If the disk has no room for the temporary files, or the checkpoint cannot be written.
         """
         self._check_settings()
-        table = ParquetTable(path)
+        kept = self._checkpoint(checkpoint)
+        table = ParquetTable(path, dropped)
         if len(table) <= SMALL_ROWS:
-            self.fit(table.read())
+            self.fit(table.read(), checkpoint=checkpoint)
             del self._fitted
             return self
         if self.inputs == "earlier":
@@ -401,8 +410,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, None, wirings, rules
             self.sequential_ = False
             self._note_columns(table.columns, encoded.incomplete_columns, named=True)
-            self._train(encoded.rows, [None] * len(wirings), memory)
+            self._train(encoded.rows, [None] * len(wirings), memory, kept)
             self.__dict__.pop("_fitted", None)
+        self._discard(kept, checkpoint)
         return self
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
@@ -509,8 +519,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         observed_cells = self._observed_cells(given, sampler) if isinstance(numbers, range) else None
         watched = self._watched(batches, len(given.incomplete))
         imputations = self._imputations(given, watched, len(numbers), observed_cells)
-        if kept is not None and kept is not checkpoint:
-            kept.discard()
+        self._discard(kept, checkpoint)
         return imputations
 
     def _batches(
@@ -723,6 +732,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         for link, known in zip(self.chain_.links, known_variances, strict=True):
             link.known_variance = None if known is None else known.to(device)
         self.history_ = History()
+        # A chain of small tables has more to say to its rows than rows to share: each process trains its own.
+        workers = ALONE if self.sequential_ else current()
         if self._wirings:
             self.history_ = train(
                 self.chain_,
@@ -731,10 +742,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 self._options(),
                 seed=self.seed_,
                 progress=self.progress,
-                # A chain of small tables has more to say to its rows than rows to share.
-                workers=ALONE if self.sequential_ else current(),
+                workers=workers,
                 keep_fill=False,
-                checkpoint=checkpoint,
+                checkpoint=None if workers.is_alone and not current().is_first else checkpoint,
             )
         self.chain_.eval()
         start = self._fit_start(rows, start.gaussian)
@@ -860,6 +870,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "numbers, a call that goes on would end elsewhere"
             )
         return Checkpoint.at(place)
+
+    @staticmethod
+    def _discard(kept: Checkpoint | None, given: CheckpointLike) -> None:
+        """Remove a checkpoint that was made for a call which is done, not one that was made by the user."""
+        if kept is not None and kept is not given and current().is_first:
+            kept.discard()
 
     @contextmanager
     def _as_it_was_on_failure(self) -> Iterator[None]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from pyro_mgp.checkpoint import Checkpoint, Identity, State
+from pyro_mgp.checkpoint import Checkpoint, Identity, State, damaged
 from pyro_mgp.sampling import Rows
 
 Batches = Iterator[tuple[slice, Tensor]]
@@ -39,8 +40,8 @@ def keep(
     """
     first = 0
     while (state := checkpoint.load(identity, _name(first))) is not None:
-        here = slice(first, state.fields["stop"])
-        yield here, _filled(rows[here], torch.as_tensor(state.arrays["draws"]))
+        here, draws = _taken_up(rows, first, state, checkpoint.path / _name(first))
+        yield here, _filled(rows[here], draws)
         first = here.stop
     waiting: list[tuple[slice, Tensor]] = []
     with checkpoint.working():
@@ -58,6 +59,21 @@ def _name(first: int) -> str:
 def _state(drawn: Sequence[tuple[slice, Tensor]]) -> State:
     draws = torch.cat([holes for _, holes in drawn], dim=1)
     return State({"draws": draws.cpu().numpy()}, {"stop": drawn[-1][0].stop})
+
+
+def _taken_up(rows: Rows, first: int, state: State, path: Path) -> tuple[slice, Tensor]:
+    """Rows from `first` on whose draws were kept, and these draws `[S, holes]`.
+
+    Raises:
+        ValueError: If the file says something else of itself.
+    """
+    stop, draws = state.fields.get("stop"), state.arrays.get("draws")
+    if type(stop) is not int or not first < stop <= len(rows) or draws is None:
+        raise damaged(path)
+    here = slice(first, stop)
+    if draws.ndim != 2 or draws.shape[1] != int((~rows[here].observed).sum()):
+        raise damaged(path)
+    return here, torch.as_tensor(draws)
 
 
 def _filled(rows: Rows, draws: Tensor) -> Tensor:

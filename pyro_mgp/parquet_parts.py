@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from pyro_mgp.column import Label
 from pyro_mgp.imputations import table_names
+from pyro_mgp.parquet_table import without
 from pyro_mgp.partitions import FittedState, Hashes, identify, impute_partition
 from pyro_mgp.row_ids import RowIds
-from pyro_mgp.wording import listing
 
 ROWS_AT_ONCE = 100_000
 """Rows of a part, unless a single row group has more."""
@@ -152,6 +152,10 @@ class Job:
         """One for each completed table."""
         return [self.folder / name.removesuffix(".parquet") for name in table_names(self.m, "parquet")]
 
+    def is_done(self, part: Part) -> bool:
+        """Whether all completed copies of a part are there."""
+        return all((folder / part.name).exists() for folder in self.folders)
+
     def identify(self, state: FittedState, part: Part, n_buckets: int) -> list[Hashes]:
         """See `partitions.identify`."""
         with _named(part):
@@ -184,10 +188,7 @@ class Job:
         Raises:
             ValueError: If there is no such column.
         """
-        for label in self.dropped:
-            if label not in frame.columns:
-                raise ValueError(f"there is no column {label!r} to leave out; there are {listing(frame)}")
-        return frame.drop(columns=[*self.dropped])
+        return frame[without(frame.columns, self.dropped)]
 
 
 def _is_ours(category: type[Warning]) -> bool:

@@ -11,6 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pyro_mgp.wording import listing
+
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder of files, or several files, whose rows follow each other in that order."""
 
@@ -22,12 +24,13 @@ class ParquetTable:
 
     Args:
         path: A file, a folder of files, or several files.
+        dropped: Labels of columns to leave out.
 
     Raises:
-        ValueError: If there is no such file, or one is no Parquet file or is damaged.
+        ValueError: If there is no such file or column, or a file is no Parquet file or is damaged.
     """
 
-    def __init__(self, path: Paths) -> None:
+    def __init__(self, path: Paths, dropped: Sequence[Hashable] = ()) -> None:
         one = isinstance(path, str | os.PathLike)
         paths = [str(path)] if isinstance(path, str | os.PathLike) else [str(each) for each in path]
         for each in paths:
@@ -43,9 +46,11 @@ class ParquetTable:
             raise ValueError(f"{self.path!r} holds no Parquet file")
         metadata = dataset.schema.pandas_metadata or {}
         self._by_pandas = bool(metadata)
-        self._names = [name for name in dataset.schema.names if name not in metadata.get("index_columns", [])]
+        names = [name for name in dataset.schema.names if name not in metadata.get("index_columns", [])]
         # Files have names only, pandas labels of several types.
-        self.columns: pd.Index[Any] = dataset.schema.empty_table().to_pandas().columns
+        labels = dataset.schema.empty_table().to_pandas().columns
+        self.columns: pd.Index[Any] = without(labels, dropped)
+        self._names = [name for name, label in zip(names, labels, strict=True) if label in self.columns]
 
     def __len__(self) -> int:
         """N, the number of rows."""
@@ -85,3 +90,15 @@ class ParquetTable:
 
     def _damaged(self, error: Exception) -> ValueError:
         return ValueError(f"{self.path!r} cannot be read as Parquet, or is damaged: {error}")
+
+
+def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]:
+    """A table's labels without some of them.
+
+    Raises:
+        ValueError: If there is no such column.
+    """
+    for label in dropped:
+        if label not in labels:
+            raise ValueError(f"there is no column {label!r} to leave out; there are {listing(labels)}")
+    return labels[[label not in dropped for label in labels]]

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 TILE = 96
-"""Entries in a block: a multiple of 32 (the four widest registers of doubles, which torch sums together) and of
-24 and 12 (the columns that MKL multiplies at a time on AMD's processors)."""
+"""Entries in a block: a multiple of 32 (the four widest registers of doubles, which torch sums together) and
+of 24 and 12 (the columns that MKL multiplies at a time on AMD's processors)."""
 
 
 def filled_up(index: Tensor) -> Tensor:

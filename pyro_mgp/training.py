@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from tqdm import tqdm
 
-from pyro_mgp import conjugate, training_state
+from pyro_mgp import _storage, conjugate, training_state
 from pyro_mgp.adam import Adam
 from pyro_mgp.chain import Chain, Noise, fresh_noise
-from pyro_mgp.checkpoint import Checkpoint, Identity
+from pyro_mgp.checkpoint import Checkpoint, Identity, damaged
 from pyro_mgp.distributed import ALONE, Workers
 from pyro_mgp.link import NotPositiveDefiniteError
 from pyro_mgp.local_parameters import local_parameters
@@ -333,21 +333,45 @@ class _Redrawn(Messenger):
 
 @dataclass(frozen=True)
 class Keeper:
-    """Keeps what one training run has reached."""
+    """Keeps what one training run has reached; of several processes the first one writes, and all read."""
 
     checkpoint: Checkpoint
     identity: Identity
 
     def take_up(self, run: Run) -> bool:
-        """Bring a run that has taken no step where an earlier one got, if it got anywhere."""
+        """Bring a run that has taken no step where an earlier one got, if it got anywhere.
+
+        Raises:
+            ValueError: If what is there is damaged, of other work, or there for some processes only.
+        """
+        path, workers = self.checkpoint.path, run.workers
+        there = int(path.exists())
+        if workers.largest(there) != -workers.largest(-there):
+            raise ValueError(
+                f"not all of {workers.size} processes find {str(path)!r}: put the checkpoint where all do, "
+                "or remove it to start over"
+            )
         state = self.checkpoint.load(self.identity)
-        if state is not None:
+        if state is None:
+            return False
+        try:
             training_state.restore(run, state)
-        return state is not None
+        except (RuntimeError, *_storage.MISFITS) as error:
+            raise damaged(path) from error
+        return True
 
     def keep(self, run: Run) -> None:
-        """Keep what a run has reached if it is time to; to be called after a check."""
-        self.checkpoint.offer(lambda: training_state.capture(run), self.identity)
+        """Keep what a run has reached if it is time to; to be called after a check.
+
+        Raises:
+            OSError: If it cannot be written.
+            Stopped: In all processes, if one was asked to stop.
+        """
+        interruption = self.checkpoint.interruption
+        interruption.asked = run.workers.largest(interruption.asked or 0) or None
+        if run.workers.is_first:
+            self.checkpoint.offer(lambda: training_state.capture(run), self.identity)
+        interruption.give_way()
 
 
 class Run:

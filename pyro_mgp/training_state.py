@@ -20,6 +20,9 @@ from pyro_mgp.checkpoint import Identity, State, fingerprint, versions
 if TYPE_CHECKING:
     from pyro_mgp.training import Run
 
+# What is added to at each step or check.
+_SERIES = ("losses", "validation", "steps")
+
 
 def identity(run: Run, seed: int) -> Identity:
     """What a run is about, before its first step."""
@@ -42,20 +45,21 @@ def capture(run: Run) -> State:
         tensors["random.cuda"] = torch.cuda.get_rng_state(run.device)
     if run.ahead and run.ahead[0] is not None:
         tensors["ahead"] = torch.cat([rows for rows in run.ahead if rows is not None])
+    tensors["ahead sizes"] = torch.tensor([0 if rows is None else len(rows) for rows in run.ahead]).long()
+    # Thousands of numbers, perhaps: more than belongs into a header.
+    tensors |= {name: torch.tensor(getattr(run, name), dtype=torch.float64) for name in _SERIES}
     states = {"chain": run.chain.state_dict(), "best": run.best, "safe": run.safe[-1], "q": run.step.state()}
     for k, adam in enumerate(run.adams):
         states[f"adam{k}"] = {"start": adam.start, "first": adam.first, "second": adam.second}
     for part, state in states.items():
         tensors |= {f"{part}.{name}": value for name, value in state.items()}
     fields = {
-        "losses": run.losses,
-        "validation": run.validation,
-        "steps": run.steps,
         "mark": run.mark,
         "best_step": run.best_step,
         "rate": run.rate,
+        "batch_size": run.options.batch_size,
+        "whole": run.whole,
         "adam_steps": [adam.n_steps for adam in run.adams],
-        "ahead": [0 if rows is None else len(rows) for rows in run.ahead],
     }
     return State({name: _array(value) for name, value in tensors.items()}, fields)
 
@@ -64,8 +68,11 @@ def capture(run: Run) -> State:
 def restore(run: Run, state: State) -> None:
     """Bring a run that has taken no step where another one was."""
     fields, arrays = state.fields, state.arrays
-    run.losses, run.validation, run.steps = fields["losses"], fields["validation"], fields["steps"]
+    run.losses, run.validation = arrays["losses"].tolist(), arrays["validation"].tolist()
+    run.steps = [int(step) for step in arrays["steps"]]
     run.mark, run.best_step, run.rate = fields["mark"], fields["best_step"], fields["rate"]
+    run.options = dataclasses.replace(run.options, batch_size=fields["batch_size"])
+    run.whole = fields["whole"]
     run.chain.load_state_dict(_part(arrays, "chain", run.device))
     run.best, run.safe = _part(arrays, "best", run.device), [_part(arrays, "safe", run.device)]
     run.step.resume(_part(arrays, "q", run.device))
@@ -74,7 +81,7 @@ def restore(run: Run, state: State) -> None:
         adam.start, adam.first, adam.second = moments["start"], moments["first"], moments["second"]
         adam.n_steps = n_steps
     run.filled[~run.seen(slice(None))] = torch.as_tensor(arrays["fill"], device=run.filled.device)
-    run.ahead = _ahead(arrays.get("ahead"), fields["ahead"], run.filled.device)
+    run.ahead = _ahead(arrays.get("ahead"), arrays["ahead sizes"].tolist(), run.filled.device)
     torch.set_rng_state(torch.as_tensor(arrays["random"]))
     if run.device.type == "cuda":
         torch.cuda.set_rng_state(torch.as_tensor(arrays["random.cuda"]), run.device)

@@ -220,6 +220,24 @@ def test_a_fit_that_goes_on_is_the_same_and_removes_its_checkpoint(
         assert torch.equal(value, resumed.chain_.state_dict()[name]), name
 
 
+def test_a_checkpoint_with_other_things_in_it_is_damaged(tmp_path: Path) -> None:
+    settings = {"random_state": 0, "max_steps": 10, "progress": False, "inputs": "others"}
+    with pytest.raises(Crash):
+        MGPImputer(**settings).fit(tables(), checkpoint=Crashing(tmp_path / "it", 1))
+    identity = _identity(tmp_path / "it")
+    state = checkpoint.read(tmp_path / "it", identity)
+    imputer = MGPImputer(**settings)
+    for arrays, fields in (
+        (state.arrays | {"fill": np.zeros(3)}, state.fields),
+        ({}, state.fields),
+        (state.arrays, state.fields | {"adam_steps": []}),
+    ):
+        checkpoint.write(tmp_path / "it", State(arrays, fields), identity)
+        with pytest.raises(ValueError, match="it' is no checkpoint, or is damaged: remove it to start over"):
+            imputer.fit(tables(), checkpoint=tmp_path / "it")
+        assert not hasattr(imputer, "chain_")
+
+
 def test_a_checkpoint_needs_a_seed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a checkpoint needs random_state=<an integer>, got None"):
         MGPImputer().fit(tables(), checkpoint=tmp_path / "it")
@@ -244,6 +262,18 @@ def test_draws_that_go_on_are_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     assert drawn == [slice(40, 60)]
     assert loaded.impute(frame, m=3, batch_size=20, checkpoint=tmp_path / "it") == whole
     assert os.listdir(tmp_path) == ["saved"]
+
+
+@pytest.mark.parametrize("fields", [{"stop": 0}, {"stop": 10**9}, {"stop": "20"}, {}, {"stop": 19}])
+def test_draws_of_other_rows_than_they_say_are_damaged(tmp_path: Path, fields: dict[str, object]) -> None:
+    imputer = MGPImputer(random_state=0, max_steps=2, progress=False).fit(tables())
+    with pytest.raises(Crash):
+        imputer.impute(m=3, batch_size=20, checkpoint=Crashing(tmp_path / "it", 1))
+    (path,) = (tmp_path / "it").iterdir()
+    identity = _identity(path)
+    checkpoint.write(path, State(checkpoint.read(path, identity).arrays, fields), identity)
+    with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
+        imputer.impute(m=3, batch_size=20, checkpoint=tmp_path / "it")
 
 
 def test_draws_of_something_else_are_refused(tmp_path: Path) -> None:

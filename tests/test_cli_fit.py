@@ -5,8 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from test_cli_impute import CSV, stop_with
 
@@ -58,6 +62,43 @@ def test_a_run_that_was_interrupted_goes_on(
     assert one.history_.loss == other.history_.loss
     name = "arrays.safetensors"
     assert (table.parent / "m" / name).read_bytes() == (table.parent / "whole" / name).read_bytes()
+
+
+def test_a_folder_is_fitted_file_by_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(1100, 3)).cumsum(1), columns=list("abc"))
+    frame = frame.mask(np.arange(3300).reshape(1100, 3) % 7 == 0).assign(id=range(1100))
+    (tmp_path / "in").mkdir()
+    frame[:600].to_parquet(tmp_path / "in" / "0.parquet")
+    frame[600:].to_parquet(tmp_path / "in" / "1.parquet")
+    options = ("--drop", "id", "--steps", 5, "--scratch", tmp_path)
+    assert run(tmp_path / "in", "-o", tmp_path / "m", *options) == 0
+    assert "1100 rows, 3 columns" in capsys.readouterr().out
+    expected = MGPImputer(random_state=0, max_steps=5, progress=False).fit(frame.drop(columns="id"))
+    assert MGPImputer.load(tmp_path / "m").history_.loss == expected.history_.loss
+    assert run(tmp_path / "in", "-o", tmp_path / "m", *options, "--resume") == 0
+    assert "is complete" in capsys.readouterr().out
+    frame[:600].to_parquet(tmp_path / "in" / "1.parquet")
+    assert run(tmp_path / "in", "-o", tmp_path / "m", *options, "--resume") == 2
+    assert run(tmp_path / "in", "-o", tmp_path / "n", "--drop", "name") == 2
+    assert "there is no column 'name' to leave out" in capsys.readouterr().err
+
+
+def test_processes_that_torchrun_started_fit_together(table: Path) -> None:
+    start = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = ("-m", "pyro_mgp", "fit", table, "-o", table.parent / "m", *OPTIONS[:-1], "--distributed")
+    done = subprocess.run(list(map(str, (*start, *command))), check=True, capture_output=True, text=True)
+    assert done.stdout.count("written") == 1
+    assert run(table, "-o", table.parent / "alone", *OPTIONS) == 0
+    both, alone = (MGPImputer.load(table.parent / name).history_.loss for name in ("m", "alone"))
+    np.testing.assert_allclose(both, alone, rtol=1e-6)
+    assert sorted(os.listdir(table.parent)) == ["alone", "m", "table.csv"]
+
+
+def test_outside_of_torchrun_there_is_nobody_to_fit_with(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(table, "-o", table.parent / "m", "--distributed") == 2
+    assert "expected processes that torchrun has started" in capsys.readouterr().err
 
 
 def test_what_may_be_replaced(table: Path, capsys: pytest.CaptureFixture[str]) -> None:

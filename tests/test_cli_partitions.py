@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import MGPImputer, cli
+from pyro_mgp import MGPImputer, cli, dask_engine
+from pyro_mgp.parquet_parts import Job
 
 
 def run(*argv: object) -> int:
@@ -57,6 +59,45 @@ def test_a_folder_is_imputed_by_workers(
     assert "imputation_01/ ..., 2 parts each" in told.out
     assert run(folder, "--model", model, *options) == 2
     assert "exists already: choose another" in capsys.readouterr().err
+
+
+def test_a_run_that_was_interrupted_goes_on_in_its_folder(
+    model: Path,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("distributed")
+    found: list[list[str]] = []
+
+    def work(partial: Path, *_: object, **__: object) -> Job:
+        job = Job(partial, 1)
+        found.append(sorted(path.name for path in partial.rglob("*.parquet")))
+        job.folders[0].mkdir(exist_ok=True)
+        (job.folders[0] / f"{len(found)}.parquet").touch()
+        if len(found) == 1:
+            raise KeyboardInterrupt
+        return job
+
+    monkeypatch.setattr(dask_engine, "impute_into", work)
+    monkeypatch.setattr(dask_engine, "cluster", lambda *_: contextlib.nullcontext())
+    options = (folder, "--model", model, "-o", tmp_path / "out", "-m", 1, "--engine", "dask", "--resume")
+    assert run(*options) == 130
+    assert "what was done is kept" in capsys.readouterr().err
+    assert run(*options) == 0
+    assert found == [[], ["1.parquet"]]
+    assert "2 parts each" in capsys.readouterr().out
+    assert not list(tmp_path.glob(".out*"))
+    assert run(*options) == 0
+    assert "is complete" in capsys.readouterr().out
+
+
+def test_a_folder_without_an_engine_names_one(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, "-o", tmp_path / "out") == 2
+    assert "is a folder: one of Parquet files is filled with --engine dask" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said(

@@ -16,7 +16,7 @@ import pytest
 from every_kind import table_of_every_kind
 
 from pyro_mgp import Imputations, MGPImputer, impute_dask
-from pyro_mgp.dask_engine import cluster, impute_folder
+from pyro_mgp.dask_engine import cluster, impute_folder, impute_into
 from pyro_mgp.table import TableWarning
 
 dask = pytest.importorskip("dask")
@@ -138,6 +138,23 @@ def test_a_folder_of_parquet_becomes_folders_of_parquet(
         assert_same(path, expected)
     with pytest.raises(ValueError, match="exists already"):
         impute_folder(folder, tmp_path / "out", imputer, m=2, client=client)
+
+
+def test_only_what_is_not_there_yet_is_done(
+    client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations, tmp_path: Path
+) -> None:
+    folder, out = in_files(new, tmp_path / "in", 3), tmp_path / "out"
+    out.mkdir()
+    job = impute_into(out, folder, imputer, 2, client=client, progress=False)
+    kept = [each / "part-0000.parquet" for each in job.folders]
+    before = [path.stat().st_mtime_ns for path in kept]
+    # What a process that was killed has left.
+    (job.folders[1] / "part-0001.parquet").unlink()
+    (job.folders[0] / ".part-0001.parquet.123.partial").touch()
+    impute_into(out, folder, imputer, 2, client=client, progress=False)
+    assert [path.stat().st_mtime_ns for path in kept] == before
+    for each, expected in zip(job.folders, list(whole)[:2], strict=True):
+        assert_same(each, expected)
 
 
 def test_warnings_of_workers_come_once_and_errors_name_the_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import warnings
@@ -19,8 +20,10 @@ from test_chain import make_chain
 from test_conjugate import BUILDS, ROWS
 
 from pyro_mgp import MGPImputer
+from pyro_mgp.checkpoint import Checkpoint
 from pyro_mgp.conjugate import ConjugateStep
 from pyro_mgp.distributed import ALONE, Workers, current, data_parallel
+from pyro_mgp.interruption import Stopped
 from pyro_mgp.kernels import linear_matern32, matern32
 from pyro_mgp.natural_gradient import variational_pairs
 from pyro_mgp.training import SviStep
@@ -121,6 +124,25 @@ def fitted(name: str) -> dict[str, Any]:
     return {"loss": imputer.history_.loss, "held out": imputer.history_.validation, **state, **drawn}
 
 
+def interrupted(workers: Workers, folder: Path) -> dict[str, Any]:
+    """A fit of which one process is asked to stop, and what goes on from there."""
+    settings, path = SETTINGS | FITS["minibatches"], folder / "checkpoint"
+    kept = Checkpoint(path)
+    kept.interruption.asked = None if workers.is_first else signal.SIGTERM
+    frame = table().drop(columns="f")
+    try:
+        MGPImputer(**settings).fit(frame, checkpoint=kept)
+    except Stopped as stop:
+        status = stop.status
+    own = path if workers.is_first else folder / "elsewhere"
+    elsewhere = complaint(lambda: MGPImputer(**settings).fit(frame, checkpoint=own))
+    resumed = MGPImputer(**settings).fit(frame, checkpoint=path)
+    whole = MGPImputer(**settings).fit(frame)
+    losses = [imputer.history_.loss for imputer in (resumed, whole)]
+    workers.wait()
+    return {"status": status, "elsewhere": elsewhere, "losses": losses, "left": path.exists()}
+
+
 def complaint(of: Callable[[], Any]) -> str:
     """The sentence of an error."""
     try:
@@ -141,6 +163,7 @@ def work(rank: int, port: int, folder: Path) -> None:
             "workers": (workers.rank, workers.size, current() is workers),
             "steps": {name: step(workers) for name, step in STEPS.items()},
             "fits": {name: fitted(name) for name in FITS},
+            "interrupted": interrupted(workers, folder),
             "other table": complaint(lambda: MGPImputer(**SETTINGS).fit(table(rank))),
             "too few": complaint(lambda: workers.share(1)),
             "no chain": complaint(
@@ -195,6 +218,17 @@ def test_all_processes_end_with_the_same_bits(processes: list[dict[str, Any]]) -
     for name, fit in first["fits"].items():
         for key, value in fit.items():
             np.testing.assert_array_equal(second["fits"][name][key], value, err_msg=f"{name}, {key}")
+
+
+def test_all_stop_when_one_is_asked_to_and_go_on_from_what_the_first_has_kept(
+    processes: list[dict[str, Any]],
+) -> None:
+    for seen in processes:
+        assert seen["interrupted"]["status"] == 143
+        resumed, whole = seen["interrupted"]["losses"]
+        assert resumed == whole and len(whole) == 7
+        assert not seen["interrupted"]["left"]
+        assert seen["interrupted"]["elsewhere"].startswith("ValueError: not all of 2 processes find")
 
 
 def test_a_process_that_was_given_another_table_is_told(processes: list[dict[str, Any]]) -> None:

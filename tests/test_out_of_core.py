@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_checkpoint import Crash, Crashing
 
 from pyro_mgp import ColumnSpec, MGPImputer, scratch
 from pyro_mgp.imputer import FitWarning
@@ -63,6 +64,20 @@ def test_a_fit_to_files_is_the_fit_to_the_table(folder: Path, tmp_path: Path) ->
         assert (draws.values[label] == values).all(), label
     assert streamed.feature_names_in_.tolist() == frame.columns.tolist()
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_a_fit_to_files_goes_on_and_leaves_out_columns(folder: Path, tmp_path: Path) -> None:
+    settings, kept = SETTINGS | {"max_steps": 12, "n_neighbors": 0}, tmp_path / "kept"
+    with pytest.raises(Crash):
+        MGPImputer(**settings).fit_parquet(folder, dropped=["few"], checkpoint=Crashing(kept, 1))
+    resumed = MGPImputer(**settings).fit_parquet(folder, dropped=["few"], checkpoint=kept)
+    expected = MGPImputer(**settings).fit(pd.read_parquet(folder).drop(columns="few"))
+    assert len(expected.history_.loss) > 5
+    assert resumed.history_.loss == expected.history_.loss
+    assert resumed.feature_names_in_.tolist() == expected.feature_names_in_.tolist()
+    assert not kept.exists()
+    with pytest.raises(ValueError, match="there is no column 'id' to leave out; there are"):
+        MGPImputer(**settings).fit_parquet(folder, dropped=["id"])
 
 
 def test_encoded_rows_are_those_in_memory_sorted_by_key(

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------- options
 
 
-def add_table(command: Any) -> None:
-    """The table, and how it is read."""
+def add_table(command: Any, kinds: str) -> None:
+    """The table, what it may be, and how it is read."""
     option = command.add_argument
-    option("table", metavar="TABLE", help="CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file")
+    option("table", metavar="TABLE", help=kinds)
     option(
         "--drop", metavar="COLUMN", nargs="+", action="extend", default=[],
         help="columns to leave out of the model, such as identifiers; they pass through as they are",
@@ -128,7 +128,9 @@ def read(args: argparse.Namespace) -> Given:
 
     source = files.read_table(Path(args.table), args.missing or files.MISSING)
     given = Given(source, _labels(source.frame, args.drop))
-    for note in _notes(given.modelled):
+    from pyro_mgp.distributed import current  # imports torch: errors come without
+
+    for note in _notes(given.modelled) if current().is_first else ():
         say(f"{PROGRAM}: note: {note}", sys.stderr)
     return given
 
@@ -201,10 +203,14 @@ def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def fingerprint(path: Path) -> str:
-    """A name for the content of a file that no other has.
+    """A name for the content of a file, or of the Parquet files in a folder, that no other has.
 
     Raises:
         OSError: If it cannot be read.
     """
+    if path.is_dir():
+        parts = sorted(path.rglob("*.parquet"))
+        contents = "\n".join(f"{part.relative_to(path)} {fingerprint(part)}" for part in parts)
+        return f"#{hashlib.sha256(contents.encode()).hexdigest()}"
     with path.open("rb") as file:
         return f"#{hashlib.file_digest(file, 'sha256').hexdigest()}"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +18,8 @@ from pyro_mgp.cli.messages import count, duration, listed, one_line_warnings, sa
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pyro_mgp.checkpoint import Checkpoint
+    from pyro_mgp.column import Label
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.interruption import Interruption
 
@@ -22,6 +28,18 @@ OPTIONS = ("steps", "columns", "paper")
 MODEL_FILES = ("header.json", "arrays.safetensors")
 """What a saved imputer consists of."""
 
+Fit = Callable[["MGPImputer", "Checkpoint"], "MGPImputer"]
+"""Fits an imputer to the table of a command, and keeps what training has reached."""
+
+_EPILOG = """\
+A folder of Parquet files may be larger than memory: one column at a time is read, and the
+encoded table lies in temporary files (19 bytes per cell).
+
+examples:
+  pyro-mgp fit survey.csv -o model --columns all
+  pyro-mgp fit parts/ -o model --drop id --scratch /large/disk
+  torchrun --nproc-per-node 2 -m pyro_mgp fit survey.csv -o model --distributed"""
+
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
@@ -29,45 +47,68 @@ def add(commands: Any) -> None:
         "fit",
         help="learn from a table, to fill others with `impute --model`",
         usage="pyro-mgp fit TABLE -o OUT [--seed SEED] [other options]",
-        description="Fit an imputer to a table and save it in the folder OUT, whole or not at all. "
-        "`pyro-mgp impute OTHER --model OUT -o FILLED` fills the holes of other tables with it, as does "
-        "MGPImputer.load in Python. It may hold rows of the table: keep it as safe as the table.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Fit an imputer to a table and save it in the folder OUT, whole or not at all.\n"
+        "`pyro-mgp impute OTHER --model OUT -o FILLED` fills the holes of other tables with it, as\n"
+        "does MGPImputer.load in Python. It may hold rows of the table: keep it as safe as the table.",
+        epilog=_EPILOG,
     )
     fit.set_defaults(run=run)
-    arguments.add_table(fit)
-    fit.add_argument("-o", "--out", metavar="OUT", required=True, help="folder to make; must not exist yet")
-    fit.add_argument("--seed", type=arguments.at_least(0), help="same seed, same imputer (default: 0)")
+    arguments.add_table(fit, "CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file, or folder of the latter")
+    option = fit.add_argument
+    option("-o", "--out", metavar="OUT", required=True, help="folder to make; must not exist yet")
+    option("--seed", type=arguments.at_least(0), help="same seed, same imputer (default: 0)")
     arguments.add_run(fit)
     arguments.add_model(fit)
     arguments.add_device(fit)
+    option = fit.add_argument_group("large tables").add_argument
+    option(
+        "--distributed", action="store_true",
+        help="this is one of several processes that torchrun started: they share the rows of each minibatch",
+    )  # fmt: skip
+    option(
+        "--scratch", metavar="FOLDER",
+        help="where temporary files of a folder of Parquet files go (default: the system's folder for them)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
     """`pyro-mgp fit`."""
+    from pyro_mgp.distributed import ALONE, data_parallel
     from pyro_mgp.interruption import stoppable
 
-    with stoppable() as interruption:
+    together = data_parallel() if args.distributed else contextlib.nullcontext(ALONE)
+    with together as workers, stoppable() as interruption:
+        args.quiet |= not workers.is_first
         _run(args, interruption)
 
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
+    """Check, read, fit, save, tell; of several processes the first one writes and tells."""
+    from pyro_mgp.distributed import current
+
     out = Path(args.out)
     if args.resume and work.is_done(out, _identity(args)):
-        say(f"{args.out} is complete: there is nothing to go on with")
+        if current().is_first:
+            say(f"{args.out} is complete: there is nothing to go on with")
         return
-    output.check_out(out, args.overwrite, "MGPImputer", (*MODEL_FILES, work.RUN))
-    given = arguments.read(args)
+    output.check_out(out, args.overwrite, "MGPImputer", MODEL_FILES)
+    table = _table(args)
+    # Whoever is first may be done and out of here before others have looked.
+    current().wait()
+    if not current().is_first:
+        _help(work.hidden(out), table.fit, args, interruption)
+        return
     with work.work_folder(out, _identity(args), resume=args.resume) as folder, one_line_warnings():
         started = time.perf_counter()
-        imputer = fitted(folder, given.modelled, args, interruption)
+        imputer = fitted(folder, table.fit, args, interruption)
         elapsed = time.perf_counter() - started
-        shutil.copy(folder / work.RUN, folder / output.IMPUTER)
+        shutil.copy(folder / output.RUN, folder / output.IMPUTER)
         work.publish(folder / output.IMPUTER, out, overwrite=args.overwrite)
     if not args.quiet:
-        n_rows, n_columns = given.modelled.shape
         lines = [
-            f"{args.table}: {count(n_rows, 'row')}, {count(n_columns, 'column')}",
-            *(wrapped("left out", listed(given.passed)) if given.passed else []),
+            f"{args.table}: {count(table.shape[0], 'row')}, {count(table.shape[1], 'column')}",
+            *(wrapped("left out", listed(table.passed)) if table.passed else []),
             *about(imputer, elapsed),
             f"written     to {args.out}",
             "",
@@ -76,27 +117,70 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         say("\n".join(lines))
 
 
+@dataclass(frozen=True)
+class _Table:
+    """What is fitted to."""
+
+    fit: Fit
+    shape: tuple[int, int]
+    """Rows, and columns of the model."""
+    passed: Sequence[Label]
+    """Columns that are left out."""
+
+
+def _table(args: argparse.Namespace) -> _Table:
+    """The table of a command: read, or, if it is a folder, to be read column by column.
+
+    Raises:
+        ValueError, OSError: If it cannot be read, or a column to drop is not there.
+    """
+    from pyro_mgp.parquet_table import ParquetTable
+
+    if not Path(args.table).is_dir():
+        given = arguments.read(args)
+        return _Table(to_frame(given.modelled), given.modelled.shape, given.passed)
+    table = ParquetTable(args.table, args.drop)
+    return _Table(partial(_fit_to_folder, args=args), table.shape, args.drop)
+
+
+def _fit_to_folder(imputer: MGPImputer, checkpoint: Checkpoint, args: argparse.Namespace) -> MGPImputer:
+    return imputer.fit_parquet(args.table, dropped=args.drop, scratch=args.scratch, checkpoint=checkpoint)
+
+
+def to_frame(frame: pd.DataFrame) -> Fit:
+    """How to fit to a table in memory."""
+    return lambda imputer, checkpoint: imputer.fit(frame, checkpoint=checkpoint)
+
+
 def _identity(args: argparse.Namespace) -> dict[str, Any]:
     return {"command": "fit", **arguments.identity(args, *OPTIONS)}
 
 
-def fitted(
-    folder: Path, frame: pd.DataFrame, args: argparse.Namespace, interruption: Interruption
-) -> MGPImputer:
+def fitted(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Interruption) -> MGPImputer:
     """The imputer of a work folder: the one that lies there already, or else fitted, and saved there."""
     from pyro_mgp.checkpoint import Checkpoint
+    from pyro_mgp.distributed import current
     from pyro_mgp.imputer import MGPImputer
 
     saved = folder / output.IMPUTER
-    if saved.exists():
+    if current().agreed_integer(saved.exists()):
         imputer = MGPImputer.load(saved, device=args.device)
         imputer.progress = not args.quiet
         return imputer
     checkpoint = Checkpoint(folder / work.TRAINING, args.checkpoint_every, interruption)
-    imputer = arguments.imputer_of(args).fit(frame, checkpoint=checkpoint)
+    imputer = fit(arguments.imputer_of(args), checkpoint)
     imputer.save(saved)
     checkpoint.discard()
     return imputer
+
+
+def _help(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Interruption) -> None:
+    """What the other processes do of `fitted`."""
+    from pyro_mgp.checkpoint import Checkpoint
+    from pyro_mgp.distributed import current
+
+    if not current().agreed_integer(0):
+        fit(arguments.imputer_of(args), Checkpoint(folder / work.TRAINING, interruption=interruption))
 
 
 def about(imputer: MGPImputer, elapsed: float) -> list[str]:

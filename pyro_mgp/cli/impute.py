@@ -60,7 +60,10 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
     )
     impute.set_defaults(run=run)
-    arguments.add_table(impute)
+    arguments.add_table(
+        impute,
+        "CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file; with --engine dask a folder of the latter",
+    )
     option = impute.add_argument
     option("-o", "--out", metavar="OUT", required=True, help="folder to make; must not exist yet")
     option("-m", metavar="M", type=at_least(1), default=20, help="number of completed tables (default: 20)")
@@ -113,6 +116,10 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         say(f"{args.out} is complete: there is nothing to go on with")
         return
     output.check_out(out, args.overwrite, "impute")
+    if Path(args.table).is_dir():
+        raise ValueError(
+            f"{args.table!r} is a folder: one of Parquet files is filled with --engine dask --model MODEL"
+        )
     given = arguments.read(args)
     _check_memory(given, args.m)
     with work.work_folder(out, _identity(args), resume=args.resume) as folder, one_line_warnings():
@@ -165,7 +172,7 @@ def _fit_and_draw(
     """What was not done yet; all of it if the folder is empty."""
     start = time.perf_counter()
     if args.model is None:
-        imputer = fit.fitted(folder, given.modelled, args, interruption)
+        imputer = fit.fitted(folder, fit.to_frame(given.modelled), args, interruption)
     else:
         imputer, given = _loaded(folder, given, args)
     fitted = time.perf_counter()

@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 FORMAT_VERSION = 1
+RUN = "run.json"
+"""What a command was run with, so that --resume knows it."""
 PAGE = "report.html"
 """What `pyro-mgp report` puts into it."""
 IMPUTER = "imputer"
@@ -61,5 +63,5 @@ def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
         known = set(header["files"] if files is None else files)
     except (OSError, ValueError, KeyError, TypeError):
         return "was not written by this program"
-    others = sorted(found - known - {PAGE})
+    others = sorted(found - known - {PAGE, RUN})
     return f"also holds {others[0]!r}" if others else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import time
 from pathlib import Path
 from typing import Any
 
+from pyro_mgp.cli import arguments, output, work
 from pyro_mgp.cli.arguments import at_least
 from pyro_mgp.cli.messages import count, duration, one_line_warnings, say
 
@@ -37,34 +39,48 @@ def add_options(impute: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Impute a folder: check, start workers, impute, tell."""
-    import time
-
     from pyro_mgp import dask_engine
     from pyro_mgp.imputer import MGPImputer
 
+    out = Path(args.out)
+    _check(args)
+    if args.resume and work.is_done(out, _identity(args)):
+        say(f"{args.out} is complete: there is nothing to go on with")
+        return
+    output.check_out(out, args.overwrite, dask_engine.FORMAT)
+    imputer = MGPImputer.load(args.model)
+    start = time.perf_counter()
+    with work.work_folder(out, _identity(args), resume=args.resume) as folder, one_line_warnings():
+        with dask_engine.cluster(args.scheduler, args.workers) as client:
+            job = dask_engine.impute_into(
+                folder,
+                args.table,
+                imputer,
+                args.m,
+                client=client,
+                dropped=args.drop,
+                row_ids=args.row_ids,
+                random_state=args.seed,
+                progress=not args.quiet,
+            )
+        names = [each.name for each in job.folders]
+        n_parts = len(list(job.folders[0].iterdir()))
+        work.publish(folder, out, overwrite=args.overwrite)
+    if not args.quiet:
+        say(f"imputed     in {duration(time.perf_counter() - start)}, {count(args.m, 'table')}")
+        say(f"written     to {out}: {names[0]}/ ..., {count(n_parts, 'part')} each")
+
+
+def _check(args: argparse.Namespace) -> None:
     if args.model is None:
         raise ValueError(
-            "--engine dask needs --model IMPUTER, a fitted one: fit it to some of the rows first, as "
-            "`pyro-mgp impute` does of one file (OUT/imputer), or MGPImputer.fit and save in Python"
+            "--engine dask needs --model IMPUTER, a fitted one: `pyro-mgp fit FOLDER -o MODEL` makes one, of "
+            "all rows or, much faster, of a file with some of them"
         )
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("--engine dask needs Dask: pip install 'pyro_mgp[dask]'")
-    imputer = MGPImputer.load(args.model)
-    start = time.perf_counter()
-    with one_line_warnings(), dask_engine.cluster(args.scheduler, args.workers) as client:
-        folders = dask_engine.impute_folder(
-            args.table,
-            args.out,
-            imputer,
-            args.m,
-            client=client,
-            dropped=args.drop,
-            row_ids=args.row_ids,
-            random_state=args.seed,
-            overwrite=args.overwrite,
-            progress=not args.quiet,
-        )
-    if not args.quiet:
-        n_parts = len(list(folders[0].iterdir()))
-        say(f"imputed     in {duration(time.perf_counter() - start)}, {count(args.m, 'table')}")
-        say(f"written     to {Path(args.out)}: {folders[0].name}/ ..., {count(n_parts, 'part')} each")
+
+
+def _identity(args: argparse.Namespace) -> dict[str, Any]:
+    model = arguments.fingerprint(Path(args.model) / "header.json")
+    return {"command": "impute", "model": model, **arguments.identity(args, "m", "engine", "row_ids")}

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from pyro_mgp.cli.messages import PROGRAM, say
+from pyro_mgp.cli.output import RUN
 
-RUN = "run.json"
 TRAINING = "training"
 DRAWING = "drawing"
 LOCK = "lock"
@@ -34,6 +34,11 @@ def is_done(out: Path, identity: Mapping[str, Any]) -> bool:
     return done
 
 
+def hidden(out: Path) -> Path:
+    """The folder to work in until `out` is whole."""
+    return out.absolute().with_name(f".{out.name}.partial")
+
+
 @contextmanager
 def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iterator[Path]:
     """Give the folder to work in; it stays if the block ends with work that --resume can take up.
@@ -47,7 +52,7 @@ def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iter
         ValueError: If another process works there, or an earlier one with other aims did.
         OSError: If it cannot be written; with a note of how much was and would have been.
     """
-    folder = out.absolute().with_name(f".{out.name}.partial")
+    folder = hidden(out)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         _claim(lock, out)
