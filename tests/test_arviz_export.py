@@ -553,15 +553,23 @@ def test_arviz_draws_pictures(of_mixed, of_gaussian):
     (_, tree), several = of_gaussian, of_mixed.to_arviz()
     columns = ["number", "day", "wait"]
     if BEFORE_1:
-        az.plot_forest(tree.predictions, var_names=["y"])
-        az.plot_ppc(tree, var_names=["y"], num_pp_samples=20, random_seed=0)
-        az.plot_bpv(tree, var_names=["y"], kind="u_value")
-        az.plot_loo_pit(tree, y="y", ecdf=True)
-        az.plot_ppc(several, var_names=columns, num_pp_samples=4, random_seed=0)
+        pictures = {
+            "forest": lambda: az.plot_forest(tree.predictions, var_names=["y"]),
+            "predicted": lambda: az.plot_ppc(tree, var_names=["y"], num_pp_samples=20, random_seed=0),
+            "u-values": lambda: az.plot_bpv(tree, var_names=["y"], kind="u_value"),
+            "leave one out": lambda: az.plot_loo_pit(tree, y="y", ecdf=True),
+            "several": lambda: az.plot_ppc(several, var_names=columns, num_pp_samples=4, random_seed=0),
+        }
     else:
-        az.plot_forest(tree, group="predictions", var_names=["y"])
-        az.plot_ppc_dist(tree, var_names=["y"])
-        az.plot_ppc_pit(tree, var_names=["y"])
-        az.plot_loo_pit(tree, var_names=["y"])
-        az.plot_ppc_dist(several, var_names=columns, num_samples=4)
-    plt.close("all")
+        pictures = {
+            "forest": lambda: az.plot_forest(tree, group="predictions", var_names=["y"]),
+            "predicted": lambda: az.plot_ppc_dist(tree, var_names=["y"]),
+            "u-values": lambda: az.plot_ppc_pit(tree, var_names=["y"]),
+            "leave one out": lambda: az.plot_loo_pit(tree, var_names=["y"]),
+            "several": lambda: az.plot_ppc_dist(several, var_names=columns, num_samples=4),
+        }
+    for name, draw in pictures.items():
+        draw()
+        axes = plt.gcf().axes
+        assert sum(bool(each.lines or each.collections) for each in axes) >= (3 if name == "several" else 1)
+        plt.close("all")

@@ -25,7 +25,9 @@ def small(**settings: Any) -> MGPImputer:
 
 @parametrize_with_checks([small()])
 def test_it_keeps_the_contract(estimator: MGPImputer, check: Callable[[MGPImputer], None]) -> None:
+    before = estimator.get_params()
     check(estimator)  # raises an AssertionError of its own
+    assert estimator.get_params() == before
 
 
 def numbers(n: int = 90) -> tuple[pd.DataFrame, np.ndarray]:
