@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.scratch import pieces
-from pyro_mgp.tiles import evened
+from pyro_mgp.tiles import TILE, evened, whole_tiles
 
 FillName = Literal["mean", "median", "linear"]
 
@@ -25,8 +25,9 @@ FillName = Literal["mean", "median", "linear"]
 _MAX_ROWS = 10_000
 _MAX_STEPS = 100
 _TOLERANCE = 1e-3
-# Rows conditioned at once: bounds the memory of the [rows, D, D] matrices.
-_CHUNK = 4096
+# Rows conditioned at once, and entries of their [rows, D, D] matrices: bound the memory of these, of which
+# there are half a dozen.
+_MOST_AT_ONCE, _ENTRIES_AT_ONCE = 42 * TILE, 2**21
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ class JointGaussian:
             The S filled tables, `[S, N, D]`.
         """
         drawn = []
-        for (v, o), eps in zip(_chunks(values, observed), noise.split(_CHUNK, dim=1), strict=True):
+        pairs = zip(_chunks(values, observed), noise.split(_chunk(len(self.mean)), dim=1), strict=True)
+        for (v, o), eps in pairs:
             filled, factor = self._fill(v, o)
             # factor factorᵀ is the precision of the missing cells, so factor⁻ᵀ eps has their covariance.
             step = torch.linalg.solve_triangular(factor.mT, evened(eps).permute(1, 2, 0), upper=True)
@@ -134,7 +136,13 @@ def _medians(values: Tensor, observed: Tensor) -> Tensor:
 
 
 def _chunks(values: Tensor, observed: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(values.split(_CHUNK), observed.split(_CHUNK), strict=True))
+    size = _chunk(values.shape[1])
+    return list(zip(values.split(size), observed.split(size), strict=True))
+
+
+def _chunk(n_columns: int) -> int:
+    """How many rows are conditioned at once."""
+    return min(_MOST_AT_ONCE, whole_tiles(_ENTRIES_AT_ONCE // n_columns**2))
 
 
 def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> JointGaussian:

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Rows that are worked on at a time where a table may lie on the disk; a multiple of what `fill` takes.
-_PIECE = 65_536
+# Rows that are worked on at a time where a table may lie on the disk; a multiple of what `fill` takes of
+# tables that are not wide.
+_PIECE = 64_512
 
 
 def pieces(n_rows: int) -> Iterator[slice]:
@@ -28,7 +29,7 @@ def pieces(n_rows: int) -> Iterator[slice]:
 
     Example:
         >>> [piece.stop for piece in pieces(100_000)]
-        [65536, 100000]
+        [64512, 100000]
     """
     return (slice(start, min(start + _PIECE, n_rows)) for start in range(0, n_rows, _PIECE))
 

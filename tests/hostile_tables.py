@@ -52,7 +52,10 @@ Column = Callable[[Rng, int], Any]
 def _object(items: list[Any]) -> pd.Series[Any]:
     cells = np.empty(len(items), dtype=object)
     cells[:] = items
-    return pd.Series(cells)
+    try:
+        return pd.Series(cells)
+    except UnicodeEncodeError:  # text that pandas cannot store as such
+        return pd.Series(cells, dtype=object)
 
 
 def _choice(*items: Any) -> Column:
