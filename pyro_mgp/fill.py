@@ -8,6 +8,7 @@ regressions, and unlike them it moves nearly collinear columns that are missing 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -146,25 +147,64 @@ def _chunk(n_columns: int) -> int:
 
 
 def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> JointGaussian:
-    """Expectation-maximisation until the correlations stop moving."""
-    n_rows, n_columns = values.shape
-    identity = torch.eye(n_columns, dtype=values.dtype, device=values.device)
+    """Expectation-maximisation until the correlations stop moving; on the CPU, where sums have one order."""
+    device = values.device
+    # Rows with as many holes stand together: a matrix has to have room for the most holes beside it.
+    order = observed.sum(1).argsort(stable=True)
+    values, observed, gaussian = values[order].cpu(), observed[order].cpu(), gaussian.to(torch.device("cpu"))
+    parts = list(_alike(values, observed))
+    identity = torch.eye(values.shape[1], dtype=values.dtype)
     for _ in range(_MAX_STEPS):
         total = torch.zeros_like(identity)
-        filled = []
-        for v, o in _chunks(values, observed):
-            rows, factor = gaussian._fill(v, o)
-            missing = (~o).to(v.dtype)
-            spread = torch.cholesky_inverse(factor)[:, :n_columns, :n_columns]
-            total += (missing[:, :, None] * spread * missing[:, None, :]).sum(0)
-            filled.append(rows)
-        table = torch.cat(filled)
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(gaussian.covariance))
+        table = torch.cat([part.expect(gaussian.mean, precision, total) for part in parts])
         mean = table.mean(0)
         centred = table - mean
         # One pseudo-row of unit variance keeps collinear columns and few rows positive definite.
-        covariance = (centred.T @ centred + total + identity) / (n_rows + 1)
+        covariance = (centred.T @ centred + total + identity) / (len(table) + 1)
         change = (covariance - gaussian.covariance).abs().max()
         gaussian = JointGaussian(mean, covariance)
         if change < _TOLERANCE:
             break
-    return gaussian
+    return gaussian.to(device)
+
+
+@dataclass(frozen=True)
+class _Holed:
+    """Rows with at most k holes."""
+
+    values: Tensor
+    """`[n, D]`."""
+    observed: Tensor
+    """Bool `[n, D]`."""
+    columns: Tensor
+    """Of their holes, and of some observed cells of rows with fewer, `[n, k]`."""
+
+    def expect(self, mean: Tensor, precision: Tensor, total: Tensor) -> Tensor:
+        """The rows with their holes at conditional means; adds the covariances of these to `total`."""
+        filled = torch.where(self.observed, self.values, mean)
+        columns, n_columns = self.columns, len(mean)
+        if columns.shape[1] == 0:
+            return filled
+        missing = (~self.observed).gather(1, columns).to(mean)
+        both = missing[:, :, None] * missing[:, None, :]
+        among = precision[columns[:, :, None], columns[:, None, :]]
+        factor = torch.linalg.cholesky(both * among + torch.diag_embed(1 - missing))
+        pull = ((filled - mean) @ precision).gather(1, columns) * missing
+        shift = torch.cholesky_solve(pull[:, :, None], factor)[:, :, 0]
+        spread = both * torch.cholesky_inverse(factor)
+        places = columns[:, :, None] * n_columns + columns[:, None, :]
+        total.view(-1).index_add_(0, places.flatten(), spread.flatten())
+        return filled.scatter_add(1, columns, -shift)
+
+
+def _alike(values: Tensor, observed: Tensor) -> Iterator[_Holed]:
+    """Rows in an order of falling numbers of holes, as many at once as have room."""
+    n_holes = (~observed).sum(1).tolist()
+    start = 0
+    while start < len(values):
+        here = slice(start, start + _chunk(max(n_holes[start], 1)))
+        # Stable: holes by the order of their columns, then observed cells.
+        columns = observed[here].to(torch.int8).argsort(dim=1, stable=True)[:, : n_holes[start]]
+        yield _Holed(values[here], observed[here], columns)
+        start = here.stop

@@ -511,7 +511,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
         (n_rows, n_columns), n_missing = given.rows.values.shape, int(missing(given.modelled).sum())
         resources.check(
-            resources.of_impute(n_rows, n_columns, n_missing, len(numbers)),
+            resources.of_impute(
+                n_rows,
+                n_columns,
+                n_missing,
+                len(numbers),
+                len(self._wirings),
+                max((link.n_inducing for link in self.chain_.links), default=0),
+                0 if self.neighbours_ is None else self.neighbours_.n_neighbours,
+            ),
             f"drawing {len(numbers)} imputations",
             "take a smaller m, or call impute_to_parquet, which needs memory for the table only",
         )
@@ -859,6 +867,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             batch_size=self.batch_size,
             n_paths=self.n_paths,
             by_gradient=self.backpropagate or not self.natural_gradient,
+            n_neighbors=self.n_neighbors,
         )
         advice = "fit to a sample of the rows, take a smaller batch_size or n_inducing, or end other programs"
         resources.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)

@@ -2,8 +2,8 @@
 
 A process that takes more than there is gets killed without a word. So the peak is estimated before anything
 large is allocated, and what will not fit is refused with the figures. The estimates are sums over what is
-allocated; the factors of a fit were measured on tables of 5 columns (2,000 rows: 37 MB, estimated 42; 200,000
-rows: 147 MB, estimated 145), those of drawing are upper bounds.
+allocated, with factors that were measured (`pyro-mgp bench memory` does so again): of 16 fits and imputations
+with 2,000 to 1,000,000 rows, 5 to 120 columns and 100 to 1,000 inducing inputs, none took MEASURED.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ import os
 from pathlib import Path
 
 _FLOAT = 8
-# What everything takes: kernels' workspaces, and neighbours.
-_BASE = 25e6
+# What everything takes: kernels' workspaces, and the starting fill of some rows at once.
+_BASE = 40e6
 # Copies of the encoded table that a fit makes and holds at its peak.
-_FIT_COPIES = 13
+_FIT_COPIES = 8
 # Stacks of matrices over inducing inputs: q(u), kernels, their gradients, and states to go back to.
-_STACKS = 40
+_FIT_STACKS, _IMPUTE_STACKS = 24, 5
 # Intermediate results that gradients through draws hold, per path, row, inducing input and link.
-_GRADIENT_COPIES = 8
+_GRADIENT_COPIES = 9
+# Copies of what neighbours of cells are kept by, of which so many numbers are kept at once at most.
+_NEIGHBOUR_COPIES, _KEPT_AT_ONCE = 2, 2**26
+# Rows whose cells a fit looks at to see whether neighbours help, and their share among these.
+_REFINED, _HIDDEN = 10_000, 0.1
+# Rows times imputations that are drawn at once.
+_DRAWN_AT_ONCE = 20_000
 # Copies of a table that is completed, and of its draws.
 _IMPUTE_COPIES = 6
 _DRAW_COPIES = 4
@@ -27,7 +33,7 @@ _DRAW_COPIES = 4
 
 def of_fit(
     n_rows: int, n_columns: int, n_links: int, n_inducing: int, *, batch_size: int = 2000, n_paths: int = 1,
-    by_gradient: bool = False,
+    by_gradient: bool = False, n_neighbors: int = 16,
 ) -> int:  # fmt: skip
     """Bytes that a fit takes at its peak, besides the table as it came.
 
@@ -39,18 +45,23 @@ def of_fit(
         batch_size: Rows in a minibatch, B.
         n_paths: Monte Carlo paths in training, S.
         by_gradient: Whether gradients pass through the draws.
+        n_neighbors: Neighbours of a cell, k.
 
     Example:
         >>> round(of_fit(1_000_000, 10, 10, 100) / 1e9, 1)
-        1.1
+        0.8
     """
     table = n_rows * n_columns * _FLOAT
     inducing = n_links * n_inducing**2 * _FLOAT
     rows = n_paths * min(batch_size, n_rows) * n_inducing * n_links * _FLOAT if by_gradient else 0
-    return int(_BASE + _FIT_COPIES * table + _STACKS * inducing + _GRADIENT_COPIES * rows)
+    near = _of_neighbours(_HIDDEN * min(n_rows, _REFINED) * n_links, n_columns, n_neighbors)
+    return int(_BASE + _FIT_COPIES * table + _FIT_STACKS * inducing + _GRADIENT_COPIES * rows + near)
 
 
-def of_impute(n_rows: int, n_columns: int, n_missing: int, m: int) -> int:
+def of_impute(
+    n_rows: int, n_columns: int, n_missing: int, m: int, n_links: int = 0, n_inducing: int = 0,
+    n_neighbors: int = 0,
+) -> int:  # fmt: skip
     """Bytes that m imputations take at their peak, besides the table as it came.
 
     Args:
@@ -58,13 +69,26 @@ def of_impute(n_rows: int, n_columns: int, n_missing: int, m: int) -> int:
         n_columns: Encoded columns, D.
         n_missing: Missing cells.
         m: Imputations.
+        n_links: Links of the chain.
+        n_inducing: Inducing inputs per link.
+        n_neighbors: Neighbours of a cell.
 
     Example:
         >>> round(of_impute(1_000_000, 10, 1_000_000, 20) / 1e9, 1)
-        1.1
+        1.2
     """
     table = n_rows * n_columns * _FLOAT
-    return int(_BASE + _IMPUTE_COPIES * table + _DRAW_COPIES * m * n_missing * _FLOAT)
+    inducing = n_links * n_inducing**2 * _FLOAT
+    at_once = n_missing * min(1.0, _DRAWN_AT_ONCE / (m * max(n_rows, 1)))
+    drawn = _DRAW_COPIES * m * n_missing * _FLOAT
+    near = _of_neighbours(at_once, n_columns, n_neighbors)
+    return int(_BASE + _IMPUTE_COPIES * table + _IMPUTE_STACKS * inducing + drawn + near)
+
+
+def _of_neighbours(n_cells: float, n_columns: int, n_neighbors: int) -> float:
+    """Bytes that neighbours of so many cells take."""
+    kept = min(n_cells * n_neighbors * (n_neighbors + n_columns), _KEPT_AT_ONCE)
+    return _NEIGHBOUR_COPIES * kept * _FLOAT
 
 
 def available() -> int | None:

@@ -370,7 +370,14 @@ def _come_back(imputer: MGPImputer, draws: Imputations, frame: pd.DataFrame) -> 
             if not is_ours(error):
                 raise
             return
-        assert Imputations.load(f"{folder}/draws") == draws
+        # Files know one kind of missing cell: a NaN that a nullable column holds as a number becomes NA.
+        holes = missing(frame)
+        shown = [
+            column.mask(holes[:, i]) if isinstance(column.dtype, pd.Float64Dtype) else column
+            for i, (_, column) in enumerate(frame.items())
+        ]
+        plain = pd.concat(shown, axis=1).set_axis(frame.columns, axis=1)
+        assert Imputations.load(f"{folder}/draws") == Imputations(plain, draws.values, draws.m)
 
 
 def assert_same(frame: pd.DataFrame, untouched: pd.DataFrame) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_mgp import fill
 from pyro_mgp.fill import JointGaussian
+from pyro_mgp.tiles import TILE
 
 NAN = float("nan")
 
@@ -172,16 +173,22 @@ def test_what_stands_in_missing_cells_does_not_matter_and_is_not_changed(device:
 
 
 def test_rows_are_filled_alike_alone_and_in_a_table_of_several_chunks(device: torch.device) -> None:
-    n_rows = 2 * fill._CHUNK + 1
+    n_rows = 2 * (chunk := fill._chunk(3)) + 1
     values, observed = incomplete_table(n_rows, 3, 0.4, device)
     gaussian = JointGaussian.fit(values[:50], observed[:50], "linear")
     noise = torch.randn(2, n_rows, 3, dtype=torch.float64, device=device)
     filled, drawn = gaussian.conditional_mean(values, observed), gaussian.draw(values, observed, noise)
     assert (filled.shape, drawn.shape) == ((n_rows, 3), (2, n_rows, 3))
-    for i in (0, fill._CHUNK - 1, fill._CHUNK, 2 * fill._CHUNK):
+    for i in (0, chunk - 1, chunk, 2 * chunk):
         row = slice(i, i + 1)
         assert_close(filled[row], gaussian.conditional_mean(values[row], observed[row]).cpu())
         assert_close(drawn[:, row], gaussian.draw(values[row], observed[row], noise[:, row]).cpu())
+
+
+def test_wide_tables_are_conditioned_by_fewer_rows_at_once() -> None:
+    assert fill._chunk(5) == fill._MOST_AT_ONCE
+    assert fill._chunk(120) * 120**2 < 2**21
+    assert fill._chunk(10_000) == TILE
 
 
 def test_a_table_without_rows_stays_one(device: torch.device) -> None:

@@ -46,6 +46,7 @@ def add(commands: Any) -> None:
     _add_coverage(kinds)
     _add_soak(kinds)
     _add_faults(kinds)
+    _add_memory(kinds)
 
 
 def _speed(args: argparse.Namespace) -> None:
@@ -324,3 +325,21 @@ def _faults(args: argparse.Namespace) -> None:
     say(f"{good} of {args.kills} went on to the same files, none of them seen half-written")
     if good < args.kills:
         raise ValueError(f"{args.kills - good} of {args.kills} runs did not go on to the same files")
+
+
+def _add_memory(kinds: Any) -> None:
+    memory = kinds.add_parser(
+        "memory",
+        help="memory that fits and imputations take, beside what is estimated",
+        description="Fit and impute tables of several sizes, each in a process of its own, and set the most "
+        "memory that it took beside the estimate by which work that will not fit is refused. Linux only.",
+    )
+    memory.set_defaults(run=_memory)
+    memory.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
+
+
+def _memory(args: argparse.Namespace) -> None:
+    """`pyro-mgp bench memory`: measure, show, write."""
+    from pyro_mgp.bench import memory
+
+    _tell(memory.measure(), args.out)
