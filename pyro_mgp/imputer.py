@@ -67,6 +67,7 @@ from pyro_mgp.scratch import Memory, Scratch, pieces
 from pyro_mgp.sensitivity import shifts
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
+from pyro_mgp.tiles import TILE
 from pyro_mgp.training import Cells, History, Options, train
 from pyro_mgp.user_warning import FitWarning as FitWarning
 from pyro_mgp.user_warning import warn_user
@@ -84,8 +85,8 @@ Inputs = Literal["auto", "others", "earlier"]
 
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
-# The same where draws have to be averaged, or functions are as uncertain as few rows leave them.
-_POINT_DRAWS = 100
+# The same where draws have to be averaged, or functions are as uncertain as few rows leave them; whole tiles.
+_POINT_DRAWS = TILE
 # Inducing inputs per link when the user leaves the choice to us.
 _N_INDUCING = 100
 # A table of at most so many rows takes the kernel of small ones.

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -114,6 +114,13 @@ class Nearby:
         moved = (drawn.functions(there) - mean.functions(there))[:, place].permute(1, 2, 0)
         root = self.gathered.root
         return replace(self, weights=self.weights - (root.mT @ (root @ moved)).mT)
+
+    def of_first(self, n: int) -> Nearby:
+        """The same of the first n cells only."""
+        if n == len(self.scale):
+            return self
+        of_cells = {field.name: getattr(self.gathered, field.name)[:n] for field in fields(Gathered)}
+        return replace(self, gathered=Gathered(**of_cells), weights=self.weights[:n], scale=self.scale[:n])
 
     def moments(self, rows: Tensor) -> Moments:
         """Mean m and variance τ² a v of the cells, whose rows S paths have filled, `[S, c, D]`."""

@@ -13,11 +13,11 @@ from pathlib import Path
 
 _FLOAT = 8
 # What everything takes: kernels' workspaces, and the starting fill of some rows at once.
-_BASE = 40e6
+_BASE = 60e6
 # Copies of the encoded table that a fit makes and holds at its peak.
 _FIT_COPIES = 8
 # Stacks of matrices over inducing inputs: q(u), kernels, their gradients, and states to go back to.
-_FIT_STACKS, _IMPUTE_STACKS = 24, 5
+_FIT_STACKS, _IMPUTE_STACKS = 24, 8
 # Intermediate results that gradients through draws hold, per path, row, inducing input and link.
 _GRADIENT_COPIES = 9
 # Copies of what neighbours of cells are kept by, of which so many numbers are kept at once at most.

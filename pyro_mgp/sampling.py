@@ -24,7 +24,7 @@ from pyro_mgp.neighbours import Neighbours, corrected
 from pyro_mgp.noise import KeyedNoise
 from pyro_mgp.scratch import pieces
 from pyro_mgp.sequential import SequentialChain
-from pyro_mgp.tiles import filled_up, whole_tiles
+from pyro_mgp.tiles import filled_up, mean_over_paths, whole_tiles
 from pyro_mgp.warp import Unbent
 
 # What a stream of keyed noise is for.
@@ -269,7 +269,7 @@ class Sampler:
         unbent = self.unbent or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here, batch in self._batches(rows, len(imputations)):
-            point, holes = self.start.expected(batch), self._holes(batch.observed)
+            point, holes = self.start.expected(batch), self._holes(batch.observed, len(imputations))
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
             for sweep, (filled, visited) in enumerate(self._walks(conditionals, batch, imputations)):
@@ -306,10 +306,12 @@ class Sampler:
         of_categories = {i for category in self.chain.categories for i in category.links}
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if i not in of_categories:
-                total[cells, link.column] += expected[i].mean(0)
+                total[cells, link.column] += mean_over_paths(expected[i])
         for category in self.chain.categories:
             cells, answers = holes[category.links[0]], torch.stack([expected[i] for i in category.links], -1)
-            total[cells[:, None], list(category.columns)] += category.expectation(answers).mean(0)
+            levels = category.expectation(answers)
+            mean = mean_over_paths(levels.flatten(1)).unflatten(0, levels.shape[1:])
+            total[cells[:, None], list(category.columns)] += mean
 
     def _with_means(self, point: Tensor, means: Tensor, observed: Tensor) -> Tensor:
         """Rows `[n, D]` with the means in the missing cells of all columns that are drawn."""
@@ -366,6 +368,8 @@ class Sampler:
             nearby = self.neighbours.around(self.chain, marginals, point, self._holes(rows.observed))
             if self.joint:
                 nearby = self.neighbours.given(nearby, conditionals, marginals)
+            cells = self._holes(rows.observed, len(imputations))
+            nearby = [near and near.of_first(len(own)) for near, own in zip(nearby, cells, strict=True)]
             conditionals = corrected(conditionals, nearby)
         return observed_as(conditionals, self.observations) if self.observations else conditionals
 
@@ -419,7 +423,7 @@ class Sampler:
         self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         start = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
-        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed)
+        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, len(imputations))
         return self.chain.sweeps(conditionals, start, rows.observed, noise, self.n_sweeps, holes)
 
     def _shifted(self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -428,7 +432,7 @@ class Sampler:
         In every walk, columns that predict each other would shift each other again and again. Links after
         the shifted ones see their draws in that walk, those before in another, which leaves these alone.
         """
-        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed)
+        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, len(imputations))
         filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
         observed, last = rows.observed, self.n_sweeps - 1
         for walked, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
@@ -453,7 +457,7 @@ class Sampler:
         known = rows.observed.clone()
         known[:, list(self.shifts)] = True
         here = (known != rows.observed).any(1)
-        holes = [filled_up(cells[here[cells]]) for cells in self.chain.holes(known)]
+        holes = [filled_up(cells[here[cells]], len(imputations)) for cells in self.chain.holes(known)]
         noise = self._walk_noise(rows, imputations)
         # Cells that are weighed move, and are not redrawn: far from where they belong they need several
         # walks, and noise that they have seen would move them back.
@@ -467,9 +471,9 @@ class Sampler:
         noise = KeyedNoise(self.seed, rows.keys, imputations)
         return lambda sweep: lambda link, cells: noise.normal(_WALK, sweep, link, rows=cells)
 
-    def _holes(self, observed: Tensor) -> list[Tensor]:
-        """For each link the rows of its missing cells, given Bool `[n, D]`, in whole tiles."""
-        return [filled_up(cells) for cells in self.chain.holes(observed)]
+    def _holes(self, observed: Tensor, n_paths: int = 1) -> list[Tensor]:
+        """For each link the rows of its missing cells, given Bool `[n, D]`; whole tiles along all paths."""
+        return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 
     def _batches(self, rows: Rows, n_paths: int) -> Iterator[tuple[slice, Rows]]:
         """Slices of the rows, and the rows there, as `_batch` gives them."""

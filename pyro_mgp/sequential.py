@@ -84,7 +84,7 @@ class SequentialChain(Chain):
         weighed = torch.zeros_like(rows, dtype=torch.bool)
         for heard in hearing.values():
             weighed |= heard
-        weighed = filled_up((weighed & ~observed[rows, column]).nonzero()[:, 0])
+        weighed = filled_up((weighed & ~observed[rows, column]).nonzero()[:, 0], len(drawn))
         if len(weighed) == 0:
             return drawn
         # A shift is of draws, whatever others know.

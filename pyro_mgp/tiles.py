@@ -21,13 +21,17 @@ TILE = 96
 of 24 and 12 (the columns that MKL multiplies at a time on AMD's processors)."""
 
 
-def filled_up(index: Tensor) -> Tensor:
+def filled_up(index: Tensor, n_paths: int = 1) -> Tensor:
     """An index `[n]` with its last entry repeated until whole tiles are full; an empty one stays empty.
+
+    Where the paths along which its entries are worked on are whole tiles themselves, it stays as it is.
 
     Example:
         >>> filled_up(torch.arange(3)).tolist() == [0, 1, *[2] * (TILE - 2)]
         True
     """
+    if n_paths % TILE == 0:
+        return index
     lacking = -len(index) % TILE
     return torch.cat([index, index[-1:].expand(lacking)]) if lacking else index
 
@@ -35,6 +39,11 @@ def filled_up(index: Tensor) -> Tensor:
 def whole_tiles(n: int) -> int:
     """The largest multiple of a tile that is at most n, but one tile at least."""
     return max(TILE, n // TILE * TILE)
+
+
+def mean_over_paths(values: Tensor) -> Tensor:
+    """The mean `[n]` of values `[S, n]`, each of which has the same bits however many there are."""
+    return pad(values, (0, -values.shape[1] % TILE)).mean(0)[: values.shape[1]]
 
 
 def evened(values: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ CHAINS = {
 
 
 @pytest.fixture(scope="module", params=CHAINS)
-def drawn(request: pytest.FixtureRequest) -> tuple[Sampler, Rows, torch.Tensor, torch.Tensor]:
+def drawn(request: pytest.FixtureRequest) -> tuple[Sampler, Rows, torch.Tensor, dict[int, torch.Tensor]]:
     """Who draws, new rows, and these rows filled and at their means when all are drawn together."""
     settings = {"n_inducing": 30, "max_steps": 2, "random_state": 0, "progress": False} | CHAINS[
         request.param
@@ -57,12 +57,12 @@ def drawn(request: pytest.FixtureRequest) -> tuple[Sampler, Rows, torch.Tensor, 
         assert imputer.neighbours_ is not None
     sampler, rows = imputer._sampler(), imputer._encode(new).rows
     (_, _, filled), *_ = sampler.walked(rows, range(3))
-    return sampler, rows, filled, sampler.means(rows, range(3))
+    return sampler, rows, filled, {n: sampler.means(rows, range(n)) for n in (3, TILE)}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_shuffled_pieces_have_the_bits_of_the_whole(
-    drawn: tuple[Sampler, Rows, torch.Tensor, torch.Tensor], seed: int
+    drawn: tuple[Sampler, Rows, torch.Tensor, dict[int, torch.Tensor]], seed: int
 ) -> None:
     sampler, rows, filled, means = drawn
     generator = np.random.default_rng(seed)
@@ -72,4 +72,5 @@ def test_shuffled_pieces_have_the_bits_of_the_whole(
         if len(piece):
             ((_, _, alone),) = sampler.walked(rows[piece], range(3))
             assert torch.equal(alone, filled[:, piece])
-            assert torch.equal(sampler.means(rows[piece], range(3)), means[piece])
+            for n_paths, expected in means.items():
+                assert torch.equal(sampler.means(rows[piece], range(n_paths)), expected[piece])
