@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from pyro.distributions import TorchDistribution
 from pyro.nn import PyroParam
 from scipy import special
 from torch import Tensor
 from torch.distributions import Normal, constraints
 
-from pyro_mgp.likelihoods import Drawn, Quantity, mean_under_normal, nodes_under_normal
+from pyro_mgp.likelihoods import Drawn, OfFunction, Quantity, mean_under_normal, nodes_under_normal
 from pyro_mgp.warp import Unbent
 
 # r at the start, and its least value.
@@ -47,7 +46,7 @@ class CountScale:
         return (torch.log1p(counts) - self.mean) / self.scale
 
 
-class ExpectedNegativeBinomial(TorchDistribution):
+class ExpectedNegativeBinomial(OfFunction):
     r"""Count of a Gaussian latent function, as a standardised cell.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log NB(y; \exp(f + \text{offset}), r)
@@ -69,12 +68,6 @@ class ExpectedNegativeBinomial(TorchDistribution):
         tensor([0.5000, 0.2500])
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "f_mean": constraints.real,
-        "f_variance": constraints.nonnegative,
-    }
-    support = constraints.real
-
     def __init__(
         self,
         mean: Tensor,
@@ -84,9 +77,8 @@ class ExpectedNegativeBinomial(TorchDistribution):
         scale: CountScale,
         validate_args: bool | None = None,
     ) -> None:
-        self.f_mean, self.f_variance = torch.broadcast_tensors(mean, variance)
         self.concentration, self.offset, self.scale = concentration, offset, scale
-        super().__init__(self.f_mean.shape, validate_args=validate_args)
+        super().__init__(mean, variance, validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Expected log probability of the count in a cell, batch shape."""

@@ -7,15 +7,12 @@ decodes, `imputations` leaves.
 from __future__ import annotations
 
 import functools
-import math
 import numbers
-import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -31,7 +28,6 @@ from pyro_mgp import resources, saved_imputer
 from pyro_mgp.assembly import (
     SMALL_ROWS,
     Plan,
-    Wiring,
     bounds_of_links,
     build_chain,
     categories,
@@ -43,7 +39,7 @@ from pyro_mgp.assembly import (
 )
 from pyro_mgp.chain import Chain, Precision, Propagate
 from pyro_mgp.checkpoint import Checkpoint, fingerprint, versions
-from pyro_mgp.column import ColumnCodec, Kind, Label, label_of
+from pyro_mgp.column import Label, label_of
 from pyro_mgp.column_spec import Specs
 from pyro_mgp.devices import home, resolve_device
 from pyro_mgp.distributed import ALONE, current
@@ -54,7 +50,7 @@ from pyro_mgp.imputations import Imputations
 from pyro_mgp.kept_draws import Batches, keep
 from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.likelihoods import Observation
-from pyro_mgp.neighbours import MOST_NEIGHBOURS
+from pyro_mgp.model_input import Input, as_modelled, fit_target, known_variances, measured, rows_of
 from pyro_mgp.observed_cells import ObservedCells, variables
 from pyro_mgp.out_of_core import encode_columns
 from pyro_mgp.parquet_table import ParquetTable, Paths
@@ -65,6 +61,7 @@ from pyro_mgp.rules import Rules
 from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
 from pyro_mgp.scratch import Memory, Scratch, pieces
 from pyro_mgp.sensitivity import shifts
+from pyro_mgp.settings import Inputs, RandomState, at_least, check_settings, numbers_of, seed_of
 from pyro_mgp.streaming import write_chunks
 from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
 from pyro_mgp.tiles import TILE
@@ -72,16 +69,9 @@ from pyro_mgp.training import Cells, History, Options, train
 from pyro_mgp.user_warning import FitWarning as FitWarning
 from pyro_mgp.user_warning import warn_user
 from pyro_mgp.warp import Unbent
-from pyro_mgp.wording import listing
-
-RandomState = int | np.random.RandomState | np.random.Generator | None
-"""A seed, a generator to draw one from, or None for one of the system's."""
 
 CheckpointLike = Checkpoint | str | os.PathLike[str] | None
 """Where to keep what a call has reached: a path, or a `Checkpoint`, whose files stay at the end."""
-
-Inputs = Literal["auto", "others", "earlier"]
-"""What links see."""
 
 # Paths whose mean `transform` and `predict` report.
 _POINT_PATHS = 20
@@ -91,8 +81,6 @@ _POINT_DRAWS = TILE
 _N_INDUCING = 100
 # A table of at most so many rows takes the kernel of small ones.
 _FEW_ROWS = 300
-# Each draw weighs all of them.
-_MOST_FEW_VALUES = 1000
 # A column with fewer observed cells needs them all.
 _FEWEST_OBSERVED = 20
 # Fewer held-out cells than this say too little about when to stop; the bound is watched instead.
@@ -101,26 +89,6 @@ _FEWEST_HELD_OUT = 100
 
 # What scikit-learn's own imputers call such columns.
 _INDICATOR = "missingindicator_"
-
-
-@dataclass(frozen=True)
-class Input:
-    """A table to complete."""
-
-    frame: pd.DataFrame
-    """As it came."""
-    modelled: pd.DataFrame
-    """As it is modelled; see `rules`."""
-    rows: Rows
-    """The latter, encoded."""
-
-    def __getitem__(self, here: slice) -> Input:
-        return Input(self.frame.iloc[here], self.modelled.iloc[here], self.rows[here])
-
-    @property
-    def incomplete(self) -> Tensor:
-        """Numbers of the rows with missing cells."""
-        return torch.as_tensor(np.flatnonzero(np.logical_or.reduce(missing(self.modelled), axis=1)))
 
 
 class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -324,11 +292,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 not memory enough; with the figures.
             OSError: If the checkpoint cannot be written.
         """
-        self._check_settings()
+        check_settings(self)
         kept = self._checkpoint(checkpoint)
         frame = as_frame(X)
         rules = Rules.parse(self.specs, frame.columns.tolist()).learn(frame)
-        modelled = _modelled(frame, rules)
+        modelled = as_modelled(frame, rules)
         specs = rules.of_variables
         codec, table = TableCodec.fit_encode(modelled, self.warp, self.few_values, specs)
         # The first complete rows decide on a plan: the same ones however the table is sorted, or bent.
@@ -340,16 +308,16 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             other = self._plan(straight, ordered, specs, y is not None)
             if other is not None and plan.evidence < other.evidence + CLEARLY:
                 plan, codec, table = other, straight, straight.encode_again(modelled)
-        target_codec, target = _fit_target(y, frame)
+        target_codec, target = fit_target(y, frame)
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
         sequence = None if plan is None else plan.columns
         wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
-        rows = _rows(table, target)
-        known = _known_variances(codec, wirings, modelled, rules.errors(frame))
+        rows = rows_of(table, target)
+        known = known_variances(codec, wirings, modelled, rules.errors(frame))
         self._check_memory(rows, len(wirings))
         with self._as_it_was_on_failure():
-            self.seed_ = current().agreed_integer(_seed(self.random_state))
+            self.seed_ = current().agreed_integer(seed_of(self.random_state))
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
             self.sequential_ = sequence is not None
             incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame)))
@@ -391,7 +359,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 columns, conditions or standard errors, which look at whole rows, in over 1000 rows.
             OSError: If the disk has no room for the temporary files, or the checkpoint cannot be written.
         """
-        self._check_settings()
+        check_settings(self)
         kept = self._checkpoint(checkpoint)
         table = ParquetTable(path, dropped)
         if len(table) <= SMALL_ROWS:
@@ -407,7 +375,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         with_link = encoded.incomplete | (self.columns == "all")
         wirings = wire(codec, with_link, self.order, specs=rules.of_variables)
         with self._as_it_was_on_failure():
-            self.seed_ = current().agreed_integer(_seed(self.random_state))
+            self.seed_ = current().agreed_integer(seed_of(self.random_state))
             self.codec_, self.target_codec_, self._wirings, self._rules = codec, None, wirings, rules
             self.sequential_ = False
             self._note_columns(table.columns, encoded.incomplete_columns, named=True)
@@ -508,7 +476,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 of other draws; it says which; or there is not memory enough; with the figures.
             OSError: If the checkpoint cannot be written.
         """
-        numbers, kept = _numbers_of(m), Checkpoint.at(checkpoint)
+        numbers, kept = numbers_of(m), Checkpoint.at(checkpoint)
         given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
         (n_rows, n_columns), n_missing = given.rows.values.shape, int(missing(given.modelled).sum())
         resources.check(
@@ -593,7 +561,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: As for `impute`, or if the folder or its files cannot be written.
         """
-        _at_least("m, the number of imputations,", m, 1)
+        at_least("m, the number of imputations,", m, 1)
         given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
         starts = tqdm(
             range(0, len(given.frame), batch_size),
@@ -615,11 +583,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> tuple[Input, Sampler]:
         """What drawing needs: the table, and who draws."""
         if batch_size is not None:
-            _at_least("batch_size", batch_size, 1)
+            at_least("batch_size", batch_size, 1)
         if X is None and row_ids is not None:
             raise ValueError("row_ids tell apart the rows of a table that is given: impute(X, row_ids=...)")
         given = self._own_table() if X is None else self._encode(X, row_ids)
-        seed = self.seed_ if random_state is None else _seed(random_state)
+        seed = self.seed_ if random_state is None else seed_of(random_state)
         return given, self._sampler(seed, shifts(self.codec_, delta or {}))
 
     def _impute_chunk(self, given: Input, m: int, sampler: Sampler) -> Imputations:
@@ -641,7 +609,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             sampler,
             given.rows,
             variables(self.chain_, self.codec_, self.target_codec_),
-            functools.partial(_measured, self.codec_, self._wirings, self._rules),
+            functools.partial(measured, self.codec_, self._wirings, self._rules),
             [*self.codec_.names, *(wiring.name for wiring in self._wirings[-1:] if self.target_codec_)],
             self._fitted.rows.keys if hasattr(self, "_fitted") else None,
         )
@@ -960,7 +928,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
         """What tells incomplete rows of a table apart: where they are, hashes of cells, hashes of labels."""
         check_is_fitted(self, "chain_")
-        values = self.codec_.encode_again(_modelled(X, self._rules)).values
+        values = self.codec_.encode_again(as_modelled(X, self._rules)).values
         here = np.flatnonzero(np.isnan(values).any(axis=1))
         return here, content_hashes(values[here]), label_hashes(X.index[here])
 
@@ -971,11 +939,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         own, identity = without_ids(frame, row_ids, self._columns)
         if not self._rules.trivial:
             check_same_columns(own, self._columns)
-        modelled = _modelled(own, self._rules)
+        modelled = as_modelled(own, self._rules)
         table = self.codec_.encode(modelled, identity)
         self._warn_of_columns_without_link(table)
         target = None if self.target_codec_ is None else np.full(len(frame), np.nan)
-        return Input(frame, modelled, _rows(table, target))
+        return Input(frame, modelled, rows_of(table, target))
 
     def _warn_of_columns_without_link(self, table: Table) -> None:
         incomplete = np.flatnonzero(~table.observed.all(0))
@@ -1029,40 +997,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 yield here, filled
                 bar.update(here.stop - here.start)
 
-    def _check_settings(self) -> None:
-        """Raise a ValueError for a setting that cannot work, before anything is computed."""
-        for name in ("n_sweeps", "n_paths", "max_steps", "batch_size", "patience"):
-            _at_least(name, getattr(self, name), 1)
-        if self.n_inducing is not None:
-            _at_least("n_inducing", self.n_inducing, 1)
-        _at_least("n_neighbors", self.n_neighbors, 0)
-        _at_least("few_values", self.few_values, 0)
-        if self.few_values > _MOST_FEW_VALUES:
-            raise ValueError(f"few_values must be at most {_MOST_FEW_VALUES}, got {self.few_values}")
-        if self.n_neighbors > MOST_NEIGHBOURS:
-            raise ValueError(f"n_neighbors must be at most {MOST_NEIGHBOURS}, got {self.n_neighbors}")
-        _one_of("propagate", self.propagate, get_args(Propagate))
-        _one_of("initial_fill", self.initial_fill, get_args(FillName))
-        _one_of("precision", self.precision, get_args(Precision))
-        _one_of("columns", self.columns, ("incomplete", "all"))
-        _one_of("inputs", self.inputs, get_args(Inputs))
-        if not 0 < _number("learning_rate", self.learning_rate) < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
-        if not 0 <= _number("weight_decay", self.weight_decay) <= 1:
-            raise ValueError(f"weight_decay must lie between 0 and 1, got {self.weight_decay}")
-        if not 0 <= _number("validation_fraction", self.validation_fraction) <= 0.5:
-            raise ValueError(
-                f"validation_fraction must lie between 0 and 0.5, got {self.validation_fraction}"
-            )
-        if self.natural_gradient and self.backpropagate:
-            raise ValueError(
-                "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
-                "cells, and diverge when gradients of later links are mixed in"
-            )
-        if self.kernel != "auto":
-            resolve_kernel(self.kernel)
-        resolve_device(self.device)
-
 
 def _not_sequential() -> ValueError:
     return ValueError(
@@ -1070,114 +1004,4 @@ def _not_sequential() -> ValueError:
         "complete, whose incomplete columns are neither of few values nor bounded nor other than "
         "Gaussian; for joint predictive draws by natural gradients; without a target, an order or "
         'specs of predictors. Take inputs="auto" or "others"'
-    )
-
-
-def _at_least(name: str, value: int, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from error
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {number}")
-    return number
-
-
-def _numbers_of(m: int | Sequence[int]) -> Sequence[int]:
-    """The numbers of m imputations, or those that were asked for."""
-    if not isinstance(m, Sequence):
-        return range(_at_least("m, the number of imputations,", m, 1))
-    if not m or len(set(m)) < len(m):
-        raise ValueError(f"m must be a number, or different numbers of imputations, got {m!r}")
-    return [_at_least("numbers of imputations", number, 0) for number in m]
-
-
-def _number(name: str, value: float) -> float:
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    return float(value)
-
-
-def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
-
-
-def _seed(random_state: RandomState) -> int:
-    """One seed that everything is keyed by; no generator but the user's own moves."""
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31))
-    if random_state is None:
-        return int(np.random.default_rng().integers(2**31))
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31))
-    seed = _at_least("random_state", random_state, 0)
-    if seed >= 2**63:
-        raise ValueError(f"random_state must be below 2**63, got {seed}")
-    return seed
-
-
-def _fit_target(
-    y: pd.Series[Any] | ArrayLike | None, frame: pd.DataFrame
-) -> tuple[ColumnCodec | None, NDArray[np.float64] | None]:
-    """The codec of a target and its standardised values `[N]`, NaN where missing."""
-    if y is None:
-        return None, None
-    target = y if isinstance(y, pd.Series) else np.asarray(y)
-    if target.ndim != 1:
-        raise ValueError(f"y must have one dimension, got shape {target.shape}")
-    target = pd.Series(target)
-    if len(target) != len(frame):
-        raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
-    if target.name is None:
-        target = target.rename("target")
-    codec = ColumnCodec.fit(target)
-    if codec.kind is Kind.CONSTANT:
-        raise ValueError(
-            f"y is constant, {listing(target.dropna().unique())}: there is nothing to learn from it"
-        )
-    if codec.kind not in (Kind.CONTINUOUS, Kind.INTEGER):
-        raise TypeError(f"y must be numeric, got {codec.kind} values (dtype {codec.dtype})")
-    return codec, codec.encode(target)[:, 0]
-
-
-def _modelled(frame: pd.DataFrame, rules: Rules) -> pd.DataFrame:
-    """The table that is modelled instead of the one that came; see `rules`."""
-    if rules.trivial:
-        return frame
-    rules.check(frame)
-    return rules.modelled(rules.deduce(frame))
-
-
-def _measured(
-    codec: TableCodec, wirings: Sequence[Wiring], rules: Rules, frame: pd.DataFrame
-) -> list[Tensor | None]:
-    """`_known_variances` of a table as it came."""
-    errors = rules.errors(frame)
-    return _known_variances(codec, wirings, _modelled(frame, rules) if errors else frame, errors)
-
-
-def _known_variances(
-    codec: TableCodec,
-    wirings: Sequence[Wiring],
-    frame: pd.DataFrame,
-    errors: Mapping[Label, NDArray[np.float64]],
-) -> list[Tensor | None]:
-    """For each link the variances of errors of measurement in standardised units, `[N]`, None without any."""
-    found: dict[int, Tensor] = {}
-    for column in codec.columns:
-        if column.name in errors:
-            standardised = column.standardised_errors(frame[column.name], errors[column.name])
-            found[codec.slices[column.name].start] = torch.as_tensor(standardised).square()
-    return [found.get(wiring.column) for wiring in wirings]
-
-
-def _rows(table: Table, target: NDArray[np.float64] | None) -> Rows:
-    """An encoded table, a target as its last column; missing cells hold zeros."""
-    values = table.values if target is None else np.column_stack([table.values, target])
-    observed = ~np.isnan(values)
-    return Rows(
-        torch.as_tensor(np.where(observed, values, 0.0)),
-        torch.as_tensor(observed),
-        torch.as_tensor(table.keys.view(np.int64)),
     )

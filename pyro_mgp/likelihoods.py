@@ -104,7 +104,26 @@ class Likelihood(Protocol):
         """The module, of the dtype and on the device of a tensor."""
 
 
-class ExpectedNormal(TorchDistribution):
+class OfFunction(TorchDistribution):
+    """Observations of a Gaussian latent function value; subclasses say how they come of it.
+
+    Args:
+        mean: Mean of q(f), any batch shape.
+        variance: Variance of q(f), same shape.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "f_mean": constraints.real,
+        "f_variance": constraints.nonnegative,
+    }
+    support = constraints.real
+
+    def __init__(self, mean: Tensor, variance: Tensor, validate_args: bool | None = None) -> None:
+        self.f_mean, self.f_variance = torch.broadcast_tensors(mean, variance)
+        super().__init__(self.f_mean.shape, validate_args=validate_args)
+
+
+class ExpectedNormal(OfFunction):
     r"""Gaussian observation of a Gaussian latent function value.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log N(x; f, s^2)
@@ -124,17 +143,15 @@ class ExpectedNormal(TorchDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "f_mean": constraints.real,
-        "f_variance": constraints.nonnegative,
+        **OfFunction.arg_constraints,
         "noise": constraints.positive,
     }
-    support = constraints.real
 
     def __init__(
         self, mean: Tensor, variance: Tensor, noise: Tensor, validate_args: bool | None = None
     ) -> None:
-        self.f_mean, self.f_variance, self.noise = torch.broadcast_tensors(mean, variance, noise)
-        super().__init__(self.f_mean.shape, validate_args=validate_args)
+        mean, variance, self.noise = torch.broadcast_tensors(mean, variance, noise)
+        super().__init__(mean, variance, validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Expected log density of `value`, batch shape."""

@@ -8,16 +8,14 @@ Ghahramani, JMLR 6:1019-1041, 2005). Of two values, booleans say, it is probit r
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from pyro.distributions import constraints as pyro_constraints
 from pyro.nn import PyroParam
 from torch import Tensor
-from torch.distributions import constraints
 
-from pyro_mgp.likelihoods import Quantity, mean_under_normal
+from pyro_mgp.likelihoods import OfFunction, Quantity, mean_under_normal
 from pyro_mgp.local_parameters import LocalModule
 
 # Where the first and the last threshold stand: as far as no function goes.
@@ -28,7 +26,7 @@ _LEAST_SHARE = 1e-3
 _NO_MORE = -1e-15
 
 
-class ExpectedOrdinal(TorchDistribution):
+class ExpectedOrdinal(OfFunction):
     r"""Ordered value of a Gaussian latent function.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log [\Phi(t_k - f) - \Phi(t_{k-1} - f)]
@@ -47,12 +45,6 @@ class ExpectedOrdinal(TorchDistribution):
         tensor([0.5000, 0.5000])
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "f_mean": constraints.real,
-        "f_variance": constraints.nonnegative,
-    }
-    support = constraints.real
-
     def __init__(
         self,
         mean: Tensor,
@@ -61,9 +53,8 @@ class ExpectedOrdinal(TorchDistribution):
         thresholds: Tensor,
         validate_args: bool | None = None,
     ) -> None:
-        self.f_mean, self.f_variance = torch.broadcast_tensors(mean, variance)
         self.values, self.thresholds = values, thresholds
-        super().__init__(self.f_mean.shape, validate_args=validate_args)
+        super().__init__(mean, variance, validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Expected log probability of `value`, batch shape."""

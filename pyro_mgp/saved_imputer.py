@@ -29,6 +29,7 @@ from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbours import MOST_NEIGHBOURS, Character, Neighbours
 from pyro_mgp.rules import Range, Rules
 from pyro_mgp.sampling import Factorised, Rows, Start
+from pyro_mgp.settings import check_settings
 from pyro_mgp.table import TableCodec
 from pyro_mgp.training import History
 from pyro_mgp.wording import listing
@@ -126,7 +127,7 @@ def read(
     header = _storage.read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
     try:
         imputer = cls(**_read_settings(header, kernel, device))
-        imputer._check_settings()
+        check_settings(imputer)
         _restore_fields(imputer, header)
         arrays = _storage.read_arrays(Path(path) / _ARRAYS, functools.partial(_check_shapes, imputer, header))
         tensors = _on(resolve_device(device), _checked(arrays))

@@ -5,22 +5,21 @@ Its density is not log-concave: a cell far off the function pulls at it less tha
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from pyro.nn import PyroParam
 from scipy import special
 from torch import Tensor
 from torch.distributions import StudentT, constraints
 
-from pyro_mgp.likelihoods import MIN_NOISE, Drawn, Quantity, mean_under_normal, nodes_under_normal
+from pyro_mgp.likelihoods import MIN_NOISE, Drawn, OfFunction, Quantity, mean_under_normal, nodes_under_normal
 
 # Degrees of freedom at the start; with two or fewer there is no variance.
 _FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
 
 
-class ExpectedStudentT(TorchDistribution):
+class ExpectedStudentT(OfFunction):
     r"""Student's t around a Gaussian latent function value.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log t_\nu(x; f, s)
@@ -39,12 +38,6 @@ class ExpectedStudentT(TorchDistribution):
         torch.Size([3])
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "f_mean": constraints.real,
-        "f_variance": constraints.nonnegative,
-    }
-    support = constraints.real
-
     def __init__(
         self,
         mean: Tensor,
@@ -53,9 +46,8 @@ class ExpectedStudentT(TorchDistribution):
         scale: Tensor,
         validate_args: bool | None = None,
     ) -> None:
-        self.f_mean, self.f_variance = torch.broadcast_tensors(mean, variance)
         self.freedom, self.scale = freedom, scale
-        super().__init__(self.f_mean.shape, validate_args=validate_args)
+        super().__init__(mean, variance, validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Expected log density of `value`, batch shape."""

@@ -14,6 +14,7 @@ from pyro_mgp.conjugate import ConjugateStep
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.link import NotPositiveDefiniteError, factorise
 from pyro_mgp.sampling import Sampler
+from pyro_mgp.tiles import TILE
 
 
 def table(n: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -102,13 +103,13 @@ def test_where_memory_is_full_draws_are_made_in_halves_and_stay_the_same(
 
     def full(self: Sampler, rows: Any, imputations: Any) -> Any:
         most.append(len(rows))
-        if len(rows) > 64:
+        if len(rows) > 2 * TILE:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return conditionals(self, rows, imputations)
 
     monkeypatch.setattr(Sampler, "_conditionals", full)
     assert fitted.impute(frame, m=3) == expected
-    assert max(most) > 64
+    assert max(most) > 2 * TILE > min(most)
 
 
 @pytest.mark.parametrize("batch_size", [2000, 40])

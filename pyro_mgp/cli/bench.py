@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,24 +21,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     bench = commands.add_parser("bench", help="measure the package on this machine")
     kinds = bench.add_subparsers(title="measurements", metavar="WHAT", required=True)
-    speed = kinds.add_parser(
-        "speed",
-        help="speed against plain code and the hardware",
-        description="Measure speed on this machine. The measurements: step (training step and walk), latency "
-        "(one new row), import, sizes (10,000 to 1,000,000 rows: minutes); and, on the public tables "
-        "parkinson.csv and protein.csv.gz, training (natural gradients against Adam) and forests (against "
-        "chained extra trees).",
-    )
-    speed.set_defaults(run=_speed)
-    names = ("step", "latency", "import", "sizes", "training", "forests")
-    speed.add_argument("--only", nargs="+", choices=names, default=names, help="take some measurements only")
-    speed.add_argument(
-        "--data-dir", metavar="DIR", help="folder with the public tables (default: $PYRO_MGP_DATA)"
-    )
-    speed.add_argument(
-        "--device", default="cpu", help="torch device for step, latency and sizes (default: cpu)"
-    )
-    speed.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
+    _add_speed(kinds)
     _add_partitions(kinds)
     _add_tables(kinds)
     _add_report(kinds)
@@ -47,6 +30,33 @@ def add(commands: Any) -> None:
     _add_soak(kinds)
     _add_faults(kinds)
     _add_memory(kinds)
+
+
+def _kind(
+    kinds: Any, name: str, run: Callable[[argparse.Namespace], None], help: str, description: str
+) -> Any:
+    """Add a measurement to the parser; gives what adds its options."""
+    parser = kinds.add_parser(name, help=help, description=description)
+    parser.set_defaults(run=run)
+    return parser.add_argument
+
+
+def _add_speed(kinds: Any) -> None:
+    option = _kind(
+        kinds,
+        "speed",
+        _speed,
+        help="speed against plain code and the hardware",
+        description="Measure speed on this machine. The measurements: step (training step and walk), latency "
+        "(one new row), import, sizes (10,000 to 1,000,000 rows: minutes); and, on the public tables "
+        "parkinson.csv and protein.csv.gz, training (natural gradients against Adam) and forests (against "
+        "chained extra trees).",
+    )
+    names = ("step", "latency", "import", "sizes", "training", "forests")
+    option("--only", nargs="+", choices=names, default=names, help="take some measurements only")
+    option("--data-dir", metavar="DIR", help="folder with the public tables (default: $PYRO_MGP_DATA)")
+    option("--device", default="cpu", help="torch device for step, latency and sizes (default: cpu)")
+    option("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
 
 
 def _speed(args: argparse.Namespace) -> None:
@@ -69,15 +79,15 @@ def _tell(rows: Iterable[Row], out: str | None) -> None:
 
 
 def _add_partitions(kinds: Any) -> None:
-    partitions = kinds.add_parser(
+    option = _kind(
+        kinds,
         "partitions",
+        _partitions,
         help="rows per second of a table larger than memory, by number of workers",
         description="Write a table in Parquet files, fit an imputer to some of its rows, and impute all of "
         "them by workers of Dask, each allowed so much memory: rows per second, and how more workers "
         "compare with the first number of them.",
     )
-    partitions.set_defaults(run=_partitions)
-    option = partitions.add_argument
     option("--rows", metavar="N", type=at_least(1), default=500_000, help="rows (default: 500000)")
     option("-m", metavar="M", type=at_least(1), default=2, help="completed tables (default: 2)")
     option(
@@ -99,16 +109,16 @@ def _partitions(args: argparse.Namespace) -> None:
 
 
 def _add_tables(kinds: Any) -> None:
-    tables = kinds.add_parser(
+    option = _kind(
+        kinds,
         "tables",
+        _tables,
         help="accuracy on the paper's tables, beside other imputation methods",
         description="Run the paper's experiments: public tables × rates of missing cells × splits × methods, "
         "each run in a process of its own. One line per run is added to the CSV file as soon as it is done; "
         "started again, the command goes on where it stopped. `pyro-mgp bench report` makes tables and "
         "figures of it.",
     )
-    tables.set_defaults(run=_tables)
-    option = tables.add_argument
     option(
         "--profile", choices=("quick", "paper"), default="quick",
         help="quick: at most 10,000 rows per table; paper: all rows and the paper's settings, for a GPU "
@@ -168,14 +178,14 @@ def _tables(args: argparse.Namespace) -> None:
 
 
 def _add_mixed(kinds: Any) -> None:
-    mixed = kinds.add_parser(
+    option = _kind(
+        kinds,
         "mixed",
+        _mixed,
         help="numbers, booleans and categories of a table, beside other imputation methods",
         description="Hide cells of every column of a complete table, impute them by several methods, and "
         "score each column: RMSE and CRPS of numbers, accuracy and log score of anything else.",
     )
-    mixed.set_defaults(run=_mixed)
-    option = mixed.add_argument
     option("table", metavar="TABLE", help="CSV or Parquet file; rows with missing cells are left out")
     option("--rate", metavar="PERCENT", type=at_least(1), default=20, help="cells to hide (default: 20)")
     option("--splits", metavar="N", type=at_least(1), default=10, help="how many times (default: 10)")
@@ -203,15 +213,15 @@ def _mixed(args: argparse.Namespace) -> None:
 
 
 def _add_coverage(kinds: Any) -> None:
-    coverage = kinds.add_parser(
+    option = _kind(
+        kinds,
         "coverage",
+        _coverage,
         help="pooled intervals against the truth, over many tables drawn from known designs",
         description="Draw tables with holes from designs whose truth is known, impute them by several "
         "methods, pool a regression, and count how often the 95 % interval holds the truth. Goes on where "
         "FILE stops.",
     )
-    coverage.set_defaults(run=_coverage)
-    option = coverage.add_argument
     option("-o", "--out", metavar="FILE", required=True, help="CSV file of all repetitions, added to")
     option("--designs", nargs="+", metavar="DESIGN", help="some designs only (default: all)")
     option(
@@ -246,15 +256,16 @@ def _coverage(args: argparse.Namespace) -> None:
 
 
 def _add_report(kinds: Any) -> None:
-    report = kinds.add_parser(
+    option = _kind(
+        kinds,
         "report",
+        _report,
         help="tables, ranks and figures from the results of `bench tables`",
         description="From the results of `pyro-mgp bench tables`: report.md with the RMSE beside the "
         "published one, the other scores, average ranks with Friedman's and Nemenyi's tests, and figures.",
     )
-    report.set_defaults(run=_report)
-    report.add_argument("results", metavar="RESULTS", help="CSV file that `pyro-mgp bench tables` wrote")
-    report.add_argument("-o", "--out", metavar="DIR", required=True, help="folder to write into")
+    option("results", metavar="RESULTS", help="CSV file that `pyro-mgp bench tables` wrote")
+    option("-o", "--out", metavar="DIR", required=True, help="folder to write into")
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -266,14 +277,14 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _add_soak(kinds: Any) -> None:
-    soak = kinds.add_parser(
+    option = _kind(
+        kinds,
         "soak",
+        _soak,
         help="many fits and imputations in one process: does memory grow?",
         description="Fit and impute small tables of mixed kinds, one after the other in one process, and say "
         "by how much memory grew after the first 50. Linux only.",
     )
-    soak.set_defaults(run=_soak)
-    option = soak.add_argument
     option("--rounds", metavar="N", type=at_least(61), default=500, help="fits (default: 500)")
     option("-o", "--out", metavar="FILE", help="also write memory and seconds of each round to this CSV file")
 
@@ -294,14 +305,14 @@ def _soak(args: argparse.Namespace) -> None:
 
 
 def _add_faults(kinds: Any) -> None:
-    faults = kinds.add_parser(
+    option = _kind(
+        kinds,
         "faults",
+        _faults,
         help="fit and impute killed at random moments, and gone on with",
         description="Fit and impute a table without a break; then kill the same commands at random moments, "
         "go on with --resume, and compare all files byte by byte.",
     )
-    faults.set_defaults(run=_faults)
-    option = faults.add_argument
     option("--kills", metavar="N", type=at_least(1), default=30, help="how many (default: 30)")
     option("--rows", metavar="N", type=at_least(50), default=3000, help="of the table (default: 3000)")
     option("--seed", metavar="N", type=at_least(0), default=0, help="of table and moments (default: 0)")
@@ -328,14 +339,15 @@ def _faults(args: argparse.Namespace) -> None:
 
 
 def _add_memory(kinds: Any) -> None:
-    memory = kinds.add_parser(
+    option = _kind(
+        kinds,
         "memory",
+        _memory,
         help="memory that fits and imputations take, beside what is estimated",
         description="Fit and impute tables of several sizes, each in a process of its own, and set the most "
         "memory that it took beside the estimate by which work that will not fit is refused. Linux only.",
     )
-    memory.set_defaults(run=_memory)
-    memory.add_argument("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
+    option("-o", "--out", metavar="FILE", help="also write the figures to this CSV file")
 
 
 def _memory(args: argparse.Namespace) -> None:
