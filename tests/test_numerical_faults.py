@@ -109,7 +109,7 @@ def test_where_memory_is_full_draws_are_made_in_halves_and_stay_the_same(
 
     monkeypatch.setattr(Sampler, "_conditionals", full)
     assert fitted.impute(frame, m=3) == expected
-    assert max(most) > 2 * TILE > min(most)
+    assert max(most) > 2 * TILE >= min(most)
 
 
 @pytest.mark.parametrize("batch_size", [2000, 40])
