@@ -478,7 +478,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         numbers, kept = numbers_of(m), Checkpoint.at(checkpoint)
         given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
-        (n_rows, n_columns), n_missing = given.rows.values.shape, int(missing(given.modelled).sum())
+        (n_rows, n_columns), n_missing = given.rows.values.shape, int(given.holes.sum())
         resources.check(
             resources.of_impute(
                 n_rows,
@@ -971,7 +971,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         drawn = zip(self._wirings, self.few_values_, strict=True)
         few = {wiring.column for wiring, values in drawn if to_few and values is not None}
-        holes = missing(given.modelled)[given.incomplete.numpy()]
+        holes = given.holes[given.incomplete.numpy()]
         slices = self.codec_.slices
         parts: dict[Label, list[NDArray[Any]]] = {
             column.name: [] for i, column in enumerate(self.codec_.columns) if holes[:, i].any()

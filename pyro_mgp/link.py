@@ -27,7 +27,6 @@ from torch.distributions import constraints
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import ExpectedNormal, Likelihood, Observation, Quantity, Scored, mean_under_normal
 from pyro_mgp.local_parameters import LocalModule, read
-from pyro_mgp.tiles import TILE
 
 _MAX_JITTER = 1e-2
 # Keeps the square root of a vanishing variance differentiable.
@@ -311,12 +310,11 @@ class QuadraticConditional(GaussianConditional):
 
 def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
     """Each path's own weights, `[1, M]` or `[S, M]`, applied to its own columns of `[M, S · n]`: `[S, n]`."""
-    if n_paths % TILE == 0:
-        # The columns of a path need not be whole tiles then, which products path by path would ask for.
-        product = weights.T.contiguous()[:, :, None] * basis.unflatten(1, (n_paths, -1))
-        return product.flatten(1).sum(0).view(n_paths, -1)
-    by_path = basis.unflatten(1, (n_paths, -1)).transpose(0, 1)
-    return (weights[:, None, :] @ by_path)[:, 0, :]
+    if len(weights) == 1:
+        return (weights @ basis).view(n_paths, -1)
+    # Not product by path: the columns of one path alone are no whole tiles.
+    product = weights.T.contiguous()[:, :, None] * basis.unflatten(1, (n_paths, -1))
+    return product.flatten(1).sum(0).view(n_paths, -1)
 
 
 def _on_path(weights: Tensor, basis: Tensor, paths: Tensor) -> Tensor:

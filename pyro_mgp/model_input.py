@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +35,15 @@ class Input:
     def __getitem__(self, here: slice) -> Input:
         return Input(self.frame.iloc[here], self.modelled.iloc[here], self.rows[here])
 
-    @property
+    @functools.cached_property
+    def holes(self) -> NDArray[np.bool_]:
+        """Which cells are missing as they are modelled, Bool `[N, C]`."""
+        return missing(self.modelled)
+
+    @functools.cached_property
     def incomplete(self) -> Tensor:
         """Numbers of the rows with missing cells."""
-        return torch.as_tensor(np.flatnonzero(np.logical_or.reduce(missing(self.modelled), axis=1)))
+        return torch.as_tensor(np.flatnonzero(np.logical_or.reduce(self.holes, axis=1)))
 
 
 def fit_target(

@@ -8,6 +8,7 @@ Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,25 +44,52 @@ class KeyedNoise:
     def uniform(self, *stream: int, rows: Tensor | None = None) -> Tensor:
         """Numbers uniform on (0, 1), `[S, n]`; the arguments of `normal`, whose ranks they are."""
         keys = self.keys if rows is None else self.keys[rows]
-        state = torch.tensor(_signed(self.seed), device=keys.device)
+        state = _signed(self._state(stream))
+        return _between(_mix(self._of_paths ^ state)[:, None] + _mix(keys ^ state))
+
+    def normals(self, stream: int, n: int) -> Tensor:
+        """The numbers of the streams (stream, 0) to (stream, n - 1) at all rows, `[S, N, n]`."""
+        states = [_signed(self._state((stream, number))) for number in range(n)]
+        state = torch.tensor(states, dtype=torch.int64, device=self.keys.device)
+        of_paths, of_rows = _mix(self._of_paths[:, None] ^ state), _mix(self.keys[:, None] ^ state)
+        return torch.special.ndtri(_between(of_paths[:, None] + of_rows))
+
+    def _state(self, stream: Sequence[int]) -> int:
+        """What seed and stream make, an integer of 64 bits."""
+        state = self.seed
         for number in stream:
-            state = _mix(state + _signed((number + 1) * _GOLDEN))
-        paths = torch.as_tensor(list(self.imputations), device=keys.device)
-        per_path = _mix(state ^ _mix(paths + _signed(_GOLDEN)))
-        bits = _mix(per_path[:, None] + _mix(keys ^ state)[None, :])
-        # 52 bits, centred in their interval so that 0 and 1 cannot occur.
-        return (_shift(bits, 12).double() + 0.5) * 2.0**-52
+            state = _mix_integer(state + (number + 1) * _GOLDEN)
+        return state
+
+    @functools.cached_property
+    def _of_paths(self) -> Tensor:
+        """What the numbers of imputations make, `[S]`."""
+        paths = torch.as_tensor(list(self.imputations), dtype=torch.int64, device=self.keys.device)
+        return _mix(paths + _signed(_GOLDEN))
+
+
+def _between(bits: Tensor) -> Tensor:
+    """Mixed once more, as numbers on (0, 1): 52 bits, centred so that 0 and 1 cannot occur."""
+    return _shift(_mix(bits), 12).double().add_(0.5).mul_(2.0**-52)
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 30)) * _signed(_FIRST)
-    x = (x ^ _shift(x, 27)) * _signed(_SECOND)
-    return x ^ _shift(x, 31)
+    x = (x ^ _shift(x, 30)).mul_(_signed(_FIRST))
+    x = x.bitwise_xor_(_shift(x, 27)).mul_(_signed(_SECOND))
+    return x.bitwise_xor_(_shift(x, 31))
 
 
 def _shift(x: Tensor, places: int) -> Tensor:
     """Logical shift right: torch has signed 64-bit integers only."""
-    return (x >> places) & ((1 << (64 - places)) - 1)
+    return (x >> places).bitwise_and_((1 << (64 - places)) - 1)
+
+
+def _mix_integer(x: int) -> int:
+    """The same of one integer, modulo 2⁶⁴."""
+    x %= 2**64
+    x = (x ^ (x >> 30)) * _FIRST % 2**64
+    x = (x ^ (x >> 27)) * _SECOND % 2**64
+    return x ^ (x >> 31)
 
 
 def _signed(number: int) -> int:

@@ -103,7 +103,7 @@ class Start:
         """The first fill of each path, `[S, n, D]`."""
         if not self.drawn:
             return self.expected(rows).expand(len(noise.imputations), -1, -1)
-        eps = torch.stack([noise.normal(_START, d) for d in range(len(self.gaussian.mean))], dim=-1)
+        eps = noise.normals(_START, len(self.gaussian.mean))
         return self.gaussian.draw(rows.values, rows.observed, eps)
 
     def draw_into(self, filled: Tensor, rows: Rows, seed: int) -> None:

@@ -12,6 +12,8 @@ company. GPUs choose the order of their sums by the size of a product: there equ
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -24,15 +26,13 @@ of 24 and 12 (the columns that MKL multiplies at a time on AMD's processors)."""
 def filled_up(index: Tensor, n_paths: int = 1) -> Tensor:
     """An index `[n]` with its last entry repeated until whole tiles are full; an empty one stays empty.
 
-    Where the paths along which its entries are worked on are whole tiles themselves, it stays as it is.
+    Entries that are worked on along several paths at once are filled up as little as all paths together need.
 
     Example:
         >>> filled_up(torch.arange(3)).tolist() == [0, 1, *[2] * (TILE - 2)]
         True
     """
-    if n_paths % TILE == 0:
-        return index
-    lacking = -len(index) % TILE
+    lacking = -len(index) % (TILE // math.gcd(TILE, n_paths))
     return torch.cat([index, index[-1:].expand(lacking)]) if lacking else index
 
 

@@ -61,6 +61,14 @@ def test_it_is_the_hash_that_the_docstring_names(device: torch.device) -> None:
         np.testing.assert_allclose(drawn.cpu().numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
+def test_several_streams_at_once_are_each_of_them(device: torch.device) -> None:
+    noise = KeyedNoise(2**63 - 1, torch.tensor([5, -7, 2**62], device=device), [0, 19])
+    together = noise.normals(3, 4)
+    assert together.shape == (2, 3, 4)
+    for number in range(4):
+        assert torch.equal(together[..., number], noise.normal(3, number))
+
+
 def test_numbers_of_a_published_seed_never_change(device: torch.device) -> None:
     drawn = KeyedNoise(0, torch.arange(3, device=device), range(2)).normal(2, 0, 1)
     expected = [[-0.6099653847, 0.7778983917, 1.7116162954], [-0.3953421659, -0.2734120871, 0.1774448882]]
