@@ -14,7 +14,7 @@ demo: .venv/installed    ## 20 imputations of the penguins, into build/demo
 	@echo "The results lie in build/demo:" && ls build/demo
 
 test: .venv/installed    ## all tests and the examples in the docstrings
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Python 3.11 resolves ArviZ 0.23, later ones ArviZ 1: newest releases, without the constraints.
 PYTHONS := 3.11 3.12 3.13
@@ -24,7 +24,7 @@ test-all:    ## all tests under each of these Pythons that is installed
 	  test -f .venv-$$v/installed || { python$$v -m venv .venv-$$v && \
 	    .venv-$$v/bin/python -m pip install --quiet torch==2.13.0 && \
 	    .venv-$$v/bin/python -m pip install --quiet -e '.[dev]' && touch .venv-$$v/installed; } || exit 1; \
-	  $(ONE_THREAD) .venv-$$v/bin/python -m pytest -n 2 || exit 1; \
+	  $(ONE_THREAD) .venv-$$v/bin/python -m pytest -n 2 --dist loadfile || exit 1; \
 	done
 
 notebooks: .venv/installed    ## run the notebooks again and keep what they show
