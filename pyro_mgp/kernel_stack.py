@@ -284,15 +284,16 @@ class LinearMatern32Stack(KernelStack):
         augmented = self.workspace.take("augmented", (1, self.width + 2, len(rows)), far)
         augmented[0, :-2] = rows.T[: self.width]
         augmented[0, -2] = 1.0
-        distance, variance = of_squares @ augmented[0, :-2].square()
+        columns = augmented[0, :-2]
+        squares = self.workspace.take("squares", (self.width, len(rows)), far)
+        distance, variance = of_squares @ torch.mul(columns, columns, out=squares)
         augmented[0, -1] = distance
         # Two matrices fit where three would fall out of a processor's cache.
         cross = self.workspace.take("distance", (1, len(far), len(rows)), far)
         self._fill(far[None], near[None], log_amplitude, augmented, cross)
         if self.curve is not None:
-            columns, here = augmented[:, :-2], slice(number, number + 1)
-            self._add_curve(here, columns, cross)
-            norm = self.is_input[number].to(columns) @ columns[0].square()
+            self._add_curve(slice(number, number + 1), columns[None], cross)
+            norm = self.is_input[number].to(squares) @ squares
             variance = variance + self.curve[number].to(columns) * norm.square()
         return cross[0], variance.to(at_origin) + at_origin
 
