@@ -108,13 +108,20 @@ class Checkpoint:
             OSError: If it cannot be written.
             Stopped: If a signal came.
         """
-        due = self.due
+        kept = self.keep(state, identity, name)
+        self.interruption.give_way()
+        return kept
+
+    def keep(
+        self, state: Callable[[], State], identity: Identity, name: str | None = None, *, now: bool = False
+    ) -> bool:
+        """Keep the state if it is time to, or in any case `now`; takes the arguments of `offer`."""
+        due = now or self.due
         if due:
             started = time.monotonic()
             write(self.path if name is None else self.path / name, state(), identity)
             self._last = time.monotonic()
             self._cost = self._last - started
-        self.interruption.give_way()
         return due
 
     @classmethod

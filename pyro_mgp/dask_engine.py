@@ -141,6 +141,7 @@ def impute_folder(
     Raises:
         ImportError: If Dask is not installed.
         ValueError, TypeError: If the tables cannot be read, imputed or written; the message names the file.
+        OSError: If workers die, whoever tries.
 
     Warns:
         TableWarning: What `MGPImputer.impute` warns of, once.
@@ -190,7 +191,7 @@ def impute_into(
 
     Raises:
         ImportError: If Dask is not installed.
-        ValueError, TypeError: See `impute_folder`.
+        ValueError, TypeError, OSError: See `impute_folder`.
     """
     dask = imported()
     parts = parts_of(folder)
@@ -205,8 +206,11 @@ def impute_into(
     todo = [(part, known) for part, known in zip(parts, ranks, strict=True) if not job.is_done(part)]
     impute = dask.delayed(job.impute)
     futures = client.compute([impute(state, part, known) for part, known in todo])
-    for message in _done(futures, [part for part, _ in todo], progress):
-        warn_user(message, TableWarning)
+    try:
+        for message in _done(futures, [part for part, _ in todo], progress):
+            warn_user(message, TableWarning)
+    finally:
+        client.cancel(futures)  # nobody shall go on writing into a folder that was given up
     _tidied(job.folders, parts)
     names = [_storage.HEADER, *(each.name for each in job.folders)]
     _storage.write_header(partial, FORMAT, _FORMAT_VERSION, {"m": m, "files": names})
@@ -215,7 +219,7 @@ def impute_into(
 
 def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> Iterator[str]:
     """Wait for parts to be done; gives each warning once, and raises the first error."""
-    from distributed import as_completed
+    from distributed import KilledWorker, as_completed
 
     told: set[str] = set()
     sizes = {future.key: part.n_rows for future, part in zip(futures, parts, strict=True)}
@@ -227,7 +231,14 @@ def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> I
         leave=False,
     ) as bar:
         for future in as_completed(futures):
-            for message in future.result():
+            try:
+                messages = future.result()
+            except KilledWorker as error:
+                raise OSError(
+                    f"workers have died again and again ({error}): give them more memory, or the table "
+                    "smaller row groups"
+                ) from error
+            for message in messages:
                 if message not in told:
                     told.add(message)
                     yield message

@@ -116,7 +116,7 @@ class Workers:
 
     def agreed_integer(self, number: int) -> int:
         """The same for an integer of 64 bits."""
-        shared = torch.tensor(number)
+        shared = torch.tensor(int(number), dtype=torch.int64)
         self.agree([shared])
         return int(shared)
 
@@ -126,9 +126,13 @@ class Workers:
             return number
         import torch.distributed as dist
 
-        shared = torch.tensor(number)
+        shared = torch.tensor(int(number), dtype=torch.int64)
         dist.all_reduce(shared, dist.ReduceOp.MAX)
         return int(shared)
+
+    def agree_on(self, number: int) -> bool:
+        """Whether all processes have the same number."""
+        return self.largest(number) == -self.largest(-number)
 
     def wait(self) -> None:
         """Go on when all processes are here."""

@@ -210,12 +210,20 @@ def _spread_over_folds(
 def _no_row_in_one_fold(
     fold_of: NDArray[np.intp], observed: NDArray[np.bool_], n_folds: int, generator: np.random.Generator
 ) -> None:
-    """Move a cell of each row all of whose cells are hidden together to the next fold, in place."""
+    """Move a cell of each row all of whose cells are hidden together to the next fold, in place.
+
+    That of a column of which the next fold has least: no fold shall hide most of a column.
+    """
+    sizes = np.stack([(fold_of == k).sum(0) for k in range(n_folds)])
     lowest = np.where(observed, fold_of, n_folds).min(1)
     highest = np.where(observed, fold_of, -1).max(1)
     for i in np.flatnonzero((lowest == highest) & (highest >= 0) & (observed.sum(1) > 1)):
-        moved = generator.choice(np.flatnonzero(observed[i]))
-        fold_of[i, moved] = (fold_of[i, moved] + 1) % n_folds
+        fold, here = highest[i], np.flatnonzero(observed[i])
+        after = (fold + 1) % n_folds
+        more = sizes[after, here] - sizes[fold, here]
+        moved = generator.choice(here[more == more.min()])
+        fold_of[i, moved] = after
+        sizes[[fold, after], moved] += [-1, 1]
 
 
 def _keep_enough(

@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pyro_mgp import _storage
 from pyro_mgp.column import Label
 from pyro_mgp.imputations import table_names
 from pyro_mgp.parquet_table import without
@@ -86,6 +87,7 @@ class Part:
                 as_text = all(isinstance(label, str) for label in frame.columns)
                 schema = pq.read_schema(self.path).remove_metadata() if as_text else None
                 pq.write_table(pa.Table.from_pandas(frame, schema), partial)
+            _storage.flush(partial)
             partial.replace(folder / self.name)
         finally:
             partial.unlink(missing_ok=True)
@@ -153,8 +155,8 @@ class Job:
         return [self.folder / name.removesuffix(".parquet") for name in table_names(self.m, "parquet")]
 
     def is_done(self, part: Part) -> bool:
-        """Whether all completed copies of a part are there."""
-        return all((folder / part.name).exists() for folder in self.folders)
+        """Whether all completed copies of a part are there, with all of its rows."""
+        return all(_has_rows(folder / part.name, part.n_rows) for folder in self.folders)
 
     def identify(self, state: FittedState, part: Part, n_buckets: int) -> list[Hashes]:
         """See `partitions.identify`."""
@@ -189,6 +191,13 @@ class Job:
             ValueError: If there is no such column.
         """
         return frame[without(frame.columns, self.dropped)]
+
+
+def _has_rows(path: Path, n_rows: int) -> bool:
+    try:
+        return bool(pq.read_metadata(path).num_rows == n_rows)
+    except (OSError, pa.ArrowException):  # not there, or cut short when the power failed
+        return False
 
 
 def _is_ours(category: type[Warning]) -> bool:

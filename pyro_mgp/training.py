@@ -27,6 +27,7 @@ from pyro_mgp.adam import Adam
 from pyro_mgp.chain import Chain, Noise, fresh_noise
 from pyro_mgp.checkpoint import Checkpoint, Identity, damaged
 from pyro_mgp.distributed import ALONE, Workers
+from pyro_mgp.interruption import Stopped
 from pyro_mgp.link import NotPositiveDefiniteError
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import VariationalPair, natural_step, variational_pairs
@@ -342,15 +343,16 @@ class Keeper:
         """Bring a run that has taken no step where an earlier one got, if it got anywhere.
 
         Raises:
-            ValueError: If what is there is damaged, of other work, or there for some processes only.
+            ValueError: If what is there is damaged, or of other work.
+            OSError: If processes find different checkpoints, or only some find one.
         """
         path, workers = self.checkpoint.path, run.workers
-        there = int(path.exists())
-        if workers.largest(there) != -workers.largest(-there):
-            raise ValueError(
-                f"not all of {workers.size} processes find {str(path)!r}: put the checkpoint where all do, "
-                "or remove it to start over"
-            )
+        elsewhere = OSError(
+            f"not all of {workers.size} processes find the same checkpoint {str(path)!r}: put it where all "
+            "do, or remove it to start over"
+        )
+        if not workers.agree_on(path.exists()):
+            raise elsewhere
         state = self.checkpoint.load(self.identity)
         if state is None:
             return False
@@ -358,6 +360,8 @@ class Keeper:
             training_state.restore(run, state)
         except (RuntimeError, *_storage.MISFITS) as error:
             raise damaged(path) from error
+        if not workers.agree_on(len(run.losses)):
+            raise elsewhere
         return True
 
     def keep(self, run: Run) -> None:
@@ -367,11 +371,12 @@ class Keeper:
             OSError: If it cannot be written.
             Stopped: In all processes, if one was asked to stop.
         """
-        interruption = self.checkpoint.interruption
-        interruption.asked = run.workers.largest(interruption.asked or 0) or None
+        # A signal that comes from here on waits for the next time: all have to stop at the same check.
+        signal = run.workers.largest(self.checkpoint.interruption.asked or 0)
         if run.workers.is_first:
-            self.checkpoint.offer(lambda: training_state.capture(run), self.identity)
-        interruption.give_way()
+            self.checkpoint.keep(lambda: training_state.capture(run), self.identity, now=signal > 0)
+        if signal:
+            raise Stopped(signal)
 
 
 class Run:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_mgp.checkpoint import Identity, State, fingerprint, versions
+from pyro_mgp.scratch import pieces
 
 if TYPE_CHECKING:
     from pyro_mgp.training import Run
@@ -40,7 +41,8 @@ def identity(run: Run, seed: int) -> Identity:
 
 def capture(run: Run) -> State:
     """The state after a check."""
-    tensors = {"random": torch.get_rng_state(), "fill": run.filled[~run.seen(slice(None))]}
+    fill = [run.filled[here][~run.seen(here)] for here in pieces(len(run.filled))]
+    tensors = {"random": torch.get_rng_state(), "fill": torch.cat(fill)}
     if run.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(run.device)
     if run.ahead and run.ahead[0] is not None:
@@ -80,11 +82,23 @@ def restore(run: Run, state: State) -> None:
         moments = _part(arrays, f"adam{k}", run.device)
         adam.start, adam.first, adam.second = moments["start"], moments["first"], moments["second"]
         adam.n_steps = n_steps
-    run.filled[~run.seen(slice(None))] = torch.as_tensor(arrays["fill"], device=run.filled.device)
+    _refill(run, torch.as_tensor(arrays["fill"], device=run.filled.device))
     run.ahead = _ahead(arrays.get("ahead"), arrays["ahead sizes"].tolist(), run.filled.device)
     torch.set_rng_state(torch.as_tensor(arrays["random"]))
     if run.device.type == "cuda":
         torch.cuda.set_rng_state(torch.as_tensor(arrays["random.cuda"]), run.device)
+
+
+def _refill(run: Run, fill: Tensor) -> None:
+    """Put the fill of all holes back, piece by piece: the table may be larger than memory."""
+    start = 0
+    for here in pieces(len(run.filled)):
+        holes, piece = ~run.seen(here), run.filled[here]
+        end = start + int(holes.sum())
+        piece[holes] = fill[start:end]
+        start = end
+    if start != len(fill):
+        raise ValueError(f"expected the fill of {start} holes, got {len(fill)}")
 
 
 def _ahead(rows: NDArray[Any] | None, sizes: Sequence[int], device: torch.device) -> list[Tensor | None]:

@@ -33,8 +33,8 @@ class Crashing(Checkpoint):
     def due(self) -> bool:
         return True
 
-    def offer(self, *args: object, **named: object) -> bool:
-        super().offer(*args, **named)  # type: ignore[arg-type]
+    def keep(self, *args: object, **named: object) -> bool:
+        super().keep(*args, **named)  # type: ignore[arg-type]
         self.left -= 1
         if self.left == 0:
             raise Crash

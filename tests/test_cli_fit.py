@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 from test_cli_impute import CSV, stop_with
 
-from pyro_mgp import MGPImputer, cli
+from pyro_mgp import MGPImputer, cli, distributed
 
 OPTIONS = ("--steps", "12", "--drop", "name", "note", "--quiet")
 
@@ -80,7 +81,7 @@ def test_a_folder_is_fitted_file_by_file(tmp_path: Path, capsys: pytest.CaptureF
     frame[:600].to_parquet(tmp_path / "in" / "1.parquet")
     assert run(tmp_path / "in", "-o", tmp_path / "m", *options, "--resume") == 2
     assert run(tmp_path / "in", "-o", tmp_path / "n", "--drop", "name") == 2
-    assert "there is no column 'name' to leave out" in capsys.readouterr().err
+    assert "there is no column 'name'; the table has a, b, c, id" in capsys.readouterr().err
 
 
 def test_processes_that_torchrun_started_fit_together(table: Path) -> None:
@@ -92,6 +93,19 @@ def test_processes_that_torchrun_started_fit_together(table: Path) -> None:
     both, alone = (MGPImputer.load(table.parent / name).history_.loss for name in ("m", "alone"))
     np.testing.assert_allclose(both, alone, rtol=1e-6)
     assert sorted(os.listdir(table.parent)) == ["alone", "m", "table.csv"]
+
+
+def test_what_was_done_is_kept_when_another_process_ends(
+    table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "data_parallel", lambda: nullcontext(distributed.Workers(0, 2)))
+    lost = stop_with(RuntimeError("Connection closed by peer"))
+    monkeypatch.setattr("pyro_mgp.imputer.MGPImputer.save", lost)
+    argv = (table, "-o", table.parent / "m", *OPTIONS, "--checkpoint-every", 0, "--distributed")
+    assert run(*argv) == 2
+    told = capsys.readouterr().err
+    assert "another of the 2 processes has ended: Connection closed by peer" in told
+    assert (table.parent / ".m.partial" / "training").exists()
 
 
 def test_outside_of_torchrun_there_is_nobody_to_fit_with(

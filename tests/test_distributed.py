@@ -147,7 +147,7 @@ def complaint(of: Callable[[], Any]) -> str:
     """The sentence of an error."""
     try:
         of()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -228,7 +228,7 @@ def test_all_stop_when_one_is_asked_to_and_go_on_from_what_the_first_has_kept(
         resumed, whole = seen["interrupted"]["losses"]
         assert resumed == whole and len(whole) == 7
         assert not seen["interrupted"]["left"]
-        assert seen["interrupted"]["elsewhere"].startswith("ValueError: not all of 2 processes find")
+        assert seen["interrupted"]["elsewhere"].startswith("OSError: not all of 2 processes find")
 
 
 def test_a_process_that_was_given_another_table_is_told(processes: list[dict[str, Any]]) -> None:

@@ -127,7 +127,7 @@ def read(args: argparse.Namespace) -> Given:
     from pyro_mgp import files
 
     source = files.read_table(Path(args.table), args.missing or files.MISSING)
-    given = Given(source, _labels(source.frame, args.drop))
+    given = Given(source, labels_of(source.frame.columns, args.drop))
     from pyro_mgp.distributed import current  # imports torch: errors come without
 
     for note in _notes(given.modelled) if current().is_first else ():
@@ -135,9 +135,13 @@ def read(args: argparse.Namespace) -> Given:
     return given
 
 
-def _labels(frame: pd.DataFrame, names: Sequence[str]) -> list[Label]:
-    """The labels that columns named on the command line have in the table."""
-    labels = {str(label): label for label in frame.columns}
+def labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
+    """The labels that columns named on the command line have in the table.
+
+    Raises:
+        ValueError: If there is no such column.
+    """
+    labels: dict[str, Label] = {str(label): label for label in columns}
     for name in names:
         if name not in labels:
             some = ", ".join(list(labels)[:10]) + (", ..." if len(labels) > 10 else "")
@@ -203,13 +207,17 @@ def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def fingerprint(path: Path) -> str:
-    """A name for the content of a file, or of the Parquet files in a folder, that no other has.
+    """A name for the content of a file, or of the files in a folder, that no other has.
 
     Raises:
         OSError: If it cannot be read.
     """
     if path.is_dir():
-        parts = sorted(path.rglob("*.parquet"))
+        files = [part for part in path.rglob("*") if part.is_file()]
+        hidden = (".", "_")  # as readers of Parquet leave them out
+        parts = sorted(
+            part for part in files if not any(n.startswith(hidden) for n in part.relative_to(path).parts)
+        )
         contents = "\n".join(f"{part.relative_to(path)} {fingerprint(part)}" for part in parts)
         return f"#{hashlib.sha256(contents.encode()).hexdigest()}"
     with path.open("rb") as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyro_mgp.cli import arguments, output, work
-from pyro_mgp.cli.messages import count, duration, listed, one_line_warnings, say, wrapped
+from pyro_mgp.cli.messages import INTERRUPTED, count, duration, listed, notes, one_line_warnings, say, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,15 +80,27 @@ def run(args: argparse.Namespace) -> None:
     together = data_parallel() if args.distributed else contextlib.nullcontext(ALONE)
     with together as workers, stoppable() as interruption:
         args.quiet |= not workers.is_first
-        _run(args, interruption)
+        try:
+            _run(args, interruption)
+        except KeyboardInterrupt as stop:
+            if workers.is_first:
+                raise
+            raise SystemExit(getattr(stop, "status", INTERRUPTED)) from stop  # the first one tells
+        except RuntimeError as error:
+            if workers.is_alone:
+                raise
+            told = OSError(f"another of the {workers.size} processes has ended: {error}")
+            for note in notes(error):
+                told.add_note(note)
+            raise told from error
 
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     """Check, read, fit, save, tell; of several processes the first one writes and tells."""
     from pyro_mgp.distributed import current
 
-    out = Path(args.out)
-    if args.resume and work.is_done(out, _identity(args)):
+    out, identity = Path(args.out), _identity(args)
+    if current().agreed_integer(args.resume and work.is_done(out, identity)):
         if current().is_first:
             say(f"{args.out} is complete: there is nothing to go on with")
         return
@@ -99,7 +111,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     if not current().is_first:
         _help(work.hidden(out), table.fit, args, interruption)
         return
-    with work.work_folder(out, _identity(args), resume=args.resume) as folder, one_line_warnings():
+    with work.work_folder(out, identity, resume=args.resume) as folder, one_line_warnings():
         started = time.perf_counter()
         imputer = fitted(folder, table.fit, args, interruption)
         elapsed = time.perf_counter() - started
@@ -139,12 +151,15 @@ def _table(args: argparse.Namespace) -> _Table:
     if not Path(args.table).is_dir():
         given = arguments.read(args)
         return _Table(to_frame(given.modelled), given.modelled.shape, given.passed)
-    table = ParquetTable(args.table, args.drop)
-    return _Table(partial(_fit_to_folder, args=args), table.shape, args.drop)
+    dropped = arguments.labels_of(ParquetTable(args.table).columns, args.drop)
+    shape = ParquetTable(args.table, dropped).shape
+    return _Table(partial(_fit_to_folder, args=args, dropped=dropped), shape, dropped)
 
 
-def _fit_to_folder(imputer: MGPImputer, checkpoint: Checkpoint, args: argparse.Namespace) -> MGPImputer:
-    return imputer.fit_parquet(args.table, dropped=args.drop, scratch=args.scratch, checkpoint=checkpoint)
+def _fit_to_folder(
+    imputer: MGPImputer, checkpoint: Checkpoint, args: argparse.Namespace, dropped: Sequence[Label]
+) -> MGPImputer:
+    return imputer.fit_parquet(args.table, dropped=dropped, scratch=args.scratch, checkpoint=checkpoint)
 
 
 def to_frame(frame: pd.DataFrame) -> Fit:

@@ -63,5 +63,5 @@ def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
         known = set(header["files"] if files is None else files)
     except (OSError, ValueError, KeyError, TypeError):
         return "was not written by this program"
-    others = sorted(found - known - {PAGE, RUN})
+    others = sorted(found - known - {PAGE, RUN, _storage.HEADER})
     return f"also holds {others[0]!r}" if others else None

@@ -59,12 +59,13 @@ def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iter
         _prepare(folder, identity, resume=resume)
         try:
             yield folder
-        except (KeyboardInterrupt, OSError) as error:
+        except (ValueError, TypeError, FloatingPointError):
+            # What cannot be used will not be of use the next time either.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except BaseException as error:
             _explain(error, folder, out)
             _leave(folder)
-            raise
-        except BaseException:
-            shutil.rmtree(folder)
             raise
     shutil.rmtree(folder, ignore_errors=True)
 
