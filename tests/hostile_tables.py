@@ -252,7 +252,7 @@ def _holed(frame: pd.DataFrame, share: float, g: Rng) -> pd.DataFrame:
         here = g.random(len(frame)) < share
         try:
             columns.append(column.mask(here) if here.any() else column)
-        except (TypeError, ValueError, NotImplementedError):  # it cannot hold a missing cell
+        except (TypeError, ValueError, NotImplementedError, IndexError):  # it cannot hold a missing cell
             columns.append(column)
     return pd.concat(columns, axis=1) if columns else frame
 
