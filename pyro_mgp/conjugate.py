@@ -24,6 +24,7 @@ decomposition*), and the last matrix is to be made symmetric.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,29 +33,14 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.conjugate_rows import Part, Share, Walk, holes_of, slices
 from pyro_mgp.distributed import ALONE, Workers
-from pyro_mgp.kernel_stack import KernelStack, RowSums, Seen, Workspace, fastest_stack, send_back
-from pyro_mgp.likelihoods import Scored
-from pyro_mgp.link import (
-    Conditional,
-    Link,
-    Moments,
-    can_be_inverted,
-    factorise,
-    invert,
-    naming,
-    observing,
-    quadratic_conditionals,
-)
+from pyro_mgp.kernel_stack import KernelStack, RowSums, Workspace, fastest_stack, send_back
+from pyro_mgp.link import can_be_inverted, factorise, invert, naming, observing, quadratic_conditionals
 from pyro_mgp.local_parameters import local_parameters, read
-from pyro_mgp.sites import Sites
 
-# Entries of K_Zf that are worked on at a time: what the processor's cache holds.
-_ENTRIES_AT_ONCE = 2**20
 # Part of a natural step that links of sites take: whole ones swing to and fro where values can be separated.
 _SITE_STEP = 0.5
-# A GPU wants all links in one call; this bounds its memory to a few times 0.5 GB.
-_ENTRIES_AT_ONCE_CUDA = 2**26
 
 
 @dataclass(frozen=True)
@@ -87,7 +73,8 @@ class Posterior:
     def of(cls, chain: Chain) -> Posterior:
         """The q(v) of a chain's links."""
         tril = torch.stack([link.u_scale_tril for link in chain.links])
-        precision = torch.cholesky_inverse(tril)
+        inverse = invert(tril)
+        precision = inverse.mT @ inverse
         mean = torch.stack([link.u_loc for link in chain.links])
         return cls.natural(precision, _times(precision, mean))
 
@@ -145,7 +132,7 @@ class ConjugateStep:
 
     def __init__(self, chain: Chain, workers: Workers = ALONE) -> None:
         self.chain, self.workers = chain, workers
-        self.workspace = Workspace()
+        self.workspaces = [Workspace()]
         self.stack = fastest_stack(chain.links)
         with torch.no_grad():
             self.posterior = Posterior.of(chain)
@@ -161,7 +148,7 @@ class ConjugateStep:
         """Move q(u) towards its optimum, then leave the loss's gradients there; see `training.Step`."""
         share = self._share(filled, observed, rows)
         with local_parameters():
-            kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
+            kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspaces[0])
             own_noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             # Sites have precisions of their own, in units of one.
             gaussian = own_noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0
@@ -173,22 +160,22 @@ class ConjugateStep:
                 with naming(self.chain.names):
                     inverse = invert(factorise(among, jitter, ask=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
-                for seen, sites in self._walk(kernels, inverse, own_noise, share):
-                    group = _Group(kernels, inverse[seen.links], seen, sites, factor, self.workers)
-                    bound = group.move(self.posterior[seen.links], noise[seen.links], step_size)
+                for group in self._groups(kernels, inverse, own_noise, factor, share):
+                    links = group.links
+                    bound = group.move(self.posterior[links], noise[links], step_size)
                     bounds.append(bound)
                     if not only_q:
                         gradients.append(group.pull(bound))
-                        scores += [group.score(k) for k in range(len(sites))]
+                        scores += [part.score() for part in group.parts]
                 self.posterior = Posterior.cat([bound.posterior for bound in bounds])
             if not only_q:
-                # Every process knows these in full, and the rest for its own rows.
-                of_among, of_noise = (
-                    torch.cat(part) / self.workers.size for part in zip(*gradients, strict=True)
-                )
-                pending = [(among, of_among), (noise, of_noise), *kernels.pending()]
-                send_back([*pending, *((score, -torch.ones_like(score)) for score in scores)])
+                for score in scores:
+                    # Those of two parts have a likelihood's parameters in common.
+                    send_back([(score, -torch.ones_like(score))], retain_graph=True)
+                # What is sent back from here on every process knows in full.
                 self.workers.add_gradients(self.chain.parameters())
+                of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
+                send_back([(among, of_among), (noise, of_noise), *kernels.pending(self.workers.total)])
         loss = -torch.cat([bound.value for bound in bounds]).sum()
         return loss, self.workers.put_together(share.paths[0], len(filled))
 
@@ -212,70 +199,55 @@ class ConjugateStep:
         """Take up what another `state` gave."""
         self.posterior = Posterior(**state)
 
-    def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> _Share:
+    def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> Share:
         """This process's rows of a minibatch; takes the arguments of a step."""
         workers, n_rows = self.workers, len(filled)
+        parts = workers.parts(n_rows, filled.device)
+        numbers = torch.arange(n_rows, device=filled.device) if rows is None else rows
         if workers.is_alone:
             paths = by_column(filled[None])
-            return _Share(paths, observed, rows, fresh_noise(paths), n_rows)
+            return Share(paths, observed, numbers, fresh_noise(paths), parts, n_rows)
         mine = workers.share(n_rows)
         paths = by_column(filled[None, mine])
-        numbers = torch.arange(n_rows, device=paths.device) if rows is None else rows
         drawn = [draws[:, mine] for draws in self._draws(fresh_noise(paths), observed)]
-        return _Share(
-            paths,
-            observed[mine],
-            numbers[mine],
-            lambda number, here: drawn[number][:, here],
-            workers.largest_share(n_rows),
-        )
+
+        def noise(number: int, here: Tensor) -> Tensor:
+            return drawn[number][:, here]
+
+        return Share(paths, observed[mine], numbers[mine], noise, parts, n_rows)
 
     def _draws(self, fresh: Noise, observed: Tensor) -> Iterator[Tensor]:
         """For each link the noise `[1, n]` that one process alone would take for a minibatch's holes."""
         everyone = torch.arange(len(observed), device=observed.device)
         for number, link in enumerate(self.chain.links):
-            holes = _holes(observed[:, link.column])
+            holes = holes_of(observed[:, link.column])
             here = everyone if holes is None else holes
             drawn = fresh(number, here)
             yield drawn.new_zeros(1, len(everyone)).index_copy_(1, here, drawn)
 
-    def _walk(
-        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, share: _Share
-    ) -> Iterator[tuple[Seen, list[Sites | None]]]:
+    def _groups(
+        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, factor: float, share: Share
+    ) -> Iterator[_Group]:
         """Walk through the chain and redraw the holes in place; gives what group after group of links saw.
-
-        Links whose observations are not Gaussian see sites instead of these.
 
         Args:
             kernels: The links' kernels.
             inverse: W of each link, `[L, M, M]`.
             noise: Variance of each link's observation noise, `[L]`.
+            factor: N/B, by which the rows stand for the whole table.
             share: The rows.
         """
-        paths, observed = share.paths, share.observed
-        latent = quadratic_conditionals(
-            kernels, inverse, self.posterior.mean[:, None], self.posterior.covariance, noise
-        )
-        conditionals = observing(latent, self.chain.links)
-        learnt_from = [self.chain.learns_from(i, paths[0], observed) for i in range(len(self.chain.links))]
-        visited = list[Moments]()
-        # All processes take the same links together, though some may have one row less.
-        entries = inverse.shape[-1] * share.largest
-        for group in _groups(len(conditionals), entries, paths.device):
-            links = self.chain.links[group]
-            numbers = [link.column for link in links]
-            kept, valid, n_sure = _observed_rows(learnt_from[group])
-            columns, sites = [], list[Sites | None]()
-            for here, link, conditional in zip(kept, links, conditionals[group], strict=True):
-                table = paths[0].T
-                # A copy: the next links write into the table. To gather is faster than to select.
-                seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
-                columns.append(seen)
-                sites.append(_sites(link, conditional, seen, _numbers(share.rows, here, seen)))
-                holes = _holes(observed[:, link.column])
-                self.chain.visit(conditionals, paths, observed, share.noise, visited, holes)
-            own = [seen[number] for seen, number in zip(columns, numbers, strict=True)]
-            yield Seen(group.start, columns, *_targets(own, sites), valid, n_sure), sites
+        loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
+        latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
+        walk = Walk(self.chain, observing(latent, self.chain.links), share)
+        self.workspaces += [Workspace() for _ in share.parts[len(self.workspaces) :]]
+        twins = [kernels.twin(workspace) for workspace in self.workspaces[: len(share.parts)]]
+        # One process with two parts takes the same links together as two processes with one each.
+        n_rows = 2 * self.workers.largest_part(share.n_rows)
+        for links in slices(len(inverse), n_rows * inverse.shape[-1], noise.device):
+            visited = zip(twins, walk.visit(links), strict=True)
+            parts = [Part(twin, inverse[links], *saw, factor) for twin, saw in visited]
+            yield _Group(links, inverse[links], parts, self.workers)
 
 
 @dataclass(frozen=True)
@@ -309,41 +281,24 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class _Share:
-    """The rows of a minibatch that this process works on; all of them if it is alone."""
-
-    paths: Tensor
-    """With their current fill, by columns, `[1, n, D]`; redrawn in place."""
-    observed: Tensor
-    """Bool `[n, D]`."""
-    rows: Tensor | None
-    """Their numbers in the training table, `[n]`; None if they are all of it."""
-    noise: Noise
-    """Standard normal numbers of the walk."""
-    largest: int
-    """Rows that the process with most of them has."""
-
-
-@dataclass(frozen=True)
 class _Group:
     """Some links in succession, and the rows that they saw."""
 
-    kernels: KernelStack
+    links: slice
+    """Their numbers."""
     inverse: Tensor
-    """W of each of the links, `[G, M, M]`."""
-    seen: Seen
-    sites: Sequence[Sites | None]
-    """The sites that they stand for, of links whose observations are not Gaussian."""
-    factor: float
-    """N/B, by which the rows stand for the whole table."""
+    """W of each of them, `[G, M, M]`."""
+    parts: Sequence[Part]
+    """The rows, part by part of the share."""
     workers: Workers
     """Other processes that have seen other rows."""
 
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
         """Move the links' q(v) by a natural step; gives the bound there."""
         statistics = self._statistics()
-        steps = noise.new_tensor([step_size * (1.0 if site is None else _SITE_STEP) for site in self.sites])
-        return Bound.of(statistics, statistics.natural_step(posterior, noise, steps), noise)
+        steps = [step_size * (_SITE_STEP if by_site else 1.0) for by_site in self.parts[0].by_sites]
+        moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
+        return Bound.of(statistics, moved, noise)
 
     def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
         """Hand the kernels the gradients of the negative bound that go through the rows.
@@ -352,11 +307,12 @@ class _Group:
             The other gradients: with respect to K_ZZ, `[G, M, M]`, and to the noise variance, `[G]`.
         """
         W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
-        weight = self.factor / noise
+        weight = self.parts[0].factor / noise
         of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r
-        if not self.whitens_rows:
+        if not self.parts[0].whitens_rows:
             of_gram, of_projection = W.mT @ of_gram @ W, _times(W.mT, of_projection)
-        self.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
+        for part in self.parts:
+            part.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
         gram, projection = bound.statistics.gram, bound.statistics.projection[:, None, :]
         inner = torch.baddbmm(R @ gram, r[:, :, None], projection, alpha=-1).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
@@ -364,113 +320,14 @@ class _Group:
         of_noise = 0.5 * (bound.statistics.count - bound.residual / noise) / noise
         return (of_among + of_among.mT) / 2, of_noise
 
-    @property
-    def whitens_rows(self) -> bool:
-        """In single precision H has too few digits to be whitened afterwards."""
-        return self.kernels.dtype != self.inverse.dtype
-
     def _statistics(self) -> Whitened:
-        W, targets, valid = self.inverse, self.seen.targets, self.seen.valid
-        sums = self.kernels.sums(self.seen, W if self.whitens_rows else None)
-        gram, projection = sums.gram, sums.projection
-        if not self.whitens_rows:
+        sums = zip(*(part.sums() for part in self.parts), strict=True)
+        whole = self.workers.total([functools.reduce(torch.add, each) for each in sums])
+        gram, projection, *others = whole
+        if not self.parts[0].whitens_rows:
+            W = self.inverse
             gram, projection = W @ gram @ W.mT, _times(W, projection)
-        if valid is None:
-            square, count = targets.square().sum(1), torch.full_like(targets[:, 0], targets.shape[1])
-        else:
-            square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
-        gaussian = square.new_tensor([site is None for site in self.sites])
-        offsets = [self.score(k) + self.factor * self._total(k, "rest") for k in range(len(self.sites))]
-        parts = [
-            self.factor * gram,
-            self.factor * projection,
-            self.factor * (gaussian * square + sums.trace),
-            self.factor * gaussian * count,
-            torch.stack(offsets),
-        ]
-        return Whitened(*self.workers.total(parts))
-
-    @torch.enable_grad()
-    def score(self, k: int) -> Tensor:
-        """What the k-th link's sites add to the bound, a function of their likelihood's parameters."""
-        return self.factor * self._total(k, "scores")
-
-    def _total(self, k: int, name: str) -> Tensor:
-        """The sum of a property of the k-th link's sites over the rows that count; 0 without sites."""
-        site = self.sites[k]
-        if site is None:
-            return self.seen.targets.new_zeros(())
-        each: Tensor = getattr(site, name)
-        return (each if self.seen.valid is None else each.where(self.seen.valid[k], 0.0)).sum()
-
-
-def _groups(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
-    """Links whose matrices are worked on together, given the entries of a matrix: equally many each time."""
-    if device.type == "cuda":
-        threads, most = 1, _ENTRIES_AT_ONCE_CUDA // max(entries, 1)
-    else:
-        threads, most = torch.get_num_threads(), _ENTRIES_AT_ONCE // max(entries, 1)
-    size = math.ceil(n_links / max(1, math.ceil(n_links / max(most, 1))))
-    if threads <= most:
-        # Products of several matrices go to the threads one by one: each shall get as many.
-        size = math.ceil(size / threads) * threads
-    return (slice(i, min(i + size, n_links)) for i in range(0, n_links, max(size, 1)))
-
-
-def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | None], Tensor | None, int]:
-    """Equally many rows for each of G columns.
-
-    Returns:
-        The rows, None for all; which of them count, `[G, n]`, None for all; how many count for sure.
-    """
-    if observed[0].is_cuda:
-        # To count the observed cells the host would have to wait; to look at all rows costs less.
-        return [None] * len(observed), torch.stack(tuple(observed)), 0
-    kept = [column.nonzero()[:, 0] for column in observed]
-    counts = [len(here) for here in kept]
-    fewest, most = min(counts), max(counts)
-    if fewest == most:
-        return kept, None, most
-    padded = [torch.nn.functional.pad(here, (0, most - len(here))) for here in kept]
-    return padded, torch.arange(most) < torch.tensor(counts)[:, None], fewest
-
-
-def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites | None:
-    """What stands for a link's observations in rows `[D, n]`, given by columns; None for Gaussian ones.
-
-    Args:
-        link: The link.
-        conditional: Its factorisation.
-        columns: The rows that it learns from.
-        rows: Their numbers in the training table, `[n]`.
-    """
-    if link.is_gaussian:
-        return None
-
-    def scored(mean: Tensor, variance: Tensor) -> Scored:
-        return link.scored(mean, variance, rows)
-
-    return Sites.of(scored, columns[link.column], conditional.moments(columns.T[None]))
-
-
-def _numbers(rows: Tensor | None, kept: Tensor | None, columns: Tensor) -> Tensor:
-    """Numbers in the training table of the rows that were kept, of a minibatch or of all."""
-    here = torch.arange(columns.shape[1], device=columns.device) if kept is None else kept
-    return here if rows is None else rows[here]
-
-
-def _targets(own: Sequence[Tensor], sites: Sequence[Sites | None]) -> tuple[Tensor, Tensor | None]:
-    """Targets and roots of their weights, both `[G, n]`, of links that see their own columns, or sites."""
-    pairs = list(zip(own, sites, strict=True))
-    targets = torch.stack([y if site is None else site.targets for y, site in pairs])
-    if not any(sites):
-        return targets, None
-    return targets, torch.stack([torch.ones_like(y) if site is None else site.roots for y, site in pairs])
-
-
-def _holes(observed: Tensor) -> Tensor | None:
-    """The rows `[n]` of a column that are missing; None for all rows where the host would have to wait."""
-    return None if observed.is_cuda else (~observed).nonzero()[:, 0]
+        return Whitened(gram, projection, *others)
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 All processes hold the same table, the same parameters and the same random numbers. Of each minibatch a
 process takes every n-th row: what the bound needs of rows are sums, so these are added up over processes
 before q(u) moves, and gradients before Adam does. Rows that were redrawn are put together again, so that
-after every step all processes are as one that did all the work alone.
+after every step all processes are as one that did all the work alone. Where training has a closed form, two
+are so to the last bit: one process adds up in the order of two (`conjugate_rows`).
 
 Start a script of your own with `torchrun`, and fit inside `data_parallel`:
 
@@ -66,9 +67,22 @@ class Workers:
             )
         return slice(self.rank, None, self.size)
 
-    def largest_share(self, n_rows: int) -> int:
-        """Rows of the largest share of a minibatch: the same number for all processes."""
-        return -(-n_rows // self.size)
+    def parts(self, n_rows: int, device: torch.device) -> list[slice]:
+        """The parts of this process's share that are summed up one by one, given the rows of a minibatch.
+
+        One process has two, so that it adds up in the order of two processes. On a GPU it has one: there two
+        would take twice the time, and the order of a sum depends on its size anyhow.
+
+        Example:
+            >>> Workers().parts(5, torch.device("cpu"))
+            [slice(0, None, 2), slice(1, None, 2)]
+        """
+        n_parts = min(2, n_rows) if self.is_alone and device.type != "cuda" else 1
+        return [slice(first, None, n_parts) for first in range(n_parts)]
+
+    def largest_part(self, n_rows: int) -> int:
+        """Rows of the largest of all parts of a minibatch, on CPUs: the same number for all processes."""
+        return -(-n_rows // max(self.size, 2))
 
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Sums over processes, entry by entry, of tensors of one dtype; the same bits for all processes."""

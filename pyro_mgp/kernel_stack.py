@@ -11,15 +11,16 @@ The passes work with ρ = r/unit, so that exp(-r) may be taken as a power of two
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
 import platform
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import pyro.contrib.gp.kernels as kernels
 import torch
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from pyro_mgp.kernels import Matern32, Quadratic, matern32_of_square
 from pyro_mgp.local_parameters import local_parameters, read
+from pyro_mgp.tiles import whole_registers
 
 # Squared distance beyond which the Matérn kernel is zero to the last bit, by powers of e as of two.
 _BEYOND = 1e8
@@ -38,6 +40,10 @@ _LARGEST = 2**23
 # Bytes. The C library of Linux gives freed memory back to the system at once, page by page, and asks for it
 # again a moment later, unless it has seen a piece of this size come and go; 32 MiB is the most it takes.
 _COME_AND_GO = 31 * 2**20
+
+
+Total = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""What makes sums over all rows of sums over some."""
 
 
 class Inducing(Protocol):
@@ -137,6 +143,12 @@ class KernelStack:
         self.dtype = dtype
         self.workspace = workspace or Workspace()
 
+    def twin(self, workspace: Workspace) -> Self:
+        """The same kernels, at work on other rows at the same time; their gradients are added up."""
+        twin = copy.copy(self)
+        twin.workspace = workspace
+        return twin
+
     def among(self) -> Tensor:
         """K_ZZ of every link, `[L, M, M]`."""
         return torch.stack([kernel(Xu) for kernel, Xu, _ in self.links])
@@ -176,17 +188,26 @@ class KernelStack:
         """Take in the gradients of a loss with respect to the last sums."""
         send_back(zip(self._sums, [gradients.gram, gradients.projection, gradients.trace], strict=True))
 
-    def pending(self) -> list[tuple[Tensor, Tensor]]:
-        """Tensors that depend on the parameters, and gradients of theirs still to be sent back from them."""
+    def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
+        """Tensors that depend on the parameters, and gradients of theirs still to be sent back from them.
+
+        Args:
+            total: Adds to gradients of the rows those of others' rows.
+        """
         return []
 
 
-def send_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Send gradients back from tensors to the parameters that these depend on, if on any that learns."""
+def send_back(pairs: Iterable[tuple[Tensor, Tensor]], retain_graph: bool = False) -> None:
+    """Send gradients back from tensors to the parameters that these depend on, if on any that learns.
+
+    Args:
+        pairs: The tensors and their gradients.
+        retain_graph: Whether something that the tensors depend on will be sent a gradient once more.
+    """
     learning = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
     if learning:
         tensors, gradients = zip(*learning, strict=True)
-        torch.autograd.backward(tensors, gradients)
+        torch.autograd.backward(tensors, gradients, retain_graph=retain_graph)
 
 
 @dataclass(frozen=True)
@@ -342,7 +363,7 @@ class LinearMatern32Stack(KernelStack):
         if inverse is not None:
             inverse = inverse.to(self.dtype)
             basis[:, :-1] = inverse @ basis[:, :-1]
-        products = (basis @ basis.mT).to(slope)
+        products = gram(basis).to(slope)
         sums = RowSums(
             products[:, :-1, :-1],
             products[:, :-1, -1],
@@ -391,9 +412,9 @@ class LinearMatern32Stack(KernelStack):
         for whole, part in zip(self.gradients, parts, strict=True):
             whole[last.here] += part
 
-    def pending(self) -> list[tuple[Tensor, Tensor]]:
+    def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
         """See `KernelStack`."""
-        return list(zip(self.roots, self.gradients, strict=True))
+        return list(zip(self.roots, total(self.gradients), strict=True))
 
     def _fill(self, far: Tensor, near: Tensor, log_amplitude: Tensor, rows: Tensor, cross: Tensor) -> Tensor:
         """Put K_Zf `[G, M, n]` at rows x̃ `[G, D + 2, n]` into `cross`; gives s exp(-r), in the workspace."""
@@ -424,6 +445,24 @@ class LinearMatern32Stack(KernelStack):
         together = torch.cat(tuple(values), dim=-1)
         places = together.new_zeros(*together.shape[:-1], len(values) * self.width)
         return places.index_copy(-1, self.places, together).unflatten(-1, (-1, self.width)).movedim(-2, 0)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """AAᵀ `[..., M, M]` of A `[..., M, n]`: three quarters of the product, of which one is mirrored.
+
+    Example:
+        >>> gram(torch.ones(2, 3))
+        tensor([[3., 3.],
+                [3., 3.]])
+    """
+    half = whole_registers(rows.shape[-2] // 2)
+    products = rows.new_empty(*rows.shape[:-1], rows.shape[-2])
+    below = products[..., half:, :] = rows[..., half:, :] @ rows.mT
+    if half:
+        above = rows[..., :half, :]
+        products[..., :half, :half] = above @ above.mT
+        products[..., :half, half:] = below[..., :half].mT
+    return products
 
 
 # Any other set means that the user put priors on some of them.

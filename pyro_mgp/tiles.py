@@ -41,6 +41,11 @@ def whole_tiles(n: int) -> int:
     return max(TILE, n // TILE * TILE)
 
 
+def whole_registers(n: int) -> int:
+    """The largest multiple of a register's doubles that is at most n."""
+    return n // 8 * 8
+
+
 def mean_over_paths(values: Tensor) -> Tensor:
     """The mean `[n]` of values `[S, n]`, each of which has the same bits however many there are."""
     return pad(values, (0, -values.shape[1] % TILE)).mean(0)[: values.shape[1]]

@@ -9,7 +9,7 @@ import torch
 from pyro.infer import TraceMeanField_ELBO
 from test_chain import fixed, make_chain
 
-from pyro_mgp import conjugate
+from pyro_mgp import conjugate, conjugate_rows
 from pyro_mgp.adam import Adam
 from pyro_mgp.bench.step import Problem
 from pyro_mgp.conjugate import ConjugateStep, Posterior
@@ -142,8 +142,14 @@ def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, m
     chain, table, observed, noise = build(kernel)
     silence_of(noise)
     expected = gradients_of(chain, table, observed)
-    monkeypatch.setattr(conjugate, "_observed_rows", lambda o: ([None] * len(o), torch.stack(o), 0))
-    monkeypatch.setattr(conjugate, "_holes", lambda _: None)
+
+    def all_rows(learnt_from, part):
+        within = torch.zeros(len(table), dtype=torch.bool)
+        within[part] = True
+        return [None] * len(learnt_from), torch.stack(learnt_from) & within, 0
+
+    monkeypatch.setattr(conjugate_rows, "_observed_rows", all_rows)
+    monkeypatch.setattr(conjugate_rows, "holes_of", lambda _: None)
     # To how many digits depends on the processor.
     torch.testing.assert_close(gradients_of(chain, table, observed), expected, rtol=1e-9, atol=1e-8)
 
@@ -171,7 +177,7 @@ def test_links_in_small_groups_give_the_same(kernel, silence_of, monkeypatch):
     chain, table, observed, noise = make(kernel)
     silence_of(noise)
     expected = gradients_of(chain, table, observed, ROWS)
-    monkeypatch.setattr(conjugate, "_ENTRIES_AT_ONCE", 1)
+    monkeypatch.setattr(conjugate_rows, "_ENTRIES_AT_ONCE", 1)
     torch.testing.assert_close(gradients_of(chain, table, observed, ROWS), expected, rtol=1e-9, atol=1e-9)
 
 
@@ -252,20 +258,21 @@ def test_a_step_never_makes_the_host_wait_for_a_gpu(device):
     assert loss.isfinite()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize(("n_links", "entries"), [(24, 200_000), (5, 10), (7, 2**21), (1, 2**30)])
-def test_groups_cover_all_links_once_and_divide_among_threads(n_links, entries, threads, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    groups = list(conjugate._groups(n_links, entries, torch.device("cpu")))
-    assert [i for group in groups for i in range(n_links)[group]] == list(range(n_links))
-    assert all((group.stop - group.start) % threads == 0 for group in groups[:-1] if entries < 2**19)
-    # Matrices that fill the cache alone are not put together for the threads' sake.
-    assert entries < 2**20 or all(group.stop - group.start == 1 for group in groups)
-
-
-def test_a_level_is_learnt_from_rows_of_no_earlier_one():
-    chain, table, observed, _ = make_category()
-    first = table[:, 1] > 0
-    assert (observed[:, 1] & first).any()
-    assert torch.equal(chain.links[1].learns_from(table, observed), observed[:, 1])
-    assert torch.equal(chain.links[2].learns_from(table, observed), observed[:, 2] & ~first)
+@pytest.mark.parametrize("n_inducing", [20, 70, 100])
+def test_the_number_of_threads_does_not_change_a_bit(n_inducing):
+    steps, before = [], torch.get_num_threads()
+    for n_threads in (1, 2, 3, 4):
+        torch.set_num_threads(n_threads)
+        try:
+            torch.manual_seed(0)
+            problem = Problem.make(n_rows=331, n_links=5, n_inducing=n_inducing)
+            for link in problem.chain.links:
+                link.jitter = 1e-6
+            step = ConjugateStep(problem.chain)
+            loss, redrawn = step(problem.filled, problem.observed, None, 1.0)
+        finally:
+            torch.set_num_threads(before)
+        gradients = [p.grad for p in problem.chain.parameters() if p.grad is not None]
+        assert len(gradients) == 25
+        steps.append([loss, redrawn, *vars(step.posterior).values(), *gradients])
+    torch.testing.assert_close(steps[1:], steps[:1] * 3, rtol=0, atol=0)

@@ -131,3 +131,12 @@ def test_only_the_default_kernels_own_structure_takes_the_fast_stack():
     ]
     for kernel in others:
         assert type_of(kernel) is KernelStack
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 101])
+def test_a_gram_matrix_is_the_whole_product_and_symmetric(size):
+    rows = torch.randn(3, size, 40).double()
+    product = kernel_stack.gram(rows)
+    torch.testing.assert_close(product, rows @ rows.mT, rtol=1e-13, atol=1e-13)
+    half = size // 2 // 8 * 8
+    assert torch.equal(product[:, :half, half:], product[:, half:, :half].mT)

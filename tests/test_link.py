@@ -20,6 +20,8 @@ from pyro_mgp.link import (
     condition,
     factorise,
     factorise_without_asking,
+    invert,
+    one_sided,
 )
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.natural_gradient import natural_step, variational_pairs
@@ -219,3 +221,18 @@ def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, dr
     tolerance = 1e-4 if dtype == torch.float32 else 1e-9
     for found, among_all in ((some.mean, whole.mean), (some.variance, whole.variance)):
         torch.testing.assert_close(found, among_all[paths, cells], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [1, 5, 50, 64, 65, 100, 200])
+def test_the_inverse_of_a_factor_is_its_inverse(size):
+    factors = torch.randn(3, size, size).double().tril(-1) / size**0.5 + 2 * torch.eye(size).double()
+    inverse = invert(factors)
+    torch.testing.assert_close(inverse @ factors, torch.eye(size).double().expand(3, -1, -1))
+    assert torch.equal(inverse, inverse.tril())
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 100])
+def test_a_one_sided_form_has_the_values_of_the_symmetric_one(size):
+    form = torch.randn(size, size).double()
+    form, x = form + form.T, torch.randn(size, 9).double()
+    torch.testing.assert_close(((one_sided(form) @ x) * x).sum(0), ((form @ x) * x).sum(0))

@@ -48,6 +48,9 @@ def test_operations_are_counted_by_hand() -> None:
     textbook = 2 * (2 * 3 * 2 * 5) + 3 * 3 * 5 + 2 * 3 * 3 * 5
     assert step.plain_walk_operations(problem) == 3 * textbook
     assert step.plain_step_operations(problem) == 9 * textbook
+    # Of a symmetric matrix of 16 x 16 a block of 8 x 8 is the mirror of another.
+    problem = Problem.make(n_rows=20, n_links=3, n_inducing=16)
+    assert step.walk_operations(problem) == 3 * (2 * (2 * 16 * 2 * 20) + 2 * 16 * 20 + 2 * (256 - 64) * 20)
 
 
 def test_tasks_run_in_turn_after_a_warm_up() -> None:

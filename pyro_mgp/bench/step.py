@@ -17,6 +17,7 @@ from pyro_mgp.conjugate import ConjugateStep
 from pyro_mgp.kernels import linear_matern32
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.local_parameters import local_parameters
+from pyro_mgp.tiles import whole_registers
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ def step_operations(problem: Problem) -> float:
     seen = float(problem.observed.double().mean()) * n
     # A kernel matrix is two products over the inputs; each has one more in the gradient.
     kernels = 2 * (2 * M * (n_links - 1) * (n + M)) + 2 * (2 * M * (n_links - 1) * (seen + M))
-    rows = 2 * (2 * M * M * seen) + 2 * M * M * (n - seen)  # H and its gradient; variances of draws
+    # H and its gradient; variances of draws.
+    rows = 2 * (_entries_of_symmetric(M) + M * M) * seen + 2 * _entries_of_symmetric(M) * (n - seen)
     # Factors and inverses of K_ZZ and S⁻¹ (2), then the products (each 2) of: the draws' quadratic form 2,
     # G 2, RG 1, WᵀRW 2, Wᵀ Φ W 2.
     small = 2 * M**3 + 9 * 2 * M**3
@@ -162,7 +164,13 @@ def walk_operations(problem: Problem) -> float:
     """The same for a walk: at every row two kernel products, a mean and one quadratic form."""
     n_links = len(problem.chain.links)
     M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
-    return n_links * n * (2 * (2 * M * (n_links - 1)) + 2 * M + 2 * M * M)
+    return n_links * n * (2 * (2 * M * (n_links - 1)) + 2 * M + 2 * _entries_of_symmetric(M))
+
+
+def _entries_of_symmetric(M: int) -> int:
+    """How many entries of a symmetric matrix `[M, M]` are worked on: of two mirrored blocks only one."""
+    half = whole_registers(M // 2)
+    return M * M - half * (M - half)
 
 
 def plain_step_operations(problem: Problem) -> float:
