@@ -24,7 +24,7 @@ from torch import Tensor
 from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.likelihoods import MIN_NOISE
-from pyro_mgp.link import Conditional, factorise, invert, quadratic_conditionals
+from pyro_mgp.link import Conditional, factorise, invert_by_blocks, quadratic_conditionals
 from pyro_mgp.local_parameters import local_parameters
 
 # Turns before a function counts.
@@ -70,7 +70,7 @@ class Augmentation:
         with local_parameters():
             self.kernels: KernelStack = stack_kernels(chain.links)
             among = self.kernels.among()
-        self.inverse = invert(factorise(among, max(link.jitter for link in chain.links)))
+        self.inverse = invert_by_blocks(factorise(among, max(link.jitter for link in chain.links)))
         self.holes = chain.holes(observed)
         self.known = [
             chain.learns_from(i, observed, observed).nonzero()[:, 0] for i in range(len(chain.links))

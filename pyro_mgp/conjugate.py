@@ -36,7 +36,14 @@ from pyro_mgp.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.conjugate_rows import Part, Share, Walk, holes_of, slices
 from pyro_mgp.distributed import ALONE, Workers
 from pyro_mgp.kernel_stack import KernelStack, RowSums, Workspace, fastest_stack, send_back
-from pyro_mgp.link import can_be_inverted, factorise, invert, naming, observing, quadratic_conditionals
+from pyro_mgp.link import (
+    can_be_inverted,
+    factorise,
+    invert_by_blocks,
+    naming,
+    observing,
+    quadratic_conditionals,
+)
 from pyro_mgp.local_parameters import local_parameters, read
 
 # Part of a natural step that links of sites take: whole ones swing to and fro where values can be separated.
@@ -64,7 +71,7 @@ class Posterior:
         factor, info = torch.linalg.cholesky_ex(precision)
         # Asking whether any failed would make the host wait for a GPU; the loss will tell.
         factor = factor.masked_fill_((info > 0)[:, None, None], math.nan)
-        inverse = invert(factor)
+        inverse = invert_by_blocks(factor)
         covariance = inverse.mT @ inverse
         log_det = -2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return cls(precision, shift, _times(covariance, shift), covariance, log_det)
@@ -73,7 +80,7 @@ class Posterior:
     def of(cls, chain: Chain) -> Posterior:
         """The q(v) of a chain's links."""
         tril = torch.stack([link.u_scale_tril for link in chain.links])
-        inverse = invert(tril)
+        inverse = invert_by_blocks(tril)
         precision = inverse.mT @ inverse
         mean = torch.stack([link.u_loc for link in chain.links])
         return cls.natural(precision, _times(precision, mean))
@@ -158,7 +165,7 @@ class ConjugateStep:
             with torch.no_grad():
                 jitter = max(link.jitter for link in self.chain.links)
                 with naming(self.chain.names):
-                    inverse = invert(factorise(among, jitter, ask=False))
+                    inverse = invert_by_blocks(factorise(among, jitter, ask=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
                 for group in self._groups(kernels, inverse, own_noise, factor, share):
                     links = group.links

@@ -4,7 +4,7 @@ A step needs sums over rows. Even where one process does all the work they are a
 second row each: a process that works with another has one of these parts, so that two processes come to the
 same sums as one to the last bit. No other order would do: what follows multiplies rounding errors by the
 condition of K_ZZ, once for q(u) and again for its gradient. For the same reason neither the order of sums nor
-the shape of a product depends on the number of threads, and products are of whole tiles.
+the shape of a product depends on the number of threads, and products are of numbers of rows that divide well.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from pyro_mgp.tiles import TILE, filled_up
 _ENTRIES_AT_ONCE = 2**20
 # A GPU wants all links in one call; this bounds its memory to a few times 0.5 GB.
 _ENTRIES_AT_ONCE_CUDA = 2**26
+# Rows of a part are filled up to a multiple of this. Half a tile is whole registers for each of 2 or 3 threads
+# still; whole tiles would make a third more rows of small tables.
+_FILLED_UP_TO = TILE // 2
 # Products of several matrices go to the threads one by one: two shall get as many each.
 _TOGETHER = 2
 
@@ -193,14 +196,14 @@ def holes_of(observed: Tensor) -> Tensor | None:
 def _observed_rows(
     observed: Sequence[Tensor], part: slice
 ) -> tuple[Sequence[Tensor | None], Tensor | None, int]:
-    """Equally many rows of a part for each of G columns, as many as fill whole tiles; see `_View`."""
+    """Equally many rows of a part for each of G columns, as many as divide well; see `_View`."""
     if observed[0].is_cuda:
         # To count the observed cells the host would have to wait; to look at all rows costs less.
         return [None] * len(observed), torch.stack(tuple(observed)), 0
     first, step = part.start or 0, part.step or 1
     kept = [column[part].nonzero()[:, 0] * step + first for column in observed]
     counts = [len(here) for here in kept]
-    fewest, most = min(counts), max(counts) + -max(counts) % TILE
+    fewest, most = min(counts), max(counts) + -max(counts) % _FILLED_UP_TO
     if fewest == most:
         return kept, None, most
     padded = [pad(here, (0, most - len(here))) for here in kept]

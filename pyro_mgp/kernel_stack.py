@@ -204,10 +204,12 @@ def send_back(pairs: Iterable[tuple[Tensor, Tensor]], retain_graph: bool = False
         pairs: The tensors and their gradients.
         retain_graph: Whether something that the tensors depend on will be sent a gradient once more.
     """
-    learning = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
-    if learning:
-        tensors, gradients = zip(*learning, strict=True)
-        torch.autograd.backward(tensors, gradients, retain_graph=retain_graph)
+    # A sum that has these gradients: to take gradients as they are, torch first imports, for a third of a
+    # second, a library that compares their shapes.
+    with torch.enable_grad():
+        sums = [(tensor * gradient).sum() for tensor, gradient in pairs if tensor.requires_grad]
+        if sums:
+            torch.stack(sums).sum().backward(retain_graph=retain_graph)
 
 
 @dataclass(frozen=True)

@@ -464,7 +464,7 @@ def condition(
     noise = read([link.likelihood for link in links], "noise", torch.stack)
     latent: Sequence[Conditional]
     if not torch.is_grad_enabled() and can_be_inverted(links):
-        inverse = invert(factors)
+        inverse = invert_by_blocks(factors)
         if functions is not None:
             latent = quadratic_conditionals(kernels, inverse, torch.stack(tuple(functions)), None, noise)
             return observing(latent, links)
@@ -521,23 +521,34 @@ def can_be_inverted(links: Sequence[Link]) -> bool:
 
 
 def invert(factors: Tensor) -> Tensor:
-    """W = L⁻¹ of lower triangular factors, `[L, M, M]`; no gradient goes back.
+    """W = L⁻¹ of lower triangular factors, `[..., M, M]`."""
+    return _solved(factors, factors.shape[-1])
 
-    On CPUs to the same last bit with any number of threads that divides a tile: the columns of a triangular
-    system go to the threads in equal parts, which must then be whole registers.
+
+def invert_by_blocks(factors: Tensor) -> Tensor:
+    """The same for large ones, to the same last bit with any number of threads that divides a tile.
+
+    The columns of a triangular system go to the threads in equal parts, which must then be whole registers.
     """
     size = factors.shape[-1]
-    if size <= _SOLVED_AT_ONCE or factors.is_cuda:
-        n_columns = size if factors.is_cuda else size + -size % TILE
-        identity = torch.eye(size, n_columns, dtype=factors.dtype, device=factors.device)
-        return torch.linalg.solve_triangular(factors, identity, upper=False)[..., :size]
+    if factors.is_cuda:
+        return invert(factors)
+    if size <= _SOLVED_AT_ONCE:
+        return _solved(factors, size + -size % TILE)
     half = whole_registers(size // 2)
     top, bottom = slice(None, half), slice(half, None)
-    first, last = invert(factors[..., top, top]), invert(factors[..., bottom, bottom])
+    first, last = invert_by_blocks(factors[..., top, top]), invert_by_blocks(factors[..., bottom, bottom])
     inverse = torch.zeros_like(factors)
     inverse[..., top, top], inverse[..., bottom, bottom] = first, last
     inverse[..., bottom, top] = -last @ (factors[..., bottom, top] @ first)
     return inverse
+
+
+def _solved(factors: Tensor, n_columns: int) -> Tensor:
+    """W, found with so many columns on the right-hand side, at least its own."""
+    size = factors.shape[-1]
+    identity = torch.eye(size, n_columns, dtype=factors.dtype, device=factors.device)
+    return torch.linalg.solve_triangular(factors, identity, upper=False)[..., :size]
 
 
 def quadratic_conditionals(

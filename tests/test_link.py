@@ -21,6 +21,7 @@ from pyro_mgp.link import (
     factorise,
     factorise_without_asking,
     invert,
+    invert_by_blocks,
     one_sided,
 )
 from pyro_mgp.local_parameters import local_parameters
@@ -223,8 +224,9 @@ def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, dr
         torch.testing.assert_close(found, among_all[paths, cells], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("invert", [invert, invert_by_blocks])
 @pytest.mark.parametrize("size", [1, 5, 50, 64, 65, 100, 200])
-def test_the_inverse_of_a_factor_is_its_inverse(size):
+def test_the_inverse_of_a_factor_is_its_inverse(size, invert):
     factors = torch.randn(3, size, size).double().tril(-1) / size**0.5 + 2 * torch.eye(size).double()
     inverse = invert(factors)
     torch.testing.assert_close(inverse @ factors, torch.eye(size).double().expand(3, -1, -1))
