@@ -177,8 +177,7 @@ class ConjugateStep:
                 self.posterior = Posterior.cat([bound.posterior for bound in bounds])
             if not only_q:
                 for score in scores:
-                    # Those of two parts have a likelihood's parameters in common.
-                    send_back([(score, -torch.ones_like(score))], retain_graph=True)
+                    send_back([(score, -torch.ones_like(score))])
                 # What is sent back from here on every process knows in full.
                 self.workers.add_gradients(self.chain.parameters())
                 of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))

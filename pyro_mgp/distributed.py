@@ -81,7 +81,7 @@ class Workers:
         return [slice(first, None, n_parts) for first in range(n_parts)]
 
     def largest_part(self, n_rows: int) -> int:
-        """Rows of the largest of all parts of a minibatch, on CPUs: the same number for all processes."""
+        """Rows of the largest of all parts of a minibatch, on CPUs; the same number in all processes."""
         return -(-n_rows // max(self.size, 2))
 
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:

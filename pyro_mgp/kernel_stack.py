@@ -197,19 +197,14 @@ class KernelStack:
         return []
 
 
-def send_back(pairs: Iterable[tuple[Tensor, Tensor]], retain_graph: bool = False) -> None:
-    """Send gradients back from tensors to the parameters that these depend on, if on any that learns.
-
-    Args:
-        pairs: The tensors and their gradients.
-        retain_graph: Whether something that the tensors depend on will be sent a gradient once more.
-    """
+def send_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Send gradients, of the tensors' shapes, to the parameters they depend on, if any learns."""
     # A sum that has these gradients: to take gradients as they are, torch first imports, for a third of a
     # second, a library that compares their shapes.
     with torch.enable_grad():
         sums = [(tensor * gradient).sum() for tensor, gradient in pairs if tensor.requires_grad]
         if sums:
-            torch.stack(sums).sum().backward(retain_graph=retain_graph)
+            torch.stack(sums).sum().backward()
 
 
 @dataclass(frozen=True)

@@ -526,7 +526,7 @@ def invert(factors: Tensor) -> Tensor:
 
 
 def invert_by_blocks(factors: Tensor) -> Tensor:
-    """The same for large ones, to the same last bit with any number of threads that divides a tile.
+    """The same for large ones, to the same last bit with up to four threads, or six, or eight.
 
     The columns of a triangular system go to the threads in equal parts, which must then be whole registers.
     """

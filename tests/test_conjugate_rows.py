@@ -15,7 +15,8 @@ CPU = torch.device("cpu")
 def test_groups_cover_all_links_once(n_links, entries):
     groups = list(conjugate_rows.slices(n_links, entries, CPU))
     assert [i for group in groups for i in range(n_links)[group]] == list(range(n_links))
-    assert len({group.stop - group.start for group in groups[:-1]}) <= 1
+    # Matrices that fill the cache alone are not put together for the threads' sake.
+    assert entries < 2**20 or all(group.stop - group.start == 1 for group in groups)
 
 
 def test_two_threads_get_equally_many_links_and_a_gpu_all():

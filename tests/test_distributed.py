@@ -51,10 +51,11 @@ def conjugate_step(build: Callable[..., Any], kernel: Any, rows: Any, workers: W
     return {"loss": loss, "redrawn": redrawn, **vars(step.posterior), **gradients}
 
 
-def real_step(n_inducing: int, workers: Workers) -> dict[str, Any]:
+def real_step(n_inducing: int, precision: str, workers: Workers) -> dict[str, Any]:
     """The same of a step as large as in a fit, at whose jitter rounding errors grow a million times."""
     torch.manual_seed(0)
     problem = Problem.make(n_rows=500, n_links=6, n_inducing=n_inducing)
+    problem.chain.precision = precision
     for link in problem.chain.links:
         link.jitter = 1e-6
     step = ConjugateStep(problem.chain, workers)
@@ -84,8 +85,10 @@ STEPS: dict[str, Callable[[Workers], dict[str, Any]]] = {
     for build, kernel in [(BUILDS[0], matern32), *((build, linear_matern32) for build in BUILDS)]
     for rows in (None, ROWS)
 } | {
-    f"real-{n_inducing}": lambda workers, n_inducing=n_inducing: real_step(n_inducing, workers)
-    for n_inducing in (20, 100)
+    f"real-{size}-{precision}": (
+        lambda workers, size=size, precision=precision: real_step(size, precision, workers)
+    )
+    for size, precision in ((20, "double"), (100, "double"), (57, "mixed"))
 }
 STEPS |= {
     f"{elbo.__name__}-{'all' if rows is None else 'batch'}": (

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import kstest, norm
 from torch import Tensor
 
-from pyro_mgp.chain import Chain, Noise
+from pyro_mgp import MGPImputer
+from pyro_mgp.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.conjugate_rows import Share, Walk
 from pyro_mgp.kernels import matern32
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import Conditional, GaussianConditional, Link, Moments, Shifted
@@ -230,3 +233,51 @@ def test_observations_have_to_be_gaussian() -> None:
         ValueError, match="link 'yes': observations in a sequential chain have to be Gaussian"
     ):
         SequentialChain([link], ["yes"], n_rows=3)
+
+
+@pytest.mark.parametrize("missing", [(0.4, 0.6), (0.5, 0.5), (0.1, 0.3)])
+def test_training_hears_of_some_holes_only(missing: tuple[float, float]) -> None:
+    """More holes than a tile has, of few of which later columns know, and the other way round."""
+    generator = np.random.default_rng(0)
+    x, e = generator.normal(size=900), generator.normal(size=(2, 900))
+    frame = pd.DataFrame({"x": x, "y": x + 0.5 * e[0]})
+    frame["z"] = frame["x"] * frame["y"] + 0.5 * e[1]
+    for label, share in zip("yz", missing, strict=True):
+        frame.loc[generator.random(900) < share, label] = np.nan
+    imputer = MGPImputer(inputs="earlier", random_state=0, max_steps=5, n_inducing=30, progress=False)
+    imputer.fit(frame)
+    assert isinstance(imputer.chain_, SequentialChain)
+    assert np.isfinite(imputer.history_.loss).all() and len(imputer.history_.loss) == 5
+
+
+def test_copies_of_a_hole_are_drawn_as_the_hole() -> None:
+    """By the closed form, whose walk fills lists of holes up to whole tiles."""
+    torch.manual_seed(0)
+    chain = sequential(3)
+    table, observed = torch.randn(200, 3).double(), torch.rand(200, 3) > torch.tensor([0.1, 0.6, 0.4])
+    asked: list[tuple[int, Tensor, Tensor]] = []
+
+    def visit(
+        _: object, paths: Tensor, seen: Tensor, noise: Noise, visited: list[Moments], holes: Tensor
+    ) -> None:
+        for number, rows in ((len(visited), holes), (len(visited) + 3, holes[::5])):
+            asked.append((number, rows, noise(number, rows)))
+        visited.append(Moments(holes, holes))
+
+    chain.visit = visit  # type: ignore[method-assign]
+    share = Share(
+        by_column(table[None]), observed, torch.arange(200), fresh_noise(table[None]), [slice(None)], 200
+    )
+    Walk(chain, [Known(square_of_first, torch.tensor(1.0))] * 3, share).visit(slice(0, 3))
+    assert len(asked) == 6
+    for _, rows, numbers in asked:
+        assert len(numbers[0]) == len(rows)
+        assert len({(int(row), float(z)) for row, z in zip(rows, numbers[0], strict=True)}) == len(
+            rows.unique()
+        )
+        assert len(numbers.unique()) == len(rows.unique())
+
+
+def square_of_first(rows: Tensor) -> Tensor:
+    """Some function of rows."""
+    return rows[..., 0].square()
