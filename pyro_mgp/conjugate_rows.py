@@ -30,7 +30,7 @@ from pyro_mgp.tiles import TILE, filled_up
 _ENTRIES_AT_ONCE = 2**20
 # A GPU wants all links in one call; this bounds its memory to a few times 0.5 GB.
 _ENTRIES_AT_ONCE_CUDA = 2**26
-# Rows of a part are filled up to a multiple of this: half a tile is whole registers for each of three threads.
+# Rows of a part are filled up to a multiple of this: half a tile is whole registers for each of 3 threads.
 # Whole tiles would make a third more rows of small tables.
 _FILLED_UP_TO = TILE // 2
 # Products of several matrices go to the threads one by one: two shall get as many each.
