@@ -119,6 +119,8 @@ class Walk:
     def __init__(self, chain: Chain, conditionals: Sequence[Conditional], share: Share) -> None:
         self.chain, self.conditionals, self.share = chain, conditionals, share
         values, observed = share.paths[0], share.observed
+        # Asked once: a module of Pyro is slow to tell.
+        self.gaussian = [link.is_gaussian for link in chain.links]
         self.learnt_from = [chain.learns_from(i, values, observed) for i in range(len(conditionals))]
         self.visited = list[Moments]()
 
@@ -127,9 +129,10 @@ class Walk:
         views = [
             _View(self.share, *_observed_rows(self.learnt_from[group], part)) for part in self.share.parts
         ]
-        for link, conditional in zip(self.chain.links[group], self.conditionals[group], strict=True):
+        members = zip(self.chain.links[group], self.conditionals[group], self.gaussian[group], strict=True)
+        for link, conditional, gaussian in members:
             for view in views:
-                view.take(link, conditional)
+                view.take(link, None if gaussian else conditional)
             self._redraw(link)
         return [(view.seen(group.start), view.sites) for view in views]
 
@@ -167,15 +170,20 @@ class _View:
     """The column of each link there, `[n]`."""
     sites: list[Sites | None] = field(default_factory=list)
 
-    def take(self, link: Link, conditional: Conditional) -> None:
-        """Keep what the next link sees: the links after it write into the table."""
+    def take(self, link: Link, conditional: Conditional | None) -> None:
+        """Keep what the next link sees: the links after it write into the table.
+
+        Args:
+            link: The link.
+            conditional: Its factorisation, for its sites; None if it is Gaussian.
+        """
         table, here = self.share.paths[0].T, self.kept[len(self.columns)]
         # To gather is faster than to select.
         seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
         rows = self.share.rows if here is None else self.share.rows[here]
         self.columns.append(seen)
         self.own.append(seen[link.column])
-        self.sites.append(_sites(link, conditional, seen, rows))
+        self.sites.append(None if conditional is None else _sites(link, conditional, seen, rows))
 
     def seen(self, first: int) -> Seen:
         """All of it, given the number of the first link."""
@@ -213,8 +221,8 @@ def _observed_rows(
     return padded, torch.arange(most) < torch.tensor(counts)[:, None], fewest
 
 
-def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites | None:
-    """What stands for a link's observations in rows `[D, n]`, given by columns; None for Gaussian ones.
+def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites:
+    """What stands for a link's observations, which are not Gaussian, in rows `[D, n]`, given by columns.
 
     Args:
         link: The link.
@@ -222,8 +230,6 @@ def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) 
         columns: The rows that it learns from.
         rows: Their numbers in the training table, `[n]`.
     """
-    if link.is_gaussian:
-        return None
 
     def scored(mean: Tensor, variance: Tensor) -> Scored:
         return link.scored(mean, variance, rows)

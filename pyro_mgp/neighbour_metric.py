@@ -18,7 +18,8 @@ of all others. It goes down by Adam on fresh batches of cells, along the gradien
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,9 +29,11 @@ from pyro_mgp.adam import Adam
 from pyro_mgp.link import invert
 from pyro_mgp.neighbours import LEAST_SCALE, MEDIAN_OF_SQUARE, LocalLink
 
-# Cells to learn from; batches of these, Adam's steps on each, and cells and most neighbours in one. From two
-# to four times as many of any of these made no difference on hidden cells that was not noise.
-_POOL, _ROUNDS, _STEPS, _CELLS, _NEIGHBOURS = 2048, 6, 3, 96, 10
+# Batches to learn from, Adam's steps on each, and cells and most neighbours in one. From two to four times as
+# many of any of these made no difference on hidden cells that was not noise.
+_ROUNDS, _STEPS, _CELLS, _NEIGHBOURS = 6, 3, 96, 10
+# Numbers of inputs that links learn from together.
+_ENTRIES_AT_ONCE = 2**20
 # Adam's learning rate falls linearly to a tenth of this; its averages are short, as the run is.
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.15, 0.1, (0.8, 0.95)
 # The prior of the local scale, by which alone cells are judged here: ν, and a₀ in parts of the typical error.
@@ -56,96 +59,144 @@ class LeftOut:
         return LeftOut(self.own[which], self.rows[which], self.values[which], self.variance[which])
 
 
-def learn_metric(
-    local: LocalLink, leave_out: Callable[[Tensor], LeftOut], generator: torch.Generator
-) -> tuple[Tensor, float]:
-    """Lengthscales and nugget of a link's neighbours.
+def learn_metrics(
+    links: Sequence[LocalLink],
+    leave_out: Sequence[Callable[[Tensor], LeftOut]],
+    generator: torch.Generator,
+) -> list[tuple[Tensor, float]]:
+    """Lengthscales and nuggets of some links' neighbours.
 
     Args:
-        local: The neighbours, with the lengthscales and the nugget to start from.
-        leave_out: The cells of reference rows `[c]`, left out.
+        links: The neighbours of G links, with the lengthscales and the nuggets to start from.
+        leave_out: For each of them the cells of reference rows `[c]`, left out.
         generator: Of the batches, on the CPU.
 
     Returns:
-        Lengthscales `[P]`, and the nugget η.
+        Lengthscales `[P]`, and the nugget η, of each.
     """
-    pool = torch.randperm(len(local.references), generator=generator)[:_POOL]
-    cells = leave_out(local.references[pool.to(local.references.device)])
-    nugget = local.lengthscales.new_tensor([local.character.nugget])
-    parameters = nn.Parameter(torch.cat([local.lengthscales, nugget]).log())
-    adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, local.n_neighbours)
+    found: dict[int, tuple[Tensor, float]] = {}
+    for together in _alike(links):
+        cells = [_batches(links[i], leave_out[i], generator) for i in together]
+        parameters = _learn([links[i] for i in together], cells)
+        found |= {i: (each[:-1], float(each[-1])) for i, each in zip(together, parameters, strict=True)}
+    return [found[i] for i in range(len(links))]
+
+
+def _alike(links: Sequence[LocalLink]) -> list[list[int]]:
+    """Which links have batches of one shape, no more of them together than is good."""
+    shapes = defaultdict[tuple[int, int, int], list[int]](list)
+    for i, local in enumerate(links):
+        n_cells, n_neighbours = min(_CELLS, len(local.references)), min(_NEIGHBOURS, local.n_neighbours)
+        shapes[n_cells, n_neighbours, len(local.columns)].append(i)
+    pieces = []
+    for shape, alike in shapes.items():
+        most = max(1, _ENTRIES_AT_ONCE // math.prod(shape))
+        pieces += [alike[i : i + most] for i in range(0, len(alike), most)]
+    return pieces
+
+
+def _batches(
+    local: LocalLink, leave_out: Callable[[Tensor], LeftOut], generator: torch.Generator
+) -> list[LeftOut]:
+    """The cells of each round."""
+    n = len(local.references)
+    picked = [torch.randperm(n, generator=generator)[:_CELLS] for _ in range(_ROUNDS)]
+    cells = leave_out(local.references[torch.cat(picked).to(local.references.device)])
+    return [cells[here] for here in torch.arange(_ROUNDS * len(picked[0])).split(len(picked[0]))]
+
+
+def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeftOut]]) -> Tensor:
+    """Lengthscales and nuggets `[G, P + 1]` of links that are alike, from the cells of each round."""
+    starts = [
+        torch.cat([local.lengthscales, local.lengthscales.new_tensor([local.character.nugget])])
+        for local in links
+    ]
+    parameters = nn.Parameter(torch.stack(starts).log())
+    adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, links[0].n_neighbours)
     for step in range(_ROUNDS * _STEPS):
         if step % _STEPS == 0:
-            picked = torch.randperm(len(pool), generator=generator)[:_CELLS].to(cells.values.device)
-            lengthscales = parameters.data[:-1].exp()
-            batch = Batch.of(local.at(lengthscales, n_neighbours), cells[picked])
+            lengthscales = parameters.data[:, :-1].exp()
+            # One after the other: each is a copy of the references.
+            nearby = (local.at(each, n_neighbours) for local, each in zip(links, lengthscales, strict=True))
+            batch = Batch.of(nearby, [of_link[step // _STEPS] for of_link in cells])
         _, parameters.grad = batch.score(parameters.data)
         done = step / (_ROUNDS * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)
-        parameters.data[-1].clamp_(min=math.log(_LEAST_NUGGET))
-    found = parameters.data.exp()
-    return found[:-1], float(found[-1])
+        parameters.data[:, -1].clamp_(min=math.log(_LEAST_NUGGET))
+    return parameters.data.exp()
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells that are left out, c of them, and their neighbours.
+    """Cells of G links that are left out, c of each, and their neighbours.
 
     In double precision: of a cell that lies far off, the neighbours may be a thousand times as far from it as
     from each other, and in single precision all in one place.
     """
 
     inputs: Tensor
-    """The neighbours' inputs less the cell's own, `[c, k, P]`."""
+    """The neighbours' inputs less the cell's own, `[G, c, k, P]`."""
     residuals: Tensor
-    """e, `[c, k]`."""
+    """e, `[G, c, k]`."""
     values: Tensor
-    """y₋, `[c]`."""
+    """y₋, `[G, c]`."""
     variance: Tensor
-    """σ², `[c]`."""
-    prior: float
-    """ν a₀."""
+    """σ², `[G, c]`."""
+    prior: Tensor
+    """ν a₀, `[G]`."""
 
     @classmethod
-    def of(cls, local: LocalLink, cells: LeftOut) -> Batch:
-        """Some cells and their neighbours."""
-        nearest = local.nearest(cells.rows, cells.own)
-        inputs = (local.inputs[nearest] - local.scaled(cells.rows)[:, None]) * local.lengthscales
-        typical = float(cells.values.square().median()) / MEDIAN_OF_SQUARE
+    def of(cls, links: Iterable[LocalLink], cells: Sequence[LeftOut]) -> Batch:
+        """Some cells of each link and their neighbours."""
+        inputs, residuals = [], []
+        for local, left in zip(links, cells, strict=True):
+            nearest = local.nearest(left.rows, left.own)
+            inputs.append((local.inputs[nearest] - local.scaled(left.rows)[:, None]) * local.lengthscales)
+            residuals.append(local.residuals[nearest])
+        values = torch.stack([left.values for left in cells])
+        typical = values.square().median(1).values / MEDIAN_OF_SQUARE
+        variance = torch.stack([left.variance for left in cells])
         prior = _FREEDOM * _AMPLITUDE * typical
-        return cls(inputs, local.residuals[nearest], cells.values, cells.variance, prior)
+        return cls(torch.stack(inputs), torch.stack(residuals), values, variance, prior)
 
     def score(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean CRPS, and its gradient by log ℓ and log η, `[P + 1]`, as `parameters` are."""
-        precision, nugget = (-2 * parameters[:-1]).exp(), parameters[-1].exp()
+        """Mean CRPS of each link `[G]`, and its gradient by log ℓ and log η, `[G, P + 1]` as these."""
+        n_links, n_cells, n_neighbours, n_inputs = self.inputs.shape
+        precision, nugget = (-2 * parameters[:, :-1]).exp(), parameters[:, -1:].exp()
         squares = self.inputs.square()
         among, decay_among, cross, decay_cross = self._covariances(precision, squares)
-        among.diagonal(dim1=-2, dim2=-1).copy_(1 + nugget)
+        among.diagonal(dim1=-2, dim2=-1).copy_((1 + nugget)[..., None].expand_as(self.residuals))
         root = invert(torch.linalg.cholesky(among))
         whitened = root @ torch.stack([cross, self.residuals], dim=-1)
         w, alpha = (root.mT @ whitened).unbind(-1)
-        mean, v = (w * self.residuals).sum(1), 1 + nugget - whitened[..., 0].square().sum(1)
-        freedom = _FREEDOM + self.residuals.shape[1]
-        a = ((self.prior + whitened[..., 1].square().sum(1)) / freedom).clamp(min=LEAST_SCALE)
+        mean, v = (w * self.residuals).sum(-1), 1 + nugget - whitened[..., 0].square().sum(-1)
+        freedom = _FREEDOM + n_neighbours
+        a = (self.prior[:, None] + whitened[..., 1].square().sum(-1)) / freedom
+        a = a.clamp_(min=LEAST_SCALE)
         score, of_mean, of_variance = _crps(self.values, mean, a * v + self.variance)
         of_v, of_quadratic = of_variance * a, of_variance * v / freedom
         # Of c, and of C, whose every entry stands there twice.
-        of_cross = of_mean[:, None] * alpha - 2 * of_v[:, None] * w
-        left = of_mean[:, None] * w + of_quadratic[:, None] * alpha
-        of_among = torch.stack([-left, of_v[:, None] * w], dim=2) @ torch.stack([alpha, w], dim=1)
-        of_nugget = (of_v.sum() + of_among.diagonal(dim1=-2, dim2=-1).sum()) * nugget
+        of_cross = of_mean[..., None] * alpha - 2 * of_v[..., None] * w
+        left = of_mean[..., None] * w + of_quadratic[..., None] * alpha
+        # Outer products, which as products of matrices cost three times as much.
+        of_among = (of_v[..., None] * w)[..., None] * w[..., None, :]
+        of_among.addcmul_(left[..., None], alpha[..., None, :], value=-1)
+        of_nugget = (of_v + of_among.diagonal(dim1=-2, dim2=-1).sum(-1)).sum(1, keepdim=True) * nugget
         pairs = of_among.mul_(decay_among)
         pairs = pairs + pairs.mT
-        weights = (of_cross * decay_cross).add_(pairs.sum(2)).view(1, -1)
-        of_lengths = (weights @ squares.flatten(0, 1))[0] - (self.inputs * (pairs @ self.inputs)).sum((0, 1))
-        return score.mean(), torch.cat([3 * of_lengths * precision, of_nugget[None]]) / len(score)
+        weights = (of_cross * decay_cross).add_(pairs.sum(-1)).view(n_links, 1, -1)
+        of_lengths = (weights @ squares.view(n_links, -1, n_inputs))[:, 0]
+        of_lengths -= (self.inputs * (pairs @ self.inputs)).sum((1, 2))
+        gradient = torch.cat([3 * of_lengths * precision, of_nugget], dim=1) / n_cells
+        return score.mean(1), gradient
 
     def _covariances(self, precision: Tensor, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """C without its nugget and c, each with its e⁻ʳ."""
-        norms = squares @ (3 * precision)
-        scaled = self.inputs * (3 * precision)
-        squared = torch.baddbmm(norms[:, :, None] + norms[:, None, :], scaled, self.inputs.mT, alpha=-2)
-        r_among, r_cross = squared.clamp_(min=0).sqrt_(), norms.sqrt()
+        scaled = self.inputs * (3 * precision)[:, None, None]
+        norms = (scaled * self.inputs).sum(-1)
+        squared = (norms[..., :, None] + norms[..., None, :]).flatten(0, 1)
+        squared.baddbmm_(scaled.flatten(0, 1), self.inputs.flatten(0, 1).mT, alpha=-2)
+        r_among, r_cross = squared.clamp_(min=0).sqrt_().unflatten(0, norms.shape[:2]), norms.sqrt()
         among, cross = (-r_among).exp_(), (-r_cross).exp_()
         return among.addcmul(among, r_among), among, cross.addcmul(cross, r_cross), cross
 

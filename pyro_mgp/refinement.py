@@ -19,6 +19,7 @@ and for whatever else a walk does to the spread of its draws.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from pyro_mgp.few_values import FewValues, nearest_value, some_of_each
 from pyro_mgp.kernels import lengthscales
 from pyro_mgp.link import Conditional, Moments, observed_as
 from pyro_mgp.local_parameters import local_parameters
-from pyro_mgp.neighbour_metric import LeftOut, crps, learn_metric
+from pyro_mgp.neighbour_metric import LeftOut, crps, learn_metrics
 from pyro_mgp.neighbours import (
     LEAST_SCALE,
     MEDIAN_OF_SQUARE,
@@ -58,7 +59,7 @@ _CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
 _AMPLITUDES = (0.1, 0.3, 1.0)
 # Cells left out to choose by.
-_LEFT_OUT = 200
+_LEFT_OUT = 1000
 # The same for weights of few values: in all, and at least so many of each value.
 _JUDGED, _JUDGED_OF_EACH = 600, 10
 # Standard errors by which neighbours must predict better than the sparse GP alone.
@@ -135,7 +136,7 @@ class _Fit:
     def find_neighbours(self) -> Neighbours | None:
         """The local scales."""
         guesses = self.neighbours([self.first_guess(i) for i in range(len(self.holes))])
-        learnt = [self.learn(i, local) for i, local in enumerate(guesses.links)]
+        learnt = self.learn(guesses.links)
         first = self.neighbours(learnt)
         for i, here in enumerate(self.holes):
             first.improve(i, self.chain, self.marginals, self.point, here)
@@ -191,12 +192,17 @@ class _Fit:
         noise = float(self.marginals[i].noise)
         return Character(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)
 
-    def learn(self, i: int, local: LocalLink | None) -> Character | None:
-        """The character of the i-th link with the lengthscales and the nugget that suit it."""
-        if local is None:
-            return None
-        found, nugget = learn_metric(local, lambda cells: self.left_out(i, cells), self.generator)
-        return dataclasses.replace(local.character, lengthscales=tuple(found.tolist()), nugget=nugget)
+    def learn(self, links: Sequence[LocalLink | None]) -> list[Character | None]:
+        """The links' characters with the lengthscales and the nuggets that suit them."""
+        some = {i: local for i, local in enumerate(links) if local is not None}
+        leave_out = [functools.partial(self.left_out, i) for i in some]
+        found = learn_metrics(list(some.values()), leave_out, self.generator)
+        learnt: list[Character | None] = [None] * len(links)
+        for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
+            learnt[i] = dataclasses.replace(
+                local.character, lengthscales=tuple(lengths.tolist()), nugget=nugget
+            )
+        return learnt
 
     def choose(self, i: int, local: LocalLink | None) -> Character | None:
         """The character that predicts left-out cells of the i-th link best; None if none clearly helps."""
