@@ -67,8 +67,9 @@ _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
 # is hidden, but at least so many per column, and no more than this share of the observed ones.
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
-# Paths through them, and walks that count, from the last one back.
-_HIDDEN_PATHS, _COUNTED = 4, 2
+# Paths through them, and walks that count, from the last one back: twice as many paths and half as many walks
+# score the same, in more time.
+_HIDDEN_PATHS, _COUNTED = 2, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.2
