@@ -119,7 +119,7 @@ class Walk:
     def __init__(self, chain: Chain, conditionals: Sequence[Conditional], share: Share) -> None:
         self.chain, self.conditionals, self.share = chain, conditionals, share
         values, observed = share.paths[0], share.observed
-        # Asked once: a module of Pyro is slow to tell.
+        # Asked once a walk: a module of Pyro is slow to tell.
         self.gaussian = [link.is_gaussian for link in chain.links]
         self.learnt_from = [chain.learns_from(i, values, observed) for i in range(len(conditionals))]
         self.visited = list[Moments]()

@@ -28,7 +28,7 @@ _MAX_STEPS = 100
 _TOLERANCE = 1e-3
 # Rows conditioned at once, and entries of their [rows, D, D] matrices: bound the memory of these, of which
 # there are half a dozen.
-_MOST_AT_ONCE, _ENTRIES_AT_ONCE = 42 * TILE, 2**21
+_MOST_AT_ONCE, _ENTRIES_AT_ONCE = 42 * TILE, 2**18
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,10 @@ class JointGaussian:
 
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:
         """The table `[N, D]` with its holes at their conditional mean given the row's observed cells."""
-        return torch.cat([self._fill(v, o)[0] for v, o in _chunks(values, observed)])
+        table, precision = torch.empty_like(values), self._precision()
+        for here in _chunks(values):
+            table[here], _ = self._fill(values[here], observed[here], precision)
+        return table
 
     def draw(self, values: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
         """The table with its holes drawn jointly given the row's observed cells.
@@ -93,24 +96,29 @@ class JointGaussian:
         Returns:
             The S filled tables, `[S, N, D]`.
         """
-        drawn = []
-        pairs = zip(_chunks(values, observed), noise.split(_chunk(len(self.mean)), dim=1), strict=True)
-        for (v, o), eps in pairs:
-            filled, factor = self._fill(v, o)
+        # Written in place: what each chunk kept would lie amid the memory that the next one needs.
+        tables, precision = values.new_empty(len(noise), *values.shape), self._precision()
+        for here in _chunks(values):
+            filled, factor = self._fill(values[here], observed[here], precision)
             # factor factorᵀ is the precision of the missing cells, so factor⁻ᵀ eps has their covariance.
-            step = torch.linalg.solve_triangular(factor.mT, evened(eps).permute(1, 2, 0), upper=True)
-            drawn.append(torch.where(o, filled, filled + step.permute(2, 0, 1)[..., : len(self.mean)]))
-        return torch.cat(drawn, dim=1)
+            eps = evened(noise[:, here]).permute(1, 2, 0)
+            step = torch.linalg.solve_triangular(factor.mT, eps, upper=True)
+            drawn = filled + step.permute(2, 0, 1)[..., : len(self.mean)]
+            tables[:, here] = torch.where(observed[here], filled, drawn)
+        return tables
 
-    def _fill(self, values: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def _precision(self) -> Tensor:
+        """The inverse of the covariance, with a row and a column of zeros if D is odd."""
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(self.covariance))
+        return evened(evened(precision).mT)
+
+    def _fill(self, values: Tensor, observed: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
         """Filled rows `[n, D]` and the Cholesky factor `[n, D, D]` of the missing cells' precision.
 
         Rows have different holes. One batched factorisation serves them all, because the precision matrix
         with the observed rows and columns replaced by those of the identity has the missing block's factor
         in place and nothing else. If D is odd the factor has one column more, as if of an observed cell.
         """
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(self.covariance))
-        precision = evened(evened(precision).mT)
         missing = evened((~observed).to(values.dtype))
         block = missing[:, :, None] * precision * missing[:, None, :] + torch.diag_embed(1 - missing)
         factor = torch.linalg.cholesky(block)
@@ -136,14 +144,18 @@ def _medians(values: Tensor, observed: Tensor) -> Tensor:
     return values.new_tensor([np.median(cells) if len(cells) else np.nan for cells in known])
 
 
-def _chunks(values: Tensor, observed: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _chunks(values: Tensor) -> Iterator[slice]:
+    """The rows of a table `[N, D]` that are conditioned at once."""
     size = _chunk(values.shape[1])
-    return list(zip(values.split(size), observed.split(size), strict=True))
+    return (slice(i, i + size) for i in range(0, len(values), size))
 
 
 def _chunk(n_columns: int) -> int:
-    """How many rows are conditioned at once."""
-    return min(_MOST_AT_ONCE, whole_tiles(_ENTRIES_AT_ONCE // n_columns**2))
+    """How many rows are conditioned at once: whole tiles, or of wide tables equal parts of one."""
+    most = max(1, _ENTRIES_AT_ONCE // n_columns**2)
+    if most < TILE:
+        return max(part for part in range(1, most + 1) if TILE % part == 0)
+    return min(_MOST_AT_ONCE, whole_tiles(most))
 
 
 def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> JointGaussian:

@@ -31,8 +31,8 @@ from pyro_mgp.neighbours import LEAST_SCALE, MEDIAN_OF_SQUARE, LocalLink
 
 # Batches to learn from, Adam's steps on each, and cells and most neighbours in one. From two to four times as
 # many of any of these made no difference on hidden cells that was not noise.
-_ROUNDS, _STEPS, _CELLS, _NEIGHBOURS = 6, 3, 96, 10
-# Numbers of inputs that links learn from together.
+_BATCHES, _STEPS, _CELLS, _NEIGHBOURS = 6, 3, 96, 10
+# Entries of the batches' inputs `[G, c, k, P]`, or of the rows they come from: bounds memory to some 50 MB.
 _ENTRIES_AT_ONCE = 2**20
 # Adam's learning rate falls linearly to a tenth of this; its averages are short, as the run is.
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.15, 0.1, (0.8, 0.95)
@@ -55,42 +55,44 @@ class LeftOut:
     variance: Tensor
     """Its own variance there, σ², `[c]`."""
 
-    def __getitem__(self, which: Tensor) -> LeftOut:
+    def __getitem__(self, which: slice) -> LeftOut:
         return LeftOut(self.own[which], self.rows[which], self.values[which], self.variance[which])
 
 
 def learn_metrics(
     links: Sequence[LocalLink],
     leave_out: Sequence[Callable[[Tensor], LeftOut]],
+    n_columns: int,
     generator: torch.Generator,
 ) -> list[tuple[Tensor, float]]:
     """Lengthscales and nuggets of some links' neighbours.
 
     Args:
         links: The neighbours of G links, with the lengthscales and the nuggets to start from.
-        leave_out: For each of them the cells of reference rows `[c]`, left out.
+        leave_out: For each of them what gives the cells of reference rows `[c]`, left out.
+        n_columns: Columns of the table, D.
         generator: Of the batches, on the CPU.
 
     Returns:
         Lengthscales `[P]`, and the nugget η, of each.
     """
     found: dict[int, tuple[Tensor, float]] = {}
-    for together in _alike(links):
+    for together in _alike(links, n_columns):
         cells = [_batches(links[i], leave_out[i], generator) for i in together]
         parameters = _learn([links[i] for i in together], cells)
         found |= {i: (each[:-1], float(each[-1])) for i, each in zip(together, parameters, strict=True)}
     return [found[i] for i in range(len(links))]
 
 
-def _alike(links: Sequence[LocalLink]) -> list[list[int]]:
-    """Which links have batches of one shape, no more of them together than is good."""
+def _alike(links: Sequence[LocalLink], n_columns: int) -> list[list[int]]:
+    """Which links have batches of one shape, in pieces that fit into memory."""
     shapes = defaultdict[tuple[int, int, int], list[int]](list)
     for i, local in enumerate(links):
         n_cells, n_neighbours = min(_CELLS, len(local.references)), min(_NEIGHBOURS, local.n_neighbours)
         shapes[n_cells, n_neighbours, len(local.columns)].append(i)
     pieces = []
     for shape, alike in shapes.items():
-        most = max(1, _ENTRIES_AT_ONCE // math.prod(shape))
+        most = max(1, _ENTRIES_AT_ONCE // max(math.prod(shape), _BATCHES * shape[0] * n_columns))
         pieces += [alike[i : i + most] for i in range(0, len(alike), most)]
     return pieces
 
@@ -98,29 +100,29 @@ def _alike(links: Sequence[LocalLink]) -> list[list[int]]:
 def _batches(
     local: LocalLink, leave_out: Callable[[Tensor], LeftOut], generator: torch.Generator
 ) -> list[LeftOut]:
-    """The cells of each round."""
-    n = len(local.references)
-    picked = [torch.randperm(n, generator=generator)[:_CELLS] for _ in range(_ROUNDS)]
+    """Its batches of cells."""
+    n, size = len(local.references), min(_CELLS, len(local.references))
+    picked = [torch.randperm(n, generator=generator)[:size] for _ in range(_BATCHES)]
     cells = leave_out(local.references[torch.cat(picked).to(local.references.device)])
-    return [cells[here] for here in torch.arange(_ROUNDS * len(picked[0])).split(len(picked[0]))]
+    return [cells[k * size : (k + 1) * size] for k in range(_BATCHES)]
 
 
 def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeftOut]]) -> Tensor:
-    """Lengthscales and nuggets `[G, P + 1]` of links that are alike, from the cells of each round."""
+    """Lengthscales and nuggets `[G, P + 1]` of links that are alike, from their batches of cells."""
     starts = [
         torch.cat([local.lengthscales, local.lengthscales.new_tensor([local.character.nugget])])
         for local in links
     ]
     parameters = nn.Parameter(torch.stack(starts).log())
     adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, links[0].n_neighbours)
-    for step in range(_ROUNDS * _STEPS):
+    for step in range(_BATCHES * _STEPS):
         if step % _STEPS == 0:
             lengthscales = parameters.data[:, :-1].exp()
-            # One after the other: each is a copy of the references.
-            nearby = (local.at(each, n_neighbours) for local, each in zip(links, lengthscales, strict=True))
-            batch = Batch.of(nearby, [of_link[step // _STEPS] for of_link in cells])
+            # One after the other: each has a copy of the references.
+            moved = (local.at(each, n_neighbours) for local, each in zip(links, lengthscales, strict=True))
+            batch = Batch.of(moved, [of_link[step // _STEPS] for of_link in cells])
         _, parameters.grad = batch.score(parameters.data)
-        done = step / (_ROUNDS * _STEPS)
+        done = step / (_BATCHES * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)
         parameters.data[:, -1].clamp_(min=math.log(_LEAST_NUGGET))
     return parameters.data.exp()

@@ -44,7 +44,7 @@ from pyro_mgp.neighbours import (
     settle,
 )
 from pyro_mgp.noise import KeyedNoise
-from pyro_mgp.sampling import Rows, Start
+from pyro_mgp.sampling import SETTLING, Rows, Start
 
 MOST_ROWS = 10_000
 """Reference rows at most; more cost time in every draw and say little more."""
@@ -58,8 +58,8 @@ _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
 _CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
 _AMPLITUDES = (0.1, 0.3, 1.0)
-# Cells left out to choose by.
-_LEFT_OUT = 1000
+# Cells left out to choose by; those besides that the sparse GP predicts worst; and how many go at a time.
+_LEFT_OUT, _WORST, _AT_A_TIME = 900, 100, 200
 # The same for weights of few values: in all, and at least so many of each value.
 _JUDGED, _JUDGED_OF_EACH = 600, 10
 # Standard errors by which neighbours must predict better than the sparse GP alone.
@@ -67,9 +67,9 @@ _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
 # is hidden, but at least so many per column, and no more than this share of the observed ones.
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
-# Paths through them, and walks that count, from the last one back: twice as many paths and half as many walks
-# score the same, in more time.
-_HIDDEN_PATHS, _COUNTED = 2, 4
+# Components of the mixtures that are to hold them: walks that count, at most so many of each path. Twice as
+# many paths of which half as many walks count score the same, in more time.
+_COMPONENTS, _COUNTED = 8, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.2
@@ -128,6 +128,9 @@ class _Fit:
         self.marginals: Sequence[Conditional] = chain.conditionals()
         # Their variance is what inducing values cannot say; the marginals' has that of q(u) besides.
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
+        # As in imputations, the first walks do not count.
+        self.n_counted = min(_COUNTED, chain.n_sweeps - chain.n_sweeps // SETTLING)
+        self.n_hidden_paths = math.ceil(_COMPONENTS / self.n_counted)
         self.holes = chain.holes(rows.observed)
         self.point = start.expected(rows)
         self.drawn = self.point.clone()
@@ -197,7 +200,7 @@ class _Fit:
         """The links' characters with the lengthscales and the nuggets that suit them."""
         some = {i: local for i, local in enumerate(links) if local is not None}
         leave_out = [functools.partial(self.left_out, i) for i in some]
-        found = learn_metrics(list(some.values()), leave_out, self.generator)
+        found = learn_metrics(list(some.values()), leave_out, self.point.shape[1], self.generator)
         learnt: list[Character | None] = [None] * len(links)
         for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
             learnt[i] = dataclasses.replace(
@@ -209,16 +212,29 @@ class _Fit:
         """The character that predicts left-out cells of the i-th link best; None if none clearly helps."""
         if local is None:
             return None
-        picked = torch.randperm(len(local.references), generator=self.generator)[:_LEFT_OUT]
-        cells = local.references[picked.to(local.references.device)]
-        left = self.left_out(i, cells)
-        alone = crps(left.values, torch.zeros_like(left.values), self.marginals[i].noise + left.variance)
-        candidates, at = _candidates(local, left)
-        scores = crps(left.values, at.mean, at.variance + left.variance)
-        gain = alone - scores
-        clear = gain.mean(1) > _CLEARLY * gain.std(1) / math.sqrt(len(cells))
-        best = gain.mean(1).where(clear, -math.inf).argmax()
+        numbers, weights = self._to_judge_by(local)
+        pieces = [self.left_out(i, cells) for cells in local.references[numbers].split(_AT_A_TIME)]
+        candidates, noise = _candidates(local, pieces[0]), self.marginals[i].noise
+        gain = torch.cat([_gain(local, candidates, left, noise) for left in pieces], dim=1)
+        # A rare cell is worth more than all others, and tells nothing of how sure that is.
+        ordinary = gain[:, weights > 1] if (weights > 1).any() else gain
+        clear = ordinary.mean(1) > _CLEARLY * ordinary.std(1) / math.sqrt(ordinary.shape[1])
+        best = (gain @ weights).where(clear, -math.inf).argmax()
         return candidates[int(best)] if clear[best] else None
+
+    def _to_judge_by(self, local: LocalLink) -> tuple[Tensor, Tensor]:
+        """Some of a link's references, by their numbers, and for how many cells each of them stands.
+
+        What is best for a rare value, or after an outlier, only few cells can tell: these are all among them.
+        """
+        order = local.residuals.abs().argsort(descending=True)
+        worst, others = order[:_WORST], order[_WORST:]
+        picked = torch.randperm(len(others), generator=self.generator)[:_LEFT_OUT].to(order.device)
+        weight = len(others) / max(len(picked), 1)
+        numbers = torch.cat([others[picked], worst])
+        return numbers, torch.cat([weight * torch.ones(len(picked)), torch.ones(len(worst))]).to(
+            local.residuals
+        )
 
     def hide(self, n_rows: int) -> Tensor:
         """Cells of linked columns to hide if observed, `[n, D]`; a category's indicators together."""
@@ -265,7 +281,7 @@ class _Fit:
         hidden = self.rows.observed[picked] & self.hide(len(picked))
         sparse = self.marginals
         if self.joint:
-            functions = self.chain.functions(lambda _, size: self.normal(_HIDDEN_PATHS, size))
+            functions = self.chain.functions(lambda _, size: self.normal(self.n_hidden_paths, size))
             sparse = self.chain.conditionals(functions)
         parts = [
             self.impute_hidden(found, sparse, few, picked[here], hidden[here])
@@ -308,12 +324,13 @@ class _Fit:
         if self.joint:
             nearby = found.given(nearby, sparse, self.marginals)
         conditionals = observed_as(corrected(sparse, nearby), few)
-        paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(_HIDDEN_PATHS)))
-        noise, n_walks = self.noise(_HIDDEN_PATHS), self.chain.n_sweeps
+        paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(self.n_hidden_paths)))
+        noise, n_walks = self.noise(self.n_hidden_paths), self.chain.n_sweeps
         walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))
         cells = []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
-            which, moments = hidden[here, link.column], [visited[i] for _, visited in walks[-_COUNTED:]]
+            which, counted = hidden[here, link.column], walks[-self.n_counted :]
+            moments = [visited[i] for _, visited in counted]
             mean = torch.cat([at.mean for at in moments])[:, which]
             variance = torch.cat([at.variance for at in moments])[:, which]
             cells.append((picked[here[which]], mean, variance))
@@ -341,22 +358,32 @@ class _Fit:
         )
 
 
-def _candidates(local: LocalLink, left: LeftOut) -> tuple[list[Character], Moments]:
-    """G characters of the link's ℓ and η, and the moments of the local scale under each, `[G, c]`."""
-    gathered, rows = local.gather(local.nearest(left.rows, left.own)), left.rows[None]
-    nearby = local.hear(gathered)
-    cross, v = nearby.relation(rows)
-    error = left.values - nearby.moments(rows).mean[0]
+def _candidates(local: LocalLink, left: LeftOut) -> list[Character]:
+    """Characters to choose from, of the link's ℓ and η and of scales that suit some cells."""
+    error = left.values - local.around(left.rows, left.own).moments(left.rows[None]).mean[0]
     typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.character.nugget)
-    candidates = [
+    return [
         dataclasses.replace(
             local.character, cut=cut, freedom=freedom, scale=max(amplitude * typical, LEAST_SCALE)
         )
         for cut, freedom, amplitude in itertools.product(_CUTS, _FREEDOMS, _AMPLITUDES)
     ]
+
+
+def _gain(local: LocalLink, candidates: Sequence[Character], left: LeftOut, noise: Tensor) -> Tensor:
+    """How much better than the sparse GP alone each of G characters predicts cells, `[G, c]`."""
+    at = _moments(local, candidates, left)
+    alone = crps(left.values, torch.zeros_like(left.values), noise + left.variance)
+    return alone - crps(left.values, at.mean, at.variance + left.variance)
+
+
+def _moments(local: LocalLink, candidates: Sequence[Character], left: LeftOut) -> Moments:
+    """Moments of the local scale at cells under each of G characters, `[G, c]`."""
+    gathered = local.gather(local.nearest(left.rows, left.own))
     heard = [dataclasses.replace(local, character=candidate).hear(gathered) for candidate in candidates]
+    cross, v = heard[0].relation(left.rows[None])
     mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in heard])
-    return candidates, Moments(mean, torch.stack([v[:, 0] * each.scale for each in heard]))
+    return Moments(mean, torch.stack([v[:, 0] * each.scale for each in heard]))
 
 
 def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _FLOAT = 8
 # What everything takes: kernels' workspaces, and the starting fill of some rows at once.
-_BASE = 60e6
+_BASE = 80e6
 # Copies of the encoded table that a fit makes and holds at its peak.
 _FIT_COPIES = 8
 # Stacks of matrices over inducing inputs: q(u), kernels, their gradients, and states to go back to.
@@ -25,6 +25,10 @@ _GRADIENT_COPIES = 9
 _NEIGHBOUR_COPIES, _KEPT_AT_ONCE = 2, 2**26
 # Rows whose cells a fit looks at to see whether neighbours help, and their share among these.
 _REFINED, _HIDDEN = 10_000, 0.1
+# Cells of one link that are looked at at a time, and copies of what their neighbours are known by.
+_AT_A_TIME, _AT_A_TIME_COPIES = 300, 6
+# Matrices of all columns by all columns that the starting fill makes.
+_SQUARES = 50
 # Rows times imputations that are drawn at once.
 _DRAWN_AT_ONCE = 20_000
 # Copies of a table that is completed, and of its draws.
@@ -56,7 +60,9 @@ def of_fit(
     inducing = n_links * n_inducing**2 * _FLOAT
     rows = n_paths * min(batch_size, n_rows) * n_inducing * n_links * _FLOAT if by_gradient else 0
     near = _of_neighbours(_HIDDEN * min(n_rows, _REFINED) * n_links, n_columns, n_neighbors)
-    return int(_BASE + _FIT_COPIES * table + _FIT_STACKS * inducing + _GRADIENT_COPIES * rows + near)
+    near += _AT_A_TIME_COPIES * _of_cells(min(n_rows, _AT_A_TIME), n_columns, n_neighbors)
+    fill = _SQUARES * n_columns**2 * _FLOAT
+    return int(_BASE + _FIT_COPIES * table + _FIT_STACKS * inducing + _GRADIENT_COPIES * rows + near + fill)
 
 
 def of_impute(
@@ -87,9 +93,14 @@ def of_impute(
 
 
 def _of_neighbours(n_cells: float, n_columns: int, n_neighbors: int) -> float:
-    """Bytes that neighbours of so many cells take."""
-    kept = min(n_cells * n_neighbors * (n_neighbors + n_columns), _KEPT_AT_ONCE)
-    return _NEIGHBOUR_COPIES * kept * _FLOAT
+    """Bytes that neighbours of so many cells take, of which only so many are kept at once."""
+    kept = min(_of_cells(n_cells, n_columns, n_neighbors), _KEPT_AT_ONCE * _FLOAT)
+    return _NEIGHBOUR_COPIES * kept
+
+
+def _of_cells(n_cells: float, n_columns: int, n_neighbors: int) -> float:
+    """Bytes of what so many cells' neighbours are known by."""
+    return n_cells * n_neighbors * (n_neighbors + n_columns) * _FLOAT
 
 
 def available() -> int | None:

@@ -33,8 +33,8 @@ _START, _FUNCTION, _WALK, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # Draws farther off than so many standard deviations have run away: a cell in 10¹⁰ would be an outlier there.
 _FARTHEST = 1e5
-# The first of so many parts of the sweeps is not averaged over: the walk still remembers where it started.
-_SETTLING = 3
+SETTLING = 3
+"""The first of so many parts of the sweeps does not count: the walk still remembers where it started."""
 # Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
 
@@ -271,7 +271,7 @@ class Sampler:
         for here, batch in self._batches(rows, len(imputations)):
             point, holes = self.start.expected(batch), self._holes(batch.observed, len(imputations))
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
-            counted = range(self.n_sweeps // _SETTLING, self.n_sweeps)
+            counted = range(self.n_sweeps // SETTLING, self.n_sweeps)
             for sweep, (filled, visited) in enumerate(self._walks(conditionals, batch, imputations)):
                 if sweep in counted:
                     expected = self._expected(conditionals, filled, visited, holes)
@@ -332,7 +332,7 @@ class Sampler:
         for here, batch in self._batches(rows, len(imputations)):
             conditionals = self._conditionals(batch, imputations)
             walks = [visited[-1] for _, visited in self._walks(conditionals, batch, imputations)]
-            counted = walks[self.n_sweeps // _SETTLING :]
+            counted = walks[self.n_sweeps // SETTLING :]
             variance = torch.cat([m.variance for m in counted]) + conditionals[-1].noise
             moments = torch.cat([m.mean for m in counted]), variance
             parts.append([each[:, : here.stop - here.start] for each in moments])

@@ -72,11 +72,12 @@ def test_equal_rows_are_no_trouble() -> None:
     torch.testing.assert_close(gradient[:, :-1], torch.zeros(1, 3))
 
 
-def local_link(n: int = 1500) -> LocalLink:
-    """Residuals that depend, and jump, with the first of two inputs only."""
-    rows = torch.rand(n, 2).double()
+def local_link(n: int = 1500, n_inputs: int = 2, n_neighbours: int = 24) -> LocalLink:
+    """Residuals that depend, and jump, with the first of some inputs only."""
+    rows = torch.rand(n, n_inputs).double()
     residuals = torch.floor(8 * rows[:, 0]) % 2 + 0.05 * torch.randn(n).double()
-    return LocalLink.of(torch.arange(2), rows, residuals, 24, Character((0.25, 0.25), 0.3, 1.0, 0.1))
+    character = Character((0.25,) * n_inputs, 0.3, 1.0, 0.1)
+    return LocalLink.of(torch.arange(n_inputs), rows, residuals, n_neighbours, character)
 
 
 def learn(*links: LocalLink) -> list[tuple[torch.Tensor, float]]:
@@ -87,7 +88,8 @@ def learn(*links: LocalLink) -> list[tuple[torch.Tensor, float]]:
 
         return leave_out
 
-    return learn_metrics(links, [left_out_of(local) for local in links], torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    return learn_metrics(links, [left_out_of(local) for local in links], 2, generator)
 
 
 def test_an_input_that_does_not_matter_gets_a_longer_lengthscale() -> None:
@@ -118,8 +120,17 @@ def test_the_same_batches_give_the_same_lengthscales() -> None:
 def test_links_of_any_shape_learn_beside_each_other(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many rows as a batch has cells, so that all of them are in each whatever comes before."""
     monkeypatch.setattr(module, "_ENTRIES_AT_ONCE", entries)
-    n_cells = module._CELLS
-    links = [local_link(n_cells), local_link(50), local_link(n_cells), local_link(50)]
+    most = module._CELLS
+    shapes = [
+        (most, 2, 24),
+        (50, 2, 24),
+        (most, 2, 24),
+        (50, 2, 24),
+        (most, 1, 24),
+        (most, 3, 24),
+        (most, 2, 5),
+    ]
+    links = [local_link(*shape) for shape in shapes]
     for local, (lengthscales, nugget) in zip(links, learn(*links), strict=True):
         ((alone, own),) = learn(local)
         torch.testing.assert_close(lengthscales, alone)

@@ -14,7 +14,16 @@ from pyro_mgp.few_values import FewValues
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbour_metric import LeftOut
 from pyro_mgp.neighbours import Character, LocalLink
-from pyro_mgp.refinement import _candidates, _few_inflation, _Fit, _inflation, refine
+from pyro_mgp.refinement import (
+    _LEFT_OUT,
+    _WORST,
+    _candidates,
+    _few_inflation,
+    _Fit,
+    _inflation,
+    _moments,
+    refine,
+)
 from pyro_mgp.sampling import Rows
 
 
@@ -48,7 +57,8 @@ def test_candidates_have_the_moments_by_which_they_are_judged() -> None:
     character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, character)
     left = LeftOut(torch.full((9,), -1), rows, values, torch.zeros(9).double())
-    candidates, at = _candidates(local, left)
+    candidates = _candidates(local, left)
+    at = _moments(local, candidates, left)
     assert len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(at.mean)
     for candidate, mean, variance in zip(candidates, at.mean, at.variance, strict=True):
         expected = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
@@ -90,6 +100,32 @@ def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -
         for i in range(0, 80, 13):
             loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
             torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_known", [40, 700, 5000])
+def test_cells_to_judge_by_stand_for_all_and_hold_the_worst(n_known: int) -> None:
+    fit, residuals = small_fit(wave(80)), torch.randn(n_known).double()
+    rows = torch.randn(n_known, 2).double()
+    local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, Character((0.4,), 0.3, 3.0, 0.2))
+    numbers, weights = fit._to_judge_by(local)
+    assert float(weights.sum()) == pytest.approx(n_known)
+    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_known, _LEFT_OUT + _WORST)
+    worst = residuals.abs().topk(min(n_known, _WORST)).indices
+    assert set(worst.tolist()) <= set(numbers.tolist())
+    assert (weights[torch.isin(numbers, worst)] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("n_sweeps", "counted", "paths"), [(1, 1, 8), (2, 2, 4), (3, 2, 4), (5, 4, 2), (9, 4, 2)]
+)
+def test_draws_are_calibrated_on_as_many_components_however_few_walks(
+    n_sweeps: int, counted: int, paths: int
+) -> None:
+    fit = small_fit(wave(80))
+    fit.chain.n_sweeps = n_sweeps
+    with torch.no_grad(), local_parameters():
+        fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
+    assert (fit.n_counted, fit.n_hidden_paths) == (counted, paths)
 
 
 def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
