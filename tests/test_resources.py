@@ -35,7 +35,7 @@ def test_what_does_not_fit_is_refused_with_the_figures(monkeypatch: pytest.Monke
         imputer.impute(m=7)
     limited(monkeypatch, 10e9)
     with pytest.raises(
-        ValueError, match=r"it needs about 96\.5 GB of memory, but only 10\.0 GB are available"
+        ValueError, match=r"it needs about 96\.6 GB of memory, but only 10\.0 GB are available"
     ):
         resources.check(resources.of_impute(10**6, 10, 10**6, 3000), "it", "do less")
 
