@@ -2,9 +2,9 @@
 
 A process that takes more than there is gets killed without a word. So the peak is estimated before anything
 large is allocated, and what will not fit is refused with the figures. The estimates are sums over what is
-allocated, with factors that were measured (`pyro-mgp bench memory` does so again): fits to 13 tables with
-2,000 to 1,000,000 rows and 5 to 120 columns were estimated at 1.0 to 2.0 times what they took, imputations at
-1.3 to 13 times: these are upper bounds.
+allocated, with factors that were measured (`pyro-mgp bench memory` does so again): fits to 14 tables with
+2,000 to 1,000,000 rows and 5 to 120 columns were estimated at 1.1 to 3.9 times what they took, imputations at
+1.0 to 26 times: these are upper bounds.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _AT_A_TIME, _AT_A_TIME_COPIES = 300, 6
 _SQUARES = 50
 # Rows times imputations that are drawn at once.
 _DRAWN_AT_ONCE = 20_000
+# Copies of the rows that are drawn at once, most of them of integers that their noise is made of.
+_WALK_COPIES = 20
 # Copies of a table that is completed, and of its draws.
 _IMPUTE_COPIES = 6
 _DRAW_COPIES = 4
@@ -89,7 +91,8 @@ def of_impute(
     at_once = n_missing * min(1.0, _DRAWN_AT_ONCE / (m * max(n_rows, 1)))
     drawn = _DRAW_COPIES * m * n_missing * _FLOAT
     near = _of_neighbours(at_once, n_columns, n_neighbors)
-    return int(_BASE + _IMPUTE_COPIES * table + _IMPUTE_STACKS * inducing + drawn + near)
+    walk = _WALK_COPIES * min(m * n_rows, _DRAWN_AT_ONCE) * n_columns * _FLOAT
+    return int(_BASE + _IMPUTE_COPIES * table + _IMPUTE_STACKS * inducing + drawn + near + walk)
 
 
 def _of_neighbours(n_cells: float, n_columns: int, n_neighbors: int) -> float:

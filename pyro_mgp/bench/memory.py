@@ -76,6 +76,7 @@ def fit(folder: str, n_rows: int, n_columns: int, m: int, settings: dict[str, An
     estimated = resources.of_fit(
         n_rows, n_columns, n_columns, min(imputer.n_inducing or 100, n_rows),
         batch_size=imputer.batch_size, n_paths=imputer.n_paths, by_gradient=imputer.backpropagate,
+        n_neighbors=imputer.n_neighbors,
     )  # fmt: skip
     print(json.dumps({"taken": megabytes, "estimated": estimated / 1e6}))
 
