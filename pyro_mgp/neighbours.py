@@ -227,13 +227,23 @@ class LocalLink:
 
     def hear(self, gathered: Gathered) -> Nearby:
         """What neighbours say."""
-        character, innovations = self.character, gathered.innovations
-        if character.cut is not None:
-            innovations = _cut_off(gathered, character, character.cut)
-        weights = innovations[:, None, :] @ gathered.root
-        total = character.freedom * character.scale + innovations.square().sum(1)
-        scale = (total / (character.freedom + self.n_neighbours)).clamp(min=LEAST_SCALE)
-        return Nearby(self, gathered, weights, character.inflation**2 * scale)
+        return self.hear_as([self.character], gathered)[0]
+
+    def hear_as(self, characters: Sequence[Character], gathered: Gathered) -> list[Nearby]:
+        """What they say to each of G characters of this link's lengthscales and nugget."""
+        freedom, scale, cut = gathered.root.new_tensor(
+            [[each.freedom, each.scale, each.cut or math.inf] for each in characters]
+        ).T[..., None]
+        innovations = gathered.innovations.expand(len(characters), -1, -1)
+        if any(each.cut is not None for each in characters):
+            innovations = _cut_off(innovations, gathered.root, freedom, scale, cut)
+        weights = (innovations.transpose(0, 1) @ gathered.root).split(1, dim=1)
+        total = freedom * scale + innovations.square().sum(-1)
+        scales = (total / (freedom + self.n_neighbours)).clamp(min=LEAST_SCALE)
+        return [
+            Nearby(replace(self, character=each), gathered, own, each.inflation**2 * a)
+            for each, own, a in zip(characters, weights, scales, strict=True)
+        ]
 
     def around(self, rows: Tensor, own: Tensor | None = None) -> Nearby:
         """What the neighbours of cells say; takes the arguments of `nearest`."""
@@ -405,18 +415,24 @@ def settle(
                     point[here[:, None], list(category.columns)] = category.expectation(answers)[0]
 
 
-def _cut_off(gathered: Gathered, character: Character, cut: float) -> Tensor:
-    """Innovations `[c, k]`, each cut off where those before it and the prior say; the nearest come first.
+def _cut_off(innovations: Tensor, root: Tensor, freedom: Tensor, scale: Tensor, cut: Tensor) -> Tensor:
+    """Innovations, each cut off where those before it and the prior say; the nearest come first.
 
     What is cut off a neighbour is cut off its residual too, so that those after it are not misled.
+
+    Args:
+        innovations: L⁻¹e_N of c cells, for G priors, `[G, c, k]`.
+        root: L⁻¹, `[c, k, k]`.
+        freedom: ν, `[G, 1]`.
+        scale: a₀, likewise.
+        cut: In typical sizes, likewise; infinite for none.
     """
-    innovations = gathered.innovations.clone()
-    total = innovations.new_full((len(innovations),), character.freedom * character.scale)
-    for j in range(innovations.shape[1]):
-        most = cut * (total / (character.freedom + j)).clamp(min=LEAST_SCALE).sqrt()
-        own, root = innovations[:, j], gathered.root[:, :, j]
+    total = (freedom * scale).expand(innovations.shape[:2])
+    for j in range(innovations.shape[-1]):
+        most = cut * (total / (freedom + j)).clamp(min=LEAST_SCALE).sqrt()
+        own, of_own = innovations[..., j], root[:, :, j]
         kept = own.clamp(-most, most)
-        innovations = innovations.addcmul(root, ((kept - own) / root[:, j])[:, None])
+        innovations = innovations.addcmul(of_own, ((kept - own) / of_own[:, j])[..., None])
         total = total.addcmul(kept, kept)
     return innovations
 

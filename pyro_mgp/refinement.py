@@ -31,13 +31,14 @@ from torch.distributions import Normal
 from pyro_mgp.chain import Chain, Noise
 from pyro_mgp.few_values import FewValues, nearest_value, some_of_each
 from pyro_mgp.kernels import lengthscales
-from pyro_mgp.link import Conditional, Moments, observed_as
+from pyro_mgp.link import Conditional, observed_as
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbour_metric import LeftOut, crps, learn_metrics
 from pyro_mgp.neighbours import (
     LEAST_SCALE,
     MEDIAN_OF_SQUARE,
     Character,
+    Gathered,
     LocalLink,
     Neighbours,
     corrected,
@@ -58,8 +59,10 @@ _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
 _CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
 _AMPLITUDES = (0.1, 0.3, 1.0)
-# Cells left out to choose by; those besides that the sparse GP predicts worst; and how many go at a time.
-_LEFT_OUT, _WORST, _AT_A_TIME = 900, 100, 200
+# Cells left out to choose by, and those besides that the sparse GP predicts worst.
+_LEFT_OUT, _WORST = 900, 100
+# Numbers that are kept at a time of the neighbours of cells that are left out: 16 MB.
+_KEPT_AT_ONCE = 2**21
 # The same for weights of few values: in all, and at least so many of each value.
 _JUDGED, _JUDGED_OF_EACH = 600, 10
 # Standard errors by which neighbours must predict better than the sparse GP alone.
@@ -213,9 +216,14 @@ class _Fit:
         if local is None:
             return None
         numbers, weights = self._to_judge_by(local)
-        pieces = [self.left_out(i, cells) for cells in local.references[numbers].split(_AT_A_TIME)]
-        candidates, noise = _candidates(local, pieces[0]), self.marginals[i].noise
-        gain = torch.cat([_gain(local, candidates, left, noise) for left in pieces], dim=1)
+        candidates: list[Character] = []
+        gains = []
+        for cells in local.references[numbers].split(_at_once(local)):
+            left = self.left_out(i, cells)
+            gathered = local.gather(local.nearest(left.rows, left.own))
+            candidates = candidates or _candidates(local, left, gathered)
+            gains.append(_gain(local, candidates, left, gathered, self.marginals[i].noise))
+        gain = torch.cat(gains, dim=1)
         # A rare cell is worth more than all others, and tells nothing of how sure that is.
         ordinary = gain[:, weights > 1] if (weights > 1).any() else gain
         clear = ordinary.mean(1) > _CLEARLY * ordinary.std(1) / math.sqrt(ordinary.shape[1])
@@ -358,9 +366,15 @@ class _Fit:
         )
 
 
-def _candidates(local: LocalLink, left: LeftOut) -> list[Character]:
+def _at_once(local: LocalLink) -> int:
+    """Cells whose neighbours are looked at together."""
+    k = local.n_neighbours
+    return max(1, _KEPT_AT_ONCE // (k * (k + len(local.columns))))
+
+
+def _candidates(local: LocalLink, left: LeftOut, gathered: Gathered) -> list[Character]:
     """Characters to choose from, of the link's ℓ and η and of scales that suit some cells."""
-    error = left.values - local.around(left.rows, left.own).moments(left.rows[None]).mean[0]
+    error = left.values - local.hear(gathered).moments(left.rows[None]).mean[0]
     typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.character.nugget)
     return [
         dataclasses.replace(
@@ -370,20 +384,16 @@ def _candidates(local: LocalLink, left: LeftOut) -> list[Character]:
     ]
 
 
-def _gain(local: LocalLink, candidates: Sequence[Character], left: LeftOut, noise: Tensor) -> Tensor:
+def _gain(
+    local: LocalLink, candidates: Sequence[Character], left: LeftOut, gathered: Gathered, noise: Tensor
+) -> Tensor:
     """How much better than the sparse GP alone each of G characters predicts cells, `[G, c]`."""
-    at = _moments(local, candidates, left)
-    alone = crps(left.values, torch.zeros_like(left.values), noise + left.variance)
-    return alone - crps(left.values, at.mean, at.variance + left.variance)
-
-
-def _moments(local: LocalLink, candidates: Sequence[Character], left: LeftOut) -> Moments:
-    """Moments of the local scale at cells under each of G characters, `[G, c]`."""
-    gathered = local.gather(local.nearest(left.rows, left.own))
-    heard = [dataclasses.replace(local, character=candidate).hear(gathered) for candidate in candidates]
+    heard = local.hear_as(candidates, gathered)
     cross, v = heard[0].relation(left.rows[None])
     mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in heard])
-    return Moments(mean, torch.stack([v[:, 0] * each.scale for each in heard]))
+    variance = torch.stack([v[:, 0] * each.scale for each in heard]) + left.variance
+    alone = crps(left.values, torch.zeros_like(left.values), noise + left.variance)
+    return alone - crps(left.values, mean, variance)
 
 
 def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:

@@ -12,7 +12,7 @@ import torch
 from pyro_mgp import MGPImputer
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.local_parameters import local_parameters
-from pyro_mgp.neighbour_metric import LeftOut
+from pyro_mgp.neighbour_metric import LeftOut, crps
 from pyro_mgp.neighbours import Character, LocalLink
 from pyro_mgp.refinement import (
     _LEFT_OUT,
@@ -20,8 +20,8 @@ from pyro_mgp.refinement import (
     _candidates,
     _few_inflation,
     _Fit,
+    _gain,
     _inflation,
-    _moments,
     refine,
 )
 from pyro_mgp.sampling import Rows
@@ -51,19 +51,23 @@ def test_paths_that_disagree_spread_a_cell_without_inflation() -> None:
     assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
 
 
-def test_candidates_have_the_moments_by_which_they_are_judged() -> None:
-    rows, values = torch.randn(9, 3).double(), torch.randn(9).double()
+def test_candidates_are_judged_together_as_each_would_be_alone() -> None:
+    rows, values = torch.randn(9, 3).double(), 3 * torch.randn(9).double()
     references, residuals = torch.randn(60, 3).double(), torch.randn(60).double()
+    residuals[:5] = 50.0
     character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, character)
-    left = LeftOut(torch.full((9,), -1), rows, values, torch.zeros(9).double())
-    candidates = _candidates(local, left)
-    at = _moments(local, candidates, left)
-    assert len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(at.mean)
-    for candidate, mean, variance in zip(candidates, at.mean, at.variance, strict=True):
-        expected = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
-        torch.testing.assert_close(mean, expected.mean[0])
-        torch.testing.assert_close(variance, expected.variance[0])
+    left = LeftOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
+    gathered, noise = local.gather(local.nearest(rows)), torch.tensor(0.5).double()
+    candidates = _candidates(local, left, gathered)
+    gain = _gain(local, candidates, left, gathered, noise)
+    assert (
+        len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(gain.unique(dim=0))
+    )
+    alone = crps(values, torch.zeros(9).double(), noise + left.variance)
+    for candidate, found in zip(candidates, gain, strict=True):
+        at = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
+        torch.testing.assert_close(found, alone - crps(values, at.mean[0], at.variance[0] + left.variance))
 
 
 def small_fit(frame: pd.DataFrame) -> _Fit:
