@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two training steps and imputations only")
     m = 2 if (quick := parser.parse_args().quick) else 20
     frame = pd.read_csv(PENGUINS)
-    imputer = MGPImputer(random_state=0, progress=False, max_steps=2 if quick else 20).fit(frame)
+    imputer = MGPImputer(random_state=0, progress=False, max_steps=2 if quick else 15).fit(frame)
     state = FittedState(imputer)  # what workers are sent: all but the table it was fitted to
 
     def completed(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

@@ -35,10 +35,11 @@ def check_settings(imputer: MGPImputer) -> None:
     Raises:
         ValueError, TypeError: If one cannot; names it, and what was expected.
     """
-    for name in ("n_sweeps", "n_paths", "max_steps", "batch_size", "patience"):
+    for name in ("n_sweeps", "n_paths", "batch_size", "patience"):
         at_least(name, getattr(imputer, name), 1)
-    if imputer.n_inducing is not None:
-        at_least("n_inducing", imputer.n_inducing, 1)
+    for name in ("n_inducing", "max_steps"):
+        if getattr(imputer, name) is not None:
+            at_least(name, getattr(imputer, name), 1)
     at_least("n_neighbors", imputer.n_neighbors, 0)
     at_least("few_values", imputer.few_values, 0)
     if imputer.few_values > _MOST_FEW_VALUES:

@@ -29,7 +29,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from pyro_mgp import Imputations, MGPImputer, _storage
+from pyro_mgp import ColumnSpec, Imputations, MGPImputer, _storage
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.table import TableWarning, missing
 
@@ -707,6 +707,27 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"order": ["x", "y", "z"]}, ValueError, r"order must name .* got \['x', 'y', 'z'\]"),
     ({"device": "abacus"}, ValueError, "device"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "settings", "expected"),
+    [
+        (400, {}, 15),
+        (200, {}, 20),
+        (400, {"n_neighbors": 0}, 20),
+        (400, {"propagate": "latent"}, 20),
+        (400, {"specs": {"b": ColumnSpec(kind="heavy-tailed")}}, 20),
+        (400, {"max_steps": 5}, 5),
+    ],
+)
+def test_links_that_nearby_rows_correct_take_fewer_steps(
+    n_rows: int, settings: dict[str, Any], expected: int
+) -> None:
+    values = np.random.default_rng(0).normal(size=(n_rows, 2)) @ [[1, 0.9], [0, 0.5]]
+    values[:50, 0], values[50:100, 1] = np.nan, np.nan
+    frame = pd.DataFrame(values, columns=["a", "b"])
+    fitted = small(**{"max_steps": None, "patience": 100, "inputs": "others", **settings}).fit(frame)
+    assert len(fitted.history_.loss) == expected
 
 
 @pytest.mark.parametrize(

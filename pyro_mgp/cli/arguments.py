@@ -59,7 +59,10 @@ def add_run(command: Any) -> None:
 def add_model(command: Any) -> None:
     """What is fitted."""
     option = command.add_argument_group("model").add_argument
-    option("--steps", metavar="STEPS", type=at_least(1), help="most training steps (default: 20)")
+    option(
+        "--steps", metavar="STEPS", type=at_least(1),
+        help="most training steps (default: 15 where nearby rows correct what is learnt, 20 elsewhere)",
+    )  # fmt: skip
     option(
         "--columns", choices=("incomplete", "all"),
         help="columns to learn to predict: those with missing cells here, or all of them, so that the saved "
