@@ -287,6 +287,11 @@ class _Fit:
         """Let the draws of hidden cells spread as far as their values do."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HIDDEN_ROWS].to(self.point.device)
         hidden = self.rows.observed[picked] & self.hide(len(picked))
+        # Rows walk alone: those in which nothing is hidden would walk for nothing.
+        some = hidden.any(1)
+        if not some.any():
+            return found
+        picked, hidden = picked[some], hidden[some]
         sparse = self.marginals
         if self.joint:
             functions = self.chain.functions(lambda _, size: self.normal(self.n_hidden_paths, size))

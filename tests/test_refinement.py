@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -117,6 +118,34 @@ def test_cells_to_judge_by_stand_for_all_and_hold_the_worst(n_known: int) -> Non
     worst = residuals.abs().topk(min(n_known, _WORST)).indices
     assert set(worst.tolist()) <= set(numbers.tolist())
     assert (weights[torch.isin(numbers, worst)] == 1).all()
+
+
+@pytest.mark.parametrize("hidden", [[], [3, 5], [0, 40, 77, 150]])
+def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
+    hidden: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
+    fit, walked = small_fit(pd.DataFrame(values, columns=["a", "b", "c"])), []
+    link = fit.chain.links[0]
+
+    def hide(n_rows: int) -> torch.Tensor:
+        cells = torch.zeros(n_rows, 3, dtype=torch.bool)
+        cells[hidden, link.column] = True
+        return cells
+
+    def impute(found: object, sparse: object, few: object, picked: torch.Tensor, cells: torch.Tensor) -> Any:
+        walked.append(cells.any(1))
+        return impute_hidden(found, sparse, few, picked, cells)  # type: ignore[arg-type]
+
+    impute_hidden = fit.impute_hidden
+    monkeypatch.setattr(fit, "hide", hide)
+    monkeypatch.setattr(fit, "impute_hidden", impute)
+    with torch.no_grad(), local_parameters():
+        found = fit.neighbours([fit.first_guess(i) for i in range(len(fit.chain.links))])
+        inflated = fit.inflate(found, [None] * len(fit.chain.links))
+    assert all(each.all() for each in walked)
+    assert len(walked) == bool(hidden)
+    assert hidden or inflated.characters == found.characters
 
 
 @pytest.mark.parametrize(
