@@ -4,7 +4,7 @@ A process that takes more than there is gets killed without a word. So the peak 
 large is allocated, and what will not fit is refused with the figures. The estimates are sums over what is
 allocated, with factors that were measured (`pyro-mgp bench memory` does so again): fits to 14 tables with
 2,000 to 1,000,000 rows and 5 to 120 columns were estimated at 1.1 to 3.9 times what they took, imputations at
-1.0 to 26 times: these are upper bounds.
+1.0 to 29 times: these are upper bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _GRADIENT_COPIES = 9
 _NEIGHBOUR_COPIES, _KEPT_AT_ONCE = 2, 2**26
 # Rows whose cells a fit looks at to see whether neighbours help, and their share among these.
 _REFINED, _HIDDEN = 10_000, 0.1
-# Cells of one link that are looked at at a time, and copies of what their neighbours are known by.
+# Cells of one link that a fit looks at together if they have many neighbours, and copies of what those are
+# known by.
 _AT_A_TIME, _AT_A_TIME_COPIES = 300, 6
 # Matrices of all columns by all columns that the starting fill makes.
 _SQUARES = 50
