@@ -230,7 +230,12 @@ class LocalLink:
         return self.hear_as([self.character], gathered)[0]
 
     def hear_as(self, characters: Sequence[Character], gathered: Gathered) -> list[Nearby]:
-        """What they say to each of G characters of this link's lengthscales and nugget."""
+        """What they say to each of G characters, which costs little more than to one.
+
+        Args:
+            characters: With this link's lengthscales and nugget, by which the neighbours were gathered.
+            gathered: The neighbours of c cells.
+        """
         freedom, scale, cut = gathered.root.new_tensor(
             [[each.freedom, each.scale, each.cut or math.inf] for each in characters]
         ).T[..., None]
