@@ -481,6 +481,9 @@ class ColumnCodec:
             "positions": self.levels is None or 0 <= self.low <= self.high <= max(n_levels - 1, 1),
             "labels": self.levels is not None or not (labelled or self.family == "labels"),
             "shares": (self.shares is not None) == ordinal and min(self.shares or (1.0,)) > 0,
+            # Were it far outside, "no" and "yes" would be rounded to one number.
+            "mean": self.kind is not Kind.CATEGORICAL
+            or all(self.low <= mean <= self.high for mean in self.mean),
             "values": self.shares is None
             or (len(self.shares) > 1 and not (self.two_valued and self.shares[2:])),
             "few": self.few is None or (len(self.few) > 0 and list(self.few) == sorted(set(self.few))),
