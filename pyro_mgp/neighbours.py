@@ -19,11 +19,15 @@ size (as in robust filters: Masreliez and Martin 1977).
 Which rows are near is decided once per cell, at the conditional means of its row's holes; how near, at each
 draw of these. So C is factorised once for all imputations.
 
+Lengthscales that are learnt from other cells are others, and predict about as well: what is near is not known
+for sure. Where a link has several such metrics, imputations take turns between them.
+
 How ℓ and η are found stands in `neighbour_metric.py`, the rest in `refinement.py`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -88,9 +92,13 @@ class Character:
         return found
 
 
+Characters = Sequence[Sequence[Character]]
+"""Of each link of a chain; see `Neighbours.links`."""
+
+
 @dataclass(frozen=True)
 class Nearby:
-    """The k neighbours of c cells, and what they say."""
+    """The k neighbours of c cells by one metric, and what they say."""
 
     local: LocalLink
     """Whose neighbours."""
@@ -101,19 +109,14 @@ class Nearby:
     scale: Tensor
     """τ² a(x), `[c]`."""
 
-    def given(self, drawn: Conditional, mean: Conditional, rows: Tensor) -> Nearby:
+    def given(self, moved: Tensor) -> Nearby:
         """The neighbours of a sparse GP not at its mean μ, but at drawn functions f: there e + μ - f is left.
 
         Args:
-            drawn: The link's sparse GP at S functions.
-            mean: The same at its mean.
-            rows: The reference rows, `[R, D]`.
+            moved: f - μ at the neighbours, `[S, c, k]`.
         """
-        used, place = self.gathered.nearest.unique(return_inverse=True)
-        there = rows[self.local.references[filled_up(used)]]
-        moved = (drawn.functions(there) - mean.functions(there))[:, place].permute(1, 2, 0)
         root = self.gathered.root
-        return replace(self, weights=self.weights - (root.mT @ (root @ moved)).mT)
+        return replace(self, weights=self.weights - (root.mT @ (root @ moved.permute(1, 2, 0))).mT)
 
     def of_first(self, n: int) -> Nearby:
         """The same of the first n cells only."""
@@ -187,6 +190,10 @@ class LocalLink:
         inputs = self.inputs * (self.lengthscales / lengthscales)
         return replace(self, lengthscales=lengthscales, inputs=inputs, n_neighbours=n_neighbours)
 
+    def inflated(self, inflation: float) -> LocalLink:
+        """The same with another τ."""
+        return replace(self, character=replace(self.character, inflation=inflation))
+
     def nearest(self, rows: Tensor, own: Tensor | None = None) -> Tensor:
         """The neighbours of c cells, by numbers `[c, k]` into `references`.
 
@@ -256,18 +263,79 @@ class LocalLink:
 
 
 @dataclass(frozen=True)
+class Turns:
+    """What neighbours of c cells say to S paths, each of which hears those by one metric."""
+
+    nearby: Sequence[Nearby]
+    """The neighbours, by each metric that is some path's."""
+    paths: Sequence[Tensor]
+    """The numbers of its paths."""
+
+    @classmethod
+    def of(
+        cls,
+        metrics: Sequence[LocalLink],
+        imputations: Sequence[int],
+        rows: Tensor,
+        own: Tensor | None = None,
+    ) -> Turns:
+        """Neighbours of cells, by the metric of each imputation.
+
+        Args:
+            metrics: The local scales of one link.
+            imputations: Numbers of the S imputations.
+            rows: The cells' rows, `[c, D]`.
+            own: See `LocalLink.nearest`.
+        """
+        turn = torch.tensor(imputations, device=rows.device) % len(metrics)
+        taken = turn.unique().tolist()
+        nearby = [metrics[number].around(rows, own) for number in taken]
+        return cls(nearby, [(turn == number).nonzero()[:, 0] for number in taken])
+
+    def given(self, drawn: Conditional, mean: Conditional, rows: Tensor) -> Turns:
+        """The same where the link is at drawn functions; see `Nearby.given`.
+
+        Args:
+            drawn: The link's sparse GP at S functions.
+            mean: The same at its mean.
+            rows: The reference rows, `[R, D]`.
+        """
+        used, place = torch.stack([near.gathered.nearest for near in self.nearby]).unique(return_inverse=True)
+        there = rows[self.nearby[0].local.references[filled_up(used)]]
+        moved = drawn.functions(there) - mean.functions(there)
+        nearby = [
+            near.given(moved[paths][:, at])
+            for near, paths, at in zip(self.nearby, self.paths, place, strict=True)
+        ]
+        return replace(self, nearby=nearby)
+
+    def of_first(self, n: int) -> Turns:
+        """The same of the first n cells only."""
+        return replace(self, nearby=[near.of_first(n) for near in self.nearby])
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Mean and variance of the cells, whose rows the paths have filled, `[S, c, D]`."""
+        if len(self.nearby) == 1:
+            return self.nearby[0].moments(rows)
+        parts = [near.moments(rows[paths]) for near, paths in zip(self.nearby, self.paths, strict=True)]
+        place = torch.cat(list(self.paths)).argsort()
+        mean, variance = torch.cat([at.mean for at in parts]), torch.cat([at.variance for at in parts])
+        return Moments(mean[place], variance[place])
+
+
+@dataclass(frozen=True)
 class LocalConditional(GaussianConditional):
     """A link's sparse GP together with its local scale, at certain cells; see `link.Conditional`."""
 
     sparse: Conditional
     """The sparse GP, at its mean or at drawn functions."""
-    nearby: Nearby
+    nearby: Turns
     """The cells' neighbours."""
 
     @property
     def noise(self) -> Tensor:
         """None is left: the local variance is that of an observation."""
-        return self.nearby.scale.new_zeros(())
+        return torch.zeros_like(self.sparse.noise)
 
     def moments(self, rows: Tensor) -> Moments:
         """Moments of observations of the cells, whose rows S paths have filled, `[S, c, D]`."""
@@ -291,12 +359,10 @@ class Neighbours:
     """Reference rows with their holes at conditional means, `[R, D]`."""
     residuals: Tensor
     """What each link's sparse GP leaves at them, NaN where the cell is missing, `[L, R]`."""
-    characters: Sequence[Character | None]
-    """Of each link; None where neighbours do not help."""
     n_neighbours: int
     """k."""
-    links: Sequence[LocalLink | None]
-    """Of each link, likewise."""
+    links: Sequence[Sequence[LocalLink]]
+    """Of each link, by its metrics, between which imputations take turns; none where they do not help."""
 
     @classmethod
     @torch.no_grad()
@@ -305,33 +371,34 @@ class Neighbours:
         chain: Chain,
         rows: Tensor,
         residuals: Tensor,
-        characters: Sequence[Character | None],
+        characters: Characters,
         n_neighbours: int,
     ) -> Neighbours:
         """From what is kept of them; see the attributes."""
-        links: list[LocalLink | None] = []
         with local_parameters():
-            for link, left, character in zip(chain.links, residuals, characters, strict=True):
-                if character is None:
-                    links.append(None)
-                    continue
-                links.append(LocalLink.of(link.inputs, rows, left, n_neighbours, character))
-        return cls(rows, residuals, characters, n_neighbours, links)
+            links = [
+                [LocalLink.of(link.inputs, rows, left, n_neighbours, each) for each in of_link]
+                for link, left, of_link in zip(chain.links, residuals, characters, strict=True)
+            ]
+        return cls(rows, residuals, n_neighbours, links)
 
     @property
     def rows_at_once(self) -> int:
         """Rows for which `around` should be asked at most, all of whose cells may be missing."""
         k = self.n_neighbours
-        each = sum(k * (k + len(local.columns)) for local in self.links if local is not None)
+        each = sum(k * (k + len(local.columns)) for metrics in self.links for local in metrics)
         return max(1, _KEPT_AT_ONCE // max(each, 1))
 
-    def with_characters(self, characters: Sequence[Character | None]) -> Neighbours:
-        """The same neighbours, by the same lengthscales, heard otherwise."""
-        links = [
-            None if local is None or character is None else replace(local, character=character)
-            for local, character in zip(self.links, characters, strict=True)
-        ]
-        return replace(self, characters=characters, links=links)
+    @property
+    def characters(self) -> Characters:
+        """What the local scales of each link are like."""
+        return [[local.character for local in metrics] for metrics in self.links]
+
+    def together(self, imputations: Sequence[int]) -> int:
+        """Paths of these imputations come in groups of multiples of so many that hear by one metric."""
+        numbers = torch.tensor(imputations)
+        groups = [(numbers % len(metrics)).bincount().tolist() for metrics in self.links if metrics]
+        return math.gcd(len(imputations), *itertools.chain(*groups))
 
     @torch.no_grad()
     def around(
@@ -340,14 +407,31 @@ class Neighbours:
         marginals: Sequence[Conditional],
         point: Tensor,
         holes: Sequence[Tensor],
+        imputations: Sequence[int],
         own: Tensor | None = None,
-    ) -> list[Nearby | None]:
+    ) -> list[Turns | None]:
         """The neighbours of missing cells, found at the conditional means of their rows' holes.
+
+        Takes the arguments of `settle`, and `imputations`, the numbers of those that are to hear of them.
+        """
+        self.settle(chain, marginals, point, holes, own)
+        return self.near(point, holes, imputations, own)
+
+    @torch.no_grad()
+    def settle(
+        self,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        point: Tensor,
+        holes: Sequence[Tensor],
+        own: Tensor | None = None,
+    ) -> None:
+        """Put the holes of rows at the conditional means at which neighbours are looked for, in place.
 
         Args:
             chain: The chain.
             marginals: Its links' conditionals, at the means of q(u).
-            point: The rows with a first guess in their holes, `[n, D]`; left at the means.
+            point: The rows with a first guess in their holes, `[n, D]`.
             holes: For each link the rows of its missing cells.
             own: Which reference row each row is, `[n]`, if they are reference rows.
         """
@@ -357,28 +441,36 @@ class Neighbours:
             for i, here in enumerate(holes):
                 self.improve(i, chain, marginals, point, here, own)
         point.round_(decimals=_POINT_DECIMALS)
-        return self.near(point, holes, own)
 
-    def near(self, point: Tensor, cells: Sequence[Tensor], own: Tensor | None = None) -> list[Nearby | None]:
-        """The neighbours of cells of rows at their means; see `around`.
+    def near(
+        self,
+        point: Tensor,
+        cells: Sequence[Tensor],
+        imputations: Sequence[int],
+        own: Tensor | None = None,
+    ) -> list[Turns | None]:
+        """The neighbours of cells of rows at their means.
 
         Args:
-            point: The rows as `around` leaves them, `[n, D]`.
+            point: The rows as `settle` leaves them, `[n, D]`.
             cells: For each link the rows of the cells.
+            imputations: Numbers of the imputations that are to hear of them.
             own: Which reference row each row is, `[n]`: no cell is a neighbour of itself. -1 for none.
         """
         return [
-            None if local is None else local.around(point[here], None if own is None else own[here])
-            for local, here in zip(self.links, cells, strict=True)
+            Turns.of(metrics, imputations, point[here], None if own is None else own[here])
+            if metrics
+            else None
+            for metrics, here in zip(self.links, cells, strict=True)
         ]
 
     def given(
         self,
-        nearby: Sequence[Nearby | None],
+        nearby: Sequence[Turns | None],
         drawn: Sequence[Conditional],
         marginals: Sequence[Conditional],
-    ) -> list[Nearby | None]:
-        """The neighbours of cells where each link is at drawn functions; see `Nearby.given`."""
+    ) -> list[Turns | None]:
+        """The neighbours of cells where each link is at drawn functions; see `Turns.given`."""
         return [
             None if near is None else near.given(functions, mean, self.rows)
             for near, functions, mean in zip(nearby, drawn, marginals, strict=True)
@@ -393,13 +485,13 @@ class Neighbours:
         here: Tensor,
         own: Tensor | None = None,
     ) -> None:
-        """Put the cells `here` of the i-th link at their conditional means, in place."""
+        """Put the cells `here` of the i-th link at their conditional means by its first metric, in place."""
         if any(i in category.links for category in chain.categories):
             # Its levels are settled, and have no neighbours.
             return
-        local, rows = self.links[i], point[here]
+        rows = point[here]
         mean = marginals[i].mean(rows[None])[0]
-        if local is not None:
+        for local in self.links[i][:1]:
             nearby = local.around(rows, None if own is None else own[here])
             mean = mean + nearby.moments(rows[None]).mean[0]
         point[here, chain.links[i].column] = mean
@@ -463,7 +555,7 @@ def _covariance(squared: Tensor) -> Tensor:
     return matern32_of_square(3 * squared, squared.new_zeros(()))
 
 
-def corrected(conditionals: Sequence[Conditional], nearby: Sequence[Nearby | None]) -> list[Conditional]:
+def corrected(conditionals: Sequence[Conditional], nearby: Sequence[Turns | None]) -> list[Conditional]:
     """The links' conditionals, with their local scales where they have them."""
     return [
         sparse if near is None else LocalConditional(sparse, near)

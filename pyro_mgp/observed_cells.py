@@ -186,8 +186,8 @@ class ObservedCells:
             marginals, point = sampler.factorised.marginals(sampler.chain), sampler.start.expected(rows)
             own = own_references(rows, sampler.chain, sampler.neighbours, self.reference_keys)
             holes = sampler.chain.holes(rows.observed)
-            sampler.neighbours.around(sampler.chain, marginals, point, holes, own)
-            nearby = sampler.neighbours.near(point, cells, own)
+            sampler.neighbours.settle(sampler.chain, marginals, point, holes, own)
+            nearby = sampler.neighbours.near(point, cells, imputations, own)
             if sampler.joint:
                 nearby = sampler.neighbours.given(nearby, conditionals, marginals)
             conditionals = corrected(conditionals, nearby)
@@ -212,7 +212,7 @@ def own_references(rows: Rows, chain: Chain, neighbours: Neighbours, keys: Tenso
         return torch.as_tensor(np.where(ordered[place] == own, place, -1)).to(rows.keys.device)
     pairs = zip(chain.links, neighbours.residuals, neighbours.characters, strict=True)
     # Of new rows the target is never known.
-    asked = [(link.column, ~left.isnan()) for link, left, character in pairs if character is not None]
+    asked = [(link.column, ~left.isnan()) for link, left, characters in pairs if characters]
     asked = [(column, known) for column, known in asked if rows.observed[:, column].any()]
     parts = [rows.keys[:0]]
     for batch in torch.arange(len(rows)).split(_COMPARED_AT_ONCE):

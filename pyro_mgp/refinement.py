@@ -5,8 +5,9 @@ What these are stands in `neighbours.py` and `few_values.py`; here is how they a
 The holes of the training rows are filled twice: at conditional means, for the rows to be neighbours, and by
 draws, for the rows to be asked about. Each link then takes the ℓ and η, and after them the ν, a₀ and cut,
 that predict some of its observed cells best, each cell left out of its own neighbourhood and of the sparse
-GP: with the leverage h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). Links whose
-neighbours do not clearly help go without; so do those of ordered values and of categories.
+GP: with the leverage h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). In tables that are
+not small this is done more than once, for metrics learnt from other cells. Links whose neighbours do not
+clearly help go without; so do those of ordered values and of categories.
 
 Columns of few values then learn, from cells that were left out, how likely each value is where the link says
 N(m, s²).
@@ -38,6 +39,7 @@ from pyro_mgp.neighbours import (
     LEAST_SCALE,
     MEDIAN_OF_SQUARE,
     Character,
+    Characters,
     Gathered,
     LocalLink,
     Neighbours,
@@ -55,6 +57,8 @@ _LEAST_PER_NEIGHBOUR = 4
 _WALKS = 3
 # What is learnt starts at the sparse GP's lengthscales divided by this, and at this η.
 _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
+# Metrics of a link in tables of more than so many rows; in smaller ones a fit shall take less time.
+_METRICS, _SMALL = 2, 2000
 # To choose from: the cut, ν, and a₀ in parts of the typical squared error.
 _CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
@@ -149,14 +153,11 @@ class _Fit:
             first.improve(i, self.chain, self.marginals, self.point, here)
         found = self.neighbours(learnt)
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
-            point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
-            nearby = [
-                None if local is None else local.around(point[cells])
-                for local, cells in zip(found.links, holes, strict=True)
-            ]
+            holes = self.chain.holes(self.rows.observed[here])
+            nearby = found.near(self.point[here], holes, range(1))
             self.draw(corrected(self.marginals, nearby), 1, here)
-        found = found.with_characters([self.choose(i, local) for i, local in enumerate(found.links)])
-        return None if all(local is None for local in found.links) else found
+        links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
+        return dataclasses.replace(found, links=links) if any(links) else None
 
     def draw(
         self, conditionals: Sequence[Conditional], n_walks: int, here: Tensor | slice = slice(None)
@@ -176,45 +177,49 @@ class _Fit:
         """Standard normal numbers from this fit's generator."""
         return torch.randn(shape, generator=self.generator, dtype=self.point.dtype).to(self.point.device)
 
-    def neighbours(self, characters: Sequence[Character | None]) -> Neighbours:
+    def neighbours(self, characters: Characters) -> Neighbours:
         """The reference rows as they are filled now, with local scales of the given characters."""
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
-            if characters[i] is None:
+            if not characters[i]:
                 continue
             known = self.rows.observed[:, link.column]
             mean = self.marginals[i].mean(self.point[known][None])[0]
             residuals[i, known] = self.rows.values[known, link.column] - mean
         return Neighbours.of(self.chain, self.point, residuals, characters, self.n_neighbours)
 
-    def first_guess(self, i: int) -> Character | None:
-        """Something to begin with; None for a link that goes without."""
+    def first_guess(self, i: int) -> list[Character]:
+        """Something to begin with; nothing for a link that goes without."""
         if not self.chain.links[i].is_gaussian:
-            return None
+            return []
         n_known = int(self.rows.observed[:, self.chain.links[i].column].sum())
         if n_known < _LEAST_PER_NEIGHBOUR * self.n_neighbours:
-            return None
+            return []
         link = self.chain.links[i]
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
-        return Character(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)
+        return [Character(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
 
-    def learn(self, links: Sequence[LocalLink | None]) -> list[Character | None]:
-        """The links' characters with the lengthscales and the nuggets that suit them."""
-        some = {i: local for i, local in enumerate(links) if local is not None}
+    def learn(self, links: Sequence[Sequence[LocalLink]]) -> Characters:
+        """The characters of links, one of each or none, with lengthscales and nuggets that suit them."""
+        learnt: list[list[Character]] = [[] for _ in links]
+        some = {i: local for i, metrics in enumerate(links) for local in metrics}
         leave_out = [functools.partial(self.left_out, i) for i in some]
-        found = learn_metrics(list(some.values()), leave_out, self.point.shape[1], self.generator)
-        learnt: list[Character | None] = [None] * len(links)
-        for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
-            learnt[i] = dataclasses.replace(
-                local.character, lengthscales=tuple(lengths.tolist()), nugget=nugget
-            )
+        for _ in range(_METRICS if len(self.rows) > _SMALL else 1):
+            found = learn_metrics(list(some.values()), leave_out, self.point.shape[1], self.generator)
+            for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
+                learnt[i].append(
+                    dataclasses.replace(local.character, lengthscales=tuple(lengths.tolist()), nugget=nugget)
+                )
         return learnt
 
-    def choose(self, i: int, local: LocalLink | None) -> Character | None:
-        """The character that predicts left-out cells of the i-th link best; None if none clearly helps."""
-        if local is None:
-            return None
+    def choose(self, i: int, metrics: Sequence[LocalLink]) -> list[LocalLink]:
+        """The local scales of the i-th link that clearly help, each with the character that suits it best."""
+        chosen = [(local, self.choose_character(i, local)) for local in metrics]
+        return [dataclasses.replace(local, character=each) for local, each in chosen if each is not None]
+
+    def choose_character(self, i: int, local: LocalLink) -> Character | None:
+        """The one that predicts left-out cells of the i-th link best; None if none clearly helps."""
         numbers, weights = self._to_judge_by(local)
         candidates: list[Character] = []
         gains = []
@@ -276,8 +281,7 @@ class _Fit:
         cells = known[some_of_each(chosen, max(_JUDGED // len(values), _JUDGED_OF_EACH))]
         left, observed = self.left_out(i, cells), self.rows.values[cells, column]
         mean, variance = observed - left.values, left.variance + self.marginals[i].noise
-        local = None if found is None else found.links[i]
-        if local is not None:
+        for local in [] if found is None else found.links[i][:1]:
             at = local.around(left.rows, cells).moments(left.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
@@ -300,14 +304,13 @@ class _Fit:
             self.impute_hidden(found, sparse, few, picked[here], hidden[here])
             for here in torch.arange(len(picked)).split(found.rows_at_once)
         ]
-        characters: list[Character | None] = []
-        for i, (character, *of_link) in enumerate(zip(found.characters, *parts, strict=True)):
-            if character is not None:
+        links: list[list[LocalLink]] = []
+        for i, (metrics, *of_link) in enumerate(zip(found.links, *parts, strict=True)):
+            if metrics:
                 cells, mean, variance = (torch.cat(part, dim=-1) for part in zip(*of_link, strict=True))
                 inflation = self.inflation(i, cells, mean, variance, few[i])
-                character = dataclasses.replace(character, inflation=inflation)
-            characters.append(character)
-        return found.with_characters(characters)
+            links.append([local.inflated(inflation) for local in metrics])
+        return dataclasses.replace(found, links=links)
 
     def impute_hidden(
         self,
@@ -333,11 +336,12 @@ class _Fit:
         rows = self.rows[picked]
         seen = Rows(rows.values, rows.observed & ~hidden, rows.keys)
         holes, point = self.chain.holes(seen.observed), self.start.expected(seen)
-        nearby = found.around(self.chain, self.marginals, point, holes, picked)
+        imputations = range(self.n_hidden_paths)
+        nearby = found.around(self.chain, self.marginals, point, holes, imputations, picked)
         if self.joint:
             nearby = found.given(nearby, sparse, self.marginals)
         conditionals = observed_as(corrected(sparse, nearby), few)
-        paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, range(self.n_hidden_paths)))
+        paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, imputations))
         noise, n_walks = self.noise(self.n_hidden_paths), self.chain.n_sweeps
         walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))
         cells = []

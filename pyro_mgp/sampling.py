@@ -269,7 +269,7 @@ class Sampler:
         unbent = self.unbent or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here, batch in self._batches(rows, len(imputations)):
-            point, holes = self.start.expected(batch), self._holes(batch.observed, len(imputations))
+            point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // SETTLING, self.n_sweeps)
             for sweep, (filled, visited) in enumerate(self._walks(conditionals, batch, imputations)):
@@ -365,10 +365,11 @@ class Sampler:
         conditionals = self.sparse(imputations)
         if self.neighbours is not None:
             marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
-            nearby = self.neighbours.around(self.chain, marginals, point, self._holes(rows.observed))
+            holes = self._holes(rows.observed)
+            nearby = self.neighbours.around(self.chain, marginals, point, holes, imputations)
             if self.joint:
                 nearby = self.neighbours.given(nearby, conditionals, marginals)
-            cells = self._holes(rows.observed, len(imputations))
+            cells = self._holes(rows.observed, imputations)
             nearby = [near and near.of_first(len(own)) for near, own in zip(nearby, cells, strict=True)]
             conditionals = corrected(conditionals, nearby)
         return observed_as(conditionals, self.observations) if self.observations else conditionals
@@ -423,7 +424,7 @@ class Sampler:
         self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         start = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
-        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, len(imputations))
+        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, imputations)
         return self.chain.sweeps(conditionals, start, rows.observed, noise, self.n_sweeps, holes)
 
     def _shifted(self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]) -> Tensor:
@@ -432,7 +433,7 @@ class Sampler:
         In every walk, columns that predict each other would shift each other again and again. Links after
         the shifted ones see their draws in that walk, those before in another, which leaves these alone.
         """
-        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, len(imputations))
+        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, imputations)
         filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
         observed, last = rows.observed, self.n_sweeps - 1
         for walked, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
@@ -471,8 +472,10 @@ class Sampler:
         noise = KeyedNoise(self.seed, rows.keys, imputations)
         return lambda sweep: lambda link, cells: noise.normal(_WALK, sweep, link, rows=cells)
 
-    def _holes(self, observed: Tensor, n_paths: int = 1) -> list[Tensor]:
-        """For each link the rows of its missing cells, given Bool `[n, D]`; whole tiles along all paths."""
+    def _holes(self, observed: Tensor, imputations: Sequence[int] = range(1)) -> list[Tensor]:
+        """For each link the rows of its missing cells, given Bool `[n, D]`; whole tiles along their paths."""
+        near = self.neighbours
+        n_paths = len(imputations) if near is None else near.together(imputations)
         return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 
     def _batches(self, rows: Rows, n_paths: int) -> Iterator[tuple[slice, Rows]]:

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 Imputer = TypeVar("Imputer", bound="MGPImputer")
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 8
-# Version 7 had no checksums, and is read as it is.
-_OLDER_FORMATS = (7,)
+FORMAT_VERSION = 9
+# Version 7 had no checksums. Up to version 8 a link had one character, or null. Both are read as they are.
+_OLDER_FORMATS = (7, 8)
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
@@ -101,7 +101,7 @@ def _refinements(imputer: MGPImputer) -> dict[str, Any]:
     neighbours = imputer.neighbours_
     if neighbours is None:
         return {"few_values": few_values, "characters": None}
-    characters = [None if each is None else dataclasses.asdict(each) for each in neighbours.characters]
+    characters = [[dataclasses.asdict(each) for each in of_link] for of_link in neighbours.characters]
     return {
         "few_values": few_values,
         "n_neighbours": neighbours.n_neighbours,
@@ -288,15 +288,20 @@ def _restore_refinements(
     if characters is None:
         return
     check(len(characters) == n_links, f"expected characters of {n_links} links, got {len(characters)}")
-    known = [None if each is None else Character.from_dict(each) for each in characters]
+    known = [[Character.from_dict(each) for each in _as_list(of_link)] for of_link in characters]
     k = build(int, header["n_neighbours"], "n_neighbours")
     enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
-    for wiring, character, n_known in zip(imputer._wirings, known, enough, strict=True):
-        fits = character is None or len(character.lengthscales) == len(wiring.inputs)
+    for wiring, of_link, n_known in zip(imputer._wirings, known, enough, strict=True):
+        fits = all(len(each.lengthscales) == len(wiring.inputs) for each in of_link)
         check(fits, f"{wiring.name!r} has other lengthscales than inputs")
-        check(
-            character is None or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{wiring.name!r} lacks neighbours"
-        )
+        check(not of_link or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{wiring.name!r} lacks neighbours")
     imputer.neighbours_ = Neighbours.of(
         imputer.chain_, tensors["near.rows"], tensors["near.residuals"], known, k
     )
+
+
+def _as_list(characters: Any) -> list[Any]:
+    """Those of a link, as any version of the format has them."""
+    if characters is None:
+        return []
+    return characters if isinstance(characters, list) else [characters]

@@ -312,12 +312,15 @@ def test_arrays_with_right_checksums_and_wrong_numbers_are_refused(
 
 def test_what_version_7_wrote_is_read_and_draws_the_same() -> None:
     draws = Imputations.load(SAVED / "version_7" / "draws")
-    assert MGPImputer.load(SAVED / "version_7" / "imputer").impute(draws.frame, m=draws.m) == draws
+    again = MGPImputer.load(SAVED / "version_7" / "imputer").impute(draws.frame, m=draws.m)
+    # Bit by bit they are the same on processors of one kind only.
+    for completed, expected in zip(again, draws, strict=True):
+        pd.testing.assert_frame_equal(completed, expected, rtol=1e-12)
 
 
 def test_the_header_says_what_wrote_the_folder(originals: Path) -> None:
     header = json.loads((originals / "imputer" / "header.json").read_text("utf-8"))
-    assert header["format_version"] == 8
+    assert header["format_version"] == 9
     assert {"python", "torch", "numpy", "pyro-ppl"} <= set(header["packages"])
     assert set(header["checksums"]) == {ARRAYS}
 

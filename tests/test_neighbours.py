@@ -21,7 +21,7 @@ from pyro_mgp import neighbours as module
 from pyro_mgp.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.likelihoods import Gaussian
 from pyro_mgp.link import Link, Moments
-from pyro_mgp.neighbours import Character, LocalConditional, LocalLink
+from pyro_mgp.neighbours import Character, LocalConditional, LocalLink, Neighbours, Turns
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
@@ -146,7 +146,7 @@ def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
 
     local, rows = make(k=6), torch.randn(3, 4, 3).double()
     nearby = local.around(rows[0])
-    corrected = LocalConditional(Sparse(), nearby)
+    corrected = LocalConditional(Sparse(), Turns.of([local], range(3), rows[0]))
     at, alone = corrected.moments(rows), nearby.moments(rows)
     torch.testing.assert_close(at.mean, rows[..., 0] + alone.mean)
     torch.testing.assert_close(at.variance, alone.variance)
@@ -164,12 +164,66 @@ def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
         character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
         local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, character)
         cells = torch.randn(3, 7, 3).double()
-        nearby = local.around(cells[0])
+        nearby = Turns.of([local], range(3), cells[0])
         found = nearby.given(drawn, mean, rows).moments(cells)
         for path, function in enumerate(drawn.functions(rows)):
             own = dataclasses.replace(local, residuals=rows[:, 1] - function).around(cells[0])
             torch.testing.assert_close(found.mean[path], own.moments(cells[path : path + 1]).mean[0])
         torch.testing.assert_close(found.variance, nearby.moments(cells).variance)
+
+
+def test_imputations_take_turns_between_metrics() -> None:
+    rows = torch.randn(40, 3).double()
+    characters = [Character((0.4, 1.0), 0.3, 3.0, 0.2), Character((1.0, 0.4), 0.1, 3.0, 0.2)]
+    residuals = torch.sin(5 * rows[:, 0])
+    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, each) for each in characters]
+    cells = torch.randn(5, 7, 3).double()
+    found = Turns.of(metrics, [4, 7, 6, 9, 10], cells[0]).of_first(6).moments(cells[:, :6])
+    for path, metric in enumerate([0, 1, 0, 1, 0]):
+        expected = metrics[metric].around(cells[0, :6]).moments(cells[path, None, :6])
+        torch.testing.assert_close(found.mean[path], expected.mean[0])
+        torch.testing.assert_close(found.variance[path], expected.variance[0])
+
+
+def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_turns_leave() -> None:
+    class Lines:
+        """Two functions, or three: lines of various slopes."""
+
+        def __init__(self, *slopes: float) -> None:
+            self.slopes = torch.tensor(slopes).double()
+
+        def functions(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.slopes[:, None] * rows[:, 0]
+
+    rows = torch.randn(40, 3).double()
+    characters = [Character((0.4, 1.0), 0.3, 3.0, 0.2), Character((1.0, 0.4), 0.1, 3.0, 0.2)]
+    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, rows[:, 1], 12, each) for each in characters]
+    cells, slopes = torch.randn(3, 7, 3).double(), (0.5, -1.0, 2.0)
+    nearby = Turns.of(metrics, range(3), cells[0])
+    found = nearby.given(Lines(*slopes), Lines(0.0), rows).moments(cells)
+    for path, slope in enumerate(slopes):
+        own = dataclasses.replace(metrics[path % 2], residuals=rows[:, 1] - slope * rows[:, 0])
+        expected = own.around(cells[0]).moments(cells[path, None])
+        torch.testing.assert_close(found.mean[path], expected.mean[0])
+
+
+@pytest.mark.parametrize(
+    ("n_metrics", "imputations", "together"),
+    [
+        ([1, 1], range(6), 6),
+        ([2, 0], range(6), 3),
+        ([2, 0], range(7, 10), 1),
+        ([2, 1, 0], range(8), 4),
+        ([0], range(8), 8),
+        ([2], range(1, 2), 1),
+    ],
+)
+def test_paths_that_hear_by_one_metric_are_counted(
+    n_metrics: list[int], imputations: range, together: int
+) -> None:
+    links = [[make()] * n for n in n_metrics]
+    none = torch.zeros(0, 3).double()
+    assert Neighbours(none, none, 40, links).together(imputations) == together
 
 
 @pytest.mark.parametrize("joint", [True, False])
@@ -204,7 +258,7 @@ def repeated(n_rows: int = 1000, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["x", "z", "y"])
 
 
-def steps(n_rows: int = 2000, seed: int = 0) -> pd.DataFrame:
+def steps(n_rows: int = 2100, seed: int = 0) -> pd.DataFrame:
     """A column that jumps with two others, and is noisy on one side only."""
     generator = np.random.default_rng(seed)
     x, z = generator.uniform(-2, 2, (2, n_rows))
@@ -281,7 +335,8 @@ def test_a_fit_needs_no_more_memory_than_is_allowed_and_finds_the_same(monkeypat
     monkeypatch.setattr(module, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
     found, _ = fit(frame, inputs="others")
     assert found.neighbours_.rows_at_once == 40
-    for one, other in zip(found.neighbours_.characters, expected.neighbours_.characters, strict=True):
+    pairs = zip(found.neighbours_.characters, expected.neighbours_.characters, strict=True)
+    for (one,), (other,) in pairs:
         assert one.lengthscales == other.lengthscales
         assert one.inflation == pytest.approx(other.inflation, rel=0.25)
 

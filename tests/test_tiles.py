@@ -8,7 +8,7 @@ import pytest
 import torch
 from every_kind import SPECS, table_of_every_kind
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import MGPImputer, refinement
 from pyro_mgp.sampling import Rows, Sampler
 from pyro_mgp.tiles import TILE, filled_up, whole_tiles
 
@@ -37,6 +37,7 @@ CHAINS = {
     "every kind": {},
     "float32": {"precision": "mixed"},
     "cell by cell": {"joint_draws": False},
+    "one metric": {},
     "any kernel": {"kernel": "matern32", "n_inducing": 13},
     "sequential": {"inputs": "earlier"},
 }
@@ -53,8 +54,13 @@ def drawn(request: pytest.FixtureRequest) -> tuple[Sampler, Rows, torch.Tensor, 
         imputer = MGPImputer(**settings).fit(frame)
     else:
         frame, new = table_of_every_kind(320, 0), table_of_every_kind(150, 1)
-        imputer = MGPImputer(specs=SPECS, **settings).fit(frame)
+        with pytest.MonkeyPatch.context() as patch:
+            n_metrics = 1 if request.param == "one metric" else 2
+            patch.setattr(refinement, "_SMALL", 0)
+            patch.setattr(refinement, "_METRICS", n_metrics)
+            imputer = MGPImputer(specs=SPECS, **settings).fit(frame)
         assert imputer.neighbours_ is not None
+        assert max(map(len, imputer.neighbours_.links)) == n_metrics
     sampler, rows = imputer._sampler(), imputer._encode(new).rows
     (_, _, filled), *_ = sampler.walked(rows, range(3))
     return sampler, rows, filled, {n: sampler.means(rows, range(n)) for n in (3, TILE)}

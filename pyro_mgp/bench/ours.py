@@ -101,8 +101,9 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
             missing = [(~some.observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
             conditionals: Sequence[Conditional] = marginals
             if neighbours is not None:
-                point = imputer.start_.expected(some)
-                conditionals = corrected(marginals, neighbours.around(chain, marginals, point, missing))
+                point, paths = imputer.start_.expected(some), range(_COMPONENTS)
+                nearby = neighbours.around(chain, marginals, point, missing, paths)
+                conditionals = corrected(marginals, nearby)
             conditionals = observed_as(conditionals, imputer.few_values_)
             noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(
