@@ -74,9 +74,10 @@ _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
 # is hidden, but at least so many per column, and no more than this share of the observed ones.
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
-# Components of the mixtures that are to hold them: walks that count, at most so many of each path. Twice as
-# many paths of which half as many walks count score the same, in more time.
-_COMPONENTS, _COUNTED = 8, 4
+# Components of the mixtures that are to hold them: walks that count, at most so many of each path. A mixture of
+# few is narrower than what it stands for, which τ would make up for: with 8, intervals of 95 % held .967 of
+# hidden cells of KeggUD at 30 %, with 16 and 32 .957. With 32 those of Protein at 40 % held .936 (.949 with 16).
+_COMPONENTS, _COUNTED = 16, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.2

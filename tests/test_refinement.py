@@ -149,7 +149,7 @@ def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
 
 
 @pytest.mark.parametrize(
-    ("n_sweeps", "counted", "paths"), [(1, 1, 8), (2, 2, 4), (3, 2, 4), (5, 4, 2), (9, 4, 2)]
+    ("n_sweeps", "counted", "paths"), [(1, 1, 16), (2, 2, 8), (3, 2, 8), (5, 4, 4), (9, 4, 4)]
 )
 def test_draws_are_calibrated_on_as_many_components_however_few_walks(
     n_sweeps: int, counted: int, paths: int
