@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -118,8 +118,7 @@ def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeftOut]]) -> Te
     for step in range(_BATCHES * _STEPS):
         if step % _STEPS == 0:
             lengthscales = parameters.data[:, :-1].exp()
-            # One after the other: each has a copy of the references.
-            moved = (local.at(each, n_neighbours) for local, each in zip(links, lengthscales, strict=True))
+            moved = [local.at(each, n_neighbours) for local, each in zip(links, lengthscales, strict=True)]
             batch = Batch.of(moved, [of_link[step // _STEPS] for of_link in cells])
         _, parameters.grad = batch.score(parameters.data)
         done = step / (_BATCHES * _STEPS)
@@ -148,12 +147,13 @@ class Batch:
     """ν a₀, `[G]`."""
 
     @classmethod
-    def of(cls, links: Iterable[LocalLink], cells: Sequence[LeftOut]) -> Batch:
+    def of(cls, links: Sequence[LocalLink], cells: Sequence[LeftOut]) -> Batch:
         """Some cells of each link and their neighbours."""
         inputs, residuals = [], []
         for local, left in zip(links, cells, strict=True):
             nearest = local.nearest(left.rows, left.own)
-            inputs.append((local.inputs[nearest] - local.scaled(left.rows)[:, None]) * local.lengthscales)
+            apart = local.rows[local.references[nearest]] - left.rows[:, None]
+            inputs.append(apart[..., local.columns])
             residuals.append(local.residuals[nearest])
         values = torch.stack([left.values for left in cells])
         typical = values.square().median(1).values / MEDIAN_OF_SQUARE

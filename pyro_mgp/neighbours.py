@@ -161,10 +161,10 @@ class LocalLink:
     """Columns of the table that are its inputs, `[P]`."""
     lengthscales: Tensor
     """ℓ, `[P]`."""
+    rows: Tensor
+    """The reference rows of all links, `[R, D]`."""
     references: Tensor
-    """Numbers of the reference rows whose cell is known, `[n]`."""
-    inputs: Tensor
-    """Their scaled inputs, `[n, P]`."""
+    """Numbers of those whose cell is known, `[n]`."""
     residuals: Tensor
     """What the sparse GP leaves there, e, `[n]`."""
     n_neighbours: int
@@ -178,8 +178,12 @@ class LocalLink:
         """From reference rows `[R, D]` and residuals `[R]`, NaN where the cell is missing."""
         lengthscales = torch.tensor(character.lengthscales, dtype=torch.float64).to(rows)
         known = (~residuals.isnan()).nonzero()[:, 0]
-        inputs = rows[known][:, columns] / lengthscales
-        return cls(columns, lengthscales, known, inputs, residuals[known], n_neighbours, character)
+        return cls(columns, lengthscales, rows, known, residuals[known], n_neighbours, character)
+
+    @property
+    def inputs(self) -> Tensor:
+        """The scaled inputs of the references, `[n, P]`; made anew, which takes less time than a search."""
+        return self.scaled(self.rows[self.references])
 
     def scaled(self, rows: Tensor) -> Tensor:
         """The inputs of rows `[..., D]` in lengthscales, `[..., P]`."""
@@ -187,8 +191,7 @@ class LocalLink:
 
     def at(self, lengthscales: Tensor, n_neighbours: int) -> LocalLink:
         """The same references, near by other lengthscales `[P]`."""
-        inputs = self.inputs * (self.lengthscales / lengthscales)
-        return replace(self, lengthscales=lengthscales, inputs=inputs, n_neighbours=n_neighbours)
+        return replace(self, lengthscales=lengthscales, n_neighbours=n_neighbours)
 
     def inflated(self, inflation: float) -> LocalLink:
         """The same with another τ."""
@@ -204,8 +207,9 @@ class LocalLink:
         n_groups = math.ceil(math.sqrt(len(self.references) * self.n_neighbours))
         # Behind the references stand some that lie infinitely far, for groups of equal size.
         lacking = -len(self.references) % n_groups
-        inputs = torch.nn.functional.pad(evened(self.inputs), (0, 0, 0, lacking)).T.contiguous()
-        norms = self.inputs.square().sum(1) + _COARSE
+        inputs = self.inputs
+        norms = inputs.square().sum(1) + _COARSE
+        inputs = torch.nn.functional.pad(evened(inputs), (0, 0, 0, lacking)).T.contiguous()
         norms = torch.nn.functional.pad(norms, (0, lacking), value=math.inf)
         size = whole_tiles(_ENTRIES_AT_ONCE // len(norms))
         parts = []
@@ -225,7 +229,7 @@ class LocalLink:
 
     def gather(self, nearest: Tensor) -> Gathered:
         """The neighbours `[c, k]`, and how they hang together."""
-        inputs = evened(self.inputs)[nearest]
+        inputs = evened(self.scaled(self.rows[self.references[nearest]]))
         norms = inputs.square().sum(-1)
         among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
         among.diagonal(dim1=-2, dim2=-1).add_(self.character.nugget)
@@ -292,16 +296,11 @@ class Turns:
         nearby = [metrics[number].around(rows, own) for number in taken]
         return cls(nearby, [(turn == number).nonzero()[:, 0] for number in taken])
 
-    def given(self, drawn: Conditional, mean: Conditional, rows: Tensor) -> Turns:
-        """The same where the link is at drawn functions; see `Nearby.given`.
-
-        Args:
-            drawn: The link's sparse GP at S functions.
-            mean: The same at its mean.
-            rows: The reference rows, `[R, D]`.
-        """
+    def given(self, drawn: Conditional, mean: Conditional) -> Turns:
+        """The same where the link's sparse GP is not at its mean, but at S functions; see `Nearby.given`."""
         used, place = torch.stack([near.gathered.nearest for near in self.nearby]).unique(return_inverse=True)
-        there = rows[self.nearby[0].local.references[filled_up(used)]]
+        local = self.nearby[0].local
+        there = local.rows[local.references[filled_up(used)]]
         moved = drawn.functions(there) - mean.functions(there)
         nearby = [
             near.given(moved[paths][:, at])
@@ -472,7 +471,7 @@ class Neighbours:
     ) -> list[Turns | None]:
         """The neighbours of cells where each link is at drawn functions; see `Turns.given`."""
         return [
-            None if near is None else near.given(functions, mean, self.rows)
+            None if near is None else near.given(functions, mean)
             for near, functions, mean in zip(nearby, drawn, marginals, strict=True)
         ]
 

@@ -74,9 +74,9 @@ _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
 # is hidden, but at least so many per column, and no more than this share of the observed ones.
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
-# Components of the mixtures that are to hold them: walks that count, at most so many of each path. A mixture of
-# few is narrower than what it stands for, which τ would make up for: with 8, intervals of 95 % held .967 of
-# hidden cells of KeggUD at 30 %, with 16 and 32 .957. With 32 those of Protein at 40 % held .936 (.949 with 16).
+# Components of the mixtures that are to hold them: walks that count, at most so many of each path. A mixture
+# of few is narrower than what it stands for, which τ would make up for: with 8, intervals of 95 % held .967
+# of hidden cells of KeggUD at 30 %, with 16 and 32 .957; of Protein at 40 % .954, .949 and .936.
 _COMPONENTS, _COUNTED = 16, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
@@ -150,6 +150,7 @@ class _Fit:
         guesses = self.neighbours([self.first_guess(i) for i in range(len(self.holes))])
         learnt = self.learn(guesses.links)
         first = self.neighbours(learnt)
+        self.point = self.point.clone()  # The references shall not move while others are looked at.
         for i, here in enumerate(self.holes):
             first.improve(i, self.chain, self.marginals, self.point, here)
         found = self.neighbours(learnt)

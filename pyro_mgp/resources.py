@@ -21,8 +21,9 @@ _FIT_COPIES = 8
 _FIT_STACKS, _IMPUTE_STACKS = 24, 8
 # Intermediate results that gradients through draws hold, per path, row, inducing input and link.
 _GRADIENT_COPIES = 9
-# Copies of what neighbours of cells are kept by, of which so many numbers are kept at once at most.
-_NEIGHBOUR_COPIES, _KEPT_AT_ONCE = 2, 2**26
+# Metrics by which a cell has neighbours, and copies of what these are kept by; of this so many numbers at
+# most are kept at once.
+_METRICS, _NEIGHBOUR_COPIES, _KEPT_AT_ONCE = 2, 2, 2**26
 # Rows whose cells a fit looks at to see whether neighbours help, and their share among these.
 _REFINED, _HIDDEN = 10_000, 0.1
 # Cells of one link that a fit looks at together if they have many neighbours, and copies of what those are
@@ -98,7 +99,7 @@ def of_impute(
 
 def _of_neighbours(n_cells: float, n_columns: int, n_neighbors: int) -> float:
     """Bytes that neighbours of so many cells take, of which only so many are kept at once."""
-    kept = min(_of_cells(n_cells, n_columns, n_neighbors), _KEPT_AT_ONCE * _FLOAT)
+    kept = min(_METRICS * _of_cells(n_cells, n_columns, n_neighbors), _KEPT_AT_ONCE * _FLOAT)
     return _NEIGHBOUR_COPIES * kept
 
 

@@ -104,23 +104,23 @@ def test_a_row_is_not_its_own_neighbour() -> None:
     assert not (local.nearest(rows, own) == own[:, None]).any()
 
 
-def _nearly_repeated(inputs: torch.Tensor, times: int) -> torch.Tensor:
+def _nearly_repeated(rows: torch.Tensor, times: int) -> torch.Tensor:
     """Rows again and again, with rounding errors."""
-    error = 1e-14 * torch.randn(times * len(inputs), inputs.shape[1], dtype=torch.float64)
-    return inputs.repeat(times, 1) + error
+    error = 1e-14 * torch.randn(times * len(rows), rows.shape[1], dtype=torch.float64)
+    return rows.repeat(times, 1) + error
 
 
 def test_rounding_errors_do_not_choose_between_neighbours() -> None:
     local, rows = make(n=200, k=9), torch.randn(50, 3).double()
-    exact = dataclasses.replace(local, inputs=local.inputs[:20].repeat(10, 1))
-    almost = dataclasses.replace(local, inputs=_nearly_repeated(local.inputs[:20], 10))
+    exact = dataclasses.replace(local, rows=local.rows[:20].repeat(10, 1))
+    almost = dataclasses.replace(local, rows=_nearly_repeated(local.rows[:20], 10))
     torch.testing.assert_close(almost.nearest(rows), exact.nearest(rows), rtol=0, atol=0)
 
 
 def test_neighbours_do_not_depend_on_how_many_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where rows are repeated, so that many are equally near."""
     local = make(n=200, k=9)
-    local = dataclasses.replace(local, inputs=_nearly_repeated(local.inputs[:20], 10))
+    local = dataclasses.replace(local, rows=_nearly_repeated(local.rows[:20], 10))
     rows, own = torch.randn(50, 3).double(), torch.arange(50) + 100
     together, others = local.nearest(rows), local.nearest(rows, own)
     monkeypatch.setattr(module, "_ENTRIES_AT_ONCE", 3 * 200)
@@ -165,7 +165,7 @@ def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
         local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, character)
         cells = torch.randn(3, 7, 3).double()
         nearby = Turns.of([local], range(3), cells[0])
-        found = nearby.given(drawn, mean, rows).moments(cells)
+        found = nearby.given(drawn, mean).moments(cells)
         for path, function in enumerate(drawn.functions(rows)):
             own = dataclasses.replace(local, residuals=rows[:, 1] - function).around(cells[0])
             torch.testing.assert_close(found.mean[path], own.moments(cells[path : path + 1]).mean[0])
@@ -200,7 +200,7 @@ def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_t
     metrics = [LocalLink.of(torch.tensor([0, 2]), rows, rows[:, 1], 12, each) for each in characters]
     cells, slopes = torch.randn(3, 7, 3).double(), (0.5, -1.0, 2.0)
     nearby = Turns.of(metrics, range(3), cells[0])
-    found = nearby.given(Lines(*slopes), Lines(0.0), rows).moments(cells)
+    found = nearby.given(Lines(*slopes), Lines(0.0)).moments(cells)
     for path, slope in enumerate(slopes):
         own = dataclasses.replace(metrics[path % 2], residuals=rows[:, 1] - slope * rows[:, 0])
         expected = own.around(cells[0]).moments(cells[path, None])
