@@ -193,6 +193,11 @@ class LocalLink:
         """The same references, near by other lengthscales `[P]`."""
         return replace(self, lengthscales=lengthscales, n_neighbours=n_neighbours)
 
+    def heard_as(self, character: Character) -> LocalLink:
+        """The same with the prior scale, ν and cut of another character."""
+        scale, freedom, cut = character.scale, character.freedom, character.cut
+        return replace(self, character=replace(self.character, scale=scale, freedom=freedom, cut=cut))
+
     def inflated(self, inflation: float) -> LocalLink:
         """The same with another τ."""
         return replace(self, character=replace(self.character, inflation=inflation))
@@ -394,10 +399,14 @@ class Neighbours:
         return [[local.character for local in metrics] for metrics in self.links]
 
     def together(self, imputations: Sequence[int]) -> int:
-        """Paths of these imputations come in groups of multiples of so many that hear by one metric."""
+        """What the numbers of a cell that are worked on together divide by, for `tiles.filled_up`.
+
+        There is one for each path of these imputations, and k for each that hears by the same metric.
+        """
         numbers = torch.tensor(imputations)
         groups = [(numbers % len(metrics)).bincount().tolist() for metrics in self.links if metrics]
-        return math.gcd(len(imputations), *itertools.chain(*groups))
+        of_metrics = (self.n_neighbours * n_paths for n_paths in itertools.chain(*groups))
+        return math.gcd(len(imputations), *of_metrics)
 
     @torch.no_grad()
     def around(

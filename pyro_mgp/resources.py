@@ -23,7 +23,7 @@ _FIT_STACKS, _IMPUTE_STACKS = 24, 8
 _GRADIENT_COPIES = 9
 # Metrics by which a cell has neighbours, and copies of what these are kept by; of this so many numbers at
 # most are kept at once.
-_METRICS, _NEIGHBOUR_COPIES, _KEPT_AT_ONCE = 2, 2, 2**26
+_METRICS, _NEIGHBOUR_COPIES, _KEPT_AT_ONCE = 4, 2, 2**26
 # Rows whose cells a fit looks at to see whether neighbours help, and their share among these.
 _REFINED, _HIDDEN = 10_000, 0.1
 # Cells of one link that a fit looks at together if they have many neighbours, and copies of what those are

@@ -207,23 +207,30 @@ def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_t
         torch.testing.assert_close(found.mean[path], expected.mean[0])
 
 
+def test_a_metric_is_heard_as_another_with_its_own_lengthscales() -> None:
+    one, other = make(nugget=0.1), make(nugget=0.5, scale=2.0, freedom=1.0, cut=4.0)
+    assert one.heard_as(other.character).character == dataclasses.replace(other.character, nugget=0.1)
+
+
 @pytest.mark.parametrize(
-    ("n_metrics", "imputations", "together"),
+    ("n_metrics", "k", "imputations", "together"),
     [
-        ([1, 1], range(6), 6),
-        ([2, 0], range(6), 3),
-        ([2, 0], range(7, 10), 1),
-        ([2, 1, 0], range(8), 4),
-        ([0], range(8), 8),
-        ([2], range(1, 2), 1),
+        ([1, 1], 5, range(6), 6),
+        ([2, 0], 5, range(6), 3),
+        ([2, 0], 4, range(6), 6),
+        ([2, 0], 6, range(7, 10), 3),
+        ([2, 1, 0], 1, range(8), 4),
+        ([2, 3], 3, range(12), 6),
+        ([0], 7, range(8), 8),
+        ([2], 7, range(1, 2), 1),
     ],
 )
-def test_paths_that_hear_by_one_metric_are_counted(
-    n_metrics: list[int], imputations: range, together: int
+def test_the_numbers_of_paths_that_hear_by_one_metric_are_counted(
+    n_metrics: list[int], k: int, imputations: range, together: int
 ) -> None:
     links = [[make()] * n for n in n_metrics]
     none = torch.zeros(0, 3).double()
-    assert Neighbours(none, none, 40, links).together(imputations) == together
+    assert Neighbours(none, none, k, links).together(imputations) == together
 
 
 @pytest.mark.parametrize("joint", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import MGPImputer, refinement
 from pyro_mgp.few_values import FewValues
 from pyro_mgp.local_parameters import local_parameters
 from pyro_mgp.neighbour_metric import LeftOut, crps
@@ -118,6 +119,27 @@ def test_cells_to_judge_by_stand_for_all_and_hold_the_worst(n_known: int) -> Non
     worst = residuals.abs().topk(min(n_known, _WORST)).indices
     assert set(worst.tolist()) <= set(numbers.tolist())
     assert (weights[torch.isin(numbers, worst)] == 1).all()
+
+
+@pytest.mark.parametrize(("small", "expected"), [(400, 1), (399, 4)])
+def test_larger_tables_have_several_metrics_that_differ_by_what_they_are_learnt_from(
+    small: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refinement, "_SMALL", small)
+    values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
+    fit = small_fit(pd.DataFrame(values, columns=["a", "b", "c"]))
+    with torch.no_grad(), local_parameters():
+        guesses = fit.neighbours([fit.first_guess(i) for i in range(len(fit.chain.links))])
+        learnt = fit.neighbours(fit.learn(guesses.links))
+        characters = learnt.characters[0]
+        monkeypatch.setattr(refinement, "_CLEARLY", -math.inf)
+        chosen = [local.character for local in fit.choose(0, learnt.links[0])]
+    assert len(characters) == len({each.lengthscales for each in characters}) == expected
+    assert [each.lengthscales for each in chosen] == [each.lengthscales for each in characters]
+    assert len({(each.freedom, each.scale, each.cut) for each in chosen}) == 1
+    # Each has its own nugget; the prior is no longer the guess's.
+    assert [each.nugget for each in chosen] == [each.nugget for each in characters]
+    assert chosen[0].scale != characters[0].scale
 
 
 @pytest.mark.parametrize("hidden", [[], [3, 5], [0, 40, 77, 150]])
