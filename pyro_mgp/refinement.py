@@ -74,10 +74,9 @@ _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
 # is hidden, but at least so many per column, and no more than this share of the observed ones.
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
-# Components of the mixtures that are to hold them: walks that count, at most so many of each path. A mixture
-# of few is narrower than what it stands for, which τ would make up for: with 8, intervals of 95 % held .967
-# of hidden cells of KeggUD at 30 %, with 16 and 32 .957; of Protein at 40 % .954, .949 and .936.
-_COMPONENTS, _COUNTED = 16, 4
+# Components of the mixtures that are to hold them, by one metric and by several: walks that count, at most so
+# many of each path. A mixture of few is narrower than what it stands for, which τ would make up for.
+_COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 32, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.2
@@ -138,7 +137,9 @@ class _Fit:
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
         # As in imputations, the first walks do not count.
         self.n_counted = min(_COUNTED, chain.n_sweeps - chain.n_sweeps // SETTLING)
-        self.n_hidden_paths = math.ceil(_COMPONENTS / self.n_counted)
+        self.n_metrics = _METRICS if len(rows) > _SMALL else 1
+        n_components = _COMPONENTS if self.n_metrics == 1 else _OF_SEVERAL
+        self.n_hidden_paths = math.ceil(n_components / self.n_counted)
         self.holes = chain.holes(rows.observed)
         self.point = start.expected(rows)
         self.drawn = self.point.clone()
@@ -207,7 +208,7 @@ class _Fit:
         learnt: list[list[Character]] = [[] for _ in links]
         some = {i: local for i, metrics in enumerate(links) for local in metrics}
         leave_out = [functools.partial(self.left_out, i) for i in some]
-        for _ in range(_METRICS if len(self.rows) > _SMALL else 1):
+        for _ in range(self.n_metrics):
             found = learn_metrics(list(some.values()), leave_out, self.point.shape[1], self.generator)
             for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
                 learnt[i].append(

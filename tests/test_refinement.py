@@ -171,11 +171,21 @@ def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
 
 
 @pytest.mark.parametrize(
-    ("n_sweeps", "counted", "paths"), [(1, 1, 16), (2, 2, 8), (3, 2, 8), (5, 4, 4), (9, 4, 4)]
+    ("n_sweeps", "small", "counted", "paths"),
+    [
+        (1, 80, 1, 16),
+        (2, 80, 2, 8),
+        (3, 80, 2, 8),
+        (5, 80, 4, 4),
+        (9, 80, 4, 4),
+        (5, 79, 4, 8),
+        (1, 79, 1, 32),
+    ],
 )
 def test_draws_are_calibrated_on_as_many_components_however_few_walks(
-    n_sweeps: int, counted: int, paths: int
+    n_sweeps: int, small: int, counted: int, paths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(refinement, "_SMALL", small)
     fit = small_fit(wave(80))
     fit.chain.n_sweeps = n_sweeps
     with torch.no_grad(), local_parameters():
