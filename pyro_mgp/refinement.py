@@ -76,7 +76,7 @@ _CLEARLY = 2.0
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
 # Components of the mixtures that are to hold them, by one metric and by several: walks that count, at most so
 # many of each path. A mixture of few is narrower than what it stands for, which τ would make up for.
-_COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 32, 4
+_COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 24, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
 _EXPECTED_INFLATION = 0.2

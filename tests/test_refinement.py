@@ -178,8 +178,8 @@ def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
         (3, 80, 2, 8),
         (5, 80, 4, 4),
         (9, 80, 4, 4),
-        (5, 79, 4, 8),
-        (1, 79, 1, 32),
+        (5, 79, 4, 6),
+        (1, 79, 1, 24),
     ],
 )
 def test_draws_are_calibrated_on_as_many_components_however_few_walks(
