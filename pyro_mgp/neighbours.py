@@ -27,7 +27,6 @@ How ℓ and η are found stands in `neighbour_metric.py`, the rest in `refinemen
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -98,7 +97,7 @@ Characters = Sequence[Sequence[Character]]
 
 @dataclass(frozen=True)
 class Nearby:
-    """The k neighbours of c cells by one metric, and what they say."""
+    """The k neighbours of c cells, and what they say."""
 
     local: LocalLink
     """Whose neighbours."""
@@ -118,12 +117,10 @@ class Nearby:
         root = self.gathered.root
         return replace(self, weights=self.weights - (root.mT @ (root @ moved.permute(1, 2, 0))).mT)
 
-    def of_first(self, n: int) -> Nearby:
-        """The same of the first n cells only."""
-        if n == len(self.scale):
-            return self
-        of_cells = {field.name: getattr(self.gathered, field.name)[:n] for field in fields(Gathered)}
-        return replace(self, gathered=Gathered(**of_cells), weights=self.weights[:n], scale=self.scale[:n])
+    def __getitem__(self, cells: Tensor) -> Nearby:
+        of_cells = {field.name: getattr(self.gathered, field.name)[cells] for field in fields(Gathered)}
+        gathered = Gathered(**of_cells)
+        return replace(self, gathered=gathered, weights=self.weights[cells], scale=self.scale[cells])
 
     def moments(self, rows: Tensor) -> Moments:
         """Mean m and variance τ² a v of the cells, whose rows S paths have filled, `[S, c, D]`."""
@@ -132,17 +129,22 @@ class Nearby:
 
     def relation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """How far the cells have to do with their neighbours: c and v, `[c, S, k]` and `[c, S]`."""
-        own, inputs = evened(self.local.scaled(rows)).transpose(0, 1), self.gathered.inputs
+        inputs, lengthscales = self.gathered.inputs, self.gathered.lengthscales
+        own = evened(rows[..., self.local.columns] / lengthscales).transpose(0, 1)
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ inputs.mT
         cross = _covariance(squared + inputs.square().sum(-1)[:, None, :])
         explained = (cross @ self.gathered.root.mT).square_().sum(-1)
-        return cross, (1 + self.local.character.nugget - explained).clamp(min=0)
+        return cross, (1 + self.gathered.nugget[:, None] - explained).clamp(min=0)
 
 
 @dataclass(frozen=True)
 class Gathered:
     """The k neighbours of c cells, whatever their scale."""
 
+    lengthscales: Tensor
+    """ℓ by which they are near, `[c, P]`."""
+    nugget: Tensor
+    """η, `[c]`."""
     nearest: Tensor
     """Their numbers among the references, `[c, k]`."""
     inputs: Tensor
@@ -234,12 +236,7 @@ class LocalLink:
 
     def gather(self, nearest: Tensor) -> Gathered:
         """The neighbours `[c, k]`, and how they hang together."""
-        inputs = evened(self.scaled(self.rows[self.references[nearest]]))
-        norms = inputs.square().sum(-1)
-        among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
-        among.diagonal(dim1=-2, dim2=-1).add_(self.character.nugget)
-        root = invert(torch.linalg.cholesky(among))
-        return Gathered(nearest, inputs, root, (root @ self.residuals[nearest][..., None])[..., 0])
+        return gather([self], [nearest])
 
     def hear(self, gathered: Gathered) -> Nearby:
         """What neighbours say."""
@@ -271,14 +268,31 @@ class LocalLink:
         return self.hear(self.gather(self.nearest(rows, own)))
 
 
+def gather(metrics: Sequence[LocalLink], nearest: Sequence[Tensor]) -> Gathered:
+    """The neighbours `[c, k]` of cells by each metric of a link, those by one behind those by the other."""
+    local, sizes = metrics[0], torch.tensor([len(each) for each in nearest])
+    nuggets = local.lengthscales.new_tensor([each.character.nugget for each in metrics])
+    nugget = nuggets.repeat_interleave(sizes.to(nuggets.device))
+    lengthscales = torch.stack([each.lengthscales for each in metrics])
+    lengthscales = lengthscales.repeat_interleave(sizes.to(nuggets.device), dim=0)
+    numbers = torch.cat(list(nearest))
+    inputs = evened(local.rows[local.references[numbers]][..., local.columns] / lengthscales[:, None])
+    norms = inputs.square().sum(-1)
+    among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
+    among.diagonal(dim1=-2, dim2=-1).add_(nugget[:, None])
+    root = invert(torch.linalg.cholesky(among))
+    innovations = (root @ local.residuals[numbers][..., None])[..., 0]
+    return Gathered(lengthscales, nugget, numbers, inputs, root, innovations)
+
+
 @dataclass(frozen=True)
 class Turns:
-    """What neighbours of c cells say to S paths, each of which hears those by one metric."""
+    """What neighbours of c cells say to S paths, each of which hears those by one of G metrics."""
 
-    nearby: Sequence[Nearby]
-    """The neighbours, by each metric that is some path's."""
-    paths: Sequence[Tensor]
-    """The numbers of its paths."""
+    nearby: Nearby
+    """The neighbours of G · c cells, by one metric behind those by the other."""
+    paths: Tensor
+    """The numbers of each metric's paths, `[S', G]`; where it has fewer than others, its last one again."""
 
     @classmethod
     def of(
@@ -291,40 +305,51 @@ class Turns:
         """Neighbours of cells, by the metric of each imputation.
 
         Args:
-            metrics: The local scales of one link.
+            metrics: The local scales of one link, which are heard alike.
             imputations: Numbers of the S imputations.
             rows: The cells' rows, `[c, D]`.
             own: See `LocalLink.nearest`.
         """
         turn = torch.tensor(imputations, device=rows.device) % len(metrics)
         taken = turn.unique().tolist()
-        nearby = [metrics[number].around(rows, own) for number in taken]
-        return cls(nearby, [(turn == number).nonzero()[:, 0] for number in taken])
+        paths = [(turn == number).nonzero()[:, 0] for number in taken]
+        most = max(map(len, paths))
+        even = [torch.cat([each, each[-1:].expand(most - len(each))]) for each in paths]
+        nearest = [metrics[number].nearest(rows, own) for number in taken]
+        gathered = gather([metrics[number] for number in taken], nearest)
+        return cls(metrics[0].hear(gathered), torch.stack(even, dim=1))
 
     def given(self, drawn: Conditional, mean: Conditional) -> Turns:
         """The same where the link's sparse GP is not at its mean, but at S functions; see `Nearby.given`."""
-        used, place = torch.stack([near.gathered.nearest for near in self.nearby]).unique(return_inverse=True)
-        local = self.nearby[0].local
+        local, nearest = self.nearby.local, self.nearby.gathered.nearest
+        used, place = nearest.unique(return_inverse=True)
         there = local.rows[local.references[filled_up(used)]]
-        moved = drawn.functions(there) - mean.functions(there)
-        nearby = [
-            near.given(moved[paths][:, at])
-            for near, paths, at in zip(self.nearby, self.paths, place, strict=True)
-        ]
-        return replace(self, nearby=nearby)
+        moved = (drawn.functions(there) - mean.functions(there))[self.paths]
+        n_paths, n_metrics = self.paths.shape
+        of_metrics = place.view(1, n_metrics, -1).expand(n_paths, -1, -1)
+        of_cells = moved.gather(2, of_metrics).view(n_paths, *nearest.shape)
+        return replace(self, nearby=self.nearby.given(of_cells))
 
     def of_first(self, n: int) -> Turns:
         """The same of the first n cells only."""
-        return replace(self, nearby=[near.of_first(n) for near in self.nearby])
+        n_metrics, cells = self.paths.shape[1], torch.arange(len(self.nearby.scale), device=self.paths.device)
+        if n * n_metrics == len(cells):
+            return self
+        return replace(self, nearby=self.nearby[cells.view(n_metrics, -1)[:, :n].flatten()])
 
     def moments(self, rows: Tensor) -> Moments:
         """Mean and variance of the cells, whose rows the paths have filled, `[S, c, D]`."""
-        if len(self.nearby) == 1:
-            return self.nearby[0].moments(rows)
-        parts = [near.moments(rows[paths]) for near, paths in zip(self.nearby, self.paths, strict=True)]
-        place = torch.cat(list(self.paths)).argsort()
-        mean, variance = torch.cat([at.mean for at in parts]), torch.cat([at.variance for at in parts])
-        return Moments(mean[place], variance[place])
+        n_metrics = self.paths.shape[1]
+        if n_metrics == 1:
+            return self.nearby.moments(rows)
+        at = self.nearby.moments(rows[self.paths].flatten(1, 2))
+        place = torch.empty(len(rows), dtype=torch.long, device=rows.device)
+        place[self.paths.flatten()] = torch.arange(self.paths.numel(), device=rows.device)
+
+        def in_order(values: Tensor) -> Tensor:
+            return values.unflatten(1, (n_metrics, -1)).flatten(0, 1)[place]
+
+        return Moments(in_order(at.mean), in_order(at.variance))
 
 
 @dataclass(frozen=True)
@@ -401,12 +426,13 @@ class Neighbours:
     def together(self, imputations: Sequence[int]) -> int:
         """What the numbers of a cell that are worked on together divide by, for `tiles.filled_up`.
 
-        There is one for each path of these imputations, and k for each that hears by the same metric.
+        There is one for each path of these imputations, and k for each entry of `Turns.paths`.
         """
-        numbers = torch.tensor(imputations)
-        groups = [(numbers % len(metrics)).bincount().tolist() for metrics in self.links if metrics]
-        of_metrics = (self.n_neighbours * n_paths for n_paths in itertools.chain(*groups))
-        return math.gcd(len(imputations), *of_metrics)
+        numbers, found = torch.tensor(imputations), len(imputations)
+        for n_metrics in {len(metrics) for metrics in self.links if metrics}:
+            _, n_paths = (numbers % n_metrics).unique(return_counts=True)
+            found = math.gcd(found, self.n_neighbours * len(n_paths) * int(n_paths.max()))
+        return found
 
     @torch.no_grad()
     def around(

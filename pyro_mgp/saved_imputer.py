@@ -294,6 +294,8 @@ def _restore_refinements(
     for wiring, of_link, n_known in zip(imputer._wirings, known, enough, strict=True):
         fits = all(len(each.lengthscales) == len(wiring.inputs) for each in of_link)
         check(fits, f"{wiring.name!r} has other lengthscales than inputs")
+        heard = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
+        check(len(heard) <= 1, f"{wiring.name!r} has metrics that are not heard alike")
         check(not of_link or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{wiring.name!r} lacks neighbours")
     imputer.neighbours_ = Neighbours.of(
         imputer.chain_, tensors["near.rows"], tensors["near.residuals"], known, k

@@ -310,6 +310,18 @@ def test_arrays_with_right_checksums_and_wrong_numbers_are_refused(
         MGPImputer.load(folder)
 
 
+def test_metrics_that_are_not_heard_alike_are_refused(originals: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "imputer"
+    shutil.copytree(originals / "imputer", folder)
+    header = json.loads((folder / "header.json").read_text("utf-8"))
+    number, (first, *_) = next((i, each) for i, each in enumerate(header["characters"]) if each)
+    edit(folder, ("characters", number), [first, first | {"nugget": 2 * first["nugget"]}])
+    load(folder)
+    edit(folder, ("characters", number), [first, first | {"scale": 2 * first["scale"]}])
+    with pytest.raises(ValueError, match="not heard alike"):
+        load(folder)
+
+
 def test_what_version_7_wrote_is_read_and_draws_the_same() -> None:
     draws = Imputations.load(SAVED / "version_7" / "draws")
     again = MGPImputer.load(SAVED / "version_7" / "imputer").impute(draws.frame, m=draws.m)
