@@ -58,7 +58,7 @@ def of_fit(
 
     Example:
         >>> round(of_fit(1_000_000, 10, 10, 100) / 1e9, 1)
-        0.8
+        1.0
     """
     table = n_rows * n_columns * _FLOAT
     inducing = n_links * n_inducing**2 * _FLOAT
