@@ -6,8 +6,8 @@ The holes of the training rows are filled twice: at conditional means, for the r
 draws, for the rows to be asked about. Each link then takes the ℓ and η, and after them the ν, a₀ and cut,
 that predict some of its observed cells best, each cell left out of its own neighbourhood and of the sparse
 GP: with the leverage h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). In tables that are
-not small this is done more than once, for metrics learnt from other cells. Links whose neighbours do not
-clearly help go without; so do those of ordered values and of categories.
+not small a link learns several metrics ℓ and η, each from other cells, and hears all of them as suits the
+first. Links whose neighbours do not clearly help go without; so do those of ordered values and of categories.
 
 Columns of few values then learn, from cells that were left out, how likely each value is where the link says
 N(m, s²).
