@@ -100,7 +100,7 @@ class Nearby:
     """The k neighbours of c cells, and what they say."""
 
     local: LocalLink
-    """Whose neighbours."""
+    """Whose neighbours; of several metrics the first."""
     gathered: Gathered
     """Who they are."""
     weights: Tensor
@@ -236,7 +236,7 @@ class LocalLink:
 
     def gather(self, nearest: Tensor) -> Gathered:
         """The neighbours `[c, k]`, and how they hang together."""
-        return gather([self], [nearest])
+        return gather_by([self], [nearest])
 
     def hear(self, gathered: Gathered) -> Nearby:
         """What neighbours say."""
@@ -246,8 +246,8 @@ class LocalLink:
         """What they say to each of G characters, which costs little more than to one.
 
         Args:
-            characters: With this link's lengthscales and nugget, by which the neighbours were gathered.
-            gathered: The neighbours of c cells.
+            characters: Their prior scales, ν, cuts and τ; by which ℓ and η neighbours are near, they know.
+            gathered: The neighbours of c cells, by any metrics of this link.
         """
         freedom, scale, cut = gathered.root.new_tensor(
             [[each.freedom, each.scale, each.cut or math.inf] for each in characters]
@@ -268,14 +268,20 @@ class LocalLink:
         return self.hear(self.gather(self.nearest(rows, own)))
 
 
-def gather(metrics: Sequence[LocalLink], nearest: Sequence[Tensor]) -> Gathered:
-    """The neighbours `[c, k]` of cells by each metric of a link, those by one behind those by the other."""
-    local, sizes = metrics[0], torch.tensor([len(each) for each in nearest])
+def gather_by(metrics: Sequence[LocalLink], nearest: Sequence[Tensor]) -> Gathered:
+    """The neighbours of c cells by each of G metrics of a link, those by one behind those by the other.
+
+    Args:
+        metrics: The metrics.
+        nearest: For each of them the neighbours, `[c, k]`, by numbers into the link's `references`.
+
+    Returns:
+        The neighbours of G · c cells.
+    """
+    local, n_cells, numbers = metrics[0], len(nearest[0]), torch.cat(list(nearest))
     nuggets = local.lengthscales.new_tensor([each.character.nugget for each in metrics])
-    nugget = nuggets.repeat_interleave(sizes.to(nuggets.device))
-    lengthscales = torch.stack([each.lengthscales for each in metrics])
-    lengthscales = lengthscales.repeat_interleave(sizes.to(nuggets.device), dim=0)
-    numbers = torch.cat(list(nearest))
+    nugget = nuggets.repeat_interleave(n_cells)
+    lengthscales = torch.stack([each.lengthscales for each in metrics]).repeat_interleave(n_cells, dim=0)
     inputs = evened(local.rows[local.references[numbers]][..., local.columns] / lengthscales[:, None])
     norms = inputs.square().sum(-1)
     among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
@@ -316,7 +322,7 @@ class Turns:
         most = max(map(len, paths))
         even = [torch.cat([each, each[-1:].expand(most - len(each))]) for each in paths]
         nearest = [metrics[number].nearest(rows, own) for number in taken]
-        gathered = gather([metrics[number] for number in taken], nearest)
+        gathered = gather_by([metrics[number] for number in taken], nearest)
         return cls(metrics[0].hear(gathered), torch.stack(even, dim=1))
 
     def given(self, drawn: Conditional, mean: Conditional) -> Turns:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import MGPImputer, cli, resources
+from pyro_mgp import MGPImputer, cli, neighbours, refinement, resources
 
 GB = 10**9
 
@@ -23,6 +23,11 @@ def frame(n: int = 60) -> pd.DataFrame:
 
 def limited(monkeypatch: pytest.MonkeyPatch, there: float) -> None:
     monkeypatch.setattr(resources, "available", lambda: int(there))
+
+
+def test_estimates_count_the_metrics_that_a_fit_learns() -> None:
+    assert resources._METRICS == refinement._METRICS
+    assert resources._KEPT_AT_ONCE == neighbours._KEPT_AT_ONCE
 
 
 def test_what_does_not_fit_is_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
