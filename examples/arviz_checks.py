@@ -23,7 +23,7 @@ import matplotlib as mpl
 import pandas as pd
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.arviz_export import to_arviz
+from pyro_mgp.results.arviz_export import to_arviz
 
 TABLE = Path(__file__).parent / "data" / "penguins.csv"
 COLUMNS = ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]

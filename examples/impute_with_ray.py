@@ -15,7 +15,7 @@ import pandas as pd
 import ray
 
 from pyro_mgp import MGPImputer, impute_partition
-from pyro_mgp.partitions import FittedState
+from pyro_mgp.scaling.partitions import FittedState
 
 PENGUINS = Path(__file__).parent / "data" / "penguins.csv"
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from pyro_mgp import MGPImputer, impute_partition
-from pyro_mgp.partitions import FittedState
+from pyro_mgp.scaling.partitions import FittedState
 
 PENGUINS = Path(__file__).parent / "data" / "penguins.csv"
 

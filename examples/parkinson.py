@@ -20,8 +20,8 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-
 from sklearn.impute import IterativeImputer
 from sklearn.linear_model import BayesianRidge
 
+from benchmarks.protocol import coverage, rmse, split
 from pyro_mgp import MGPImputer
-from pyro_mgp.bench.protocol import coverage, rmse, split
 
 
 def chained_ridge(train: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from pyro_mgp import Imputations, MGPImputer, ampute
-from pyro_mgp.missingness import patterns
+from pyro_mgp.evaluation.missingness import patterns
 from pyro_mgp.plots import (
     plot_cells,
     plot_densities,

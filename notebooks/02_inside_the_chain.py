@@ -19,8 +19,8 @@ from pyro import poutine
 from pyro.infer import SVI, Predictive, Trace_ELBO
 
 from pyro_mgp import MGPImputer
+from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.plots import plot_relevance
-from pyro_mgp.relevance import relevance
 
 quick = "PYRO_MGP_QUICK" in os.environ  # the tests set it: fewer steps and draws, same story
 examples = Path("examples") if Path("examples").exists() else Path("..", "examples")

@@ -5,18 +5,18 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyro_mgp.arviz_export import to_arviz
-    from pyro_mgp.column_spec import ColumnSpec
-    from pyro_mgp.dask_engine import impute_dask
-    from pyro_mgp.diagnostics import calibrate, compare
-    from pyro_mgp.imputations import Imputations
+    from pyro_mgp.analysis.joint_tests import likelihood_ratio_test, pool_chi2, pool_likelihoods
+    from pyro_mgp.analysis.pooling import pool
+    from pyro_mgp.analysis.posterior_mixture import mix
+    from pyro_mgp.analysis.sensitivity import tipping_point
+    from pyro_mgp.data.column_spec import ColumnSpec
+    from pyro_mgp.evaluation.diagnostics import calibrate, compare
+    from pyro_mgp.evaluation.missingness import ampute
     from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.joint_tests import likelihood_ratio_test, pool_chi2, pool_likelihoods
-    from pyro_mgp.missingness import ampute
-    from pyro_mgp.mixing import mix
-    from pyro_mgp.partitions import impute_partition
-    from pyro_mgp.pooling import pool
-    from pyro_mgp.sensitivity import tipping_point
+    from pyro_mgp.results.arviz_export import to_arviz
+    from pyro_mgp.results.imputations import Imputations
+    from pyro_mgp.scaling.dask_engine import impute_dask
+    from pyro_mgp.scaling.partitions import impute_partition
 
     __version__: str
 
@@ -40,21 +40,21 @@ __all__ = [
 
 # Torch and Pyro take seconds to import: each name is imported when it is first used.
 _HOME = {
-    "ColumnSpec": "pyro_mgp.column_spec",
-    "Imputations": "pyro_mgp.imputations",
+    "ColumnSpec": "pyro_mgp.data.column_spec",
+    "Imputations": "pyro_mgp.results.imputations",
     "MGPImputer": "pyro_mgp.imputer",
-    "ampute": "pyro_mgp.missingness",
-    "calibrate": "pyro_mgp.diagnostics",
-    "compare": "pyro_mgp.diagnostics",
-    "impute_dask": "pyro_mgp.dask_engine",
-    "impute_partition": "pyro_mgp.partitions",
-    "likelihood_ratio_test": "pyro_mgp.joint_tests",
-    "mix": "pyro_mgp.mixing",
-    "pool": "pyro_mgp.pooling",
-    "pool_chi2": "pyro_mgp.joint_tests",
-    "pool_likelihoods": "pyro_mgp.joint_tests",
-    "tipping_point": "pyro_mgp.sensitivity",
-    "to_arviz": "pyro_mgp.arviz_export",
+    "ampute": "pyro_mgp.evaluation.missingness",
+    "calibrate": "pyro_mgp.evaluation.diagnostics",
+    "compare": "pyro_mgp.evaluation.diagnostics",
+    "impute_dask": "pyro_mgp.scaling.dask_engine",
+    "impute_partition": "pyro_mgp.scaling.partitions",
+    "likelihood_ratio_test": "pyro_mgp.analysis.joint_tests",
+    "mix": "pyro_mgp.analysis.posterior_mixture",
+    "pool": "pyro_mgp.analysis.pooling",
+    "pool_chi2": "pyro_mgp.analysis.joint_tests",
+    "pool_likelihoods": "pyro_mgp.analysis.joint_tests",
+    "tipping_point": "pyro_mgp.analysis.sensitivity",
+    "to_arviz": "pyro_mgp.results.arviz_export",
 }
 
 if not TYPE_CHECKING:  # a type checker shall still find misspelt names

@@ -24,8 +24,26 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mgp import resources, saved_imputer
-from pyro_mgp.assembly import (
+from pyro_mgp import saving
+from pyro_mgp._support import memory as resources
+from pyro_mgp._support.devices import home, resolve_device
+from pyro_mgp._support.processes import ALONE, current
+from pyro_mgp._support.tiles import TILE
+from pyro_mgp._support.user_warning import FitWarning as FitWarning
+from pyro_mgp._support.user_warning import warn_user
+from pyro_mgp.analysis.sensitivity import shifts
+from pyro_mgp.data.column import Label, label_of
+from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.model_input import Input, as_modelled, fit_target, known_variances, measured, rows_of
+from pyro_mgp.data.out_of_core import encode_columns
+from pyro_mgp.data.parquet_table import ParquetTable, Paths
+from pyro_mgp.data.row_ids import RowIds, without_ids
+from pyro_mgp.data.row_keys import content_hashes, label_hashes
+from pyro_mgp.data.rules import Rules
+from pyro_mgp.data.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
+from pyro_mgp.data.transforms import Unbent
+from pyro_mgp.inference.training import Cells, History, Options, train
+from pyro_mgp.model.build import (
     SMALL_ROWS,
     Plan,
     bounds_of_links,
@@ -37,38 +55,21 @@ from pyro_mgp.assembly import (
     values_of_links,
     wire,
 )
-from pyro_mgp.chain import Chain, Precision, Propagate
-from pyro_mgp.checkpoint import Checkpoint, fingerprint, versions
-from pyro_mgp.column import Label, label_of
-from pyro_mgp.column_spec import Specs
-from pyro_mgp.devices import home, resolve_device
-from pyro_mgp.distributed import ALONE, current
-from pyro_mgp.factorisation import CLEARLY
-from pyro_mgp.few_values import FewValues
-from pyro_mgp.fill import FillName, JointGaussian
-from pyro_mgp.imputations import Imputations
-from pyro_mgp.kept_draws import Batches, keep
-from pyro_mgp.kernels import KernelFactory, resolve_kernel, small_linear_matern32
-from pyro_mgp.likelihoods import Observation
-from pyro_mgp.model_input import Input, as_modelled, fit_target, known_variances, measured, rows_of
-from pyro_mgp.observed_cells import ObservedCells, variables
-from pyro_mgp.out_of_core import encode_columns
-from pyro_mgp.parquet_table import ParquetTable, Paths
-from pyro_mgp.refinement import MOST_ROWS, refine
-from pyro_mgp.row_ids import RowIds, without_ids
-from pyro_mgp.row_keys import content_hashes, label_hashes
-from pyro_mgp.rules import Rules
-from pyro_mgp.sampling import Factorised, Rows, Sampler, Start
-from pyro_mgp.scratch import Memory, Scratch, pieces
-from pyro_mgp.sensitivity import shifts
+from pyro_mgp.model.chain import Chain, Precision, Propagate
+from pyro_mgp.model.column_order import CLEARLY
+from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_matern32
+from pyro_mgp.model.likelihoods.base import Observation
+from pyro_mgp.results.imputations import Imputations
+from pyro_mgp.results.streaming import write_chunks
+from pyro_mgp.sampling.discrete_support import FewValues
+from pyro_mgp.sampling.initial_fill import FillName, JointGaussian
+from pyro_mgp.sampling.kept_draws import Batches, keep
+from pyro_mgp.sampling.observed_cells import ObservedCells, variables
+from pyro_mgp.sampling.refinement import MOST_ROWS, refine
+from pyro_mgp.sampling.sampler import Factorised, Rows, Sampler, Start
 from pyro_mgp.settings import Inputs, RandomState, at_least, check_settings, numbers_of, seed_of
-from pyro_mgp.streaming import write_chunks
-from pyro_mgp.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
-from pyro_mgp.tiles import TILE
-from pyro_mgp.training import Cells, History, Options, train
-from pyro_mgp.user_warning import FitWarning as FitWarning
-from pyro_mgp.user_warning import warn_user
-from pyro_mgp.warp import Unbent
+from pyro_mgp.storage.checkpoint import Checkpoint, fingerprint, versions
+from pyro_mgp.storage.scratch import Memory, Scratch, pieces
 
 CheckpointLike = Checkpoint | str | os.PathLike[str] | None
 """Where to keep what a call has reached: a path, or a `Checkpoint`, whose files stay at the end."""
@@ -97,7 +98,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Multiple imputation by a chain of sparse Gaussian processes (MGP).
 
     Args:
-        kernel: A name of `pyro_mgp.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel;
+        kernel: A name of `model.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel;
             "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns, and
             up to 300 rows with a trend that is not shrunk.
         inputs: What a link sees: all "others", or complete columns and "earlier" links, while later ones
@@ -527,7 +528,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "seed": sampler.seed,
             "delta": str(dict(sampler.shifts)),
             "table": fingerprint(vars(rows).items()),
-            "imputer": saved_imputer.identity(self),
+            "imputer": saving.identity(self),
         }
         return keep(rows, draw_from, checkpoint, identity)
 
@@ -663,7 +664,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError: If `path` exists and may not be replaced.
         """
         check_is_fitted(self, "chain_")
-        saved_imputer.write(self, path, overwrite=overwrite)
+        saving.write(self, path, overwrite=overwrite)
 
     @classmethod
     def load(
@@ -680,7 +681,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError: If the folder is not there, was not written by `save` or by another version of the
                 format, a file in it is missing, damaged or cut short, or the kernel is not given.
         """
-        return saved_imputer.read(cls, path, kernel, device)
+        return saving.read(cls, path, kernel, device)
 
     def _train(
         self,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from pyro_mgp.chain import Precision, Propagate
-from pyro_mgp.devices import resolve_device
-from pyro_mgp.fill import FillName
-from pyro_mgp.kernels import resolve_kernel
-from pyro_mgp.neighbours import MOST_NEIGHBOURS
+from pyro_mgp._support.devices import resolve_device
+from pyro_mgp.model.chain import Precision, Propagate
+from pyro_mgp.model.kernels import resolve_kernel
+from pyro_mgp.sampling.initial_fill import FillName
+from pyro_mgp.sampling.local_gp import MOST_NEIGHBOURS
 
 if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer

@@ -35,9 +35,9 @@ from sklearn.exceptions import NotFittedError
 import pyro_mgp
 from pyro_mgp import MGPImputer
 from pyro_mgp.cli import parser
-from pyro_mgp.imputations import Imputations
+from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning
-from pyro_mgp.table import TableWarning, missing
+from pyro_mgp.results.imputations import Imputations
 
 HOME = str(Path(pyro_mgp.__file__).parent)
 OURS = (TableWarning, FitWarning)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pyro_mgp import _storage, _untrusted
+from pyro_mgp.storage import folders, untrusted
 
 
 def sign(folder: Path) -> None:
     """Write the checksums of the files as they are into the header, and that of the header itself."""
     header = json.loads((folder / "header.json").read_text("utf-8"))
     files = [path for path in folder.iterdir() if path.name != "header.json" and path.is_file()]
-    header["checksums"] = {path.name: _untrusted.digest(path) for path in files}
-    header["checksum"] = _storage._own_checksum(header)
+    header["checksums"] = {path.name: untrusted.digest(path) for path in files}
+    header["checksum"] = folders._own_checksum(header)
     (folder / "header.json").write_text(json.dumps(header), "utf-8")

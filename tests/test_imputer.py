@@ -29,9 +29,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from pyro_mgp import ColumnSpec, Imputations, MGPImputer, _storage
+from pyro_mgp import ColumnSpec, Imputations, MGPImputer
+from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning
-from pyro_mgp.table import TableWarning, missing
+from pyro_mgp.storage import folders
 
 NAN = np.nan
 
@@ -1121,7 +1122,7 @@ def test_a_failed_save_leaves_nothing(
     if overwrite:
         shutil.copytree(saved, target)
     with monkeypatch.context() as patched:
-        patched.setattr(_storage, "write_arrays", disk_full)
+        patched.setattr(folders, "write_arrays", disk_full)
         with pytest.raises(OSError, match="no space left"):
             fitted_mixed.save(target, overwrite=overwrite)
     assert os.listdir(tmp_path) == (["imputer"] if overwrite else [])
@@ -1643,7 +1644,7 @@ def test_many_imputations_of_earlier_links_are_drawn_some_at_a_time(
     fitted_earlier: MGPImputer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = fitted_earlier.impute(m=5)
-    monkeypatch.setattr("pyro_mgp.sampling._ROWS_AT_ONCE", 200)
+    monkeypatch.setattr("pyro_mgp.sampling.sampler._ROWS_AT_ONCE", 200)
     assert_close(fitted_earlier.impute(m=5, random_state=0), together)
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyro_mgp import ColumnSpec, Imputations, MGPImputer
-from pyro_mgp.column_spec import Kind
-from pyro_mgp.table import TableCodec, TableWarning, missing
+from pyro_mgp.data.column_spec import Kind
+from pyro_mgp.data.table import TableCodec, TableWarning, missing
 
 LEVELS = ["poor", "fair", "good", "very good"]
 

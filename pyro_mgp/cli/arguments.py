@@ -17,9 +17,9 @@ from pyro_mgp.cli.messages import PROGRAM, say
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyro_mgp.column import Label
-    from pyro_mgp.files import Source
+    from pyro_mgp.data.column import Label
     from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.results.files import Source
 
 # ------------------------------------------------------------------------------------------------- options
 
@@ -127,11 +127,11 @@ def read(args: argparse.Namespace) -> Given:
     Raises:
         ValueError, OSError: If the table cannot be read, or a column to drop is not there.
     """
-    from pyro_mgp import files
+    from pyro_mgp.results import files
 
     source = files.read_table(Path(args.table), args.missing or files.MISSING)
     given = Given(source, labels_of(source.frame.columns, args.drop))
-    from pyro_mgp.distributed import current  # imports torch: errors come without
+    from pyro_mgp._support.processes import current  # imports torch: errors come without
 
     for note in _notes(given.modelled) if current().is_first else ():
         say(f"{PROGRAM}: note: {note}", sys.stderr)
@@ -153,7 +153,7 @@ def labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
 
 
 def _notes(frame: pd.DataFrame) -> Iterator[str]:
-    from pyro_mgp import files
+    from pyro_mgp.results import files
 
     counter = files.row_counter(frame)
     if counter is not None:
@@ -202,7 +202,7 @@ def check_device(args: argparse.Namespace) -> None:
 
 def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     """What a run is about: its table, the options of these names, and the versions of what computes."""
-    from pyro_mgp import checkpoint
+    from pyro_mgp.storage import checkpoint
 
     options = {name: getattr(args, name) for name in ("drop", "missing", "seed", "device", *names)}
     shown = {f"--{name}": " ".join(x) if isinstance(x, list) else x for name, x in options.items()}

@@ -12,7 +12,7 @@ from pyro_mgp.cli.arguments import at_least
 from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, count, say
 
 if TYPE_CHECKING:
-    from pyro_mgp.bench.figures import Row
+    from benchmarks.figures import Row
 
 _CHOICES = ("datasets", "rates", "splits", "methods")
 
@@ -61,14 +61,14 @@ def _add_speed(kinds: Any) -> None:
 
 def _speed(args: argparse.Namespace) -> None:
     """`pyro-mgp bench speed`: measure, show, write."""
-    from pyro_mgp.bench import speed
+    from benchmarks import speed
 
     _tell(speed.run(args.only, args.data_dir, args.device), args.out)
 
 
 def _tell(rows: Iterable[Row], out: str | None) -> None:
     """Show figures as they come, and write them."""
-    from pyro_mgp.bench import speed
+    from benchmarks import speed
 
     shown = []
     for row in rows:
@@ -103,7 +103,7 @@ def _add_partitions(kinds: Any) -> None:
 
 def _partitions(args: argparse.Namespace) -> None:
     """`pyro-mgp bench partitions`: measure, show, write."""
-    from pyro_mgp.bench import partitions
+    from benchmarks import partitions
 
     _tell(partitions.measure(args.rows, args.m, args.workers, args.gigabytes), args.out)
 
@@ -155,8 +155,8 @@ def _add_tables(kinds: Any) -> None:
 
 def _tables(args: argparse.Namespace) -> None:
     """`pyro-mgp bench tables`: run what is not done yet."""
-    from pyro_mgp.bench import tables
-    from pyro_mgp.bench.cell import Place
+    from benchmarks import tables
+    from benchmarks.cell import Place
 
     chosen = {name: value for name, value in vars(args).items() if name in _CHOICES}
     runs = tables.plan(args.profile, **chosen)
@@ -199,8 +199,8 @@ def _mixed(args: argparse.Namespace) -> None:
     import pandas as pd
     from tqdm import tqdm
 
-    from pyro_mgp import files
-    from pyro_mgp.bench import mixed
+    from benchmarks import mixed
+    from pyro_mgp.results import files
 
     table = files.read_table(Path(args.table)).frame.dropna().reset_index(drop=True)
     runs = mixed.run(table, args.methods, range(args.splits), args.rate / 100)
@@ -240,7 +240,7 @@ def _coverage(args: argparse.Namespace) -> None:
     import pandas as pd
     from tqdm import tqdm
 
-    from pyro_mgp.bench import coverage
+    from benchmarks import coverage
 
     out = Path(args.out)
     done = pd.read_csv(out) if out.exists() else None
@@ -250,7 +250,7 @@ def _coverage(args: argparse.Namespace) -> None:
     summary = coverage.summary(pd.read_csv(out))
     say(summary.round(3).to_string(index=False))
     if args.picture:
-        from pyro_mgp.bench import coverage_plot
+        from benchmarks import coverage_plot
 
         say(coverage_plot.draw(summary, Path(args.picture)))
 
@@ -270,7 +270,7 @@ def _add_report(kinds: Any) -> None:
 
 def _report(args: argparse.Namespace) -> None:
     """`pyro-mgp bench report`: tables and figures."""
-    from pyro_mgp.bench import report
+    from benchmarks import report
 
     for path in report.write(args.results, Path(args.out)):
         say(str(path))
@@ -293,7 +293,7 @@ def _soak(args: argparse.Namespace) -> None:
     """`pyro-mgp bench soak`: fit again and again, and look at memory."""
     import pandas as pd
 
-    from pyro_mgp.bench import soak
+    from benchmarks import soak
 
     figures = pd.DataFrame(soak.soak(args.rounds))
     shown = figures.iloc[soak.SETTLED - 1 :: soak.SETTLED]
@@ -322,7 +322,7 @@ def _faults(args: argparse.Namespace) -> None:
     """`pyro-mgp bench faults`: kill, go on, compare, count."""
     import tempfile
 
-    from pyro_mgp.bench import faults
+    from benchmarks import faults
 
     good = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -352,6 +352,6 @@ def _add_memory(kinds: Any) -> None:
 
 def _memory(args: argparse.Namespace) -> None:
     """`pyro-mgp bench memory`: measure, show, write."""
-    from pyro_mgp.bench import memory
+    from benchmarks import memory
 
     _tell(memory.measure(), args.out)

@@ -18,10 +18,10 @@ from pyro_mgp.cli.messages import INTERRUPTED, count, duration, listed, notes, o
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyro_mgp.checkpoint import Checkpoint
-    from pyro_mgp.column import Label
+    from pyro_mgp._support.signals import Interruption
+    from pyro_mgp.data.column import Label
     from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.interruption import Interruption
+    from pyro_mgp.storage.checkpoint import Checkpoint
 
 OPTIONS = ("steps", "columns", "paper")
 """Names of the options that decide what is fitted."""
@@ -74,8 +74,8 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """`pyro-mgp fit`."""
-    from pyro_mgp.distributed import ALONE, data_parallel
-    from pyro_mgp.interruption import stoppable
+    from pyro_mgp._support.processes import ALONE, data_parallel
+    from pyro_mgp._support.signals import stoppable
 
     together = data_parallel() if args.distributed else contextlib.nullcontext(ALONE)
     with together as workers, stoppable() as interruption:
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     """Check, read, fit, save, tell; of several processes the first one writes and tells."""
-    from pyro_mgp.distributed import current
+    from pyro_mgp._support.processes import current
 
     out, identity = Path(args.out), _identity(args)
     if current().agreed_integer(args.resume and work.is_done(out, identity)):
@@ -146,7 +146,7 @@ def _table(args: argparse.Namespace) -> _Table:
     Raises:
         ValueError, OSError: If it cannot be read, or a column to drop is not there.
     """
-    from pyro_mgp.parquet_table import ParquetTable
+    from pyro_mgp.data.parquet_table import ParquetTable
 
     if not Path(args.table).is_dir():
         given = arguments.read(args)
@@ -173,9 +173,9 @@ def _identity(args: argparse.Namespace) -> dict[str, Any]:
 
 def fitted(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Interruption) -> MGPImputer:
     """The imputer of a work folder: the one that lies there already, or else fitted, and saved there."""
-    from pyro_mgp.checkpoint import Checkpoint
-    from pyro_mgp.distributed import current
+    from pyro_mgp._support.processes import current
     from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.storage.checkpoint import Checkpoint
 
     saved = folder / output.IMPUTER
     if current().agreed_integer(saved.exists()):
@@ -191,8 +191,8 @@ def fitted(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Inter
 
 def _help(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Interruption) -> None:
     """What the other processes do of `fitted`."""
-    from pyro_mgp.checkpoint import Checkpoint
-    from pyro_mgp.distributed import current
+    from pyro_mgp._support.processes import current
+    from pyro_mgp.storage.checkpoint import Checkpoint
 
     if not current().agreed_integer(0):
         fit(arguments.imputer_of(args), Checkpoint(folder / work.TRAINING, interruption=interruption))

@@ -17,9 +17,9 @@ from pyro_mgp.cli.messages import count, duration, listed, one_line_warnings, sa
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyro_mgp.imputations import Imputations
+    from pyro_mgp._support.signals import Interruption
     from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.interruption import Interruption
+    from pyro_mgp.results.imputations import Imputations
 
 _DESCRIPTION = """\
 Fill the missing cells of a table m times, each time with other values that could have
@@ -96,7 +96,7 @@ class _Timing:
 
 def run(args: argparse.Namespace) -> None:
     """`pyro-mgp impute`."""
-    from pyro_mgp.interruption import stoppable
+    from pyro_mgp._support.signals import stoppable
 
     if args.engine == "dask":
         partitions.run(args)
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     """Check, read, fit, draw, write, tell."""
-    from pyro_mgp import summary
+    from pyro_mgp.results import summary
 
     out = Path(args.out)
     _check_model(args)
@@ -139,13 +139,13 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
 
 def _check_memory(given: Given, m: int) -> None:
     """Refuse, before anything is fitted, more draws than there is memory for."""
-    from pyro_mgp import resources
-    from pyro_mgp.table import missing
+    from pyro_mgp._support import memory
+    from pyro_mgp.data.table import missing
 
     frame = given.modelled
-    needed = resources.of_impute(*frame.shape, int(missing(frame).sum()), m)
+    needed = memory.of_impute(*frame.shape, int(missing(frame).sum()), m)
     advice = "take a smaller -m, or impute_to_parquet in Python, which needs memory for the table only"
-    resources.check(needed, f"drawing {m} tables", advice)
+    memory.check(needed, f"drawing {m} tables", advice)
 
 
 def _check_model(args: argparse.Namespace) -> None:
@@ -203,8 +203,8 @@ def _drawn(
     interruption: Interruption,
 ) -> Imputations:
     """The draws of a work folder: those that lie there already, or else drawn, and saved there."""
-    from pyro_mgp.checkpoint import Checkpoint
-    from pyro_mgp.imputations import Imputations
+    from pyro_mgp.results.imputations import Imputations
+    from pyro_mgp.storage.checkpoint import Checkpoint
 
     saved = folder / output.DRAWS
     if saved.exists():
@@ -220,8 +220,9 @@ def _write(
     folder: Path, given: Given, draws: Imputations, compared: pd.DataFrame, args: argparse.Namespace
 ) -> list[str]:
     """Write what is for others to read; returns the names of the completed tables."""
-    from pyro_mgp import _storage, files
-    from pyro_mgp.imputations import write_table
+    from pyro_mgp.results import files
+    from pyro_mgp.results.imputations import write_table
+    from pyro_mgp.storage import folders
 
     names = files.write_tables(folder, given.source, draws, args.format or given.source.format)
     write_table(folder / "cells.csv", draws.cells(), "csv")
@@ -235,14 +236,14 @@ def _write(
         "steps": args.steps,
         "dropped": [str(label) for label in given.passed],
     }
-    written = sorted({_storage.HEADER, *(entry.name for entry in folder.iterdir())} - {work.LOCK})
-    _storage.write_header(folder, "impute", output.FORMAT_VERSION, {"run": run, "files": written})
+    written = sorted({folders.HEADER, *(entry.name for entry in folder.iterdir())} - {work.LOCK})
+    folders.write_header(folder, "impute", output.FORMAT_VERSION, {"run": run, "files": written})
     return names
 
 
 def _about_the_table(table: str, draws: Imputations, passed: pd.DataFrame) -> list[str]:
-    from pyro_mgp.summary import percent
-    from pyro_mgp.table import missing
+    from pyro_mgp.data.table import missing
+    from pyro_mgp.results.summary import percent
 
     n_rows, n_columns = draws.frame.shape
     n_missing = sum(values.shape[1] for values in draws.values.values())
@@ -259,7 +260,7 @@ def _about_the_table(table: str, draws: Imputations, passed: pd.DataFrame) -> li
 
 
 def _about_the_cells(draws: Imputations, compared: pd.DataFrame) -> list[str]:
-    from pyro_mgp.summary import format_summary
+    from pyro_mgp.results.summary import format_summary
 
     if not draws.values:
         return ["", "Nothing to impute: the completed tables equal the table as it came."]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyro_mgp.column import Label
+    from pyro_mgp.data.column import Label
 
 PROGRAM = "pyro-mgp"
 
@@ -60,8 +60,8 @@ def notes(error: BaseException) -> list[str]:
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
     """Show each of the package's own warnings once, as one line on stderr; leave others as they are."""
+    from pyro_mgp.data.table import TableWarning
     from pyro_mgp.imputer import FitWarning
-    from pyro_mgp.table import TableWarning
 
     seen: set[str] = set()
     with warnings.catch_warnings():
@@ -82,7 +82,7 @@ def one_line_warnings() -> Iterator[None]:
 
 def wrapped(title: str, text: str) -> list[str]:
     """Lines of a summary: its title, and the text beside it."""
-    from pyro_mgp.summary import WIDTH
+    from pyro_mgp.results.summary import WIDTH
 
     return textwrap.wrap(
         text, WIDTH, initial_indent=f"{title:<12}", subsequent_indent=" " * 12, break_on_hyphens=False
@@ -91,7 +91,7 @@ def wrapped(title: str, text: str) -> list[str]:
 
 def listed(labels: Iterable[Label], most: int = 12) -> str:
     """Labels with commas between, long ones shortened, of many the first `most`."""
-    from pyro_mgp.summary import NAME_WIDTH, shortened
+    from pyro_mgp.results.summary import NAME_WIDTH, shortened
 
     shown = [shortened(str(label), 2 * NAME_WIDTH) for label in labels]
     more = [f"... and {len(shown) - most} more"] if len(shown) > most else []

@@ -39,8 +39,8 @@ def add_options(impute: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Impute a folder: check, start workers, impute, tell."""
-    from pyro_mgp import dask_engine
     from pyro_mgp.imputer import MGPImputer
+    from pyro_mgp.scaling import dask_engine
 
     out = Path(args.out)
     _check(args)

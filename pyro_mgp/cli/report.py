@@ -43,18 +43,19 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """`pyro-mgp report`: read, hide and impute again, write, tell."""
-    from pyro_mgp import _storage, report
-    from pyro_mgp.imputations import Imputations
     from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.page import check_replaceable
+    from pyro_mgp.report import report
+    from pyro_mgp.report.page import check_replaceable
+    from pyro_mgp.results.imputations import Imputations
+    from pyro_mgp.storage import folders
 
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
     out = Path(args.out)
     path = out / PAGE if args.page is None else Path(args.page)
-    if not (out / _storage.HEADER).is_file():
-        raise ValueError(f"{args.out!r} was not written by `{PROGRAM} impute`: it holds no {_storage.HEADER}")
-    run = _storage.read_header(out, "impute", FORMAT_VERSION)["run"]
+    if not (out / folders.HEADER).is_file():
+        raise ValueError(f"{args.out!r} was not written by `{PROGRAM} impute`: it holds no {folders.HEADER}")
+    run = folders.read_header(out, "impute", FORMAT_VERSION)["run"]
     check_replaceable(path, args.overwrite)
     if args.share is not None and args.share > 50:
         raise ValueError(f"--share must be at most 50 per cent, got {args.share}")

@@ -12,7 +12,7 @@ from pyro_mgp.plots._style import BLUE, REFERENCE, SHADE, VERMILION, axes_or_new
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from pyro_mgp.pooling import Pooled
+    from pyro_mgp.analysis.pooling import Pooled
 
 
 def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: float = 0.0) -> Axes:
@@ -66,7 +66,7 @@ def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
 
     Example:
         >>> from matplotlib.figure import Figure
-        >>> from pyro_mgp.pooling import pool_estimates
+        >>> from pyro_mgp.analysis.pooling import pool_estimates
         >>> ax = plot_fmi(pool_estimates([[1.2], [1.5]], [[0.04], [0.05]], ["x"]), Figure().subplots())
         >>> [line.get_label() for line in ax.lines]
         ['fmi', 'λ']

@@ -10,10 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from pyro_mgp.calibration import Calibration
-from pyro_mgp.column import Label
+from pyro_mgp._support.wording import listing
+from pyro_mgp.data.column import Label
+from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, VERMILION, panels, text, tidy
-from pyro_mgp.wording import listing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def plot_calibration(
 
     Example:
         >>> from matplotlib.figure import Figure
-        >>> from pyro_mgp.diagnostics import calibrate
+        >>> from pyro_mgp.evaluation.diagnostics import calibrate
         >>> x = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["a", "b"])
         >>> draws = lambda frame, m, seed: [frame.fillna(0.1 * j) for j in range(m)]
         >>> axes = plot_calibration(calibrate(draws, x, m=9, levels=[0.5]), figure=Figure())

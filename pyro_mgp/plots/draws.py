@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_mgp.column import Label
-from pyro_mgp.imputations import Imputations
+from pyro_mgp._support.wording import listing
+from pyro_mgp.data.column import Label
 from pyro_mgp.plots._places import Numbers, Places, places
 from pyro_mgp.plots._style import (
     BLUE,
@@ -28,7 +28,7 @@ from pyro_mgp.plots._style import (
     text,
     tidy,
 )
-from pyro_mgp.wording import listing
+from pyro_mgp.results.imputations import Imputations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp.missingness import distinct_patterns, flux
+from pyro_mgp.data.table import missing
+from pyro_mgp.evaluation.missingness import distinct_patterns, flux
 from pyro_mgp.plots._style import (
     BLUE,
     PALE_BLUE,
@@ -23,7 +24,6 @@ from pyro_mgp.plots._style import (
     text,
     tidy,
 )
-from pyro_mgp.table import missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

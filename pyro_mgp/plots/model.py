@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
 
     from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.training import History
+    from pyro_mgp.inference.training import History
 
 # Largest matrix whose entries are written into it.
 _MOST_WRITTEN = 12
@@ -38,7 +38,7 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
 
     Example:
         >>> from matplotlib.figure import Figure
-        >>> from pyro_mgp.training import History
+        >>> from pyro_mgp.inference.training import History
         >>> history = History(loss=[9.0, 5.0, 4.0], validation=[-1.2, -0.9], steps=[1, 3], best_step=3)
         >>> loss, score = plot_loss(history, figure=Figure())
         >>> score.lines[0].get_ydata().tolist()

@@ -1,0 +1,204 @@
+"""One training step and one walk, against plain code and against the hardware's floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyro.contrib.gp as gp
+import torch
+from torch import Tensor
+
+from benchmarks.figures import Row, in_turn
+from pyro_mgp._support.tiles import whole_registers
+from pyro_mgp.inference.adam import Adam
+from pyro_mgp.inference.closed_form import ConjugateStep
+from pyro_mgp.model.build import Wiring, build_chain
+from pyro_mgp.model.chain import Chain, fresh_noise
+from pyro_mgp.model.kernels import linear_matern32
+from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.local_parameters import local_parameters
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A table and a chain of the size that the paper's Parkinson experiment has."""
+
+    chain: Chain
+    filled: Tensor
+    observed: Tensor
+
+    @classmethod
+    def make(
+        cls, n_rows: int = 2000, n_links: int = 24, n_inducing: int = 100, device: str = "cpu"
+    ) -> Problem:
+        """Correlated columns, 10 % of the cells missing, float64."""
+        generator = torch.Generator().manual_seed(0)
+        mix = torch.randn(n_links, n_links, generator=generator, dtype=torch.float64)
+        table = torch.randn(n_rows, n_links, generator=generator, dtype=torch.float64) @ mix
+        table = (table - table.mean(0)) / table.std(0)
+        observed = torch.rand(n_rows, n_links, generator=generator) > 0.1
+        table, observed = table.to(device), observed.to(device)
+        wirings = [Wiring(f"c{d}", d, tuple(i for i in range(n_links) if i != d)) for d in range(n_links)]
+        chain = build_chain(
+            wirings,
+            linear_matern32,
+            table[:n_inducing],
+            [Gaussian(0.3) for _ in wirings],
+            train_inducing=False,
+            n_rows=n_rows,
+            backpropagate=False,
+        )
+        return cls(chain, table, observed)
+
+
+def our_step(problem: Problem) -> Callable[[], object]:
+    """A training step as `training` takes it."""
+    step = ConjugateStep(problem.chain)
+    parameters = [p for n, p in problem.chain.named_parameters() if "u_" not in n and p.requires_grad]
+    adam = Adam(parameters)
+
+    def run() -> None:
+        problem.chain.zero_grad()
+        step(problem.filled, problem.observed, None, 1.0)
+        adam.step(1e-3)
+
+    return run
+
+
+def plain_links(problem: Problem) -> list[gp.models.VariationalSparseGP]:
+    """The chain's links as models of contrib.gp, with the same starting parameters."""
+    table, links = problem.filled, []
+    for link in problem.chain.links:
+        inputs = table[:, link.inputs]
+        n_inputs = inputs.shape[1]
+        with local_parameters():
+            trend, bend = link.kernel.kern0, link.kernel.kern1
+            kernel = gp.kernels.Sum(
+                gp.kernels.Polynomial(n_inputs, trend.variance.detach(), trend.bias.detach(), degree=1),
+                gp.kernels.Matern32(n_inputs, bend.variance.detach(), bend.lengthscale.detach()),
+            )
+            model = gp.models.VariationalSparseGP(
+                inputs,
+                table[:, link.column],
+                kernel.double(),
+                link.Xu.detach().clone(),
+                gp.likelihoods.Gaussian(torch.tensor(0.24).double()),
+                whiten=True,
+                jitter=1e-6,
+            )
+        links.append(model.double().to(table.device))
+    return links
+
+
+def plain_step(problem: Problem) -> Callable[[], object]:
+    """The same step written with contrib.gp: a loop over sparse GPs, their moments, autograd and Adam."""
+    table, observed, links = problem.filled, problem.observed, plain_links(problem)
+    parameters = [p for model in links for p in model.parameters()]
+    adam = torch.optim.Adam(parameters, lr=1e-3)
+
+    def run() -> None:
+        adam.zero_grad()
+        filled, loss = table.clone(), torch.zeros((), dtype=table.dtype)
+        with local_parameters():
+            for model, link in zip(links, problem.chain.links, strict=True):
+                seen = observed[:, link.column]
+                model.set_mode("guide")
+                mean, variance = model(filled[:, link.inputs])
+                noise = model.likelihood.variance
+                drawn = mean + (variance + noise).sqrt() * torch.randn_like(mean)
+                squared = (filled[:, link.column] - mean).square() + variance
+                loss = loss + 0.5 * ((squared / noise + noise.log()) * seen).sum()
+                tril, loc = model.u_scale_tril, model.u_loc
+                loss = loss + 0.5 * (tril.square().sum() + loc.square().sum()) - tril.diagonal().log().sum()
+                filled[:, link.column] = torch.where(seen, filled[:, link.column], drawn.detach())
+        loss.backward()
+        adam.step()
+
+    return run
+
+
+def our_walk(problem: Problem) -> Callable[[], object]:
+    """One walk at all rows, without gradients, through links that are factorised."""
+    chain, paths = problem.chain, problem.filled[None]
+    with torch.no_grad():
+        conditionals = chain.conditionals()
+
+    def run() -> None:
+        with torch.no_grad():
+            chain.walk(conditionals, paths, problem.observed, fresh_noise(paths))
+
+    return run
+
+
+def multiply(repeats: int = 30, device: str = "cpu") -> Callable[[], object]:
+    """`torch.mm` on matrices of a step's size, into memory that is there."""
+    left, right, result = (
+        torch.randn(*shape, dtype=torch.float64, device=device)
+        for shape in ((100, 100), (100, 2000), (100, 2000))
+    )
+    return lambda: [torch.mm(left, right, out=result) for _ in range(repeats)]
+
+
+def multiply_operations(repeats: int = 30) -> float:
+    """Multiplications and additions in `multiply`."""
+    return 2.0 * 100 * 100 * 2000 * repeats
+
+
+def step_operations(problem: Problem) -> float:
+    """Multiplications and additions of the matrix products and factorisations in one of our steps."""
+    n_links = len(problem.chain.links)
+    M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
+    seen = float(problem.observed.double().mean()) * n
+    # A kernel matrix is two products over the inputs; each has one more in the gradient.
+    kernels = 2 * (2 * M * (n_links - 1) * (n + M)) + 2 * (2 * M * (n_links - 1) * (seen + M))
+    # H and its gradient; variances of draws.
+    rows = 2 * (_entries_of_symmetric(M) + M * M) * seen + 2 * _entries_of_symmetric(M) * (n - seen)
+    # Factors and inverses of K_ZZ and S⁻¹ (2), then the products (each 2) of: the draws' quadratic form 2,
+    # G 2, RG 1, WᵀRW 2, Wᵀ Φ W 2.
+    small = 2 * M**3 + 9 * 2 * M**3
+    return n_links * (kernels + rows + small)
+
+
+def walk_operations(problem: Problem) -> float:
+    """The same for a walk: at every row two kernel products, a mean and one quadratic form."""
+    n_links = len(problem.chain.links)
+    M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
+    return n_links * n * (2 * (2 * M * (n_links - 1)) + 2 * M + 2 * _entries_of_symmetric(M))
+
+
+def _entries_of_symmetric(M: int) -> int:
+    """How many entries of a symmetric matrix `[M, M]` are worked on: of two mirrored blocks only one."""
+    half = whole_registers(M // 2)
+    return M * M - half * (M - half)
+
+
+def plain_step_operations(problem: Problem) -> float:
+    """The same for the plain step: per row two kernel products, L⁻¹k, Tᵀφ, and twice that for gradients."""
+    n_links = len(problem.chain.links)
+    M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
+    return n_links * n * 3 * (2 * (2 * M * (n_links - 1)) + M * M + 2 * M * M)
+
+
+def plain_walk_operations(problem: Problem) -> float:
+    """The same for a walk by the textbook: per row two kernel products, L⁻¹k and Tᵀφ."""
+    return plain_step_operations(problem) / 3
+
+
+def measure_step(device: str = "cpu", repeats: int = 15) -> list[Row]:
+    """A training step against plain code and against its floor; a walk against the multiplication rate."""
+    problem = Problem.make(device=device)
+    tasks = our_step(problem), plain_step(problem), our_walk(problem), multiply(device=device)
+    ours, plain, walk, multiplied = in_turn(*tasks, repeats=repeats)
+    rate = multiply_operations() / multiplied
+    floors = plain_step_operations(problem) / rate, step_operations(problem) / rate
+    shares = plain_walk_operations(problem) / walk / rate, walk_operations(problem) / walk / rate
+    times = f"ours {ours * 1e3:.0f} ms, plain {plain * 1e3:.0f} ms"
+    textbook, own = "the textbook's operations", "our own, fewer operations"
+    return [
+        Row("training step, plain ÷ ours", plain / ours, "×", "≥ 2.5", times),
+        Row("training step ÷ floor", ours / floors[0], "×", "≤ 2.5", f"{textbook}; mm {rate / 1e9:.0f} GF/s"),
+        Row("training step ÷ its own floor", ours / floors[1], "×", "≤ 2.5", own),
+        Row("walk, share of mm rate", shares[0], "share", "≥ 0.55", f"{textbook}; {walk * 1e3:.0f} ms"),
+        Row("walk, share of mm rate, own", shares[1], "share", "≥ 0.55", own),
+    ]

@@ -1,0 +1,1 @@
+"""Pooling, joint tests, posterior mixtures, sensitivity and relevance."""

@@ -1,0 +1,1 @@
+"""A DataFrame becomes numbers and comes back."""

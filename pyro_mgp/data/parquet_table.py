@@ -1,0 +1,104 @@
+"""A table in Parquet files, of which one column at a time is in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyro_mgp._support.wording import listing
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A file, a folder of files, or several files, whose rows follow each other in that order."""
+
+
+class ParquetTable:
+    """The columns of Parquet files, read as `pandas.read_parquet` does, whenever one is asked for.
+
+    Files that pandas has not written have nullable dtypes: integers stay integers beside a hole.
+
+    Args:
+        path: A file, a folder of files, or several files.
+        dropped: Labels of columns to leave out.
+
+    Raises:
+        ValueError: If there is no such file or column, or a file is no Parquet file or is damaged.
+    """
+
+    def __init__(self, path: Paths, dropped: Sequence[Hashable] = ()) -> None:
+        one = isinstance(path, str | os.PathLike)
+        paths = [str(path)] if isinstance(path, str | os.PathLike) else [str(each) for each in path]
+        for each in paths:
+            if not Path(each).exists():
+                raise ValueError(f"there is no file or folder {each!r}")
+        self.path: Any = paths[0] if one else paths
+        try:
+            dataset = pq.ParquetDataset(self.path)
+            self._n_rows = sum(fragment.count_rows() for fragment in dataset.fragments)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(error) from error
+        if not dataset.files:
+            raise ValueError(f"{self.path!r} holds no Parquet file")
+        metadata = dataset.schema.pandas_metadata or {}
+        self._by_pandas = bool(metadata)
+        names = [name for name in dataset.schema.names if name not in metadata.get("index_columns", [])]
+        # Files have names only, pandas labels of several types.
+        labels = dataset.schema.empty_table().to_pandas().columns
+        self.columns: pd.Index[Any] = without(labels, dropped)
+        self._names = [name for name, label in zip(names, labels, strict=True) if label in self.columns]
+
+    def __len__(self) -> int:
+        """N, the number of rows."""
+        return self._n_rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self._n_rows, len(self.columns)
+
+    @property
+    def index(self) -> pd.Index[Any]:
+        """The rows' labels."""
+        return self._read(self._names[:1]).index
+
+    def __getitem__(self, label: Hashable) -> pd.Series[Any]:
+        return self._read([self._names[self.columns.tolist().index(label)]]).iloc[:, 0]
+
+    def items(self) -> Iterator[tuple[Hashable, pd.Series[Any]]]:
+        """Labels and columns, one after the other."""
+        return ((label, self[label]) for label in self.columns)
+
+    def read(self) -> pd.DataFrame:
+        """The whole table.
+
+        Raises:
+            ValueError: If a file is damaged.
+        """
+        return self._read(self._names)
+
+    def _read(self, names: list[str]) -> pd.DataFrame:
+        nullable: dict[str, Any] = {} if self._by_pandas else {"dtype_backend": "numpy_nullable"}
+        try:
+            return pd.read_parquet(self.path, columns=names, **nullable)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> ValueError:
+        return ValueError(f"{self.path!r} cannot be read as Parquet, or is damaged: {error}")
+
+
+def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]:
+    """A table's labels without some of them.
+
+    Raises:
+        ValueError: If there is no such column.
+    """
+    for label in dropped:
+        if label not in labels:
+            raise ValueError(f"there is no column {label!r} to leave out; there are {listing(labels)}")
+    return labels[[label not in dropped for label in labels]]

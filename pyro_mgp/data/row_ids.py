@@ -1,0 +1,61 @@
+"""Ids that tell equal rows of a table apart, wherever its partitions are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from pyro_mgp._support.wording import listing, row_name
+from pyro_mgp.data.column import Label
+from pyro_mgp.data.row_keys import Identity, Ranks
+
+RowIds = Label | ArrayLike | Ranks | None
+"""The label of a column of ids, an id for each row `[N]`, or `Ranks`; None if labels of the index will do."""
+
+
+def without_ids(
+    frame: pd.DataFrame, row_ids: RowIds, modelled: Sequence[Label]
+) -> tuple[pd.DataFrame, Identity | None]:
+    """A table without the column of its ids, if they stand in one, and the ids.
+
+    Args:
+        frame: The table, N rows.
+        row_ids: The ids.
+        modelled: Labels of the columns that the imputer knows.
+
+    Raises:
+        ValueError: If there is no such column, the imputer has learnt it, an id is missing, or there is not
+            one id per row.
+
+    Example:
+        >>> table, ids = without_ids(pd.DataFrame({"id": [7, 8], "x": [1.0, None]}), "id", ["x"])
+        >>> table.columns.tolist(), ids.tolist()
+        (['x'], [7, 8])
+    """
+    if row_ids is None or isinstance(row_ids, Ranks):
+        return frame, row_ids
+    if isinstance(row_ids, (str, int, np.integer)):
+        if row_ids not in frame.columns:
+            raise ValueError(f"row_ids names {row_ids!r}, but the columns are {listing(frame.columns)}")
+        if row_ids in modelled:
+            raise ValueError(
+                f"row_ids names {row_ids!r}, which the imputer was fitted to: fit it without the ids, "
+                f"fit(frame.drop(columns=[{row_ids!r}])), or give the ids as an array"
+            )
+        return frame.drop(columns=[row_ids]), _checked(frame[row_ids], frame.index)
+    return frame, _checked(row_ids, frame.index)
+
+
+def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
+    """The ids as an index, one per row and none missing."""
+    ids = pd.Index(row_ids, tupleize_cols=False)
+    if len(ids) != len(rows):
+        raise ValueError(f"row_ids must hold one id per row: expected {len(rows)}, got {len(ids)}")
+    holes = np.flatnonzero(ids.isna())
+    if holes.size:
+        raise ValueError(f"row_ids must not be missing: {row_name(rows, holes[0])} has none")
+    return ids

@@ -1,0 +1,1 @@
+"""Missing-data patterns, held-out cells, scores and calibration."""

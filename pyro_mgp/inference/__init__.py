@@ -1,0 +1,1 @@
+"""Training a chain, and drawing its functions given a completed table."""

@@ -1,0 +1,341 @@
+"""Closed-form training of a chain whose links each learn from the observed cells of their own column.
+
+With Gaussian likelihoods and no gradient through the draws, the bound of a link depends on its rows through
+a few sums only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened, and sums over observed rows:
+
+    H = K_Zf K_fZ,   b = K_Zf y,   c = yᵀy,   t = Σ k(x, x),   n rows
+    Σ E_q[log N(y; f, s²)] = -n/2 log 2πs² - (c - 2 rᵀWb + t + tr(R G)) / 2s²,  G = W H Wᵀ, R = rrᵀ + S - I
+
+so the rows cost one product of K_Zf with itself, and one for its gradient. The optimal q(v) is
+S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009); a natural-gradient step of size ρ moves these natural
+parameters by ρ towards it (Hensman et al. 2013), N/B times the sums standing in for all rows. The value is
+that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the KL term in closed form.
+
+Observations that are not Gaussian stand there as sites, each with a precision of its own (`sites.py`). Their
+q(v) takes half steps, since the sites change with it; their bound is exact where q(v) was before the step.
+
+The gradient is written out, because only the last steps, from kernels to parameters, are worth automating:
+
+    ∂/∂H = -WᵀRW / 2s²,   ∂/∂b = Wᵀr / s²,   ∂/∂t = -1 / 2s²,   ∂/∂K_ZZ = Wᵀ Φ(RG - r(Wb)ᵀ) W / s²
+
+where Φ takes the lower triangle with half of its diagonal (Murray 2016, *Differentiation of the Cholesky
+decomposition*), and the last matrix is to be made symmetric.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_mgp._support.processes import ALONE, Workers
+from pyro_mgp.inference.closed_form_rows import Part, Share, Walk, holes_of, slices
+from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, fastest_stack, send_back
+from pyro_mgp.model.link import (
+    can_be_inverted,
+    factorise,
+    invert_by_blocks,
+    naming,
+    observing,
+    quadratic_conditionals,
+)
+from pyro_mgp.model.local_parameters import local_parameters, read
+
+# Part of a natural step that links of sites take: whole ones swing to and fro where values can be separated.
+_SITE_STEP = 0.5
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """q(v) of L links, in natural form and by its moments; NaN where S⁻¹ is not positive definite."""
+
+    precision: Tensor
+    """S⁻¹, `[L, M, M]`."""
+    shift: Tensor
+    """S⁻¹ r, `[L, M]`."""
+    mean: Tensor
+    """r, `[L, M]`."""
+    covariance: Tensor
+    """S, `[L, M, M]`."""
+    log_det: Tensor
+    """log |S|, `[L]`."""
+
+    @classmethod
+    def natural(cls, precision: Tensor, shift: Tensor) -> Posterior:
+        """From S⁻¹ and S⁻¹ r."""
+        factor, info = torch.linalg.cholesky_ex(precision)
+        # Asking whether any failed would make the host wait for a GPU; the loss will tell.
+        factor = factor.masked_fill_((info > 0)[:, None, None], math.nan)
+        inverse = invert_by_blocks(factor)
+        covariance = inverse.mT @ inverse
+        log_det = -2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return cls(precision, shift, _times(covariance, shift), covariance, log_det)
+
+    @classmethod
+    def of(cls, chain: Chain) -> Posterior:
+        """The q(v) of a chain's links."""
+        tril = torch.stack([link.u_scale_tril for link in chain.links])
+        inverse = invert_by_blocks(tril)
+        precision = inverse.mT @ inverse
+        mean = torch.stack([link.u_loc for link in chain.links])
+        return cls.natural(precision, _times(precision, mean))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Posterior]) -> Posterior:
+        """Of links in succession."""
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+
+    def __getitem__(self, links: slice) -> Posterior:
+        return Posterior(**{name: value[links] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """What the bound of G links needs of their rows, in whitened coordinates; scaled to the whole table."""
+
+    gram: Tensor
+    """G = W H Wᵀ, `[G, M, M]`."""
+    projection: Tensor
+    """W b, `[G, M]`."""
+    rest: Tensor
+    """c + t, `[G]`; t alone of sites."""
+    count: Tensor
+    """n, `[G]`; 0 of sites."""
+    offset: Tensor
+    """What the bound has besides, `[G]`, of sites."""
+
+    def natural_step(self, posterior: Posterior, noise: Tensor, step_size: Tensor) -> Posterior:
+        """Part of the way, `[G]`, to the q(v) that maximises the bound at the current kernels and noises."""
+        optimum = (self.gram + self.gram.mT).div_(2 * noise[:, None, None])
+        optimum.diagonal(dim1=-2, dim2=-1).add_(1)
+        return Posterior.natural(
+            posterior.precision.lerp(optimum, step_size[:, None, None]),
+            posterior.shift.lerp(self.projection / noise[:, None], step_size[:, None]),
+        )
+
+
+def applies_to(chain: Chain) -> bool:
+    """Whether the bound of this chain has the closed form of this module."""
+    return (
+        not chain.backpropagate
+        and chain.n_paths == 1
+        and can_be_inverted(chain.links)
+        and len({link.n_inducing for link in chain.links}) == 1
+    )
+
+
+class ConjugateStep:
+    """Training steps in closed form for q(u), by gradient for everything else.
+
+    Args:
+        chain: A chain that `applies_to` admits.
+        workers: The processes that share the rows of each step.
+    """
+
+    def __init__(self, chain: Chain, workers: Workers = ALONE) -> None:
+        self.chain, self.workers = chain, workers
+        self.workspaces = [Workspace()]
+        self.stack = fastest_stack(chain.links)
+        with torch.no_grad():
+            self.posterior = Posterior.of(chain)
+
+    def __call__(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        step_size: float,
+        only_q: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Move q(u) towards its optimum, then leave the loss's gradients there; see `training.Step`."""
+        share = self._share(filled, observed, rows)
+        with local_parameters():
+            kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspaces[0])
+            own_noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
+            # Sites have precisions of their own, in units of one.
+            gaussian = own_noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0
+            noise = own_noise.where(gaussian, 1.0)
+            among = kernels.among()
+            factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
+            with torch.no_grad():
+                jitter = max(link.jitter for link in self.chain.links)
+                with naming(self.chain.names):
+                    inverse = invert_by_blocks(factorise(among, jitter, ask=False))
+                bounds, gradients, scores = [], [], list[Tensor]()
+                for group in self._groups(kernels, inverse, own_noise, factor, share):
+                    links = group.links
+                    bound = group.move(self.posterior[links], noise[links], step_size)
+                    bounds.append(bound)
+                    if not only_q:
+                        gradients.append(group.pull(bound))
+                        scores += [part.score() for part in group.parts]
+                self.posterior = Posterior.cat([bound.posterior for bound in bounds])
+            if not only_q:
+                for score in scores:
+                    send_back([(score, -torch.ones_like(score))])
+                # What is sent back from here on every process knows in full.
+                self.workers.add_gradients(self.chain.parameters())
+                of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
+                send_back([(among, of_among), (noise, of_noise), *kernels.pending(self.workers.total)])
+        loss = -torch.cat([bound.value for bound in bounds]).sum()
+        return loss, self.workers.put_together(share.paths[0], len(filled))
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Write q(u) into the chain's links."""
+        tril = torch.linalg.cholesky(self.posterior.covariance)
+        for link, new_loc, new_tril in zip(self.chain.links, self.posterior.mean, tril, strict=True):
+            link.u_loc, link.u_scale_tril = new_loc, new_tril
+
+    def restore(self) -> None:
+        """Read q(u) from the chain's links, after they were set back to an earlier state."""
+        with torch.no_grad():
+            self.posterior = Posterior.of(self.chain)
+
+    def state(self) -> dict[str, Tensor]:
+        """q(u), to the last digit; see `training.Step`."""
+        return dict(vars(self.posterior))
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what another `state` gave."""
+        self.posterior = Posterior(**state)
+
+    def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> Share:
+        """This process's rows of a minibatch; takes the arguments of a step."""
+        workers, n_rows = self.workers, len(filled)
+        parts = workers.parts(n_rows, filled.device)
+        numbers = torch.arange(n_rows, device=filled.device) if rows is None else rows
+        if workers.is_alone:
+            paths = by_column(filled[None])
+            return Share(paths, observed, numbers, fresh_noise(paths), parts, n_rows)
+        mine = workers.share(n_rows)
+        paths = by_column(filled[None, mine])
+        drawn = [draws[:, mine] for draws in self._draws(fresh_noise(paths), observed)]
+
+        def noise(number: int, here: Tensor) -> Tensor:
+            return drawn[number][:, here]
+
+        return Share(paths, observed[mine], numbers[mine], noise, parts, n_rows)
+
+    def _draws(self, fresh: Noise, observed: Tensor) -> Iterator[Tensor]:
+        """For each link the noise `[1, n]` that one process alone would take for a minibatch's holes."""
+        everyone = torch.arange(len(observed), device=observed.device)
+        for number, link in enumerate(self.chain.links):
+            holes = holes_of(observed[:, link.column])
+            here = everyone if holes is None else holes
+            drawn = fresh(number, here)
+            yield drawn.new_zeros(1, len(everyone)).index_copy_(1, here, drawn)
+
+    def _groups(
+        self, kernels: KernelStack, inverse: Tensor, noise: Tensor, factor: float, share: Share
+    ) -> Iterator[_Group]:
+        """Walk through the chain and redraw the holes in place; gives what group after group of links saw.
+
+        Args:
+            kernels: The links' kernels.
+            inverse: W of each link, `[L, M, M]`.
+            noise: Variance of each link's observation noise, `[L]`.
+            factor: N/B, by which the rows stand for the whole table.
+            share: The rows.
+        """
+        loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
+        latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
+        walk = Walk(self.chain, observing(latent, self.chain.links), share)
+        self.workspaces += [Workspace() for _ in share.parts[len(self.workspaces) :]]
+        twins = [kernels.twin(workspace) for workspace in self.workspaces[: len(share.parts)]]
+        # One process with two parts takes the same links together as two processes with one each.
+        n_rows = 2 * self.workers.largest_part(share.n_rows)
+        for links in slices(len(inverse), n_rows * inverse.shape[-1], noise.device):
+            visited = zip(twins, walk.visit(links), strict=True)
+            parts = [Part(twin, inverse[links], *saw, factor) for twin, saw in visited]
+            yield _Group(links, inverse[links], parts, self.workers)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The evidence bound of G links, as in the module's docstring, and what its gradient needs."""
+
+    statistics: Whitened
+    posterior: Posterior
+    noise: Tensor
+    """s², `[G]`."""
+    R: Tensor
+    """rrᵀ + S - I, `[G, M, M]`."""
+    residual: Tensor
+    """Expected sum of squared residuals, `[G]`."""
+
+    @classmethod
+    def of(cls, statistics: Whitened, posterior: Posterior, noise: Tensor) -> Bound:
+        """The bound at some q(v)."""
+        r = posterior.mean
+        R = torch.baddbmm(posterior.covariance, r[:, :, None], r[:, None, :])
+        R.diagonal(dim1=-2, dim2=-1).sub_(1)
+        fitted = 2 * (r * statistics.projection).sum(-1) - (R * statistics.gram).sum((-2, -1))
+        return cls(statistics, posterior, noise, R, statistics.rest - fitted)
+
+    @property
+    def value(self) -> Tensor:
+        """The bound of each link, `[G]`."""
+        expected = self.statistics.count * (2 * math.pi * self.noise).log() + self.residual / self.noise
+        divergence = self.R.diagonal(dim1=-2, dim2=-1).sum(-1) - self.posterior.log_det
+        return self.statistics.offset - 0.5 * (expected + divergence)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Some links in succession, and the rows that they saw."""
+
+    links: slice
+    """Their numbers."""
+    inverse: Tensor
+    """W of each of them, `[G, M, M]`."""
+    parts: Sequence[Part]
+    """The rows, part by part of the share."""
+    workers: Workers
+    """Other processes that have seen other rows."""
+
+    def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
+        """Move the links' q(v) by a natural step; gives the bound there."""
+        statistics = self._statistics()
+        steps = [step_size * (_SITE_STEP if by_site else 1.0) for by_site in self.parts[0].by_sites]
+        moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
+        return Bound.of(statistics, moved, noise)
+
+    def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
+        """Hand the kernels the gradients of the negative bound that go through the rows.
+
+        Returns:
+            The other gradients: with respect to K_ZZ, `[G, M, M]`, and to the noise variance, `[G]`.
+        """
+        W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
+        weight = self.parts[0].factor / noise
+        of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r
+        if not self.parts[0].whitens_rows:
+            of_gram, of_projection = W.mT @ of_gram @ W, _times(W.mT, of_projection)
+        for part in self.parts:
+            part.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
+        gram, projection = bound.statistics.gram, bound.statistics.projection[:, None, :]
+        inner = torch.baddbmm(R @ gram, r[:, :, None], projection, alpha=-1).tril_()
+        inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        of_among = -(W.mT @ inner @ W) / noise[:, None, None]
+        of_noise = 0.5 * (bound.statistics.count - bound.residual / noise) / noise
+        return (of_among + of_among.mT) / 2, of_noise
+
+    def _statistics(self) -> Whitened:
+        sums = zip(*(part.sums() for part in self.parts), strict=True)
+        whole = self.workers.total([functools.reduce(torch.add, each) for each in sums])
+        gram, projection, *others = whole
+        if not self.parts[0].whitens_rows:
+            W = self.inverse
+            gram, projection = W @ gram @ W.mT, _times(W, projection)
+        return Whitened(gram, projection, *others)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Matrices `[L, M, M]` applied to vectors `[L, M]`."""
+    return (matrix @ vector[..., None])[..., 0]

@@ -1,0 +1,1 @@
+"""The Pyro model: kernels, likelihoods, links and the chain they form."""

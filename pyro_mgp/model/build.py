@@ -1,0 +1,369 @@
+"""From an encoded table to an untrained chain: which columns get a link, in which order, starting where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pyro.contrib.gp.kernels import Kernel
+from torch import Tensor
+
+from pyro_mgp.data.column import ColumnCodec, Kind, Label, numbers_of
+from pyro_mgp.data.column_spec import ColumnSpec, Specs
+from pyro_mgp.data.table import TableCodec
+from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.column_order import best_order, complete_rows, is_curved, log_evidence
+from pyro_mgp.model.kernels import KernelFactory
+from pyro_mgp.model.likelihoods.base import Category, Gaussian, Likelihood
+from pyro_mgp.model.likelihoods.count import CountScale, NegativeBinomial
+from pyro_mgp.model.likelihoods.ordinal import Ordinal
+from pyro_mgp.model.likelihoods.student import HeavyTailed
+from pyro_mgp.model.likelihoods.truncated import Truncated
+from pyro_mgp.model.link import Link
+from pyro_mgp.model.sequential_chain import SequentialChain
+
+Numbers = NDArray[np.float64]
+
+_NOTHING_KNOWN = ColumnSpec()
+
+SMALL_ROWS = 1000
+"""Most rows of a table that may get a sequential chain."""
+# Likewise of columns that can have a link.
+_SMALL_COLUMNS = 8
+
+# Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
+_NOISE_SHARE = 0.8
+# The same where curves are known to explain much of it; from above, twenty steps leave a wave some noise.
+_CURVED_NOISE_SHARE = 0.2
+
+
+# Inducing inputs are rows of the table and often close to each other; training wants K_ZZ well conditioned.
+_JITTER = 1e-6
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """One link to be: which encoded column it predicts, and from which."""
+
+    name: str
+    column: int
+    inputs: tuple[int, ...]
+    unless: tuple[int, ...] = ()
+    """Indicators of earlier levels of its variable; see `Link`."""
+
+
+def wire(
+    codec: TableCodec,
+    incomplete: NDArray[np.bool_],
+    order: Sequence[Label] | None,
+    target: ColumnCodec | None = None,
+    target_is_input: bool = True,
+    specs: Specs | None = None,
+    sequence: Sequence[int] | None = None,
+) -> list[Wiring]:
+    """The links of a table, in the order of the chain, a target last.
+
+    A link sees all columns but those of its own variable: the other indicators of a category are missing
+    whenever it is, and would otherwise explain it away. The last of these has no link; see `Category`.
+
+    Args:
+        codec: The table's codec.
+        incomplete: Bool `[D]`, the encoded columns that get a link.
+        order: Labels of the linked columns, or None for ascending standard deviation before scaling. The
+            links of a category follow each other.
+        target: Codec of a target, which is column D.
+        target_is_input: Whether the other links see the target.
+        specs: What is known of some columns besides: which predict others, and which predict them.
+        sequence: Encoded columns with a link that sees the earlier of these and columns without a link only;
+            None for links that see all others. See `SequentialChain`.
+
+    Raises:
+        ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
+    """
+    groups = codec.groups
+    if sequence is not None:
+        before = [d for d in range(codec.n_encoded) if d not in sequence]
+        return [Wiring(codec.names[d], d, (*before, *sequence[:i])) for i, d in enumerate(sequence)]
+    visible = _visible(codec, specs or {})
+    linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
+    if order is None:
+        linked = _ascending(codec, linked)
+    else:
+        linked = np.concatenate([np.arange(0), *_ordered(codec, linked, order)])
+    extra = (codec.n_encoded,) if target is not None and target_is_input else ()
+    wirings = [
+        Wiring(
+            codec.names[d],
+            d,
+            (*np.flatnonzero(visible[groups[d]] & (groups != groups[d])).tolist(), *extra),
+            tuple(np.flatnonzero(groups[:d] == groups[d]).tolist()),
+        )
+        for d in linked.tolist()
+    ]
+    for wiring in wirings:
+        if not wiring.inputs:
+            raise ValueError(
+                f"column {wiring.name!r} is to be imputed, but no other column is left to predict it from: "
+                "give its spec more predictors, or let other columns predict"
+            )
+    if target is None:
+        return wirings
+    name = str(target.name)
+    while name in codec.names:
+        name = f"target {name}"
+    predicts = np.array([(specs or {}).get(column.name, _NOTHING_KNOWN).predicts for column in codec.columns])
+    return [*wirings, Wiring(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What gets a link in a sequential chain."""
+
+    columns: list[int]
+    """Encoded columns, in order."""
+    evidence: float
+    """Log evidence of all columns that could have one, by what their cells say in their own units."""
+
+
+def sequence_of(
+    codec: TableCodec, frame: pd.DataFrame, specs: Specs, *, every: bool, curved_only: bool
+) -> Plan | None:
+    """The encoded columns of a small table that get a link in a sequential chain, in order.
+
+    Columns that are complete and best explained without incomplete ones need no link.
+
+    Args:
+        codec: The table's codec.
+        frame: The table.
+        specs: What is known of some columns besides.
+        every: Whether all columns that can have a link get one.
+        curved_only: Whether a table suits only if its columns depend on each other in ways that are not
+            linear: where they are, links that see all other columns say the same with less effort.
+
+    Returns:
+        The plan, or None where the table does not suit: it is large, has incomplete columns whose
+        observations are not Gaussian, columns that may not predict each other, or few complete rows.
+    """
+    if len(frame) > SMALL_ROWS:
+        return None
+    values = torch.as_tensor(codec.encode_again(frame).values)
+    observed = ~values.isnan()
+    gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names], bool)
+    incomplete = (~observed.all(0)).numpy()
+    linkable = np.flatnonzero(gaussian).tolist()
+    suits = len(linkable) <= _SMALL_COLUMNS and not (incomplete & ~gaussian).any()
+    rows = complete_rows(observed) if suits else None
+    if rows is None or any(spec.predictors is not None or not spec.predicts for spec in specs.values()):
+        return None
+    first, then = [d for d in linkable if not incomplete[d]], [d for d in linkable if incomplete[d]]
+    then.sort(key=lambda d: codec.raw_scale[d])
+    fixed = np.flatnonzero(~gaussian).tolist()
+    complete = values[rows]
+    order = best_order(complete, first, then, fixed)
+    needed = min((i for i, d in enumerate(order) if incomplete[d]), default=len(order))
+    unlinked = 0 if every else needed
+    if curved_only and not is_curved(complete, order[unlinked:], [*fixed, *order[:unlinked]]):
+        return None
+    evidence = log_evidence(complete, order, fixed) + _log_slopes(codec, frame.iloc[rows.numpy()])
+    return Plan(order[unlinked:], evidence)
+
+
+def _log_slopes(codec: TableCodec, frame: pd.DataFrame) -> float:
+    """The logarithm of how much longer encoded cells are than their own units, over a table without holes."""
+    total = 0.0
+    for column in codec.columns:
+        if column.width == 1:
+            cells = numbers_of(frame[column.name])
+            slopes = np.zeros(len(cells)) if column.warp is None else column.warp.log_slope(cells)
+            total += float(slopes.sum()) - len(frame) * math.log(column.scale[0])
+    return total
+
+
+def _is_gaussian(column: ColumnCodec, specs: Specs) -> bool:
+    """Whether a column can be a link of a sequential chain."""
+    plain = column.kind in (Kind.CONTINUOUS, Kind.INTEGER) and column.ordinal is None
+    error = specs.get(column.name, _NOTHING_KNOWN).standard_error
+    return plain and column.few_encoded is None and column.bounds is None and error is None
+
+
+def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
+    """Which of the D encoded columns each of C columns may be predicted from, Bool `[C, D]`."""
+    labels = [column.name for column in codec.columns]
+    visible = np.ones((len(labels), len(labels)), dtype=bool)
+    for label, spec in specs.items():
+        if label not in labels:
+            continue
+        here = labels.index(label)
+        if spec.predictors is not None:
+            visible[here] = np.isin(np.arange(len(labels)), [labels.index(each) for each in spec.predictors])
+        if not spec.predicts:
+            visible[:, here] = False
+    return visible[:, codec.groups]
+
+
+def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Columns by their standard deviation, a category's indicators together by the smallest of theirs."""
+    groups, scale = codec.groups, codec.raw_scale
+    least = {group: scale[linked[groups[linked] == group]].min() for group in set(groups[linked].tolist())}
+    return np.asarray(sorted(linked.tolist(), key=lambda d: (least[groups[d]], groups[d], d)), dtype=np.intp)
+
+
+def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]) -> list[NDArray[np.intp]]:
+    labels = [codec.columns[group].name for group in dict.fromkeys(codec.groups[linked].tolist())]
+    if len(set(order)) != len(order) or set(order) != set(labels):
+        raise ValueError(
+            f"order must name each column with a link once: expected {labels} in any order, got {list(order)}"
+        )
+    columns = [np.arange(codec.n_encoded)[codec.slices[label]] for label in order]
+    return [own[np.isin(own, linked)] for own in columns]
+
+
+def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
+    """Which encoded columns say nothing that the other indicators of their variable do not, `[D]`."""
+    last = np.zeros(codec.n_encoded, dtype=bool)
+    for column in codec.columns:
+        if column.indicators is not None:
+            last[codec.slices[column.name].stop - 1] = True
+    return last
+
+
+def starting_noise(covariance: Tensor, wirings: Sequence[Wiring], curved: bool = False) -> list[float]:
+    """Noise variance at which each link starts.
+
+    Args:
+        covariance: That of the joint Gaussian of the starting fill, `[D, D]`.
+        wirings: The links.
+        curved: Whether much of what straight lines leave unexplained is known not to be noise.
+    """
+    share = _CURVED_NOISE_SHARE if curved else _NOISE_SHARE
+    noise = []
+    for wiring in wirings:
+        inputs = list(wiring.inputs)
+        cross = covariance[inputs, wiring.column]
+        explained = cross @ torch.linalg.solve(covariance[inputs][:, inputs], cross)
+        noise.append(share * float(covariance[wiring.column, wiring.column] - explained))
+    return noise
+
+
+def likelihoods(
+    codec: TableCodec, wirings: Sequence[Wiring], noise: Sequence[float], device: torch.device
+) -> list[Likelihood]:
+    """The observation model of each link.
+
+    Args:
+        codec: The table's codec.
+        wirings: The links.
+        noise: Variance at which the noise of numbers starts, per link.
+        device: Where tensors shall be.
+    """
+    of_columns = [column for column in codec.columns for _ in column.names]
+    found: list[Likelihood] = []
+    for wiring, variance in zip(wirings, noise, strict=True):
+        column = of_columns[wiring.column] if wiring.column < len(of_columns) else None
+        if column is None or (column.ordinal is None and column.indicators is None):
+            found.append(_of_numbers(column, variance, device))
+            continue
+        values, shares = _values_and_shares(codec, column, wiring)
+        found.append(Ordinal(torch.as_tensor(values, device=device), torch.as_tensor(shares, device=device)))
+    return found
+
+
+def _of_numbers(column: ColumnCodec | None, noise: float, device: torch.device) -> Likelihood:
+    """The observation model of a column of numbers, or of a target."""
+    kind, like = Kind.CONTINUOUS if column is None else column.kind, torch.ones((), device=device).double()
+    if kind is Kind.HEAVY_TAILED:
+        return HeavyTailed(noise, like)
+    if column is not None and kind is Kind.COUNT:
+        return NegativeBinomial(CountScale(column.mean[0], column.scale[0]), column.average, like)
+    return Gaussian(noise)
+
+
+def _values_and_shares(codec: TableCodec, column: ColumnCodec, wiring: Wiring) -> tuple[Numbers, Numbers]:
+    """The standardised values of a link's column, ascending, and how frequent they are, `[K]` each."""
+    if column.ordinal is not None:
+        return column.ordinal, np.asarray(column.shares)
+    if column.indicators is None:
+        raise TypeError(f"column {column.name!r} has neither ordered values nor levels")
+    first = codec.slices[column.name].start
+    off, on = column.indicators
+    # Standardised, "no" and "yes" average to zero; "no" to all earlier levels leaves so many rows.
+    each = -off / (on - off)
+    share = each[wiring.column - first] / (1.0 - sum(each[d - first] for d in wiring.unless))
+    here = wiring.column - first
+    return np.array([off[here], on[here]]), np.array([1 - share, share])
+
+
+def categories(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Category]:
+    """The variables of several indicators that have links."""
+    numbers = {wiring.column: number for number, wiring in enumerate(wirings)}
+    found = []
+    for column in codec.columns:
+        columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
+        if column.indicators is not None and columns[0] in numbers:
+            off, on = (torch.as_tensor(values, device=device) for values in column.indicators)
+            found.append(Category(tuple(numbers[d] for d in columns[:-1]), columns, off, on))
+    return found
+
+
+def values_of_links(
+    codec: TableCodec, wirings: Sequence[Wiring], device: torch.device
+) -> list[Tensor | None]:
+    """For each link the standardised values of its column if they are few, `[J]`; None for a target."""
+    encoded = [column.few_encoded for column in codec.columns for _ in column.names]
+    found = [None if w.column >= len(encoded) else encoded[w.column] for w in wirings]
+    return [None if values is None else torch.as_tensor(values, device=device) for values in found]
+
+
+def bounds_of_links(codec: TableCodec, wirings: Sequence[Wiring]) -> list[Truncated | None]:
+    """For each link the bounds of its draws, None where there are none or a bend keeps them."""
+    bounds = [column.bounds for column in codec.columns for _ in column.names]
+    found = [None if w.column >= len(bounds) else bounds[w.column] for w in wirings]
+    return [None if pair is None else Truncated(*pair) for pair in found]
+
+
+def build_chain(
+    wirings: Sequence[Wiring],
+    kernel: KernelFactory,
+    inducing: Tensor,
+    likelihoods: Sequence[Likelihood],
+    *,
+    sequential: bool = False,
+    train_inducing: bool,
+    n_rows: int,
+    **switches: Any,
+) -> Chain:
+    """An untrained chain.
+
+    Args:
+        wirings: Its links, in order.
+        kernel: Factory `input_dim -> Kernel`.
+        inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
+        likelihoods: Observation model of each link.
+        sequential: Whether it is to be a `SequentialChain`.
+        train_inducing: Whether the inducing inputs are parameters to be trained.
+        n_rows: Rows of the training table.
+        switches: Further arguments of `Chain`.
+
+    Raises:
+        TypeError: If `kernel` does not give a kernel.
+    """
+    links = []
+    for wiring, likelihood in zip(wirings, likelihoods, strict=True):
+        inputs = list(wiring.inputs)
+        Xu = inducing[:, inputs].clone()
+        covariance = kernel(len(inputs))
+        if not isinstance(covariance, Kernel):
+            raise TypeError(
+                f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
+            )
+        link = Link(covariance, Xu, wiring.column, inputs, likelihood, _JITTER, wiring.unless)
+        link.Xu_unconstrained.requires_grad_(train_inducing)
+        links.append(link)
+    kind = SequentialChain if sequential else Chain
+    return kind(links, [wiring.name for wiring in wirings], n_rows, **switches)

@@ -1,0 +1,389 @@
+"""The chain: sparse GPs walked one after the other, as a Pyro model and guide. The paper, nothing else.
+
+    L = N/B · Σ_{i in batch} Σ_{d observed} E_q[log p(x_id | f_id)]  -  Σ_links KL[q(u) ‖ p(u)]
+
+Each link predicts its column from all others at the current fill; its draws are written into the missing
+cells of that column before the next link looks. One loop, one write: `Chain.walk`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyro_mgp.model.likelihoods.base import Category, Observation
+from pyro_mgp.model.link import Conditional, Link, Moments, Observing, condition, gaussian_draw, naming
+from pyro_mgp.model.local_parameters import LocalModule, local_method
+
+Propagate = Literal["predictive", "latent"]
+Precision = Literal["double", "mixed"]
+Noise = Callable[[int, Tensor], Tensor]
+"""Standard normal numbers `[S, n]` for the link of that number at rows `[n]`."""
+
+
+class Chain(LocalModule):
+    """Sparse GPs chained over the incomplete columns of a table (MGP, Jafrasteh et al. 2023).
+
+    In training mode (`chain.train()`) the model scores observed cells under the marginals q(f), as the
+    paper's bound does. In evaluation mode (`chain.eval()`) it uses the drawn `u`: one posterior function
+    per link shared by all rows, so that `pyro.infer.Predictive(chain.model, guide=chain.guide)` gives
+    proper imputations in its site `"filled"`.
+
+    Args:
+        links: The links, in the order they are walked.
+        names: One name per link; its sites are `"x_" + name` (observed cells) and `"u_" + name`.
+        n_rows: Rows N of the training table, for the factor N/B of a minibatch.
+        n_paths: Monte Carlo paths S per row in training.
+        n_sweeps: Walks before a draw counts, in evaluation mode.
+        propagate: What later links see in a missing cell: the "predictive" draw f + noise, or the
+            "latent" function value f as in the paper. Of ordered values they always see a value.
+        backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
+            each link learns from the observed cells of its own column. None pass through ordered values,
+            which do not change by little.
+        categories: Variables of several indicators, exactly one of which is on.
+        precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
+            through the draws.
+
+    Raises:
+        ValueError: If names and links do not pair up, two links predict the same column, or the links of a
+            category do not follow each other.
+
+    Example:
+        >>> from pyro_mgp.model.kernels import matern32
+        >>> from pyro_mgp.model.link import Link
+        >>> from pyro_mgp.model.likelihoods.base import Gaussian
+        >>> Xu = torch.zeros(1, 1).double()
+        >>> links = [Link(matern32(1), Xu, d, [1 - d], Gaussian(0.5)) for d in (0, 1)]
+        >>> chain = Chain(links, ["a", "b"], n_rows=3)
+        >>> observed = torch.tensor([[True, True], [True, False], [False, True]])
+        >>> chain.model(torch.zeros(3, 2).double(), observed).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        names: Sequence[str],
+        n_rows: int,
+        *,
+        n_paths: int = 1,
+        n_sweeps: int = 1,
+        propagate: Propagate = "predictive",
+        backpropagate: bool = True,
+        categories: Sequence[Category] = (),
+        precision: Precision = "double",
+    ) -> None:
+        columns = [link.column for link in links]
+        if len(names) != len(links) or len(set(columns)) != len(columns):
+            raise ValueError(
+                f"expected one name and one column per link, got {len(links)} links of columns {columns} "
+                f"and names {list(names)}"
+            )
+        super().__init__()
+        self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList](links)
+        self.names = tuple(names)
+        self.n_rows = n_rows
+        self.n_paths = n_paths
+        self.n_sweeps = n_sweeps
+        self.propagate = propagate
+        self.backpropagate = backpropagate
+        for category in categories:
+            if list(category.links) != list(range(category.links[0], category.links[-1] + 1)):
+                raise ValueError(
+                    f"the links of a category must follow each other, got links number {category.links}: "
+                    "one in between would see a row in which several levels may be on, or none"
+                )
+        self.categories = tuple(categories)
+        self.precision = precision
+
+    @local_method
+    def model(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
+    ) -> Tensor:
+        """Score the observed cells, and draw the missing ones.
+
+        Args:
+            filled: Rows of the table with their current fill, `[B, D]`, standardised units.
+            observed: Bool `[B, D]`, True where the cell is known.
+            rows: Their row numbers in the training table, `[B]`, if they are a minibatch of it.
+            noise: Standard normal numbers of the walk; drawn when not given.
+
+        Returns:
+            The rows with their holes drawn, `[S, B, D]`, or `[B, D]` for a single path.
+        """
+        drawn = [_sample_prior(name, link) for name, link in zip(self.names, self.links, strict=True)]
+        n_paths = self.n_paths if self.training else 1
+        conditionals = self.conditionals(None if self.training else [u[None] for u in drawn])
+        start = filled.expand(n_paths, *filled.shape)
+        noise = noise or fresh_noise(start)
+        n_sweeps = 1 if self.training else self.n_sweeps
+        *_, (end, visited) = self.sweeps(conditionals, start, observed, lambda _: noise, n_sweeps)
+        with contextlib.ExitStack() as plates:
+            if n_paths > 1:
+                plates.enter_context(poutine.scale(scale=1 / n_paths))
+                plates.enter_context(pyro.plate("paths", n_paths, dim=-2))
+            n_rows = len(filled) if rows is None else self.n_rows
+            plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
+            for i, (name, link, moments) in enumerate(zip(self.names, self.links, visited, strict=True)):
+                mean, variance = _one_path(moments.mean), _one_path(moments.variance)
+                site = link.scored(mean, variance, rows).mask(self.learns_from(i, filled, observed))
+                pyro.sample(f"x_{name}", site, obs=filled[:, link.column].expand_as(mean))
+            return pyro.deterministic("filled", _one_path(end), event_dim=1)
+
+    @local_method
+    def guide(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
+    ) -> None:
+        """Draw the whitened inducing values of every link from q(u); takes the arguments of `model`."""
+        for name, link in zip(self.names, self.links, strict=True):
+            pyro.sample(f"u_{name}", dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril))
+
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """Type of the products over rows where no gradient goes back to these."""
+        return torch.float32 if self.precision == "mixed" else torch.float64
+
+    @local_method
+    def conditionals(self, functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
+        """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
+        with naming(self.names):
+            return condition(self.links, functions, self.row_dtype)
+
+    @local_method
+    def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:
+        """Draws `[S, M]` from q(u) of every link, given `noise(link number, M)` of shape `[S, M]`."""
+        return [
+            link.u_loc + noise(i, link.n_inducing) @ link.u_scale_tril.T for i, link in enumerate(self.links)
+        ]
+
+    def holes(self, observed: Tensor) -> list[Tensor]:
+        """For each link, the rows whose cell is missing, given Bool `[n, D]`."""
+        return [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
+
+    def sweeps(
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        observed: Tensor,
+        noise: Callable[[int], Noise],
+        n_sweeps: int,
+        holes: Sequence[Tensor] | None = None,
+    ) -> Iterator[tuple[Tensor, list[Moments]]]:
+        """Walk again and again, each walk starting from the fill that the last one left.
+
+        Takes the arguments of `walk`; `noise(sweep)` is the noise of one walk.
+        """
+        for sweep in range(n_sweeps):
+            filled, visited = self.walk(conditionals, filled, observed, noise(sweep), holes)
+            yield filled, visited
+
+    @local_method
+    def walk(
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        observed: Tensor,
+        noise: Noise,
+        holes: Sequence[Tensor] | None = None,
+    ) -> tuple[Tensor, list[Moments]]:
+        """One walk through the chain.
+
+        Args:
+            conditionals: The links' factorisations, in the order of the chain.
+            filled: Table with its current fill, `[S, n, D]`; not changed.
+            observed: Bool `[n, D]`.
+            noise: Standard normal numbers.
+            holes: For each link the rows of its missing cells, to visit only these. Default: all rows.
+
+        Returns:
+            The table with its missing cells redrawn, `[S, n, D]`, and each link's moments where it was
+            visited.
+        """
+        filled = by_column(filled)
+        visited: list[Moments] = []
+        for i in range(len(conditionals)):
+            self.visit(conditionals, filled, observed, noise, visited, None if holes is None else holes[i])
+        return filled, visited
+
+    def visit(
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        observed: Tensor,
+        noise: Noise,
+        visited: list[Moments],
+        holes: Tensor | None,
+    ) -> None:
+        """Redraw the missing cells of the next link's column, in place (where parameters are local).
+
+        Args:
+            conditionals: The links' factorisations.
+            filled: The table, `[S, n, D]`.
+            observed: Bool `[n, D]`.
+            noise: Standard normal numbers.
+            visited: Moments of the links before this one; those of this one are put behind them.
+            holes: The rows of the column's missing cells, to visit only these, or None for all rows.
+        """
+        number = len(visited)
+        link = self.links[number]
+        if holes is not None and len(holes) == 0:
+            nothing = filled.new_zeros(len(filled), 0)
+            visited.append(Moments(nothing, nothing))
+            return
+        if holes is None:
+            rows = torch.arange(filled.shape[1], device=filled.device)
+            # What gradients need must not change when the draws are written.
+            seen = filled.clone() if torch.is_grad_enabled() else filled
+        else:
+            # By columns, as they lie in memory.
+            rows, seen = holes, filled.permute(2, 0, 1).index_select(2, holes).permute(1, 2, 0)
+        moments = conditionals[number].moments(seen if self.backpropagate else seen.detach())
+        eps = noise(number, rows)
+        drawn = self._draw(conditionals[number], moments, eps)
+        drawn = self.weigh(conditionals, moments, drawn, seen, observed, noise, rows, number)
+        column = filled[:, :, link.column]
+        if holes is None:
+            column.copy_(torch.where(observed[:, link.column], column, drawn))
+        else:
+            column.index_copy_(1, holes, drawn)
+        visited.append(moments)
+        self.draw_levels(number, filled, observed, visited, eps, rows)
+
+    def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
+        """Bool `[n]`, the rows of a table `[n, D]` from which a link learns."""
+        return self.links[number].learns_from(values, observed)
+
+    def weigh(
+        self,
+        conditionals: Sequence[Conditional],
+        moments: Moments,
+        drawn: Tensor,
+        seen: Tensor,
+        observed: Tensor,
+        noise: Noise,
+        rows: Tensor,
+        number: int,
+    ) -> Tensor:
+        """What a link has drawn `[S, k]`, in the light of what others know; here they know nothing besides.
+
+        Args:
+            conditionals: The links' factorisations.
+            moments: The link's at the rows.
+            drawn: Its draws.
+            seen: The rows as they were filled before, `[S, k, D]`.
+            observed: Bool `[n, D]`, of the whole table.
+            noise: Standard normal numbers.
+            rows: Numbers of the rows in the table, `[k]`.
+            number: Of the link.
+        """
+        return drawn
+
+    @torch.no_grad()
+    @local_method
+    def log_density(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        values: Tensor,
+        scored: Tensor,
+        *,
+        n_paths: int = 2,
+        n_sweeps: int = 1,
+    ) -> Tensor:
+        """Predictive log density of cells that the chain has not seen.
+
+        Args:
+            filled: Rows with a fill in their unseen cells, `[n, D]`.
+            observed: Bool `[n, D]`, False at the scored cells.
+            values: True values of the scored cells, `[n, D]`.
+            scored: Bool `[n, D]`, which cells to score.
+            n_paths: Components of the mixture that predicts a cell.
+            n_sweeps: Walks before the score.
+
+        Returns:
+            Log density of each scored cell, standardised units, link after link, `[cells]`.
+        """
+        start = filled.expand(n_paths, *filled.shape)
+        holes = self.holes(observed)
+        noise = fresh_noise(start)
+        walks = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, holes)
+        *_, (_, visited) = walks
+        parts = [values.new_zeros(0)]
+        for link, here, moments in zip(self.links, holes, visited, strict=True):
+            predictive = link.likelihood(moments.mean, moments.variance)
+            components = predictive.predictive_log_prob(values[here, link.column])
+            mixture = components.logsumexp(0) - math.log(n_paths)
+            parts.append(mixture[link.learns_from(values, scored)[here]])
+        return torch.cat(parts)
+
+    def draw_levels(
+        self,
+        number: int,
+        filled: Tensor,
+        observed: Tensor,
+        visited: Sequence[Moments],
+        eps: Tensor,
+        rows: Tensor,
+    ) -> None:
+        """After the last link of a category, give its missing cells one of its levels, in place.
+
+        Args:
+            number: Number of the link just visited.
+            filled: The table, `[S, n, D]`.
+            observed: Bool `[n, D]`.
+            visited: Moments of all links so far.
+            eps: Standard normal numbers `[S, k]` that decide.
+            rows: Rows to which moments and numbers belong, `[k]`.
+        """
+        for category in self.categories:
+            if number == max(category.links):
+                mean = torch.stack([self._expected(link, visited[link]) for link in category.links], dim=-1)
+                drawn = category.draw(mean, torch.special.ndtr(eps))
+                for k, column in enumerate(category.columns):
+                    kept = filled[:, rows, column]
+                    filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
+
+    def _expected(self, number: int, moments: Moments) -> Tensor:
+        """Mean of a link's observations at rows with these moments, `[S, n]`."""
+        likelihood = self.links[number].likelihood
+        if not isinstance(likelihood, Observation):
+            return moments.mean
+        return likelihood.expectation(moments.mean, moments.variance.expand_as(moments.mean))
+
+    def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
+        if self.propagate == "predictive" or isinstance(conditional, Observing):
+            drawn = conditional.draw(moments, eps)
+        else:
+            drawn = gaussian_draw(moments.mean, moments.variance, eps)
+        return drawn if self.backpropagate else drawn.detach()
+
+
+def by_column(paths: Tensor) -> Tensor:
+    """A copy of tables `[S, n, D]`, each column in one piece of memory: links read and write by column."""
+    return paths.permute(2, 0, 1).clone(memory_format=torch.contiguous_format).permute(1, 2, 0)
+
+
+def _sample_prior(name: str, link: Link) -> Tensor:
+    """The whitened inducing values of a link, `[M]`, under their prior."""
+    loc = link.u_loc.new_zeros(link.n_inducing)
+    return pyro.sample(f"u_{name}", dist.MultivariateNormal(loc, scale_tril=torch.eye(len(loc)).to(loc)))
+
+
+def _one_path(paths: Tensor) -> Tensor:
+    """Drop the leading dimension `[S, ...]` of a single path, so that Pyro sees one plate only."""
+    return paths[0] if len(paths) == 1 else paths
+
+
+def fresh_noise(filled: Tensor) -> Noise:
+    """Noise from torch's current generator, for paths `[S, n, D]`."""
+    n_paths = len(filled)
+    return lambda _, rows: torch.randn(n_paths, len(rows), dtype=filled.dtype, device=filled.device)

@@ -1,0 +1,1 @@
+"""Observation models, one module per kind of column."""

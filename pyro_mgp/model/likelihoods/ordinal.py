@@ -1,0 +1,140 @@
+"""Ordered values, two or more, seen through thresholds of a latent function: the cumulative probit model.
+
+    P(x = aₖ | f) = Φ(tₖ - f) - Φ(tₖ₋₁ - f),   t₀ = -∞ < t₁ < ... < t_K = ∞
+
+A value is the interval into which the function and a noise of variance one fall (McCullagh 1980; Chu and
+Ghahramani, JMLR 6:1019-1041, 2005). Of two values, booleans say, it is probit regression.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.distributions import constraints as pyro_constraints
+from pyro.nn import PyroParam
+from torch import Tensor
+
+from pyro_mgp.model.likelihoods.base import OfFunction, Quantity, mean_under_normal
+from pyro_mgp.model.local_parameters import LocalModule
+
+# Where the first and the last threshold stand: as far as no function goes.
+_FAR = 1e8
+# Least probability that a value of the table is given at the start.
+_LEAST_SHARE = 1e-3
+# Largest log of a ratio of two probabilities whose difference is still one.
+_NO_MORE = -1e-15
+
+
+class ExpectedOrdinal(OfFunction):
+    r"""Ordered value of a Gaussian latent function.
+
+    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log [\Phi(t_k - f) - \Phi(t_{k-1} - f)]
+
+    by quadrature. `sample` draws from the predictive distribution, f and noise integrated out.
+
+    Args:
+        mean: Mean of q(f), any batch shape.
+        variance: Variance of q(f), same shape.
+        values: The values, `[K]`, ascending.
+        thresholds: t₁ ... t_K₋₁, `[K - 1]`, ascending.
+
+    Example:
+        >>> d = ExpectedOrdinal(torch.zeros(2), torch.ones(2), torch.tensor([-1.0, 1.0]), torch.zeros(1))
+        >>> d.predictive_log_prob(torch.tensor([-1.0, 1.0])).exp()
+        tensor([0.5000, 0.5000])
+    """
+
+    def __init__(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        values: Tensor,
+        thresholds: Tensor,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.values, self.thresholds = values, thresholds
+        super().__init__(mean, variance, validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Expected log probability of `value`, batch shape."""
+        low, high = (bound[..., None] for bound in self._bounds(value))
+        return mean_under_normal(lambda f: log_between(low - f, high - f), self.f_mean, self.f_variance)
+
+    def predictive_log_prob(self, value: Tensor) -> Tensor:
+        """Log probability of `value`, f integrated out, batch shape."""
+        low, high = self._bounds(value)
+        scale = (1 + self.f_variance).sqrt()
+        return log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+        """Draws from the predictive distribution, `sample_shape + batch_shape`."""
+        with torch.no_grad():
+            mean = self.f_mean.expand(self._extended_shape(sample_shape))
+            uniform = torch.rand(mean.shape, dtype=mean.dtype, device=mean.device)
+            variance = (1 + self.f_variance).expand_as(mean)
+            return _draw(self.values, self.thresholds, mean, variance, uniform)
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ExpectedOrdinal:
+        """The same distribution with a larger batch shape."""
+        mean, variance = self.f_mean.expand(batch_shape), self.f_variance.expand(batch_shape)
+        new = ExpectedOrdinal(mean, variance, self.values, self.thresholds, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def _bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The thresholds below and above each value; above and below all of them, where there is none."""
+        nearest = torch.searchsorted((self.values[1:] + self.values[:-1]) / 2, value.contiguous())
+        far = self.thresholds.new_tensor([_FAR])
+        all_of_them = torch.cat([-far, self.thresholds, far])
+        return all_of_them[nearest], all_of_them[nearest + 1]
+
+
+class Ordinal(LocalModule):
+    """Likelihood of a column of few ordered values, with its thresholds as parameters.
+
+    Args:
+        values: Its standardised values, `[K]`, ascending, at least two.
+        shares: How frequent each of them is, `[K]`: where the thresholds start.
+    """
+
+    noise: Tensor
+    values: Tensor
+
+    def __init__(self, values: Tensor, shares: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("values", values)
+        self.register_buffer("noise", values.new_ones(()))
+        shares = shares.clamp(min=_LEAST_SHARE)
+        below = (shares / shares.sum()).cumsum(0)[:-1]
+        self.thresholds = PyroParam(torch.special.ndtri(below), pyro_constraints.ordered_vector)
+
+    def forward(self, mean: Tensor, variance: Tensor) -> ExpectedOrdinal:
+        """The observation distribution at rows whose latent function has these moments."""
+        return ExpectedOrdinal(mean, variance, self.values, self.thresholds)
+
+    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
+        """See `likelihoods.Observation`."""
+        return _draw(self.values, self.thresholds, mean, 1 + variance, uniform)
+
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """See `likelihoods.Observation`."""
+        quantities = self.values if of is None else of(self.values)
+        reached = torch.special.ndtr((self.thresholds - mean[..., None]) / (1 + variance).sqrt()[..., None])
+        return quantities[-1] - reached @ quantities.diff()
+
+
+def _draw(values: Tensor, thresholds: Tensor, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
+    """Values where N(mean, variance) is cut at the thresholds, by uniform numbers, all `[...]`."""
+    fallen = mean + variance.sqrt() * torch.special.ndtri(uniform)
+    return values[torch.searchsorted(thresholds, fallen.contiguous())]
+
+
+def log_between(low: Tensor, high: Tensor) -> Tensor:
+    """log(Φ(high) - Φ(low)), accurate in both tails."""
+    # Right of the middle, both are seen from the other side.
+    turned = low > 0
+    low, high = torch.where(turned, -high, low), torch.where(turned, -low, high)
+    above = torch.special.log_ndtr(high)
+    ratio = (torch.special.log_ndtr(low) - above).clamp(max=_NO_MORE)
+    return above + torch.log1p(-ratio.exp())

@@ -1,0 +1,121 @@
+"""Numbers with outliers: Student's t around the latent function (Vanhatalo, Jylänki and Vehtari, NIPS 2009).
+
+Its density is not log-concave: a cell far off the function pulls at it less than one that is near.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.nn import PyroParam
+from scipy import special
+from torch import Tensor
+from torch.distributions import StudentT, constraints
+
+from pyro_mgp.model.likelihoods.base import (
+    MIN_NOISE,
+    Drawn,
+    OfFunction,
+    Quantity,
+    mean_under_normal,
+    nodes_under_normal,
+)
+
+# Degrees of freedom at the start; with two or fewer there is no variance.
+_FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
+
+
+class ExpectedStudentT(OfFunction):
+    r"""Student's t around a Gaussian latent function value.
+
+    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log t_\nu(x; f, s)
+
+    by quadrature. `sample` draws from the predictive distribution.
+
+    Args:
+        mean: Mean of q(f), any batch shape.
+        variance: Variance of q(f), same shape.
+        freedom: ν, a scalar.
+        scale: s, a scalar.
+
+    Example:
+        >>> d = ExpectedStudentT(torch.zeros(3), torch.ones(3), torch.tensor(4.0), torch.tensor(0.5))
+        >>> d.log_prob(torch.zeros(3)).shape
+        torch.Size([3])
+    """
+
+    def __init__(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        freedom: Tensor,
+        scale: Tensor,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.freedom, self.scale = freedom, scale
+        super().__init__(mean, variance, validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Expected log density of `value`, batch shape."""
+        noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
+        return mean_under_normal(lambda f: noise.log_prob(value[..., None] - f), self.f_mean, self.f_variance)
+
+    def least_precision(self, value: Tensor) -> Tensor:
+        """See `likelihoods.Bounded`; t is a mixture of normal distributions, of this mean precision."""
+        squared = (value - self.f_mean).square() + self.f_variance
+        return (self.freedom + 1) / (self.freedom * self.scale.square() + squared)
+
+    def predictive_log_prob(self, value: Tensor) -> Tensor:
+        """Log density of `value`, f integrated out, batch shape."""
+        noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
+        functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
+        return (noise.log_prob(value[..., None] - functions) + log_weights).logsumexp(-1)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+        """Draws from the predictive distribution, `sample_shape + batch_shape`."""
+        with torch.no_grad():
+            shape = self._extended_shape(sample_shape)
+            function = torch.normal(self.f_mean.expand(shape), self.f_variance.sqrt().expand(shape))
+            return StudentT(self.freedom, function, self.scale).sample()
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ExpectedStudentT:
+        """The same distribution with a larger batch shape."""
+        mean, variance = self.f_mean.expand(batch_shape), self.f_variance.expand(batch_shape)
+        new = ExpectedStudentT(mean, variance, self.freedom, self.scale, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+
+class HeavyTailed(Drawn):
+    """Likelihood of a column of numbers with outliers, with ν and s as parameters.
+
+    Args:
+        noise: Variance at which the noise starts, standardised units.
+        like: A tensor whose dtype and device the parameters shall have.
+    """
+
+    noise: Tensor
+
+    def __init__(self, noise: float, like: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("noise", like.new_ones(()))
+        least = MIN_NOISE**0.5
+        self.scale = PyroParam(
+            like.new_tensor(max(noise, 2 * MIN_NOISE)).sqrt(), constraints.greater_than(least)
+        )
+        self.freedom = PyroParam(like.new_tensor(_FIRST_FREEDOM), constraints.greater_than(_LEAST_FREEDOM))
+
+    def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
+        """The observation distribution at rows whose latent function has these moments."""
+        return ExpectedStudentT(mean, variance, self.freedom, self.scale)
+
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """See `likelihoods.Observation`."""
+        return mean if of is None else super().expectation(mean, variance, of)
+
+    def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
+        """See `likelihoods.Drawn`."""
+        # SciPy's, on the host: torch has no quantiles of Student's t.
+        quantiles = special.stdtrit(float(self.freedom.detach()), uniform.cpu().numpy())
+        return function + self.scale * torch.as_tensor(quantiles).to(function)

@@ -1,0 +1,1 @@
+"""The HTML report on an imputation."""

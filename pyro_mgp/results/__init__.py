@@ -1,0 +1,1 @@
+"""Imputations, and their way into ArviZ, files and summaries."""

@@ -1,0 +1,568 @@
+"""Multiple imputations of a table: what leaves this package.
+
+An `Imputations` holds the table as it came and, for every incomplete column, m draws of its missing cells.
+A completed table is put together when it is asked for; observed cells are never touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TextIO, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from pyro_mgp._support.wording import listing
+from pyro_mgp.analysis.pooling import Fit, Pooled, pool
+from pyro_mgp.analysis.posterior_mixture import Mixture, Posterior, mix
+from pyro_mgp.data.column import Label
+from pyro_mgp.data.table import complete, missing
+from pyro_mgp.storage import folders
+
+if TYPE_CHECKING:
+    from pyro_mgp.sampling.observed_cells import ObservedCells
+
+Suffix = Literal["csv", "parquet"]
+
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+"""What stands between the cells of a text file, by its suffix."""
+
+_FORMAT_VERSION = 3
+# Version 2 had no checksums.
+_OLDER_FORMATS = (2,)
+_FRAME, _DRAWS = "frame.parquet", "draws.safetensors"
+_TIMES = ("datetime64[us]", "timedelta64[us]")
+_QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
+# What draws are held as, by the letter numpy gives to a family of dtypes.
+_DTYPES: dict[str, Any] = {
+    "f": np.float64,
+    "i": np.int64,
+    "b": np.bool_,
+    "M": "datetime64[us]",
+    "m": "timedelta64[us]",
+    "O": object,
+    "U": object,
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Imputations:
+    """m completed copies of a table that differ as much as its missing cells are uncertain.
+
+    Indexing, iteration and `len` see a sequence of m completed tables, each with the index, columns, dtypes
+    and observed cells of the table as it came.
+
+    Args:
+        frame: The table as it came, holes included; N rows, column labels unique.
+        values: Per incomplete column its draws `[m, n_missing]` in the column's own units, missing cells in
+            row order: float64, int64, bool, datetime64 or timedelta64 in microseconds (points in time in
+            UTC), or object for labels. Narrower numbers are widened to these.
+        m: Number of imputations, at least 1.
+        may_stay_missing: Columns whose holes are no holes in some draws, because they do not apply there, or
+            in all, because they are not to be imputed: their draws may be missing, or not be there at all.
+        observed_cells: What drew them, for `to_arviz`; neither compared nor saved, and not part of copies.
+
+    Raises:
+        TypeError: If `m` is not an integer.
+        ValueError: If `m` is below 1, column labels are not unique, a column is unknown, lacks draws or has
+            draws of another shape or dtype, a draw is itself missing, or is no category of its column.
+
+    Example:
+        >>> frame = pd.DataFrame({"mass": [3.1, np.nan], "sex": ["male", None]})
+        >>> values = {"mass": [[4.0], [4.4]], "sex": [["male"], ["female"]]}
+        >>> draws = Imputations(frame, values, m=2)
+        >>> draws
+        Imputations(m=2, 2 rows x 2 columns, 2 missing cells in 2 columns)
+        >>> draws[1]
+           mass     sex
+        0   3.1    male
+        1   4.4  female
+    """
+
+    frame: pd.DataFrame
+    """The table as it came, holes included (a copy)."""
+    values: Mapping[Label, NDArray[Any]]
+    """Per incomplete column, in the table's order, its draws `[m, n_missing]`, read-only."""
+    m: int
+    """Number of imputations."""
+    may_stay_missing: Collection[Label] = ()
+    """Columns whose draws need not fill their holes."""
+    observed_cells: ObservedCells | None = None
+    """What their imputer says of the observed cells; None if it is not known."""
+
+    def __post_init__(self) -> None:
+        m = operator.index(self.m)
+        if m < 1:
+            raise ValueError(f"m, the number of imputations, must be at least 1, got {m}")
+        frame = self.frame.copy()
+        object.__setattr__(self, "m", m)
+        object.__setattr__(self, "frame", frame)
+        object.__setattr__(self, "values", _checked(frame, self.values, m, self.may_stay_missing))
+        object.__setattr__(self, "may_stay_missing", tuple(self.may_stay_missing))
+
+    def __len__(self) -> int:
+        return self.m
+
+    def __getitem__(self, j: SupportsIndex) -> pd.DataFrame:
+        """Completed table j, counted from 0, or from the end when negative; for several, `list(draws)[:2]`.
+
+        Raises:
+            IndexError: If there is no imputation j.
+            TypeError: If `j` is not one integer.
+        """
+        position = operator.index(j)
+        if not -self.m <= position < self.m:
+            raise IndexError(f"imputation {position} asked for, but they run from 0 to {self.m - 1}")
+        return complete(self.frame, {label: draws[position] for label, draws in self.values.items()})
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        return (self[j] for j in range(self.m))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same table (as `DataFrame.equals` sees it) and the same draws."""
+        if not isinstance(other, Imputations):
+            return NotImplemented
+        same_table = (  # and so the same holes and the same keys of values
+            self.frame.equals(other.frame)
+            and self.frame.index.identical(other.frame.index)
+            and self.frame.columns.identical(other.frame.columns)
+        )
+        return (
+            same_table and self.m == other.m and all(map(_same, self.values.values(), other.values.values()))
+        )
+
+    def __repr__(self) -> str:
+        n_rows, n_columns = self.frame.shape
+        n_missing = sum(draws.shape[1] for draws in self.values.values())
+        return (
+            f"Imputations(m={self.m}, {n_rows} rows x {n_columns} columns, "
+            f"{n_missing} missing cells in {len(self.values)} columns)"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Table and draws: copies do without the imputer."""
+        return {**self.__dict__, "observed_cells": None}
+
+    def cells(self) -> pd.DataFrame:
+        """What the draws say about each missing cell.
+
+        Returns:
+            One row per missing cell, column by column, rows in the table's order within a column:
+
+            - `row`: index label (a tuple if the index has several levels); `column`: column label.
+            - `mean`, `sd` (divisor n - 1), `q05`, `q50`, `q95`: over those of the m draws that are there, in
+              the column's own units; booleans count as 0 and 1, so their mean is a share, and times as
+              seconds, since 1970 (UTC) if they are points in time. NaN for labels.
+            - `mode`: the most frequent value, the first in order on a tie; `mode_share`: the share of the m
+              draws that equal it. For integers, booleans and labels; None and NaN for continuous columns.
+
+        Example:
+            >>> frame = pd.DataFrame({"sex": ["male", None]}, index=["a", "b"])
+            >>> draws = Imputations(frame, {"sex": [["male"], ["female"], ["male"]]}, m=3)
+            >>> draws.cells()[["row", "column", "mode", "mode_share"]]
+              row column  mode  mode_share
+            0   b    sex  male    0.666667
+        """
+        holes = missing(self.frame)
+        index, dtypes = self.frame.index, self.frame.dtypes
+        parts = [
+            _summary(index[holes[:, self._position(label)]], label, draws, dtypes[label])
+            for label, draws in self.values.items()
+        ]
+        nothing = _summary(index[:0], "", np.empty((self.m, 0)), None)
+        return pd.concat(parts, ignore_index=True) if parts else nothing
+
+    def pool(
+        self,
+        analysis: Callable[[pd.DataFrame], Fit],
+        *,
+        level: float = 0.95,
+        df_complete: float | None = None,
+        names: Sequence[Any] | None = None,
+    ) -> Pooled:
+        """Run an analysis on every completed table and pool what it gives by Rubin's rules.
+
+        Args:
+            analysis: From a completed table to a fit as statsmodels gives, or to a pair of estimates and
+                their variances or covariance matrix; see `pooling.pool`.
+            level: Probability of the intervals.
+            df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not say so.
+            names: Labels of the estimates, if the fits have none.
+
+        Raises:
+            TypeError, ValueError: As for `pooling.pool`.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> draws.pool(lambda t: SimpleNamespace(params=[t.x.mean()], bse=[t.x.sem()])).table["estimate"]
+            0    1.333333
+            Name: estimate, dtype: float64
+        """
+        return pool([analysis(table) for table in self], level=level, df_complete=df_complete, names=names)
+
+    def mix(
+        self,
+        posterior: Callable[[pd.DataFrame], Posterior],
+        *,
+        group_by_chain: bool = False,
+        level: float = 0.95,
+    ) -> Mixture:
+        """Draw from a posterior given every completed table, and mix the draws.
+
+        Args:
+            posterior: From a completed table to draws of each parameter, `[draws, ...]`, as
+                `MCMC.get_samples()` of Pyro gives; see `mixing.mix`.
+            group_by_chain: Whether these are `[chains, draws, ...]`.
+            level: Probability of the intervals.
+
+        Raises:
+            TypeError, ValueError: As for `mixing.mix`.
+
+        Warns:
+            MixingWarning: Chains have not converged within a table, or there are too few tables.
+
+        Example:
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, np.nan]}), {"x": [[1.6], [1.4]]}, m=2)
+            >>> noise = np.random.default_rng(0).normal(size=1000)
+            >>> draws.mix(lambda t: {"mean": t.x.mean() + noise}).table[["mean", "sd"]].round(1)
+                  mean   sd
+            mean   1.5  1.0
+        """
+        return mix([posterior(table) for table in self], group_by_chain=group_by_chain, level=level)
+
+    def to_arviz(self, *, rows: ArrayLike | None = None, max_rows: int = 10_000) -> Any:
+        """The imputations for ArviZ: draws of missing cells, and checks by observed ones.
+
+        See `arviz_export.to_arviz`, which also takes imputations of several fits, as chains.
+
+        Args:
+            rows: Positions of the rows whose observed cells are predicted, or a Bool `[N]`; None for all.
+            max_rows: If they are more, so many of these, chosen at random.
+
+        Returns:
+            An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
+
+        Example:
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> draws.to_arviz().predictions["x"].shape
+            (1, 2, 1)
+        """
+        from pyro_mgp.results.arviz_export import to_arviz
+
+        return to_arviz(self, rows=rows, max_rows=max_rows)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write everything into the folder `path`, whole or not at all; `load` reads it back.
+
+        The folder holds `header.json`, `frame.parquet` (the table as it came) and `draws.safetensors`.
+
+        Args:
+            path: Folder to make; missing parents are made too.
+            overwrite: Replace a folder that this package wrote earlier.
+
+        Raises:
+            ValueError: If `path` exists and may not be replaced, or the table holds objects that cannot be
+                stored.
+
+        Example:
+            >>> import tempfile
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     draws.save(f"{folder}/draws")
+            ...     Imputations.load(f"{folder}/draws") == draws
+            True
+        """
+        arrays, columns = {}, []
+        for label, draws in self.values.items():
+            name, column = str(self._position(label)), {"label": folders.to_json(label)}
+            if draws.dtype == object:
+                codes, levels = _codes(draws, self.frame[label].dtype)
+                column["levels"] = [folders.to_json(level) for level in levels]
+                draws = codes.astype(np.int32)
+            elif draws.dtype.kind in "Mm":
+                column["times"], draws = str(draws.dtype), draws.view(np.int64)
+            arrays[name] = draws
+            columns.append({"array": name, **column})
+        with folders.atomic_folder(path, overwrite=overwrite) as folder:
+            partial = [folders.to_json(label) for label in self.may_stay_missing]
+            fields = {"m": self.m, "columns": columns, "may_stay_missing": partial}
+            folders.write_frame(folder / _FRAME, self.frame)
+            folders.write_arrays(folder / _DRAWS, arrays)
+            folders.write_header(folder, "Imputations", _FORMAT_VERSION, fields, (_FRAME, _DRAWS))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Imputations:
+        """Read what `save` wrote. Nothing in the folder is run: there is no pickle in it.
+
+        Raises:
+            ValueError: If the folder is not there, was not written by `save` or by another version of the
+                format, or a file in it is missing, damaged or cut short.
+        """
+        files = (_FRAME, _DRAWS)
+        header = folders.read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
+        frame = folders.read_frame(Path(path) / _FRAME)
+        try:
+            holes = dict(zip(map(str, range(frame.shape[1])), missing(frame).sum(0).tolist(), strict=True))
+            expected = {c["array"]: (header["m"], holes[c["array"]]) for c in header["columns"]}
+            check = functools.partial(_check_shapes, expected)
+            arrays = folders.read_arrays(Path(path) / _DRAWS, check)
+            values = {folders.from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
+            may_stay_missing = [folders.from_json(label) for label in header["may_stay_missing"]]
+            return cls(frame, values, header["m"], may_stay_missing)
+        except folders.MISFITS as error:
+            raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error
+
+    def write_tables(self, folder: str | os.PathLike[str], suffix: Suffix = "csv") -> list[Path]:
+        """Write the m completed tables as `imputation_01.csv`, `imputation_02.csv`, ...
+
+        The number is padded with zeros to at least two digits. CSV leaves out an index that only counts the
+        rows from 0. Either all tables are written or none.
+
+        Args:
+            folder: Where to write; made if it does not exist.
+            suffix: "csv", or "parquet", which keeps dtypes.
+
+        Returns:
+            The m paths, in order.
+
+        Raises:
+            ValueError: If `suffix` is neither, `folder` is a file or holds imputations already, or a column
+                cannot be stored as Parquet.
+
+        Example:
+            >>> import tempfile
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     [path.name for path in draws.write_tables(folder)]
+            ['imputation_01.csv', 'imputation_02.csv']
+        """
+        if suffix not in get_args(Suffix):
+            raise ValueError(f"suffix must be one of {get_args(Suffix)}, got {suffix!r}")
+        target = Path(folder)
+        if target.exists() and not target.is_dir():
+            raise ValueError(f"{str(target)!r} is a file, expected a folder to write the tables into")
+        old = sorted(target.glob("imputation_*"))
+        if old:
+            raise ValueError(
+                f"{str(target)!r} holds imputations already, {old[0].name!r}: choose another folder"
+            )
+        target.mkdir(parents=True, exist_ok=True)
+        partial = target / f".{uuid.uuid4().hex[:8]}.partial"
+        partial.mkdir()
+        try:
+            names = table_names(self.m, suffix)
+            for name, table in zip(names, self, strict=True):
+                write_table(partial / name, table, suffix)
+            return [(partial / name).rename(target / name) for name in names]
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _position(self, label: Label) -> int:
+        labels: list[Label] = list(self.frame.columns)
+        return labels.index(label)
+
+
+def table_names(m: int, suffix: str) -> list[str]:
+    """Names of the files of m completed tables: `imputation_01.csv`, ..., padded to at least two digits."""
+    digits = max(2, len(str(m)))
+    return [f"imputation_{j + 1:0{digits}d}.{suffix}" for j in range(m)]
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def _checked(
+    frame: pd.DataFrame, values: Mapping[Label, Any], m: int, may_stay_missing: Collection[Label]
+) -> dict[Label, NDArray[Any]]:
+    """The draws of the incomplete columns, in the table's order, of the right shape and dtype, read-only."""
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f"column labels must be unique, {twice!r} comes more than once")
+    unknown = [label for label in (*values, *may_stay_missing) if label not in frame.columns]
+    if unknown:
+        raise ValueError(f"draws for column {unknown[0]!r}, but the table has {list(frame.columns)}")
+    checked: dict[Label, NDArray[Any]] = {}
+    for label, n_missing in zip(frame.columns, missing(frame).sum(0).tolist(), strict=True):
+        if label in values:
+            draws = _checked_draws(label, frame[label].dtype, values[label], (m, n_missing))
+            if label not in may_stay_missing:
+                _check_no_hole(label, draws)
+            if n_missing:
+                checked[label] = draws
+        elif n_missing and label not in may_stay_missing:
+            raise ValueError(
+                f"column {label!r} has {n_missing} missing cells, but values has no draws for it"
+            )
+    return checked
+
+
+def _checked_draws(label: Label, dtype: Any, values: Any, shape: tuple[int, int]) -> NDArray[Any]:
+    given = np.asarray(values)
+    if given.shape != shape:
+        raise ValueError(
+            f"column {label!r}: draws must have shape [m, n_missing] = {list(shape)}, got {list(given.shape)}"
+        )
+    if given.dtype.kind not in _DTYPES:
+        raise ValueError(
+            f"column {label!r}: draws must be float, int, bool, time or object, got {given.dtype}"
+        )
+    # In one order: the last digits of their means depend on it, and must outlive being saved.
+    draws: NDArray[Any] = np.array(given, dtype=_DTYPES[given.dtype.kind], order="C")
+    if isinstance(dtype, pd.CategoricalDtype):
+        strange = pd.Index(pd.unique(draws.ravel())).dropna().difference(dtype.categories, sort=False)
+        if len(strange):
+            raise ValueError(
+                f"column {label!r}: drew {strange[0]!r}, but its categories are {list(dtype.categories)}"
+            )
+    draws.flags.writeable = False
+    return draws
+
+
+def _check_no_hole(label: Label, draws: NDArray[Any]) -> None:
+    if pd.isna(draws).any():
+        j, i = np.argwhere(pd.isna(draws))[0].tolist()
+        raise ValueError(f"column {label!r}: imputation {j} of missing cell {i} is itself missing")
+
+
+def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind in "fmM")
+
+
+# ------------------------------------------------------------------------------------------------ summaries
+
+
+def _summary(rows: pd.Index[Any], label: Label, draws: NDArray[Any], dtype: Any) -> pd.DataFrame:
+    where = {"row": rows.to_flat_index(), "column": pd.Index([label] * len(rows))}
+    return pd.DataFrame(where | _numbers(draws) | _modes(draws, dtype))
+
+
+def _numbers(draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    """Mean, standard deviation and quantiles over the draws `[m, n]`, each `[n]`; NaN for labels."""
+    m, n = draws.shape
+    unknown = np.full(n, np.nan)
+    if draws.dtype == object:
+        return dict.fromkeys(("mean", "sd", *_QUANTILES), unknown)
+    x = _in_seconds(draws) if draws.dtype.kind in "Mm" else draws.astype(np.float64)
+    if np.isnan(x).any():
+        present = pd.DataFrame(x)  # leaves missing draws out, without a warning where all are missing
+        quantiles = present.quantile(list(_QUANTILES.values())).to_numpy()
+        mean, sd = present.mean().to_numpy(), present.std().to_numpy()
+    else:
+        quantiles = np.quantile(x, list(_QUANTILES.values()), axis=0)
+        mean, sd = x.mean(axis=0), x.std(axis=0, ddof=1) if m > 1 else unknown
+    return {"mean": mean, "sd": sd, **dict(zip(_QUANTILES, quantiles, strict=True))}
+
+
+def _in_seconds(times: NDArray[Any]) -> NDArray[np.float64]:
+    """Times of microseconds, any shape, as seconds, NaN where missing."""
+    return np.where(np.isnat(times), np.nan, times.astype(np.int64) / 1e6)
+
+
+def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
+    """Most frequent value of each cell `[n]`, and its share of the m draws; None and NaN if continuous."""
+    m, n = draws.shape
+    if draws.dtype.kind in "fMm":
+        return {"mode": pd.Series([None] * n, dtype=object), "mode_share": np.full(n, np.nan)}
+    codes, levels = _codes(draws, dtype)
+    codes = np.sort(codes, axis=0)
+    # Sorted, equal draws stand in runs: how long is the run up to here, counted from where it started?
+    here = np.arange(m)[:, None]
+    starts = np.vstack([np.ones((1, n), bool), codes[1:] != codes[:-1]])
+    length = here - np.maximum.accumulate(np.where(starts, here, 0), axis=0) + 1
+    longest = length.argmax(axis=0)  # the first of several: the level that comes first
+    cells = np.arange(n)
+    mode = pd.Series([levels[code] for code in codes[longest, cells]], dtype=object)
+    return {"mode": mode, "mode_share": length[longest, cells] / m}
+
+
+def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]]:
+    """Draws as positions in a list of levels: categories in their own order, anything else sorted."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        levels = pd.Index(dtype.categories)
+        codes = levels.get_indexer(pd.Index(draws.ravel()))
+    else:
+        codes, levels = pd.factorize(draws.ravel(), sort=True)
+    # A missing draw has the code -1, the last place of the list.
+    listed = [*levels.tolist(), None] if (codes < 0).any() else levels.tolist()
+    return codes.reshape(draws.shape), listed
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def _check_shapes(expected: folders.Shapes, found: folders.Shapes) -> None:
+    if dict(found) != dict(expected):
+        raise ValueError(
+            f"expected draws of the shapes [m, n_missing] = {listing(expected.items())}, got "
+            f"{listing(found.items())}"
+        )
+
+
+def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """The draws of one column, from its entry in the header and the arrays."""
+    draws = arrays[column["array"]]
+    if "times" in column:
+        if draws.dtype != np.int64 or column["times"] not in _TIMES:
+            raise ValueError(f"expected times as {_TIMES}, got {draws.dtype} as {column['times']!r}")
+        return draws.view(column["times"])
+    if "levels" not in column:
+        return draws
+    n_levels = len(column["levels"])
+    if draws.dtype.kind != "i" or (draws.size and not -n_levels <= draws.min() <= draws.max() < n_levels):
+        raise ValueError(f"expected draws that are positions of {n_levels} levels")
+    levels = np.empty(len(column["levels"]), dtype=object)
+    levels[:] = [folders.from_json(level) for level in column["levels"]]
+    return levels[draws]
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    r"""A text file for `csv.writer` to write rows into that end in \r\n, which become \n.
+
+    Python before 3.13 puts a cell between quotes for a \r in it only if rows end in one; without quotes, the
+    cell would be read as the end of its row.
+    """
+    with path.open("w", encoding="utf-8", newline="") as file:
+        yield _Rows(file)  # type: ignore[misc]
+
+
+class _Rows:
+    """What `open_text` gives: each call of `write` is a row."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> int:
+        return self._file.write(row.removesuffix("\r\n") + "\n")
+
+
+def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
+    """Write a table for others to read; text formats leave out an index that only counts the rows from 0.
+
+    Args:
+        path: File to write.
+        table: The table.
+        suffix: "csv", "tsv", or "parquet", which keeps dtypes.
+
+    Raises:
+        ValueError: If a column cannot be stored as Parquet.
+    """
+    if suffix != "parquet":
+        plain = table.index.identical(pd.RangeIndex(len(table)))
+        with open_text(path) as file:
+            table.to_csv(file, sep=DELIMITERS[suffix], index=not plain, lineterminator="\r\n")
+        return
+    try:
+        table.to_parquet(path)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"the table cannot be written as Parquet, write it as CSV: {error}") from error

@@ -1,0 +1,186 @@
+"""Observed against imputed values, column by column: as a table and as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from pyro_mgp.data import table
+from pyro_mgp.data.column import Label, numbers_of
+from pyro_mgp.results.imputations import Imputations
+
+
+def summarise(draws: Imputations) -> pd.DataFrame:
+    """Observed against imputed values of every incomplete column.
+
+    Returns:
+        One row per numeric column, and one per level of any other, the most frequent observed level first:
+
+        - `column`: its label; `level`: the category or boolean, None for numbers; `unit`: "s since 1970" of
+          points in time, "s" of durations, else None.
+        - `missing`: number of missing cells of the column; `missing_share`: divided by the number of rows.
+        - `observed_mean`, `observed_sd`: of the observed cells, in the column's own units, or in seconds if
+          they are times (since 1970 in UTC, if points in time); for a level its share, and NaN.
+        - `imputed_mean`, `imputed_sd`: the same of all draws of the missing cells.
+
+        Standard deviations have the divisor n - 1; NaN where there is nothing to compute them from.
+
+    Example:
+        >>> import pandas as pd
+        >>> from pyro_mgp import Imputations
+        >>> draws = Imputations(pd.DataFrame({"x": [1.0, 3.0, None]}), {"x": [[2.0], [4.0]]}, m=2)
+        >>> summarise(draws)[["column", "missing", "observed_mean", "imputed_mean"]]
+          column  missing  observed_mean  imputed_mean
+        0      x        1            2.0           3.0
+    """
+    parts = []
+    for label, values in draws.values.items():
+        column = draws.frame[label]
+        holes = table.missing(column.to_frame())[:, 0]
+        imputed = pd.Series(values.ravel())
+        compare = _compare_levels if imputed.dtype.kind in "bO" else _compare_numbers
+        part = compare(column[~holes], imputed)
+        part.insert(0, "column", [label] * len(part))
+        part.insert(2, "unit", pd.Series([_UNITS.get(values.dtype.kind)] * len(part), dtype=object))
+        part.insert(3, "missing", int(holes.sum()))
+        part.insert(4, "missing_share", holes.mean())
+        parts.append(part)
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    sides = [f"{side}_{moment}" for side in ("observed", "imputed") for moment in ("mean", "sd")]
+    return pd.DataFrame(columns=["column", "level", "unit", "missing", "missing_share", *sides])
+
+
+_UNITS = {"M": "s since 1970", "m": "s"}
+_LENGTHS = (("days", 86_400), ("h", 3_600), ("min", 60))
+
+
+def _compare_numbers(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
+    x, imputed = pd.Series(numbers_of(observed)), pd.Series(numbers_of(imputed))
+    numbers = {
+        "observed_mean": [x.mean()],
+        "observed_sd": [x.std()],
+        "imputed_mean": [imputed.mean()],
+        "imputed_sd": [imputed.std()],
+    }
+    return pd.DataFrame({"level": pd.Series([None], dtype=object), **numbers})
+
+
+def _compare_levels(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
+    shares = [x.astype(object).value_counts(normalize=True).to_dict() for x in (observed, imputed)]
+    levels = sorted({*shares[0], *shares[1]}, key=lambda level: (-shares[0].get(level, 0.0), str(level)))
+    means = [[share.get(level, 0.0) for level in levels] for share in shares]
+    columns = {
+        "level": pd.Series(levels, dtype=object),
+        "observed_mean": means[0],
+        "observed_sd": math.nan,
+        "imputed_mean": means[1],
+        "imputed_sd": math.nan,
+    }
+    return pd.DataFrame(columns)
+
+
+# ---------------------------------------------------------------------------------------- summary as text
+
+WIDTH = 100
+NAME_WIDTH = 26
+_SIDE_WIDTH = 28
+_LEVEL_WIDTH = 12
+
+
+def format_summary(summary: pd.DataFrame) -> list[str]:
+    """What `summarise` gives as an aligned table, one line per column, no line longer than 100.
+
+    Numbers as mean ± sd, anything else as the shares of its most frequent levels.
+    """
+    parts = [part for _, part in summary.groupby("column", sort=False)]
+    numeric = [part for part in parts if part["level"].isna().all()]
+    observed = _mean_and_sd(numeric, "observed")
+    imputed = _mean_and_sd(numeric, "imputed")
+    digits = len(str(summary["missing"].max()))
+    rows = [("column", "missing", "observed", "imputed")]
+    for part in parts:
+        label, missing, share = part.iloc[0][["column", "missing", "missing_share"]]
+        sides = (observed[label], imputed[label]) if label in observed else _shares(part)
+        rows.append((shortened(str(label), NAME_WIDTH), f"{missing:>{digits}}  {percent(share):>5}", *sides))
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        f"{name:<{widths[0]}}   {missing:>{widths[1]}}   {left:<{widths[2]}}   {right}"
+        for name, missing, left, right in rows
+    ]
+
+
+def _mean_and_sd(parts: Sequence[pd.DataFrame], side: str) -> dict[Label, str]:
+    """Per numeric column "43.92 ± 5.46", the ± of all columns one below the other."""
+    texts = {}
+    for part in parts:
+        row = part.iloc[0]
+        moments = row[f"{side}_mean"], row[f"{side}_sd"]
+        if row["unit"]:
+            texts[row["column"]] = times(*moments, row["unit"])
+        else:
+            places = decimals(row["observed_sd"])
+            texts[row["column"]] = [number(moment, places) for moment in moments]
+    left = max((len(mean) for mean, _ in texts.values()), default=0)
+    return {label: f"{mean:>{left}} ± {sd}" for label, (mean, sd) in texts.items()}
+
+
+def times(mean: float, sd: float, unit: str) -> list[str]:
+    """Mean and standard deviation of times in seconds, as a date or a length of time."""
+    is_date = unit != "s" and not math.isnan(mean)
+    return [f"{pd.Timestamp(mean, unit='s'):%Y-%m-%d}" if is_date else length(mean), length(sd)]
+
+
+def length(seconds: float) -> str:
+    """Seconds in the largest unit of which they hold more than one."""
+    if math.isnan(seconds):
+        return "-"
+    unit, size = next((pair for pair in _LENGTHS if abs(seconds) >= pair[1]), ("s", 1))
+    return f"{seconds / size:.3g} {unit}"
+
+
+def decimals(sd: float) -> int | None:
+    """Decimals that show three digits of a standard deviation; None where they would be too many."""
+    if not (math.isfinite(sd) and sd > 0):
+        return None
+    places = max(0, 2 - math.floor(math.log10(sd)))
+    return places if places <= 5 else None
+
+
+def number(x: float, places: int | None) -> str:
+    """A number with so many decimals, or three digits if None or if it is huge."""
+    if math.isnan(x):
+        return "-"
+    if places is None or abs(x) >= 1e8:
+        return f"{x:.3g}"
+    return f"{x:.{places}f}"
+
+
+def _shares(part: pd.DataFrame) -> tuple[str, str]:
+    """Observed and imputed shares of as many levels as fit, the same ones on both sides."""
+    levels = [shortened(str(level), _LEVEL_WIDTH) for level in part["level"]]
+
+    def text(side: str, n: int) -> str:
+        pairs = zip(levels[:n], part[f"{side}_mean"], strict=False)
+        more = ["…"] if n < len(levels) else []
+        return ", ".join([f"{level} {percent(share, 0)}" for level, share in pairs] + more)
+
+    for n in range(len(levels), 1, -1):
+        observed, imputed = text("observed", n), text("imputed", n)
+        if max(len(observed), len(imputed)) <= _SIDE_WIDTH:
+            return observed, imputed
+    return text("observed", 1), text("imputed", 1)
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """A share as text; tiny ones as "<0.1%" rather than "0.0%"."""
+    smallest = 10.0 ** -(decimals + 2)
+    return f"<{smallest:.{decimals}%}" if 0 < share < smallest / 2 else f"{share:.{decimals}%}"
+
+
+def shortened(text: str, width: int) -> str:
+    """The text, cut to `width` letters with an ellipsis if it is longer."""
+    return text if len(text) <= width else text[: width - 1] + "…"

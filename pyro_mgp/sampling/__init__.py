@@ -1,0 +1,1 @@
+"""Drawing missing cells from a fitted chain."""

@@ -1,0 +1,1 @@
+"""Tables in partitions: Parquet parts and Dask."""

@@ -1,0 +1,283 @@
+"""Rubin's rules against the figures of R's mice, and at their limits."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+import statsmodels.formula.api as smf
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.imputation.mice import MICE, MICEData
+from statsmodels.miscmodels.ordinal_model import OrderedModel
+
+from pyro_mgp import Imputations, pool
+from pyro_mgp.analysis.pooling import Pooled, pool_estimates
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "pooling.json").read_text())
+SAME_NAME = {"se": "std_error", "low": "ci_low", "high": "ci_high", "p": "p_value"}
+
+
+def fits(Q: Any, U: Any, **more: Any) -> list[SimpleNamespace]:
+    return [SimpleNamespace(params=np.array(q), bse=np.sqrt(u), **more) for q, u in zip(Q, U, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["ubar", "b", "t"])
+def test_variances_within_between_and_in_total_are_those_of_mice(name: str) -> None:
+    pooled = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"])
+    np.testing.assert_allclose(getattr(pooled, name), GOLDEN["pooled"][name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["estimate", "se", "df", "riv", "lambda", "fmi", "p", "low", "high"])
+def test_a_regression_pools_as_in_mice(name: str) -> None:
+    table = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"], df_complete=GOLDEN["dfcom"]).table
+    expected = GOLDEN["pooled"][SAME_NAME.get(name, name)]
+    np.testing.assert_allclose(table[name], expected, rtol=1e-6)
+    assert table.index.tolist() == GOLDEN["terms"]
+
+
+def test_a_single_estimate_pools_as_in_mice() -> None:
+    scalar = GOLDEN["scalar"]
+    row = pool_estimates(scalar["Q"], scalar["U"], df_complete=scalar["n"] - scalar["k"]).table.iloc[0]
+    found = [row["estimate"], row["se"] ** 2, row["df"], row["riv"], row["fmi"]]
+    np.testing.assert_allclose(found, [scalar[k] for k in ("qbar", "t", "df", "r", "fmi")], rtol=1e-6)
+    pooled = pool([(q, u) for q, u in zip(scalar["Q"], scalar["U"], strict=True)])
+    np.testing.assert_allclose([pooled.ubar[0], pooled.b[0]], [scalar["ubar"], scalar["b"]], rtol=1e-6)
+
+
+def test_without_missing_information_it_is_the_analysis_of_one_table() -> None:
+    row = pool_estimates([1.5] * 4, [0.25] * 4, df_complete=12).table.iloc[0]
+    assert row[["estimate", "se", "riv", "lambda"]].tolist() == [1.5, 0.5, 0.0, 0.0]
+    assert row["df"] == pytest.approx(12 * 13 / 15)
+    assert row["high"] - 1.5 == pytest.approx(0.5 * stats.t.ppf(0.975, 12 * 13 / 15))
+    unlimited = pool_estimates([1.5] * 4, [0.25] * 4).table.iloc[0]
+    assert unlimited["df"] == np.inf
+    assert unlimited["high"] - 1.5 == pytest.approx(0.5 * stats.norm.ppf(0.975))
+
+
+def test_results_of_statsmodels_bring_names_and_degrees_of_freedom() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=40)
+    tables = [pd.DataFrame({"x": x, "y": x + generator.normal(size=40)}) for _ in range(3)]
+    results = [sm.OLS(t["y"], sm.add_constant(t[["x"]])).fit() for t in tables]
+    pooled = pool(results, level=0.9)
+    assert pooled.table.index.tolist() == ["const", "x"]
+    by_hand = pool_estimates(
+        [r.params for r in results], [r.bse**2 for r in results], ["const", "x"], level=0.9, df_complete=38
+    )
+    pd.testing.assert_frame_equal(pooled.table, by_hand.table)
+    assert "Pooled over 3 imputations, 90% intervals" in repr(pooled)
+
+
+def test_imputations_pool_an_analysis_of_each_of_their_tables() -> None:
+    frame = pd.DataFrame({"y": [1.0, 2.0, np.nan, 4.0], "x": [1.0, 2.0, 3.0, 5.0]})
+    draws = Imputations(frame, {"y": [[2.5], [3.5], [3.0]]}, m=3)
+
+    def regression(table: pd.DataFrame) -> Any:
+        return sm.OLS(table["y"], sm.add_constant(table[["x"]])).fit()
+
+    expected = pool([regression(table) for table in draws], level=0.5).table
+    pd.testing.assert_frame_equal(draws.pool(regression, level=0.5).table, expected)
+    assert (draws.pool(regression, df_complete=1).table["df"] < expected["df"]).all()
+    pairs = draws.pool(lambda t: (t["y"].mean(), t["y"].sem() ** 2), names=["mean of y"])
+    assert pairs.table["estimate"].to_dict() == {"mean of y": pytest.approx(2.5)}
+
+
+@pytest.mark.parametrize(
+    ("Q", "U", "sentence"),
+    [
+        ([[1.0]], [[1.0]], "at least two imputations"),
+        ([[1.0], [2.0]], [[1.0, 1.0], [1.0, 1.0]], r"of one shape, got \(2, 1\) and \(2, 2\)"),
+        ([[1.0], [2.0]], [[1.0], [0.0]], "positive variances"),
+    ],
+)
+def test_what_cannot_be_pooled_is_an_error(Q: Any, U: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        pool_estimates(Q, U)
+
+
+def test_fits_of_different_things_are_an_error() -> None:
+    one, other = pd.Series([1.0], index=["a"]), pd.Series([1.0], index=["b"])
+    with pytest.raises(ValueError, match=r"different things: \['a'\] and \['b'\]"):
+        pool([SimpleNamespace(params=params, bse=[1.0]) for params in (one, other)])
+    with pytest.raises(ValueError, match="level must lie between 0 and 1, got 95"):
+        pool(fits([[1.0], [2.0]], [[1.0], [1.0]]), level=95)
+
+
+def tables(m: int = 3, n: int = 120) -> list[pd.DataFrame]:
+    """Tables as imputation leaves them: the same but for some cells of x."""
+    generator = np.random.default_rng(4)
+    x, group = generator.normal(size=n), np.repeat(np.arange(n // 10), 10)
+    y = x + generator.normal(size=n) + generator.normal(size=n // 10)[group]
+    frame = pd.DataFrame({"x": x, "y": y, "group": group, "positive": (y > 0).astype(int)})
+    frame["grade"] = pd.Categorical(np.digitize(y, [-1, 1]), ordered=True)
+    frame["code"], frame["time"], frame["event"] = frame["grade"].cat.codes, generator.exponential(size=n), 1
+    holes = generator.random(n) < 0.3
+    return [frame.assign(x=np.where(holes, generator.normal(size=n), x)) for _ in range(m)]
+
+
+MODELS = {
+    "OLS": lambda t: smf.ols("y ~ x", t).fit(),
+    "OLS of arrays": lambda t: sm.OLS(t["y"].to_numpy(), sm.add_constant(t[["x"]].to_numpy())).fit(),
+    "GLM": lambda t: smf.glm("positive ~ x", t, family=sm.families.Binomial()).fit(),
+    "Logit": lambda t: smf.logit("positive ~ x", t).fit(disp=0),
+    "MNLogit": lambda t: smf.mnlogit("code ~ x", t).fit(disp=0),
+    "MNLogit of arrays": lambda t: sm.MNLogit(t["code"].to_numpy(), t[["x"]].to_numpy()).fit(disp=0),
+    "MixedLM": lambda t: smf.mixedlm("y ~ x", t, groups=t["group"]).fit(),
+    "GEE": lambda t: smf.gee("y ~ x", "group", t).fit(),
+    "PHReg": lambda t: smf.phreg("time ~ x", t, status=t["event"]).fit(),
+    "OrderedModel": lambda t: OrderedModel.from_formula("grade ~ x", t).fit(method="bfgs", disp=0),
+    "RLM": lambda t: smf.rlm("y ~ x", t).fit(),
+    "quantile regression": lambda t: smf.quantreg("y ~ x", t).fit(),
+}
+NAMES = {
+    "OLS of arrays": ["const", "x1"],
+    "MNLogit": [("1", "Intercept"), ("1", "x"), ("2", "Intercept"), ("2", "x")],
+    "MNLogit of arrays": [(0, "x1"), (1, "x1")],
+    "MixedLM": ["Intercept", "x", "Group Var"],
+    "PHReg": ["x"],
+    "OrderedModel": ["x", "0/1", "1/2"],
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_of_statsmodels_pool_by_name(model: str) -> None:
+    results = [MODELS[model](table) for table in tables()]
+    pooled = pool(results)
+    assert pooled.table.index.tolist() == NAMES.get(model, ["Intercept", "x"])
+    covariances = np.array([r.cov_params() for r in results])
+    by_hand = pool_estimates(
+        [np.asarray(r.params).T.ravel() for r in results], covariances, df_complete=results[0].df_resid
+    )
+    np.testing.assert_array_equal(pooled.table, by_hand.table)
+    np.testing.assert_allclose(pooled.variances[0], np.asarray(results[0].bse).T.ravel() ** 2)
+    assert pooled.joint_test(contrasts=[0] * (len(pooled.table) - 1) + [1]).df1 == 1
+
+
+def test_errors_by_clusters_bring_their_number() -> None:
+    results = [smf.ols("y ~ x", t).fit(cov_type="cluster", cov_kwds={"groups": t["group"]}) for t in tables()]
+    assert pool(results).df_complete == results[0].df_resid_inference == 11
+
+
+def test_the_smallest_of_the_fits_degrees_of_freedom_counts() -> None:
+    several = [SimpleNamespace(params=[q], bse=[1.0], df_resid=df) for q, df in ((1.0, 20), (2.0, 18))]
+    assert pool(several).df_complete == 18
+    assert pool(several, df_complete=np.inf).df_complete == np.inf
+
+
+def test_it_agrees_with_the_pooling_of_statsmodels() -> None:
+    frame = tables()[0][["x", "y"]].mask(np.random.default_rng(0).random((120, 2)) < 0.2)
+    mice = MICE("y ~ x", sm.OLS, MICEData(frame))
+    theirs, ours = mice.fit(2, 6), pool(mice.results_list, df_complete=np.inf)
+    np.testing.assert_allclose(ours.table["estimate"], theirs.params)
+    np.testing.assert_allclose(ours.covariance, theirs.cov_params())
+    np.testing.assert_allclose(ours.table["lambda"], theirs.frac_miss_info)
+
+
+def test_pairs_of_arrays_pool_as_results_do() -> None:
+    results = [smf.ols("y ~ x", table).fit() for table in tables()]
+    expected = pool(results)
+    for pairs in (
+        [(r.params, r.cov_params()) for r in results],
+        [[r.params.to_numpy(), r.bse.to_numpy() ** 2] for r in results],
+    ):
+        pooled = pool(pairs, names=["Intercept", "x"], df_complete=118)
+        pd.testing.assert_frame_equal(pooled.table, expected.table)
+    assert pool([(1.0, 0.1), (2.0, 0.1)]).estimates.shape == (2, 1)
+    with pytest.raises(ValueError, match="not their covariances"):
+        assert pooled.covariances is None and pooled.joint_test()
+    pd.testing.assert_series_equal(
+        pd.Series(np.diag(expected.covariance), expected.t.index), expected.t, check_names=False
+    )
+
+
+def test_recommended_numbers_of_imputations_follow_the_quadratic_rule() -> None:
+    pooled = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"], df_complete=20)
+    # chl by hand: logit(.366279) = -.548708; + 1.959964 √(2/5) = .690882; its expit is .666146
+    assert pooled.recommended_m()["chl"] == math.ceil(1 + 0.5 * (0.666146 / 0.05) ** 2) == 90
+    assert (pooled.recommended_m(cv=0.1) < pooled.recommended_m()).all()
+    assert pool_estimates([1.5] * 4, [0.25] * 4).recommended_m().tolist() == [1]
+    with pytest.raises(ValueError, match="cv must be positive, got 0"):
+        pooled.recommended_m(cv=0)
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(0.1, 4)), min_size=2, max_size=8), st.floats(-4, 4))
+def test_units_of_the_estimates_scale_the_answer(fits: list[tuple[float, float]], log_scale: float) -> None:
+    scale = np.exp(log_scale)
+    table = pool(fits, df_complete=30).table
+    scaled = pool([(scale * q, scale**2 * u) for q, u in fits], df_complete=30).table
+    lengths = ["estimate", "se", "low", "high"]
+    np.testing.assert_allclose(scaled[lengths], scale * table[lengths], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        scaled.drop(columns=lengths), table.drop(columns=lengths), rtol=1e-6, atol=1e-12
+    )
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=6).filter(lambda q: np.ptp(q) > 1e-3))
+def test_it_tends_to_the_analysis_of_one_table_as_tables_agree(estimates: list[float]) -> None:
+    limit = pool_estimates([0.0] * 3, [1.0] * 3, df_complete=20).table
+    far, near = (
+        pool_estimates(
+            1e-6 * step * (np.array(estimates) - np.mean(estimates)), np.ones(len(estimates)), df_complete=20
+        )
+        for step in (1e3, 1.0)
+    )
+    columns = ["estimate", "se", "df", "low", "high"]
+    for pooled, tolerance in ((far, 1e-4), (near, 1e-9)):
+        np.testing.assert_allclose(pooled.table[columns], limit[columns], rtol=tolerance, atol=1e-9)
+
+
+def test_a_notebook_shows_the_rounded_table() -> None:
+    pooled = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], ["<b>", *GOLDEN["terms"][1:]], df_complete=20)
+    shown = pooled._repr_html_()
+    assert "Pooled over 5 imputations" in shown and "&lt;b&gt;" in shown and "<td>0.05275</td>" in shown
+    assert "<.001" in repr(pooled)
+    assert all(len(line) < 100 for line in repr(pooled).splitlines())
+
+
+def test_a_result_is_frozen_and_keeps_what_it_rests_on() -> None:
+    pooled = pool(fits(GOLDEN["Q"], GOLDEN["U_diag"]), df_complete=20)
+    assert isinstance(pooled, Pooled) and pooled.df_complete == 20 and pooled.m == 5
+    np.testing.assert_array_equal(pooled.estimates, GOLDEN["Q"])
+    np.testing.assert_allclose(pooled.variances, GOLDEN["U_diag"])
+
+
+@pytest.mark.parametrize(
+    ("results", "error", "sentence"),
+    [
+        ([], ValueError, "at least two imputations, got none"),
+        ([3.0, 4.0], TypeError, "expected a result with params .* got float"),
+        ([SimpleNamespace(params=[1.0])] * 2, TypeError, "neither cov_params nor bse"),
+        (
+            [SimpleNamespace(params=[1.0], bse=[np.nan])] * 2,
+            ValueError,
+            r"variance nan of 0 in table 0; leave",
+        ),
+        ([([1.0, np.inf], [1.0, 1.0])] * 2, ValueError, "got inf with variance 1.0 of 1 in table 0"),
+        ([(1.0, 1.0), ([1.0, 2.0], [1.0, 1.0])], ValueError, r"different things: \[0\] and \[0, 1\]"),
+        (
+            [([1.0, 2.0], np.eye(2)), ([1.0, 2.0], [1.0, 1.0])],
+            ValueError,
+            "variances of one shape from all fits",
+        ),
+        ([([1.0, 2.0], [[1.0, 0.5], [0.0, 1.0]])] * 2, ValueError, "symmetric covariance matrices"),
+    ],
+)
+def test_fits_that_say_too_little_are_an_error(results: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        pool(results)
+
+
+def test_names_and_degrees_of_freedom_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"one name for each of 1 estimates, got \['a', 'b'\]"):
+        pool([(1.0, 1.0), (2.0, 1.0)], names=["a", "b"])
+    with pytest.raises(ValueError, match="df_complete must be positive, got 0"):
+        pool([(1.0, 1.0), (2.0, 1.0)], df_complete=0)

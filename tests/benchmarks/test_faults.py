@@ -1,0 +1,34 @@
+"""Runs that are killed for real; `pyro-mgp bench faults` does more of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import faults
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="processes are forked"),
+    # Forked with threads of earlier tests around, which the children do not need.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+
+def test_killed_runs_go_on_to_the_same_files_and_show_nothing_before(tmp_path: Path) -> None:
+    kills = list(faults.run(tmp_path, 3, rows=80, seed=1))
+    assert [kill.command for kill in kills] == ["fit", "impute", "fit"]
+    assert [kill for kill in kills if not kill.good] == []
+
+
+def test_differences_are_found(tmp_path: Path) -> None:
+    for name, seconds, cell in (("a", 1.0, "1"), ("b", 2.0, "2")):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "header.json").write_text(json.dumps({"history": {"seconds": seconds}}))
+        (tmp_path / name / "cells.csv").write_text(cell)
+    (tmp_path / "b" / "more").write_text("")
+    assert faults.differences(tmp_path / "a", tmp_path / "b") == ["cells.csv", "more"]
+    assert faults._unfinished(tmp_path / "a", tmp_path / "b") == {"a"}
+    assert faults._unfinished(tmp_path / "none", tmp_path / "b") == set()

@@ -1,0 +1,68 @@
+"""The benchmark of mixed columns: scores by hand, and methods that answer for every hidden cell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import mixed
+from benchmarks.mixed import Answer
+
+
+def table(n: int = 60) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=n)
+    return pd.DataFrame(
+        {
+            "x": x,
+            "year": generator.integers(2007, 2010, n),
+            "sort": np.where(x > 0.4, "b", np.where(x < -0.4, "a", "c")),
+            "yes": x + generator.normal(size=n) > 0,
+        }
+    )
+
+
+@pytest.mark.parametrize("method", ["mgp", "one_hot", "random_forests", "miceforest"])
+def test_methods_answer_for_every_hidden_cell(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed, "_DRAWS", 3)
+    monkeypatch.setattr(mixed, "_TREES", 5)
+    monkeypatch.setattr(mixed, "_ROUNDS", 2)
+    rows = pd.DataFrame(mixed.run(table(), [method], [0]))
+    assert rows["column"].tolist() == ["x", "year", "sort", "yes"]
+    numbers = rows["column"].isin(["x", "year"])
+    assert rows.loc[numbers, ["rmse", "crps"]].notna().all(axis=None)
+    assert rows.loc[~numbers, "accuracy"].between(0, 1).all()
+    assert (rows.loc[~numbers, "log_score"] > 0).all()
+    hidden = np.random.default_rng(0).random((60, 4)) < 0.2
+    assert rows["cells"].tolist() == hidden.sum(0).tolist()
+
+
+def test_scores_are_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = pd.DataFrame({"x": [1.0, 2.0, 4.0, 5.0], "sort": ["a", "b", "a", "b"]})
+    hidden = np.random.default_rng(3).random((4, 2)) < 0.5
+    n_x, n_sort = hidden.sum(0)
+
+    def draws(frame: pd.DataFrame, seed: int) -> dict[str, Answer]:
+        return {
+            "x": Answer(np.stack([full["x"][hidden[:, 0]] + shift for shift in (-1.0, 3.0)]), None),
+            "sort": Answer(np.array([["a"] * n_sort, ["a"] * n_sort, ["b"] * n_sort]), None),
+        }
+
+    monkeypatch.setitem(mixed.METHODS, "mgp", draws)
+    x, sort = mixed.run(full, ["mgp"], [3], 0.5)
+    unit = full["x"].std()
+    assert x["rmse"] == pytest.approx(1.0 / unit)
+    assert x["crps"] == pytest.approx((2 - 4 / 2) / unit)
+    is_a = (full["sort"][hidden[:, 1]] == "a").mean()
+    assert sort["accuracy"] == is_a
+    expected = -(is_a * np.log(2.5 / 4) + (1 - is_a) * np.log(1.5 / 4))
+    assert sort["log_score"] == pytest.approx(expected)
+    assert (x["cells"], sort["cells"]) == (n_x, n_sort)
+
+
+def test_what_cannot_be_scored_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected a complete table"):
+        next(mixed.run(table().mask(table() == 2008), ["mgp"], [0]))
+    with pytest.raises(ValueError, match="got 'guess'"):
+        next(mixed.run(table(), ["guess"], [0]))

@@ -1,0 +1,357 @@
+"""One column and its numbers: the kinds and bounds that a spec asks for, times, levels and constants."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyro_mgp.data.column import ColumnCodec, Kind
+from pyro_mgp.data.column_spec import ColumnSpec
+
+INF = np.inf
+
+
+def series(cells: Any, dtype: Any = None, index: Any = None) -> pd.Series[Any]:
+    return pd.Series(cells, dtype=dtype, index=index, name="x")
+
+
+def fit(cells: Any, warp: bool = False, dtype: Any = None, **said: Any) -> ColumnCodec:
+    return ColumnCodec.fit(series(cells, dtype), warp, spec=ColumnSpec(**said))
+
+
+def there_and_back(codec: ColumnCodec, cells: Any) -> list[Any]:
+    return list(codec.decode(codec.encode(series(cells))).tolist())
+
+
+def lognormal(n_rows: int = 300) -> np.ndarray:
+    return np.exp(np.random.default_rng(0).normal(size=n_rows))
+
+
+# ----------------------------------------------------------------------------------------------------- kinds
+
+LEVELS = pd.Categorical(["b", "a", "c", "a"], categories=["c", "a", "b", "never"])
+ASKED: list[tuple[Any, str, list[Any]]] = [
+    ([0, 3, 1, 7], "count", [0, 7]),
+    ([0.0, 3.0, 1.0, 7.0], "count", [0, 7]),
+    ([0, 3, 1, 7], "heavy-tailed", [0.0, 7.0]),
+    ([0.5, 3.0, 1.0, -7.0], "heavy-tailed", [0.5, -7.0]),
+    ([0, 3, 1, 7], "continuous", [0.0, 7.0]),
+    ([0.0, 3.0, 1.0, 7.0], "integer", [0, 7]),
+    ([0.0, 1.0, 1.0, 0.0], "boolean", [0, 1]),
+    ([0, 1, 1, 0], "boolean", [0, 1]),
+    ([2, 5, 5, 2], "boolean", [2, 5]),
+    ([0.5, 1.5, 1.5, 0.5], "boolean", [0.5, 1.5]),
+    ([3, 10, 2, 10], "categorical", [3, 10]),
+    ([0.5, 10.0, 2.0, 10.0], "categorical", [0.5, 10.0]),
+    ([3, 10, 2, 10], "ordered", [3, 10]),
+    (LEVELS, "ordered", ["b", "c"]),
+    (LEVELS, "categorical", ["b", "c"]),
+]
+
+
+@pytest.mark.parametrize(("cells", "kind", "some"), ASKED)
+def test_a_column_is_of_the_kind_asked_for(cells: Any, kind: str, some: list[Any]) -> None:
+    codec = fit(cells, kind=kind)
+    assert codec.kind == Kind(kind)
+    decoded = there_and_back(codec, some)
+    assert decoded == pytest.approx(some)
+    assert list(map(type, decoded)) == list(map(type, some))
+
+
+def test_counts_are_standardised_after_their_logarithm() -> None:
+    codec = fit([0, 3, 1, 7], kind="count")
+    bent = np.log1p([0, 3, 1, 7])
+    expected = (bent - bent.mean()) / bent.std()
+    np.testing.assert_allclose(codec.encode(series([0, 3, 1, 7]))[:, 0], expected, atol=1e-14)
+    assert codec.average == 2.75
+    assert codec.own_scale[0] == pytest.approx(np.std([0, 3, 1, 7]))
+    # Beyond the observed ones, as a distribution of counts goes; its least is zero.
+    assert codec.decode([[-9.0], [3.0]]).tolist() == [0, round(np.expm1(bent.mean() + 3 * bent.std()))]
+
+
+def test_levels_are_ordered_as_numbers_or_as_their_categories() -> None:
+    assert fit([3, 10, 2, 10], kind="ordered").levels == (2, 3, 10)
+    codec = fit(LEVELS, kind="ordered")
+    assert (codec.levels, codec.shares) == (("c", "a", "b"), (0.25, 0.5, 0.25))
+    np.testing.assert_allclose(codec.encode(series(["c", "a", "b"]))[:, 0], codec.ordinal)
+    assert codec.decode([[-9.0], [0.0], [9.0]]).tolist() == ["c", "a", "b"]
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    ([0, 3, -2], {"kind": "count"}, r"row 2 \(position 2\) holds -2; expected a count"),
+    ([0, 2.5, 3], {"kind": "count"}, r"row 1 \(position 1\) holds 2.5; expected a count"),
+    ([0, 2.5, 3], {"kind": "integer"}, "holds 2.5; expected whole numbers"),
+    ([0, 1, 2, 1], {"kind": "boolean"}, r"row 2 .* holds 2; expected one of two values, \[0.0, 1.0\]"),
+    (
+        ["low", "high"],
+        {"kind": "ordered"},
+        r"needs the order of its levels.*pandas.Categorical\(frame\['x'\], .*ordered=True\)",
+    ),
+    (["a", "b"], {"kind": "count"}, r"labels can be \['categorical', 'ordered'\], got kind='count'"),
+    ([True, False], {"kind": "ordered"}, r"booleans can be \['boolean'\], got kind='ordered'"),
+    ([1.0, 2.0], {"kind": "constant"}, "got kind='constant'. Convert the column, or choose another kind"),
+    ([1, 2, 3], {"kind": "count", "lower": 0}, "bounds are for .*'integer'.* columns, this is count"),
+    (["a", "b"], {"upper": 1}, "bounds are for .* columns, this is categorical"),
+    ([0.5, -0.1], {"lower": 0}, r"row 1 \(position 1\) holds -0.1; expected numbers of at least 0"),
+    ([0.5, 1.0, 1.1], {"upper": 1}, r"row 2 \(position 2\) holds 1.1; expected numbers of at most 1"),
+    ([4.0, 4.0], {"upper": 1}, "holds 4.0; expected numbers of at most 1"),
+    ([-2, -2], {"kind": "count"}, "holds -2; expected a count"),
+    ([1.0, INF], {"kind": "categorical"}, "holds inf; expected finite numbers"),
+]
+
+
+@pytest.mark.parametrize(("cells", "said", "match"), REFUSED, ids=[match[:40] for *_, match in REFUSED])
+def test_a_column_that_is_not_what_was_said_is_refused(cells: Any, said: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=rf"Column 'x': .*{match}"):
+        fit(cells, **said)
+
+
+# ---------------------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(
+    ("said", "cells", "match"),
+    [
+        ({"lower": 0, "upper": 9}, [1.0, 9.5], r"row 'q' \(position 1\) holds 9.5; .* at most 9"),
+        ({"lower": 0, "upper": 9}, [-1e-9, 1.0], r"row 'p' \(position 0\) holds -1e-09; .* at least 0"),
+        ({"kind": "count"}, [1, -1], r"row 'q' \(position 1\) holds -1; expected a count"),
+        ({"kind": "count"}, [1, 1.5], r"row 'q' \(position 1\) holds 1.5; expected a count"),
+    ],
+)
+def test_cells_of_new_tables_are_checked_too(said: dict[str, Any], cells: list[float], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        fit([1, 2, 4], **said).encode(series(cells, index=["p", "q"]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "said", "bend"),
+    [
+        (lognormal(), {"lower": 0}, "log"),
+        (-lognormal(), {"upper": 0}, "log"),
+        (1 / (1 + lognormal() ** 2), {"lower": 0, "upper": 1}, "logit"),
+        (np.abs(np.random.default_rng(0).normal(size=300)), {"lower": 0}, "softplus"),
+        (5 - np.abs(np.random.default_rng(0).normal(size=300)), {"upper": 5}, "softplus"),
+        (lognormal(), {}, "arcsinh"),
+        (np.r_[0.0, lognormal()], {"lower": 0}, "arcsinh"),
+    ],
+)
+def test_a_bend_ends_at_the_bounds_unless_cells_are_there(
+    cells: np.ndarray, said: dict[str, Any], bend: str
+) -> None:
+    codec = fit(cells, warp=True, **said)
+    assert codec.warp is not None
+    assert codec.warp.bend == bend
+    np.testing.assert_allclose(there_and_back(codec, cells), cells, rtol=1e-9, atol=1e-12)
+    # What the bend keeps, draws need not be told; those of a log end not far from the cells.
+    assert (codec.bounds is None) == (bend in ("softplus", "logit") or not said)
+    open_end = {"softplus": np.inf, "log": 3 * np.ptp(cells) + abs(cells).min()}.get(bend)
+    lower, upper = said.get("lower", -(open_end or -cells.min())), said.get("upper", open_end or cells.max())
+    far = codec.decode([[-1e6], [-9.0], [9.0], [1e6]])
+    assert ((lower <= far) & (far <= upper)).all()
+    if bend == "log":
+        end = np.asarray(codec.bounds)[None, 1:]
+        farthest = cells.max() + 2 * np.ptp(cells) if "lower" in said else cells.min() - 2 * np.ptp(cells)
+        assert codec.decode(end)[0] == pytest.approx(farthest)
+
+
+def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
+    generator = np.random.default_rng(0)
+    health = generator.normal(size=500)
+    likert = np.digitize(health + generator.normal(size=500), [0.3, 1.3, 2.0, 2.6])
+    rating = np.clip(np.rint(5 + 2 * health + generator.normal(size=500)), 0, 10)
+    visits = generator.poisson(np.exp(0.5 + 0.8 * health))
+    kinds = [
+        ColumnCodec.fit(series(cells.astype(np.int64)), few_values=50).kind
+        for cells in (likert, rating, visits)
+    ]
+    assert kinds == [Kind.INTEGER, Kind.INTEGER, Kind.COUNT]
+    said = ({"predicts": False}, {"lower": 0}, {"kind": "integer"})
+    chosen = [ColumnCodec.fit(series(visits), few_values=50, spec=ColumnSpec(**each)).kind for each in said]
+    assert chosen == [Kind.COUNT, Kind.INTEGER, Kind.INTEGER]
+    found, asked = ColumnCodec.fit(series(visits), few_values=50), fit(visits, kind="count")
+    assert found.decode([[50.0]])[0] == 2 * visits.max()
+    assert asked.decode([[50.0]])[0] > 10 * visits.max()
+
+
+def test_bounds_of_draws_are_in_standardised_units() -> None:
+    codec = fit([1.0, 2.0, 3.0, 6.0], lower=0, upper=8)
+    low, high = codec.bounds or (INF, INF)
+    assert (low, high) == pytest.approx(((0 - 3) / 3.5**0.5, (8 - 3) / 3.5**0.5))
+    assert codec.decode([[low], [high], [low - 1], [high + 1]]).tolist() == pytest.approx([0, 8, 0, 8])
+    assert fit([1.0, 2.0, 3.0, 6.0], lower=0).bounds == (low, INF)
+    assert fit([1.0, 2.0, 3.0, 6.0]).bounds is None
+    bent = fit(np.r_[0.0, lognormal()], warp=True, lower=0)
+    assert bent.bounds is not None
+    assert bent.bounds[0] == pytest.approx(bent.encode(series([0.0]))[0, 0])
+
+
+def test_integers_may_be_drawn_up_to_what_rounds_to_a_bound() -> None:
+    codec = fit([1, 2, 3, 4, 5], lower=0, upper=7)
+    assert codec.bounds == pytest.approx(((-0.5 - 3) / 2**0.5, (7.5 - 3) / 2**0.5))
+    assert codec.decode([[-9.0], [9.0]]).tolist() == [0, 7]
+
+
+def test_integers_stay_within_bounds_that_are_none_themselves() -> None:
+    codec = fit([1, 2, 3, 4, 5], lower=0.5, upper=5.5)
+    assert codec.decode([[-9.0], [9.0]]).tolist() == [1, 5]
+
+
+# --------------------------------------------------------------------------------------- constants and times
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([4.5, 4.5], {}),
+        ([4, 4], {"kind": "count"}),
+        ([4.0, 4.0], {"kind": "heavy-tailed"}),
+        ([4, 4], {"kind": "ordered"}),
+        ([4, 4], {"kind": "categorical"}),
+        ([4.0, 4.0], {"lower": 0}),
+        ([True, True], {}),
+        ([False, False], {}),
+        (["a", "a"], {}),
+        (pd.Categorical(["a", "a"], ["b", "a"], ordered=True), {}),
+        ([pd.Timestamp("2024-02-28 12:30:00.000001")] * 2, {}),
+        ([pd.Timestamp("2024-02-28", tz="Asia/Tokyo")] * 2, {}),
+        ([pd.Timedelta(hours=-1.5)] * 2, {}),
+    ],
+)
+def test_a_constant_has_no_numbers_and_comes_back(cells: Any, said: dict[str, Any]) -> None:
+    codec = fit(cells, **said)
+    assert (codec.kind, codec.width, codec.names) == (Kind.CONSTANT, 0, ())
+    assert codec.encode(series(cells)).shape == (2, 0)
+    decoded = pd.Series(codec.decode(np.zeros((3, 0))))
+    if isinstance(cells[0], pd.Timestamp) and cells[0].tz is not None:
+        decoded = decoded.dt.tz_localize("UTC")
+    assert decoded.tolist() == [cells[0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit"),
+    [
+        (["2024-01-01", "2024-03-05", "1969-07-20"], "D"),
+        (["2024-01-01 05:00", "2024-03-05 07:00", "1969-07-20"], "h"),
+        (["2024-01-01 05:00", "2024-03-05 07:01", "1969-07-20"], "min"),
+        (["2024-01-01 05:00:00", "2024-03-05 07:00:59", "1969-07-20"], "s"),
+    ],
+)
+def test_times_are_multiples_of_the_largest_step_of_the_observed_ones(cells: list[str], unit: str) -> None:
+    times = pd.to_datetime(series(cells), format="ISO8601")
+    lengths = times - pd.Timestamp("2000-01-01")
+    for column in (times, times.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"), lengths):
+        codec = ColumnCodec.fit(column)
+        assert codec.step == pd.Timedelta(1, unit=unit).total_seconds()
+        drawn = codec.decode(np.linspace(-3, 3, 40)[:, None]).astype(np.int64)
+        assert (drawn % round(codec.step * 1e6) == 0).all()
+        assert len(np.unique(drawn)) == 40
+
+
+def test_times_of_parts_of_a_second_are_left_as_they_are() -> None:
+    column = series(pd.to_datetime(["2024-01-01", "2024-01-02 00:00:00.000001"], format="ISO8601"))
+    codec = ColumnCodec.fit(column)
+    assert codec.step == 0
+    assert codec.decode(codec.encode(column)).tolist() == column.dt.to_pydatetime().tolist()
+
+
+def test_days_of_a_place_are_hours_of_the_world() -> None:
+    days = series(pd.to_datetime(["2024-01-01", "2024-07-01"]).tz_localize("Europe/Berlin"))
+    codec = ColumnCodec.fit(days)
+    assert codec.step == 3600
+    back = pd.Series(codec.decode(codec.encode(days))).dt.tz_localize("UTC")
+    assert back.tolist() == days.tolist()
+
+
+# ---------------------------------------------------------------------------------------------------- levels
+
+
+@pytest.mark.parametrize(
+    ("cells", "said", "new", "known"),
+    [
+        (["a", "b", "b"], {}, ["b", "q", None], "b"),
+        (LEVELS, {"kind": "ordered"}, ["a", "never", None], "a"),
+        ([3, 10, 2], {"kind": "ordered"}, [3.0, 4.0, None], 3),
+        ([3, 10, 2], {"kind": "categorical"}, [3.0, 4.0, None], 3),
+    ],
+)
+def test_levels_unseen_at_fit_are_holes_that_one_can_ask_for(
+    cells: Any, said: dict[str, Any], new: list[Any], known: Any
+) -> None:
+    codec, column = fit(cells, **said), series(new)
+    encoded = codec.encode(column)
+    assert np.isnan(encoded).all(axis=1).tolist() == [False, True, True]
+    assert codec.unseen(column).tolist() == [False, True, False]
+    assert codec.decode(encoded[:1]).tolist() == [known]
+
+
+# ---------------------------------------------------------------------------------------- for any such column
+
+CODECS = {
+    "count": fit([0, 3, 1, 7], kind="count"),
+    "heavy-tailed": fit([0.5, 3.0, 1.0, -7.0], kind="heavy-tailed"),
+    "integer": fit([1, 2, 3, 4, 5], lower=0, upper=7),
+    "between": fit([1.0, 2.0, 3.0, 6.0], lower=0.5, upper=8),
+    "above": fit([1.0, 2.0, 3.0, 6.0], lower=0.5),
+    "log": fit(lognormal(), warp=True, lower=0),
+    "logit": fit(1 / (1 + lognormal() ** 2), warp=True, lower=0, upper=1),
+    "arcsinh": fit(np.r_[0.0, lognormal()], warp=True, lower=0),
+    "boolean": fit([0.0, 1.0, 1.0], kind="boolean"),
+    "ordered": fit(LEVELS, kind="ordered"),
+    "ordered integers": fit([3, 10, 2, 10], kind="ordered"),
+    "categorical integers": fit([3, 10, 2, 10], kind="categorical"),
+    "days": fit(pd.to_datetime(["2024-01-01", "2024-03-05"])),
+    "constant": fit([4, 4], kind="count"),
+}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_codec_survives_json(name: str) -> None:
+    codec = CODECS[name]
+    again = ColumnCodec.from_dict(json.loads(json.dumps(codec.to_dict())))
+    assert again == codec
+    assert again.bounds == codec.bounds
+    draws = np.linspace(-2, 2, 5)[:, None].repeat(codec.width, axis=1)
+    np.testing.assert_array_equal(again.decode(draws), codec.decode(draws))
+
+
+BOUNDED = ("integer", "between", "above", "log", "logit", "arcsinh")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6) | st.floats(-4, 4), min_size=3, max_size=3))
+def test_whatever_is_drawn_is_a_cell_that_may_be(draws: list[float]) -> None:
+    numbers = np.array(draws)
+    cells = {name: codec.decode(numbers[:, None]) for name, codec in CODECS.items() if codec.width == 1}
+    for name in BOUNDED:
+        lower, upper = CODECS[name].lower, CODECS[name].upper
+        assert (cells[name] >= lower).all()
+        assert (cells[name] <= (INF if upper is None else upper)).all()
+    assert (cells["count"] >= 0).all()
+    assert cells["count"].dtype == cells["integer"].dtype == np.int64
+    assert np.isin(cells["boolean"], [0, 1]).all()
+    assert set(cells["ordered"]) <= {"c", "a", "b"}
+    assert np.isin(cells["ordered integers"], [2, 3, 10]).all()
+    assert CODECS["categorical integers"].decode(numbers) in (2, 3, 10)
+    # And so each may be read again.
+    for name in (*BOUNDED, "count"):
+        assert np.isfinite(CODECS[name].encode(series(cells[name]))).all()
+
+
+def test_lengths_of_time_are_drawn_negative_only_if_some_were() -> None:
+    hours = pd.Series(pd.to_timedelta(np.round(lognormal(), 3), unit="h"), name="x")
+    for cells, negative in ((hours, False), (hours - pd.Timedelta(hours=1), True)):
+        for warp in (False, True):
+            codec = ColumnCodec.fit(cells, warp=warp)
+            drawn = codec.decode(np.linspace(-4, 4, 50)[:, None])
+            assert (drawn.min() < np.timedelta64(0, "us")) == negative
+            np.testing.assert_allclose(
+                codec.decode(codec.encode(cells)).astype("int64"),
+                cells.astype("timedelta64[us]").astype("int64"),
+                atol=1,
+            )

@@ -1,0 +1,95 @@
+"""A few hostile tables and files; what many of them found stands below, case by case."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hostile_tables import QUICK, files, impute, impute_file, tables
+from hypothesis import HealthCheck, given, settings
+
+from pyro_mgp import Imputations, MGPImputer
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.table import complete
+from pyro_mgp.results.imputations import write_table
+
+few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@few
+@given(tables())
+def test_hostile_tables_are_completed_or_refused(frame: pd.DataFrame) -> None:
+    ended = impute(frame, **QUICK)
+    assert ended == "completed" or ended.startswith(("ValueError: ", "TypeError: ", "FloatingPointError: "))
+
+
+@few
+@given(files())
+def test_hostile_files_are_completed_or_refused(content: bytes) -> None:
+    ended = impute_file(content)
+    assert ended == "completed" or ended.startswith(("ValueError: ", "TypeError: ", "FloatingPointError: "))
+
+
+def test_a_table_of_constants_has_nothing_to_learn_from() -> None:
+    frame = pd.DataFrame({"a": [1.0, 1.0, None], "b": ["x", "x", "x"]})
+    with pytest.raises(ValueError, match=r"a column that varies, but \['a', 'b'\] hold one value each"):
+        MGPImputer().fit(frame)
+
+
+def test_text_without_holes_needs_no_link() -> None:
+    frame = pd.DataFrame({label: ["u", "v"] * 12 for label in ("a", "b")}, dtype="string")
+    assert impute(frame, **QUICK) == "completed"
+
+
+def test_numbers_of_other_machines_are_refused() -> None:
+    frame = pd.DataFrame({"a": np.arange(5).astype(">f8"), "b": np.arange(5.0)})
+    with pytest.raises(TypeError, match=r"'a': .*in the byte order of another machine.* Convert it"):
+        MGPImputer().fit(frame)
+
+
+def test_infinite_categories_are_refused() -> None:
+    with pytest.raises(TypeError, match="finite numbers or booleans, got inf"):
+        ColumnCodec.fit(pd.Series(pd.Categorical([np.inf, 1.0, 1.0]), name="a"))
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "timedelta64[s]"])
+def test_times_beyond_64_bits_of_microseconds_are_refused(dtype: str) -> None:
+    with pytest.raises(ValueError, match="Column 'a': expected times within 290,000 years of 1970"):
+        ColumnCodec.fit(pd.Series(np.array([0, 2**50]), name="a").astype(dtype))
+
+
+def test_draws_of_times_end_with_the_calendar() -> None:
+    codec = ColumnCodec.fit(pd.Series(np.array(["1900-01-01", "2000-01-01"], "datetime64[s]"), name="a"))
+    drawn = codec.decode([[-1e9], [1e9]]).tolist()
+    assert [each.year for each in drawn] == [1, 9999]
+
+
+def test_draws_beyond_nanoseconds_fit_into_seconds() -> None:
+    frame = pd.DataFrame({"a": np.array(["9999-12-31", "NaT"], "datetime64[s]")})
+    drawn = complete(frame, {"a": np.array(["9000-01-01"], "datetime64[us]")})
+    assert drawn["a"].dt.year.tolist() == [9999, 9000]
+    in_nanoseconds = pd.DataFrame({"a": np.array(["2020-01-01", "NaT"], "datetime64[ns]")})
+    assert complete(in_nanoseconds, {"a": np.array(["9000-01-01"], "datetime64[us]")})["a"].dt.year[1] == 2262
+
+
+def test_text_of_arrow_is_loaded_as_such(tmp_path: Path) -> None:
+    text = pd.Series(["a", None], dtype=pd.ArrowDtype(pa.string()))
+    draws = Imputations(pd.DataFrame({"t": text}), {"t": [["b"]]}, m=1)
+    draws.save(tmp_path / "draws")
+    assert Imputations.load(tmp_path / "draws") == draws
+
+
+def test_cells_with_carriage_returns_come_back(tmp_path: Path) -> None:
+    cells = ["x\ry", "\r", "\r\n", "\n", '"', "z"]
+    write_table(tmp_path / "t.csv", pd.DataFrame({"a": cells, "b": range(6)}), "csv")
+    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
+        assert [row[0] for row in csv.reader(file)] == ["a", *cells]
+
+
+def test_a_file_with_carriage_returns_is_completed_cell_by_cell() -> None:
+    rows = "".join(f'"{i % 3}\r{i % 2}",{i},{"" if i == 4 else i * i}\n' for i in range(12))
+    assert impute_file(f"t,n,x\n{rows}".encode()) == "completed"

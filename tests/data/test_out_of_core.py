@@ -1,0 +1,165 @@
+"""Fits to files against fits to the same table in memory: one and the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_mgp import ColumnSpec, MGPImputer
+from pyro_mgp.data.out_of_core import encode_columns
+from pyro_mgp.data.parquet_table import ParquetTable
+from pyro_mgp.data.table import TableCodec, TableWarning
+from pyro_mgp.imputer import FitWarning
+from pyro_mgp.storage import scratch
+from pyro_mgp.storage.scratch import Scratch
+from tests.storage.test_checkpoint import Crash, Crashing
+
+SETTINGS: dict[str, Any] = {
+    "random_state": 0,
+    "batch_size": 400,
+    "max_steps": 2,
+    "n_inducing": 10,
+    "n_neighbors": 4,
+    "progress": False,
+}
+
+
+def mixed(n_rows: int) -> pd.DataFrame:
+    """Numbers with and without a long tail, counts, booleans, few values and a category; many rows twice."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(n_rows, 2)) @ generator.normal(size=(2, 6))
+    x += 0.3 * generator.normal(size=x.shape)
+    frame = pd.DataFrame({"skewed": np.exp(x[:, 0]), "plain": x[:, 1], "yes": x[:, 2] > 0})
+    frame["level"] = np.array(["low", "mid", "high"])[np.digitize(x[:, 3], [-1, 1])]
+    frame["count"] = generator.poisson(np.exp(x[:, 4].clip(max=2)))
+    frame["few"] = x[:, 5].round()
+    frame = frame.astype({"yes": "boolean", "count": "Int64"}).mask(generator.random(frame.shape) < 0.1)
+    return pd.concat([frame, frame.iloc[: n_rows // 4]], ignore_index=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A table of 1250 rows in two files."""
+    frame = mixed(1000)
+    (tmp_path / "table").mkdir()
+    frame.iloc[:600].to_parquet(tmp_path / "table" / "0.parquet")
+    frame.iloc[600:].to_parquet(tmp_path / "table" / "1.parquet")
+    return tmp_path / "table"
+
+
+def test_a_fit_to_files_is_the_fit_to_the_table(folder: Path, tmp_path: Path) -> None:
+    frame = pd.read_parquet(folder)
+    streamed = MGPImputer(**SETTINGS).fit_parquet(folder, scratch=tmp_path)
+    expected = MGPImputer(**SETTINGS).fit(frame)
+    assert streamed.codec_ == expected.codec_
+    assert streamed.history_.loss == expected.history_.loss
+    for name, value in expected.chain_.state_dict().items():
+        assert torch.equal(streamed.chain_.state_dict()[name], value), name
+    draws, same = streamed.impute(frame, m=2), expected.impute(m=2)
+    for label, values in same.values.items():
+        assert (draws.values[label] == values).all(), label
+    assert streamed.feature_names_in_.tolist() == frame.columns.tolist()
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_a_fit_to_files_goes_on_and_leaves_out_columns(folder: Path, tmp_path: Path) -> None:
+    settings, kept = SETTINGS | {"max_steps": 12, "n_neighbors": 0}, tmp_path / "kept"
+    with pytest.raises(Crash):
+        MGPImputer(**settings).fit_parquet(folder, dropped=["few"], checkpoint=Crashing(kept, 1))
+    resumed = MGPImputer(**settings).fit_parquet(folder, dropped=["few"], checkpoint=kept)
+    expected = MGPImputer(**settings).fit(pd.read_parquet(folder).drop(columns="few"))
+    assert len(expected.history_.loss) > 5
+    assert resumed.history_.loss == expected.history_.loss
+    assert resumed.feature_names_in_.tolist() == expected.feature_names_in_.tolist()
+    assert not kept.exists()
+    with pytest.raises(ValueError, match="there is no column 'id' to leave out; there are"):
+        MGPImputer(**settings).fit_parquet(folder, dropped=["id"])
+
+
+def test_encoded_rows_are_those_in_memory_sorted_by_key(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pd.read_parquet(folder)
+    codec, table = TableCodec.fit_encode(frame, True, 50)
+    monkeypatch.setattr(scratch, "_PIECE", 100)
+    encoded = encode_columns(ParquetTable(folder), True, 50, {}, Scratch(tmp_path))
+    order = np.argsort(table.keys)
+    assert encoded.codec == codec
+    assert encoded.rows.keys.numpy().view(np.uint64).tolist() == table.keys[order].tolist()
+    assert torch.equal(encoded.rows.observed, torch.as_tensor(table.observed[order]))
+    assert torch.equal(encoded.rows.values, torch.as_tensor(np.nan_to_num(table.values[order])))
+    assert encoded.incomplete.tolist() == (~table.observed).any(0).tolist()
+    assert encoded.incomplete_columns == np.flatnonzero(frame.isna().any()).tolist()
+
+
+def test_a_fit_piece_by_piece_is_a_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = mixed(400)
+    settings = SETTINGS | {"n_neighbors": 0, "batch_size": 150, "inputs": "others"}
+    at_once = MGPImputer(**settings).fit(frame)
+    monkeypatch.setattr(scratch, "_PIECE", 64)
+    piecewise = MGPImputer(**settings).fit(frame)
+    assert piecewise.codec_ == at_once.codec_
+    np.testing.assert_allclose(piecewise.history_.loss, at_once.history_.loss, rtol=1e-8)
+    np.testing.assert_allclose(piecewise.history_.validation, at_once.history_.validation, rtol=1e-6)
+
+
+def test_a_small_table_is_fitted_as_in_memory(tmp_path: Path) -> None:
+    frame = mixed(100)[["plain", "skewed"]].dropna(how="all").reset_index(drop=True)
+    frame.to_parquet(tmp_path / "table.parquet")
+    settings = SETTINGS | {"inputs": "earlier"}
+    streamed = MGPImputer(**settings).fit_parquet(tmp_path / "table.parquet")
+    assert streamed.sequential_
+    expected = MGPImputer(**settings).fit(frame).impute(m=1)
+    assert (streamed.impute(frame, m=1).values["plain"] == expected.values["plain"]).all()
+    with pytest.raises(ValueError, match="fitted to files, and does not hold the table"):
+        streamed.impute(m=1)
+
+
+def test_the_table_itself_is_not_held(folder: Path, tmp_path: Path) -> None:
+    imputer = MGPImputer(**SETTINGS | {"n_neighbors": 0}).fit(mixed(100))
+    imputer.fit_parquet(folder, scratch=tmp_path)
+    with pytest.raises(ValueError, match=r"impute_to_parquet\(path, X\) with a table, or with one part"):
+        imputer.impute(m=1)
+    imputer.save(tmp_path / "saved")
+    assert MGPImputer.load(tmp_path / "saved").chain_.n_rows == 1250
+
+
+def test_what_looks_at_whole_rows_is_refused(folder: Path) -> None:
+    specs = {"plain": ColumnSpec(only_if="few > 0")}
+    with pytest.raises(ValueError, match="one column at a time is in memory: fit a sample"):
+        MGPImputer(specs=specs).fit_parquet(folder)
+    with pytest.raises(ValueError, match='inputs="earlier" is for tables of at most 1000 rows'):
+        MGPImputer(inputs="earlier").fit_parquet(folder)
+
+
+def test_a_fit_that_fails_leaves_the_imputer_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imputer = MGPImputer(**SETTINGS | {"n_neighbors": 0}).fit(mixed(100))
+    before = imputer.chain_
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(Scratch, "like", full)
+    with pytest.raises(OSError, match="no room"):
+        imputer.fit_parquet(folder, scratch=tmp_path)
+    assert imputer.chain_ is before
+    assert imputer.impute(m=1).m == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_warnings_name_rows_and_columns(tmp_path: Path) -> None:
+    frame = mixed(1200)[["plain", "skewed"]].assign(same=1.0)
+    frame.loc[[3, 1300]] = np.nan
+    frame.to_parquet(tmp_path / "table.parquet")
+    with pytest.warns((TableWarning, FitWarning)) as caught:
+        encode_columns(ParquetTable(tmp_path), False, 0, {}, Scratch(tmp_path))
+    said = " ".join(str(each.message) for each in caught)
+    assert "2 rows are entirely missing: row 3 (position 3), row 1300 (position 1300)" in said
+    assert "Column 'same' is constant where it is observed" in said

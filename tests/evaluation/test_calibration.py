@@ -1,0 +1,39 @@
+"""The calibration example at a small size."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def calibration(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("calibration", ROOT / "examples" / "calibration.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "N_ROWS", 60)
+    monkeypatch.setattr(module, "N_DRAWS", 20)
+    monkeypatch.setattr(module, "N_POOLED", 3)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("design", ["binary", "count", "ordinal", "category"])
+def test_a_design_tells_its_calibration(calibration: ModuleType, design: str) -> None:
+    said = calibration.run(design, 1)
+    assert said.startswith(f"{design}: calibration error 0.")
+    assert ("coverage" in said) == (design in ("binary", "count"))
+
+
+def test_the_error_is_the_distance_of_shares_from_what_happened(calibration: ModuleType) -> None:
+    shares = np.repeat([0.25, 0.75], 8)
+    exact = np.arange(16) % 8 < np.repeat([2, 6], 8)
+    assert calibration.calibration_error(shares, exact) == pytest.approx(0)
+    assert calibration.calibration_error(shares, ~exact) == pytest.approx(0.5)

@@ -1,0 +1,188 @@
+"""Hidden cells: enough stay for a fit, none follows from others, and they keep their kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pyro_mgp import ColumnSpec
+from pyro_mgp.data.rules import Rules
+from pyro_mgp.data.table import missing
+from pyro_mgp.evaluation.holdout import Plan, hide, is_label, plan
+
+
+def chosen(frame: pd.DataFrame, specs: object = None, **asked: object) -> Plan:
+    settings_ = {"columns": None, "share": 0.2, "n_folds": None} | asked
+    rules = Rules.parse(specs, frame.columns.tolist())  # type: ignore[arg-type]
+    return plan(frame, rules=rules, generator=np.random.default_rng(0), **settings_)  # type: ignore[arg-type]
+
+
+def mixed(n: int, seed: int, holes: float) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "x": rng.normal(size=n),
+            7: rng.integers(0, 3, n),
+            "yes": rng.random(n) < 0.1,
+            "sort": rng.choice(list("abcdefgh"), n, p=[0.65, *[0.05] * 7]),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 9, n), unit="D"),
+            "long": pd.to_timedelta(rng.random(n), unit="h"),
+        },
+        index=pd.Index([f"r{i}" for i in range(n)]),
+    )
+    return hide(frame, rng.random(frame.shape) < holes)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    n=st.integers(3, 60),
+    seed=st.integers(0, 1_000),
+    holes=st.sampled_from([0.0, 0.2, 0.6]),
+    folds=st.sampled_from([None, 2, 5]),
+    share=st.sampled_from([0.05, 0.3, 0.5]),
+)
+@example(n=10, seed=1, holes=0.2, folds=2, share=0.05)
+def test_enough_stays_for_a_fit(n: int, seed: int, holes: float, folds: int | None, share: float) -> None:
+    frame = mixed(n, seed, holes)
+    observed = ~missing(frame)
+    try:
+        result = chosen(frame, n_folds=folds, share=share)
+    except ValueError as error:
+        assert "there is no cell to hide" in str(error)
+        chances = observed.sum(0) * (share if folds is None else 1.0)
+        # Of complete columns cells are hidden only if there are no others.
+        asked = ~observed.all(0) | observed.all()
+        assert not (asked & (observed.sum(0) >= 10) & (chances >= 5) & (frame.nunique() > 1)).any()
+        return
+    assert (np.sum(result.folds, axis=0) <= 1).all()
+    for hidden in result.folds:
+        assert not (hidden & ~observed).any()
+        holed = hide(frame, hidden)
+        assert (missing(holed) == (~observed | hidden)).all()
+        for label in frame.columns[hidden.any(0)]:
+            assert holed[label].nunique() >= 2
+            assert holed[label].notna().sum() >= frame[label].notna().sum() // 3
+            if label in ("yes", "sort"):
+                assert set(holed[label].dropna()) == set(frame[label].dropna())
+        assert (~missing(holed)).any(1)[observed.any(1)].all()
+
+
+def test_folds_hide_every_cell_once_but_what_has_to_stay() -> None:
+    frame = mixed(60, 0, 0.1)
+    frame.iloc[0, 3] = "rare"
+    hidden = np.logical_or.reduce(chosen(frame, n_folds=5).folds)
+    stays = ~hidden & ~missing(frame)
+    assert stays.sum() <= 3
+    assert stays[0, 3]
+    sizes = [fold.sum() for fold in chosen(frame, n_folds=5).folds]
+    assert max(sizes) - min(sizes) <= 6
+
+
+def test_the_share_is_met_and_cells_of_complete_columns_stay() -> None:
+    frame = mixed(100, 0, 0.0)
+    frame.loc["r3":"r22", "x"] = np.nan
+    assert chosen(frame, share=0.25).folds[0].sum(0).tolist() == [20, 0, 0, 0, 0, 0]
+    assert chosen(frame, columns=["day", 7]).folds[0].sum(0).tolist() == [0, 20, 0, 0, 20, 0]
+    assert chosen(frame.dropna()).folds[0].sum(0).tolist() == [16] * 6
+
+
+def test_every_extreme_number_may_be_hidden() -> None:
+    """Were single numbers kept, as levels are, tails would never be looked at."""
+    frame = pd.DataFrame({"x": [0.0] * 18 + [50.0, -50.0], "y": np.arange(20.0)})
+    assert np.logical_or.reduce(chosen(frame, columns=["x"], n_folds=10).folds).sum() == 20
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int64", "uint16", "Int32", "bool", "boolean", "float32", "object", "str"]
+)
+def test_what_is_hidden_keeps_its_kind(dtype: str) -> None:
+    column = pd.Series([1, 0, 1, 1]).astype(dtype)
+    holed = hide(pd.DataFrame({"a": column}), np.array([[True], [False], [False], [True]]))["a"]
+    assert holed.isna().tolist() == [True, False, False, True]
+    assert holed.dropna().tolist() == column.tolist()[1:3]
+    names = {"int8": "Int8", "int64": "Int64", "uint16": "UInt16", "bool": "boolean"}
+    assert str(holed.dtype) == names.get(dtype, str(column.dtype))
+
+
+def test_hiding_leaves_the_table_alone() -> None:
+    frame = mixed(20, 0, 0.2)
+    before = frame.copy()
+    hide(frame, ~missing(frame))
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_cells_that_follow_from_others_are_not_hidden() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(200, 2)), columns=["a", "b"])
+    frame["total"] = frame["a"] + frame["b"]
+    frame["beside"] = 1.0 * frame.index
+    frame.loc[:99, "total"] = np.nan
+    result = chosen(frame, {"total": ColumnSpec(derived="a + b")}, columns=["a", "b", "total"], share=0.5)
+    hidden = result.folds[0]
+    assert hidden[:100, 0].sum() > 30  # without a total, nothing gives it away
+    both = hidden[100:, :2].sum(1)
+    assert set(both.tolist()) == {0, 2}  # with one, two sources have to be hidden
+    assert not hidden[:, 2].any()
+    why = result.left_out.set_index(["column", "why"])["cells"]
+    assert why["total", "is derived from other columns"] == 100
+    assert why["a", "follows from other cells"] + hidden[:, 0].sum() == 100
+
+
+def test_answers_are_hidden_only_where_it_is_known_that_they_were_given() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"sex": rng.choice(["f", "m"], 200), "age": rng.normal(size=200)})
+    frame["x"] = np.where(frame["sex"] == "f", rng.normal(size=200), 0.0)
+    frame.loc[150:, "sex"] = None
+    specs = {"x": ColumnSpec(only_if="sex == 'f'", otherwise=0.0)}
+    hidden = chosen(frame, specs, columns=["sex", "x"], share=0.5).folds[0]
+    assert not hidden[150:, 2].any()
+    assert not hidden[(frame["sex"] == "m").to_numpy(), 2].any()
+    assert not hidden[(frame["sex"] == "f").to_numpy(), 0].any()  # their answer tells
+    assert hidden[(frame["sex"] == "f").to_numpy(), 2].any()
+    assert hidden[(frame["sex"] == "m").to_numpy(), 0].any()
+
+
+@pytest.mark.parametrize(
+    ("specs", "column", "why"),
+    [
+        ({"x": ColumnSpec(impute=False)}, "x", "impute=False"),
+        ({"y": ColumnSpec(standard_error="x")}, "x", "standard errors"),
+        (None, "few", "fewer than 10 observed cells"),
+        (None, "one", "is constant"),
+    ],
+)
+def test_columns_that_are_no_test_are_named(specs: object, column: str, why: str) -> None:
+    frame = pd.DataFrame({"x": np.arange(30.0), "y": np.arange(30.0) ** 2, "few": [1.0, 2.0, *[np.nan] * 28]})
+    frame["one"] = 1.0
+    result = chosen(frame, specs, columns=[column, "y"])
+    assert result.folds[0].sum(0).tolist() == [0, 6, 0, 0]
+    assert result.left_out["column"].tolist() == [column]
+    assert why in result.left_out["why"].item()
+    with pytest.raises(ValueError, match="there is no cell to hide"):
+        chosen(frame, specs, columns=[column])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"share": 0.0}, "share must be above 0 and at most 0.5, got 0.0"),
+        ({"share": 0.6}, "share must be"),
+        ({"n_folds": 1}, "folds must be at least 2, got 1"),
+        ({"columns": ["nope"]}, "there is no column 'nope' to hide cells of"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        chosen(mixed(20, 0, 0.1), **asked)
+
+
+def test_levels_are_told_from_numbers() -> None:
+    frame = mixed(20, 0, 0.1)
+    frame["flag"] = pd.Series([True, False, None, True, False] * 4, dtype=object).to_numpy()
+    frame["code"] = 1.0
+    rules = Rules.parse({"code": ColumnSpec(kind="categorical")}, frame.columns.tolist())
+    found = [label for label in frame.columns if is_label(frame[label], label, rules)]
+    assert found == ["yes", "sort", "flag", "code"]

@@ -1,0 +1,71 @@
+"""Every example runs, at a small size; one that is not listed here fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples"
+# Arguments, and what is printed at the end of it all.
+EXAMPLES = {
+    "arviz_checks.py": (["--quick", "-o", "checks"], "body_mass_g"),
+    "calibration.py": (["--quick"], "category: calibration error"),
+    "impute_with_ray.py": (["--quick"], "the same as pandas draws: True"),
+    "impute_with_spark.py": (["--quick"], "the same as pandas draws: True"),
+    "joint_posterior.py": (["--quick"], "joint posterior"),
+    "mix_posteriors.py": (["--quick"], "within each table"),
+    "parkinson.py": (["table.csv", "--rates", "0.2", "--splits", "0"], "0.2  mean"),
+}
+# What some need besides the package: modules, and programs.
+NEEDED = {"impute_with_ray.py": ["ray"], "impute_with_spark.py": ["pyspark", "java"]}
+# Of other packages, said to those who look after them; and that few draws are few.
+IGNORED = [
+    "ignore::FutureWarning:arviz",
+    "ignore:Passing a dict or None as alias_mapping",
+    "ignore:R-hat of",
+    "ignore:the mixture of",
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> None:
+    """A complete table of numbers, in the place of Parkinson's."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(60, 1)) + 0.5 * generator.normal(size=(60, 3))
+    pd.DataFrame(x, columns=["a", "b", "c"]).to_csv(tmp_path / "table.csv", index=False)
+
+
+def test_every_example_is_listed() -> None:
+    assert sorted(path.name for path in FOLDER.rglob("*.py")) == sorted(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(name: str, tmp_path: Path, table: None) -> None:
+    for each in NEEDED.get(name, []):
+        if importlib.util.find_spec(each) is None and shutil.which(each) is None:
+            pytest.skip(f"{name} needs {each}, which is not installed here")
+    arguments, said = EXAMPLES[name]
+    # Engines have warnings of their own.
+    first = "default" if name in NEEDED else "error"
+    warnings = [part for each in (first, *IGNORED) for part in ("-W", each)]
+    done = subprocess.run(
+        [sys.executable, *warnings, str(FOLDER / name), *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert said in done.stdout
+    if name == "arviz_checks.py":
+        pictures = ["forest.png", "loo_pit.png", "pit.png", "ppc.png"]
+        assert sorted(path.name for path in (tmp_path / "checks").iterdir()) == pictures

@@ -1,0 +1,242 @@
+"""The Gaussian likelihood: expected log density in the bound, predictive density outside it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyro
+import pyro.contrib.gp as gp
+import pyro.distributions as dist
+import pytest
+import torch
+from numpy.polynomial.hermite import hermgauss
+from pyro import poutine
+from scipy.stats import kstest, norm
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from pyro_mgp.model.likelihoods.base import MIN_NOISE, Category, ExpectedNormal, Gaussian
+
+
+def moments(*shape: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Means, variances and noise variances over several orders of magnitude, and values: `[4, *shape]`."""
+    mean, value = 3 * torch.randn(2, *shape, dtype=torch.float64, device=device)
+    variance, noise = torch.randn(2, *shape, dtype=torch.float64, device=device).exp().square()
+    return mean, variance, noise, value
+
+
+# ------------------------------------------------------------------------------------------------- densities
+
+
+def test_log_prob_is_the_expected_log_density_by_quadrature(device: torch.device) -> None:
+    mean, variance, noise, value = moments(50, device=device)
+    # E_q g(f) = π^(-1/2) Σ w g(μ + √2 σ t), exact here: log N is a parabola in f.
+    nodes, weights = hermgauss(8)
+    m, v, s2, x = (t.cpu().numpy()[:, None] for t in (mean, variance, noise, value))
+    densities = norm.logpdf(x, m + np.sqrt(2 * v) * nodes, np.sqrt(s2))
+    expected = densities @ weights / math.sqrt(math.pi)
+    actual = ExpectedNormal(mean, variance, noise).log_prob(value).cpu().numpy()
+    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_predictive_log_prob_is_the_density_with_both_variances(device: torch.device) -> None:
+    mean, variance, noise, value = moments(50, device=device)
+    m, v, s2, x = (t.cpu().numpy() for t in (mean, variance, noise, value))
+    actual = ExpectedNormal(mean, variance, noise).predictive_log_prob(value).cpu().numpy()
+    np.testing.assert_allclose(actual, norm.logpdf(x, m, np.sqrt(v + s2)), rtol=1e-10, atol=1e-10)
+
+
+def test_contrib_gp_scores_the_predictive_and_so_more_than_the_bound_asks_for(device: torch.device) -> None:
+    mean, variance, _, value = moments(7, device=device)
+    noise = torch.tensor(0.3, device=device).double()
+    with pyro.settings.context(module_local_params=True):
+        theirs = gp.likelihoods.Gaussian(variance=noise)
+        trace = poutine.trace(theirs).get_trace(mean, variance, value)
+    score = trace.nodes["y"]["fn"].base_dist.log_prob(value)
+    ours = ExpectedNormal(mean, variance, noise)
+    torch.testing.assert_close(ours.predictive_log_prob(value), score, rtol=1e-12, atol=1e-12)
+    assert (ours.log_prob(value) < score - 1e-3).all()  # Jensen
+
+
+def test_without_uncertainty_of_the_function_it_is_the_normal(device: torch.device) -> None:
+    mean, _, noise, value = moments(20, device=device)
+    certain = ExpectedNormal(mean, torch.zeros_like(mean), noise)
+    expected = torch.distributions.Normal(mean, noise.sqrt()).log_prob(value)
+    torch.testing.assert_close(certain.log_prob(value), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(certain.predictive_log_prob(value), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_are_those_of_finite_differences(device: torch.device) -> None:
+    inputs = [t.requires_grad_() for t in moments(5, device=device)]
+    assert gradcheck(lambda m, v, s2, x: ExpectedNormal(m, v, s2).log_prob(x), inputs)
+
+
+# --------------------------------------------------------------------------------------------------- samples
+
+
+def test_samples_follow_the_predictive(device: torch.device) -> None:
+    mean, variance, noise, _ = moments(6, device=device)
+    samples = ExpectedNormal(mean, variance, noise).sample(torch.Size([20_000]))
+    assert samples.shape == (20_000, 6)
+    z = (samples - mean) / (variance + noise).sqrt()
+    assert min(kstest(column, "norm").pvalue for column in z.T.cpu().numpy()) > 1e-3
+    assert np.abs(np.corrcoef(z.T.cpu().numpy())[np.triu_indices(6, 1)]).max() < 4.5 / math.sqrt(20_000)
+
+
+def test_samples_carry_no_gradient_and_keep_the_dtype(device: torch.device) -> None:
+    mean = torch.zeros(3, dtype=torch.float32, device=device, requires_grad=True)
+    sample = ExpectedNormal(mean, mean.detach() + 1, mean.detach() + 1).sample()
+    assert not sample.requires_grad
+    assert sample.dtype == torch.float32
+
+
+# ---------------------------------------------------------------------------------------------- inside plates
+
+
+def test_arguments_broadcast() -> None:
+    d = ExpectedNormal(torch.zeros(4, 1), torch.ones(3), torch.tensor(0.5))
+    assert (d.batch_shape, d.event_shape) == ((4, 3), ())
+    assert d.sample(torch.Size([2])).shape == (2, 4, 3)
+
+
+def test_expand_repeats_the_distribution(device: torch.device) -> None:
+    mean, variance, noise, value = moments(3, device=device)
+    small = ExpectedNormal(mean, variance, noise)
+    large = small.expand(torch.Size([5, 3]))
+    assert isinstance(large, ExpectedNormal)
+    assert large.batch_shape == (5, 3)
+    assert torch.equal(large.log_prob(value), small.log_prob(value).expand(5, 3))
+    assert large.sample().unique().numel() == 15
+
+
+def test_a_masked_site_in_scaled_plates_scores_the_observed_cells_only(device: torch.device) -> None:
+    n_paths, n_rows, batch = 2, 12, torch.tensor([7, 0, 3], device=device)
+    mean, variance, noise, _ = moments(n_paths, 3, device=device)
+    value = torch.tensor([0.5, -1.0, 1e9], device=device).double()
+    observed = torch.tensor([True, True, False], device=device)
+
+    def model() -> None:
+        with pyro.plate("paths", n_paths, dim=-2), pyro.plate("rows", n_rows, subsample=batch, dim=-1):
+            site = ExpectedNormal(mean, variance, noise).mask(observed)
+            pyro.sample("x", site, obs=value.expand(n_paths, 3))
+
+    trace = poutine.trace(model).get_trace()
+    squared = (value - mean)[:, :2].square() + variance[:, :2]
+    cells = -0.5 * (squared / noise[:, :2] + (2 * math.pi * noise[:, :2]).log())
+    torch.testing.assert_close(trace.log_prob_sum(), 12 / 3 * cells.sum(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_plate_expands_a_site_that_is_smaller_than_it() -> None:
+    def model() -> Tensor:
+        with pyro.plate("rows", 4):
+            return pyro.sample("x", ExpectedNormal(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(1.0)))
+
+    assert model().unique().numel() == 4
+
+
+# ------------------------------------------------------------------------------------------------- validation
+
+
+def unit(*shape: int) -> ExpectedNormal:
+    return ExpectedNormal(torch.zeros(shape), torch.ones(shape), torch.ones(shape))
+
+
+@pytest.mark.parametrize(
+    "site", [unit(2), unit(2).mask(torch.tensor([True, False])), unit(1).expand(torch.Size([2]))]
+)
+def test_nan_is_refused_as_an_observation_even_where_it_is_masked(site: dist.TorchDistribution) -> None:
+    with pytest.raises(ValueError, match="within the support"):
+        site.log_prob(torch.tensor([0.0, math.nan]))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("f_mean", (math.nan, 1.0, 1.0)),
+        ("f_variance", (0.0, -1e-3, 1.0)),
+        ("noise", (0.0, 1.0, 0.0)),
+    ],
+)
+def test_impossible_parameters_are_refused(name: str, arguments: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=f"parameter {name}"):
+        ExpectedNormal(*(torch.tensor([a]) for a in arguments))
+    ExpectedNormal(*(torch.tensor([a]) for a in arguments), validate_args=False)
+
+
+# --------------------------------------------------------------------------------------- the noise parameter
+
+
+@pytest.mark.parametrize("start", [-1.0, 0.0, MIN_NOISE, 0.5, 3.0])
+def test_noise_starts_where_it_is_told_if_that_is_possible(start: float) -> None:
+    likelihood = Gaussian(start)
+    assert likelihood.noise.item() == pytest.approx(max(start, 2 * MIN_NOISE), rel=1e-12)
+    assert likelihood.noise.dtype == torch.float64
+    assert Gaussian(start, torch.float32).noise.dtype == torch.float32
+
+
+@pytest.mark.parametrize("leaf", [-1e4, -30.0, 0.0, 5.0])
+def test_noise_stays_positive_wherever_an_optimiser_takes_it(leaf: float) -> None:
+    likelihood = Gaussian(0.5)
+    likelihood.noise_unconstrained.data.fill_(leaf)
+    noise = likelihood.noise.item()
+    assert noise == pytest.approx(MIN_NOISE + math.exp(leaf), rel=1e-9)
+    assert likelihood(torch.zeros(2), torch.ones(2)).log_prob(torch.zeros(2)).isfinite().all()
+
+
+def test_maximising_the_bound_finds_the_mean_squared_residual(device: torch.device) -> None:
+    # ∂/∂s² Σ E log N(x; f, s²) = 0 at s² = mean of (x - μ)² + σ².
+    mean, variance, _, value = moments(30, device=device)
+    likelihood = Gaussian(1.0).to(device)
+    ((name, leaf),) = likelihood.named_parameters()
+    assert name == "noise_unconstrained"
+    optimum = ((value - mean).square() + variance).mean()
+    for noise, sign in [(0.5 * optimum, 1), (optimum, 0), (2 * optimum, -1)]:
+        likelihood.noise = noise.detach()
+        bound = likelihood(mean, variance).log_prob(value).sum()
+        (gradient,) = torch.autograd.grad(bound, leaf)
+        assert round(gradient.item(), 8) == 0 if sign == 0 else gradient.item() * sign > 1
+
+
+def test_the_noise_survives_a_state_dict() -> None:
+    saved = Gaussian(0.123).state_dict()
+    loaded = Gaussian(1.0)
+    loaded.load_state_dict(saved)
+    assert loaded.noise.item() == pytest.approx(0.123, rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- categories
+
+
+SHARES = torch.tensor([0.6, 0.1, 0.3]).double()
+
+
+def category() -> tuple[Category, torch.Tensor]:
+    """Three levels that occur with these shares, and what links would say that know no more than that."""
+    sd = (SHARES * (1 - SHARES)).sqrt()
+    variable = Category((0, 1), (0, 1, 2), -SHARES / sd, (1 - SHARES) / sd)
+    # Six in ten are the first level, and one in four of the others the second.
+    answers = torch.tensor([0.6, 0.25]).double()
+    return variable, variable.off[:2] + (variable.on - variable.off)[:2] * answers
+
+
+def test_levels_are_drawn_with_the_product_of_the_answers() -> None:
+    variable, mean = category()
+    uniform = ((torch.arange(10_000) + 0.5) / 10_000).double()[None]
+    drawn = variable.draw(mean.expand(1, 10_000, 2), uniform)
+    yes = torch.isclose(drawn, variable.on)
+    assert (yes | torch.isclose(drawn, variable.off)).all()
+    assert (yes.sum(-1) == 1).all()
+    torch.testing.assert_close(yes.double().mean((0, 1)), SHARES, atol=1e-3, rtol=0)
+    torch.testing.assert_close(variable.expectation(mean.expand(1, 1, 2))[0, 0], torch.zeros(3).double())
+
+
+def test_answers_that_are_sure_leave_no_other_level() -> None:
+    variable, _ = category()
+    uniform = torch.tensor([[0.0, 1e-12, 0.5, 1 - 1e-12]], dtype=torch.float64)
+    for sure in range(3):
+        mean = torch.where(torch.arange(2) == sure, variable.on[:2], variable.off[:2])
+        drawn = variable.draw(mean.expand(1, 4, 2), uniform)
+        assert (torch.isclose(drawn, variable.on).double().argmax(-1) == sure).all()
+        expected = torch.where(torch.arange(3) == sure, variable.on, variable.off)
+        torch.testing.assert_close(variable.expectation(mean.expand(1, 1, 2))[0, 0], expected)

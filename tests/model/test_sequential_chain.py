@@ -1,0 +1,283 @@
+"""Chains that are joint densities: what is drawn given later columns, against closed forms and grids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import kstest, norm
+from torch import Tensor
+
+from pyro_mgp import MGPImputer
+from pyro_mgp._support.keyed_noise import KeyedNoise
+from pyro_mgp.inference.closed_form_rows import Share, Walk
+from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.model.kernels import matern32
+from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.likelihoods.ordinal import Ordinal
+from pyro_mgp.model.link import Conditional, GaussianConditional, Link, Moments, Shifted
+from pyro_mgp.model.sequential_chain import SequentialChain
+
+
+@dataclass(frozen=True)
+class Known(GaussianConditional):
+    """A link whose function is known."""
+
+    function: Callable[[Tensor], Tensor]
+    """Of rows `[..., D]`."""
+    noise: Tensor
+
+    def moments(self, rows: Tensor) -> Moments:
+        mean = self.function(rows)
+        return Moments(mean, torch.zeros_like(mean))
+
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        return self.moments(rows)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        return self.function(rows)
+
+    def functions(self, rows: Tensor) -> Tensor:
+        return self.function(rows)[None]
+
+
+def sequential(
+    n_columns: int, device: torch.device | str = "cpu", kind: type[Chain] = SequentialChain
+) -> Chain:
+    """A chain over all columns, each link of which sees those before it."""
+    links = []
+    for column in range(n_columns):
+        Xu = torch.zeros(1, column, dtype=torch.float64, device=device)
+        links.append(Link(matern32(column), Xu, column, list(range(column)), Gaussian(0.5)))
+    return kind(links, [f"x{d}" for d in range(n_columns)], n_rows=1)
+
+
+def keyed(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Callable[[int], Noise]:
+    """Noise of one walk after the other."""
+    noise = KeyedNoise(3, torch.arange(n_rows, device=device), range(n_paths))
+    return lambda sweep: lambda link, rows: noise.normal(sweep, link, rows=rows)
+
+
+def walked(
+    conditionals: Sequence[Conditional], table: Tensor, observed: Tensor, n_walks: int, first: int = 0
+) -> Tensor:
+    """The table `[S, n, D]` after some walks."""
+    chain = sequential(table.shape[-1], table.device)
+    noise = keyed(table.shape[1], len(table), table.device)
+    for sweep in range(first, first + n_walks):
+        table, _ = chain.walk(conditionals, table, observed, noise(sweep), chain.holes(observed))
+    return table
+
+
+# --------------------------------------------------------------------------------------- against closed forms
+
+# x₀ ~ N(0, 1), x₁ = .8 x₀ + N(0, .5), x₂ = x₀ - x₁ + N(0, .3 or .9), by path.
+SLOPES = np.array([[0.0, 0.0, 0.0], [0.8, 0.0, 0.0], [1.0, -1.0, 0.0]])
+NOISES = np.array([[1.0, 0.5, 0.3], [1.0, 0.5, 0.9]])
+
+
+def linear(device: torch.device | str) -> list[Conditional]:
+    noises = torch.tensor(NOISES, device=device)
+    slopes = torch.tensor(SLOPES, device=device)
+    return [Known(lambda rows, w=w: rows @ w, noises[:, d : d + 1]) for d, w in enumerate(slopes)]
+
+
+def exact_conditional(noise: np.ndarray, observed: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Mean and covariance of the missing cells of a row, from the joint Gaussian."""
+    root = np.linalg.inv(np.eye(3) - SLOPES)
+    joint = root @ np.diag(noise) @ root.T
+    gain = joint[np.ix_(~observed, observed)] @ np.linalg.inv(joint[np.ix_(observed, observed)])
+    covariance = joint[np.ix_(~observed, ~observed)] - gain @ joint[np.ix_(observed, ~observed)]
+    return gain @ row[observed], covariance
+
+
+@pytest.mark.parametrize(
+    ("observed", "n_walks"),
+    # Two cells between which another stands firm are strongly correlated (.9): walks forget slowly.
+    [([0, 1, 1], 15), ([0, 0, 1], 40), ([1, 0, 1], 15), ([0, 1, 0], 15), ([1, 1, 0], 1), ([0, 0, 0], 1)],
+)
+def test_walks_through_linear_links_end_at_the_conditional_gaussian(
+    observed: list[int], n_walks: int, device: torch.device
+) -> None:
+    """Thousands of equal rows are as many chains. Each path has a noise of its own."""
+    n_rows, row = 3000, np.array([0.7, -1.2, 1.5])
+    seen = np.array(observed) > 0
+    start = torch.tensor(np.where(seen, row, 0.0), device=device).expand(2, n_rows, 3)
+    known = torch.tensor(seen, device=device).expand(n_rows, 3)
+    found = walked(linear(device), start, known, n_walks).cpu().numpy()
+    assert (found[..., seen] == row[seen]).all()
+    for path, noise in zip(found, NOISES, strict=True):
+        mean, covariance = exact_conditional(noise, seen, row)
+        cells = path[:, ~seen]
+        sd = np.sqrt(np.diag(covariance))
+        np.testing.assert_allclose(cells.mean(0), mean, atol=5 * sd.max() / n_rows**0.5)
+        np.testing.assert_allclose(np.cov(cells.T), covariance, atol=6 * sd.max() ** 2 / n_rows**0.5)
+
+
+def grid_of_square_root(y: float, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """A grid, and on it the distribution function of x ~ N(0, 1) given y = x² + N(0, noise)."""
+    x = np.linspace(-5, 5, 20_001)
+    density = norm.pdf(x) * norm.pdf(y, x**2, noise**0.5)
+    return x, np.cumsum(density) / density.sum()
+
+
+def square(device: torch.device | str, noise: float = 0.4) -> list[Conditional]:
+    one = torch.ones((), dtype=torch.float64, device=device)
+    return [
+        Known(lambda rows: torch.zeros_like(rows[..., 0]), one),
+        Known(lambda rows: rows[..., 0].square(), noise * one),
+    ]
+
+
+def test_slices_leave_a_posterior_of_two_modes_as_it_is(device: torch.device) -> None:
+    """x given y = x² + noise: cells that are drawn from it stay drawn from it, though each one moves."""
+    n_rows, y = 20_000, 2.0
+    x, distribution = grid_of_square_root(y, 0.4)
+    uniform = (np.arange(n_rows) + 0.5) / n_rows
+    start = torch.tensor(np.interp(uniform, distribution, x), device=device)
+    table = torch.stack([start, torch.full_like(start, y)], dim=-1)[None]
+    observed = torch.tensor([False, True], device=device).expand(n_rows, 2)
+    for n_walks in (1, 3):
+        found = walked(square(device), table, observed, n_walks)[0, :, 0].cpu().numpy()
+        assert (found != start.cpu().numpy()).mean() > 0.99
+        assert kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+
+
+def test_slices_find_the_other_mode(device: torch.device) -> None:
+    n_rows, y = 5000, 2.0
+    x, distribution = grid_of_square_root(y, 0.4)
+    table = torch.tensor([1.0, y], dtype=torch.float64, device=device).expand(1, n_rows, 2)
+    observed = torch.tensor([False, True], device=device).expand(n_rows, 2)
+    found = walked(square(device), table, observed, 30)[0, :, 0].cpu().numpy()
+    assert kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+
+
+# ------------------------------------------------------------------------------------ who hears, who is moved
+
+
+def test_a_missing_cell_is_heard_of_if_any_later_one_is_known() -> None:
+    observed = torch.tensor([[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [1, 1, 1]]) > 0
+    chain = sequential(3)
+    expected = [[0, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 1, 0, 0, 1]]
+    found = [chain.learns_from(i, observed.double(), observed).long().tolist() for i in range(3)]
+    assert found == expected
+
+
+def test_a_link_that_does_not_see_a_column_says_nothing_of_it() -> None:
+    links = [Link(matern32(1), torch.zeros(1, 1).double(), d, [0], Gaussian(0.5)) for d in (1, 2)]
+    chain = SequentialChain(links, ["b", "c"], n_rows=2)
+    observed = torch.tensor([[True, False, True]])
+    assert not chain.learns_from(0, observed.double(), observed)
+
+
+def test_cells_of_which_nothing_later_is_known_are_drawn_as_in_any_chain() -> None:
+    """To the last bit: no noise is spent on weighing."""
+    table, observed = torch.randn(2, 50, 3).double(), torch.rand(50, 3) > 0.3
+    observed = observed.cummin(1).values
+    chain = sequential(3)
+    noise, holes, conditionals = keyed(50, 2)(0), chain.holes(observed), linear("cpu")
+    weighed, _ = chain.walk(conditionals, table, observed, noise, holes)
+    drawn, _ = sequential(3, kind=Chain).walk(conditionals, table, observed, noise, holes)
+    assert torch.equal(weighed, drawn)
+
+
+def test_all_rows_or_those_with_holes_alone_or_in_company_it_is_the_same_walk() -> None:
+    table, observed = torch.randn(2, 60, 3).double(), torch.rand(60, 3) > 0.4
+    chain, conditionals, noise = sequential(3), linear("cpu"), keyed(60, 2)(0)
+    before = table.clone()
+    whole, _ = chain.walk(conditionals, table, observed, noise)
+    assert torch.equal(table, before)
+    assert torch.equal(whole[:, observed], table[:, observed])
+    assert (whole != table)[:, ~observed].float().mean() > 0.99
+    among_holes, _ = chain.walk(conditionals, table, observed, noise, chain.holes(observed))
+    torch.testing.assert_close(among_holes, whole, rtol=0, atol=1e-12)
+    for path in (0, 1):
+        own = [Known(each.function, each.noise[path : path + 1]) for each in conditionals]
+        for row in range(0, 60, 7):
+            here, at = slice(path, path + 1), torch.tensor([row])
+            alone, _ = chain.walk(
+                own,
+                table[here, at],
+                observed[at],
+                lambda link, rows, here=here, at=at: noise(link, at[rows])[here],
+            )
+            torch.testing.assert_close(alone[0, 0], whole[path, row], rtol=0, atol=1e-12)
+
+
+def test_a_shift_is_of_draws_and_not_of_what_later_links_say_of_them() -> None:
+    table = torch.tensor([1.0, 2.0]).double().expand(1, 300, 2)
+    observed = torch.tensor([False, True]).expand(300, 2)
+    plain = square("cpu")
+    moved = walked([Shifted(plain[0], 0.75), plain[1]], table, observed, 1)
+    torch.testing.assert_close(moved[..., 0], walked(plain, table, observed, 1)[..., 0] + 0.75)
+
+
+# ----------------------------------------------------------------------------------------------------- errors
+
+
+def test_links_see_earlier_ones_only() -> None:
+    Xu = torch.zeros(1, 1).double()
+    links = [Link(matern32(1), Xu, d, [1 - d], Gaussian(0.5)) for d in (0, 1)]
+    with pytest.raises(ValueError, match="link 'a' sees the column of a later link"):
+        SequentialChain(links, ["a", "b"], n_rows=3)
+
+
+def test_observations_have_to_be_gaussian() -> None:
+    values = torch.tensor([-1.0, 1.0]).double()
+    link = Link(matern32(1), torch.zeros(1, 1).double(), 1, [0], Ordinal(values, torch.full((2,), 0.5)))
+    with pytest.raises(
+        ValueError, match="link 'yes': observations in a sequential chain have to be Gaussian"
+    ):
+        SequentialChain([link], ["yes"], n_rows=3)
+
+
+@pytest.mark.parametrize("missing", [(0.4, 0.6), (0.5, 0.5), (0.1, 0.3)])
+def test_training_hears_of_some_holes_only(missing: tuple[float, float]) -> None:
+    """More holes than a tile has, of few of which later columns know, and the other way round."""
+    generator = np.random.default_rng(0)
+    x, e = generator.normal(size=900), generator.normal(size=(2, 900))
+    frame = pd.DataFrame({"x": x, "y": x + 0.5 * e[0]})
+    frame["z"] = frame["x"] * frame["y"] + 0.5 * e[1]
+    for label, share in zip("yz", missing, strict=True):
+        frame.loc[generator.random(900) < share, label] = np.nan
+    imputer = MGPImputer(inputs="earlier", random_state=0, max_steps=5, n_inducing=30, progress=False)
+    imputer.fit(frame)
+    assert isinstance(imputer.chain_, SequentialChain)
+    assert np.isfinite(imputer.history_.loss).all() and len(imputer.history_.loss) == 5
+
+
+def test_copies_of_a_hole_are_drawn_as_the_hole() -> None:
+    """By the closed form, whose walk fills lists of holes up to whole tiles."""
+    torch.manual_seed(0)
+    chain = sequential(3)
+    table, observed = torch.randn(200, 3).double(), torch.rand(200, 3) > torch.tensor([0.1, 0.6, 0.4])
+    asked: list[tuple[int, Tensor, Tensor]] = []
+
+    def visit(
+        _: object, paths: Tensor, seen: Tensor, noise: Noise, visited: list[Moments], holes: Tensor
+    ) -> None:
+        for number, rows in ((len(visited), holes), (len(visited) + 3, holes[::5])):
+            asked.append((number, rows, noise(number, rows)))
+        visited.append(Moments(holes, holes))
+
+    chain.visit = visit  # type: ignore[method-assign]
+    share = Share(
+        by_column(table[None]), observed, torch.arange(200), fresh_noise(table[None]), [slice(None)], 200
+    )
+    Walk(chain, [Known(square_of_first, torch.tensor(1.0))] * 3, share).visit(slice(0, 3))
+    assert len(asked) == 6
+    for _, rows, numbers in asked:
+        assert len(numbers[0]) == len(rows)
+        assert len({(int(row), float(z)) for row, z in zip(rows, numbers[0], strict=True)}) == len(
+            rows.unique()
+        )
+        assert len(numbers.unique()) == len(rows.unique())
+
+
+def square_of_first(rows: Tensor) -> Tensor:
+    """Some function of rows."""
+    return rows[..., 0].square()

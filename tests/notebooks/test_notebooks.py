@@ -1,0 +1,116 @@
+"""Notebooks are what their scripts say, were executed without a complaint, and still run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+STEMS = [
+    "01_first_imputation",
+    "02_inside_the_chain",
+    "03_analysis_and_pooling",
+    "04_diagnostics",
+    "05_missing_not_at_random",
+]
+OTHERS = {"README.md", "execute.py"}
+MOST_BYTES = 1_500_000
+# Of other packages, and said to those who look after them.
+IGNORED = ["ignore::FutureWarning:arviz", "ignore:Passing a dict or None as alias_mapping"]
+# What starts at the root of a file system, and has at least one folder in it.
+PATH = re.compile(r"(?:^|[\s\"'(=:])(?:/|[A-Z]:\\)[\w.-]+[/\\][\w./\\-]+", re.MULTILINE)
+
+
+def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a script at its small size, warnings as errors, pictures drawn and thrown away."""
+    warnings = [part for each in ("error", *IGNORED) for part in ("-W", each)]
+    return subprocess.run(
+        [sys.executable, *warnings, str(script), *arguments],
+        cwd=folder,
+        env=os.environ | {"MPLBACKEND": "agg", "PYRO_MGP_QUICK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def outputs(stem: str) -> list[Any]:
+    cells = jupytext.read(FOLDER / f"{stem}.ipynb").cells
+    return [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def texts(stem: str) -> list[str]:
+    """All that outputs say, but for pictures."""
+    return [
+        text
+        for output in outputs(stem)
+        for text in [output.get("text", ""), *output.get("data", {}).values()]
+        if text != output.get("data", {}).get("image/png")
+    ]
+
+
+def test_every_notebook_has_its_script_and_nothing_else_lies_there() -> None:
+    files = {path.name for path in FOLDER.iterdir() if path.is_file() and not path.name.startswith(".")}
+    assert files == {f"{stem}.{suffix}" for stem in STEMS for suffix in ("ipynb", "py")} | OTHERS
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_notebook_is_its_script_cell_by_cell(stem: str) -> None:
+    notebook, script = (jupytext.read(FOLDER / f"{stem}.{suffix}") for suffix in ("ipynb", "py"))
+    cells = [[(cell.cell_type, cell.source) for cell in each.cells] for each in (notebook, script)]
+    assert cells[0] == cells[1], f"run: python notebooks/execute.py {stem}"
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_notebook_is_shipped_executed_from_top_to_bottom(stem: str) -> None:
+    notebook = jupytext.read(FOLDER / f"{stem}.ipynb")
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert any("image/png" in output.get("data", {}) for output in outputs(stem))
+    assert (FOLDER / f"{stem}.ipynb").stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_outputs_hold_no_errors_warnings_or_paths(stem: str) -> None:
+    assert {output.output_type for output in outputs(stem)} <= {"stream", "display_data", "execute_result"}
+    assert all(output.get("name") != "stderr" for output in outputs(stem))
+    for text in texts(stem):
+        assert "Warning" not in text
+        assert not PATH.search(text), PATH.search(text)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_what_differs_each_time_is_left_out(stem: str) -> None:
+    notebook = jupytext.read(FOLDER / f"{stem}.ipynb")
+    assert set(notebook.metadata) == {"jupytext", "kernelspec", "language_info"}
+    assert notebook.metadata.language_info == {"name": "python"}
+    assert [cell.id for cell in notebook.cells] == [f"cell-{i:02d}" for i in range(len(notebook.cells))]
+    assert all(not cell.metadata for cell in notebook.cells)
+
+
+@pytest.mark.parametrize("text", ["read /some/where/x.csv", 'File "/a/b.py"', "C:\\Users\\me"])
+def test_paths_of_machines_are_recognised(text: str) -> None:
+    assert PATH.search(text)
+    assert not PATH.search("m/s, <td>1</td>, 1 / 2, examples/data/penguins.csv, and/or")
+
+
+@pytest.mark.parametrize("folder", [FOLDER, FOLDER.parent], ids=["beside it", "from the root"])
+@pytest.mark.parametrize("stem", STEMS[:1])
+def test_the_data_are_found_from_both_folders(stem: str, folder: Path) -> None:
+    source = (FOLDER / f"{stem}.py").read_text("utf-8")
+    (line,) = re.findall(r"^examples = .*$", source, re.MULTILINE)
+    code = f"from pathlib import Path\n{line}\nassert (examples / 'data' / 'penguins.csv').exists()"
+    assert subprocess.run([sys.executable, "-c", code], cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_script_runs(stem: str) -> None:
+    done = run(FOLDER / f"{stem}.py", folder=FOLDER)
+    assert done.returncode == 0, done.stderr[-3000:]

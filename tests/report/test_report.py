@@ -1,0 +1,256 @@
+"""The report: complete, alone, honest about what was not looked at, and safe whatever the table holds."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pyro_mgp import ColumnSpec, Imputations, MGPImputer, cli
+from pyro_mgp.evaluation.calibration import CAVEAT, Calibration
+from pyro_mgp.evaluation.diagnostics import calibrate
+from pyro_mgp.report.report import write_report
+from tests.report.test_page import Reader
+
+EVIL = "<script>alert('x')</script>"
+IMAGE = '"><img src=x onerror=alert(1)> & $x$'
+
+
+def small(**changes: Any) -> MGPImputer:
+    quick = {"max_steps": 2, "n_sweeps": 1, "n_neighbors": 0, "progress": False, "random_state": 3}
+    return MGPImputer(**{**quick, **changes})
+
+
+def hostile(n: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=n)
+    frame = pd.DataFrame({EVIL: x + rng.normal(size=n), IMAGE: np.where(x > 0, EVIL, "<b>"), 7: x})
+    frame["day"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 99, n), unit="D")
+    frame.loc[frame.index[::6], EVIL] = np.nan
+    frame.loc[frame.index[1::9], IMAGE] = None
+    frame.loc[frame.index[2::20], "day"] = pd.NaT
+    frame.index = pd.Index([f"<i>{i}" for i in range(n)])
+    return frame
+
+
+def check(text: str) -> Reader:
+    """That a page is sound, alone, and for everyone."""
+    assert text.startswith("<!DOCTYPE html>\n")
+    read = Reader(text.removeprefix("<!DOCTYPE html>\n"))
+    elements = read.found
+    names = [name for name, _ in elements]
+    assert elements[0] == ("html", {"lang": "en"})
+    for once in ("head", "title", "body", "main", "h1", "style"):
+        assert names.count(once) == 1, once
+    assert not {"script", "link", "iframe", "object", "b", "i"} & set(names)
+    ids = [a["id"] for _, a in elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    for name, attributes in elements:
+        assert not [key for key in attributes if key.startswith("on")]
+        for key in ("src", "href", "action", "data", "srcset", "background"):
+            value = attributes.get(key)
+            if value is None:
+                continue
+            is_link = name == "a" and (value.startswith("#") or value == "https://arxiv.org/abs/2204.04648")
+            assert is_link or value.startswith("data:image/"), (name, key, value[:60])
+            if value.startswith("#"):
+                assert value[1:] in ids
+        if name == "img":
+            assert len(attributes["alt"] or "") > 30
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "url(" not in style and "@import" not in style
+    levels = [int(name[1]) for name in names if re.fullmatch(r"h[1-6]", name)]
+    assert levels[0] == 1 and max(np.diff(levels)) <= 1
+    return read
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[MGPImputer, Imputations, Calibration]:
+    imputer = small().fit(hostile())
+    return imputer, imputer.impute(m=4), calibrate(imputer, hostile(), folds=3, m=20, levels=[0.5, 0.9])
+
+
+def test_a_report_says_everything(
+    tmp_path: Path, fitted: tuple[MGPImputer, Imputations, Calibration]
+) -> None:
+    imputer, draws, calibration = fitted
+    path = write_report(
+        draws,
+        tmp_path / "r.html",
+        imputer=imputer,
+        calibration=calibration,
+        name=EVIL,
+        settings={"Asked": IMAGE},
+    )
+    text = path.read_text("utf-8")
+    read = check(text)
+    assert headings(text) == [
+        "May these imputations be trusted?",
+        "What was imputed",
+        "Where cells are missing",
+        "Observed and imputed values",
+        "Some missing cells, one by one",
+        "Which column informs which",
+        "How the model learnt",
+        "Warnings",
+        "How this was made",
+        "How to cite",
+    ]
+    for words in (
+        EVIL,
+        IMAGE,
+        calibration.words,
+        CAVEAT.split(":")[0],
+        "4 imputations are few",
+        "max_steps=2",
+        "2204.04648",
+        f"{100 * calibration.overall['coverage_90']:.1f} %",
+        f"{int(draws.frame[EVIL].isna().sum())} (16.7 %)",
+    ):
+        assert words in read.text, words
+    alts = " ".join(a["alt"] or "" for name, a in read.found if name == "img")
+    assert f"{100 * calibration.overall['coverage_50']:.0f} % at 50 %" in alts
+    assert f"Loss over {len(imputer.history_.loss)} training steps" in alts
+
+
+def test_draws_alone_have_a_report_that_says_what_is_not_known(
+    tmp_path: Path, fitted: tuple[MGPImputer, Imputations, Calibration]
+) -> None:
+    text = write_report(fitted[1], tmp_path / "r.html").read_text("utf-8")
+    read = check(text)
+    assert "Not judged: no cells were hidden" in read.text
+    assert "Nobody has looked whether the draws are calibrated." in read.text
+    assert "How the model learnt" not in text
+    assert "May these imputations be trusted?" not in text
+    assert write_report(fitted[1], tmp_path / "again.html").read_text("utf-8") == text
+
+
+def test_a_fitted_imputer_draws_and_is_calibrated_for_its_report(tmp_path: Path) -> None:
+    frame = hostile()[[EVIL, 7]].rename(columns={EVIL: "y"})
+    path = write_report(small().fit(frame), tmp_path / "r.html", share=0.4)
+    read = check(path.read_text("utf-8"))
+    assert "40 % of the observed cells, fitted without them" in read.text
+    assert "Imputations20" in read.text
+    assert "Not judged" not in read.text
+
+
+def test_specs_and_what_fitting_warned_of_are_told(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2, "one": 1.0})
+    frame["total"] = frame["a"] + frame["b"]
+    frame.loc[::7, ["b", "total", "one"]] = np.nan
+    specs = {"total": ColumnSpec(derived="a + b")}
+    with pytest.warns(UserWarning, match="constant"):
+        imputer = small(specs=specs).fit(frame)
+    text = write_report(imputer, tmp_path / "r.html", calibration=False).read_text("utf-8")
+    read = check(text)
+    assert "derived: a + b" in read.text
+    assert "Column 'one' is constant where it is observed" in read.text
+    assert "Calibration was left out of this report." in read.text
+
+
+def test_a_table_without_holes_has_a_report(tmp_path: Path) -> None:
+    frame = hostile().dropna()
+    text = write_report(Imputations(frame, {}, m=2), tmp_path / "r.html").read_text("utf-8")
+    read = check(text)
+    assert "there is nothing to impute" in read.text
+    assert "No cell is missing." in read.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        ({"folds": 2, "share": 0.1}, ValueError, "give one of them"),
+        ({"given": 3}, TypeError, "expected Imputations or a fitted MGPImputer, got int"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_written(
+    tmp_path: Path, asked: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    draws = Imputations(hostile().dropna(), {}, m=2)
+    with pytest.raises(error, match=message):
+        write_report(asked.pop("given", draws), tmp_path / "r.html", **asked)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -------------------------------------------------------------------------------------- on the command line
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": np.sin(np.arange(40.0)), "name": "Ann <Lee>"})
+    frame.loc[::5, "y"] = np.nan
+    frame.to_csv(tmp_path / "t&t.csv", index=False)
+    argv = ["impute", str(tmp_path / "t&t.csv"), "-o", str(tmp_path / "out"), "-m", "3", "--steps", "2"]
+    assert cli.main([*argv, "--drop", "name", "--quiet", "--seed", "5"]) == 0
+    return tmp_path / "out"
+
+
+def test_the_command_writes_a_report_into_the_folder(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert cli.main(["report", str(out), "--share", "30"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"written     {out / 'report.html'}\n"
+    assert captured.err == ""
+    read = check((out / "report.html").read_text("utf-8"))
+    assert "t&t.csv: multiple imputation" in read.text
+    assert "Columns left outname" in read.text
+    assert "Seed5" in read.text
+    assert "30 % of the observed cells" in read.text
+    # A folder with its report is still one that a new run may replace.
+    table = str(out.parent / "t&t.csv")
+    assert (
+        cli.main(["impute", table, "-o", str(out), "-m", "2", "--steps", "1", "--quiet", "--overwrite"]) == 0
+    )
+    assert not (out / "report.html").exists()
+
+
+def test_the_command_overwrites_its_own_pages_only(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = out.parent / "page.html"
+    quiet = ["report", str(out), "-o", str(page), "--no-calibration", "--quiet"]
+    assert cli.main(quiet) == 0
+    assert capsys.readouterr().out == ""
+    assert "Calibration was left out" in page.read_text("utf-8")
+    assert cli.main(quiet) == 2
+    assert "exists already: choose another path, or pass --overwrite" in capsys.readouterr().err
+    assert cli.main([*quiet, "--overwrite"]) == 0
+    page.write_text("mine")
+    assert cli.main([*quiet, "--overwrite"]) == 2
+    assert "was not written by pyro_mgp" in capsys.readouterr().err
+    assert page.read_text() == "mine"
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    assert cli.main(["report", str(out)]) == 2
+    assert "need matplotlib: pip install 'pyro_mgp[plots]'" in capsys.readouterr().err
+
+
+def test_errors_are_one_line(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, message in [
+        ([str(out.parent)], "was not written by `pyro-mgp impute`"),
+        ([str(out / "nowhere")], "was not written by `pyro-mgp impute`"),
+        ([str(out / "draws")], "expected 'pyro_mgp.impute'"),
+        ([str(out), "--share", "51"], "--share must be at most 50 per cent, got 51"),
+    ]:
+        assert cli.main(["report", *argv]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.startswith("pyro-mgp: error: ") and err.count("\n") == 1
+    assert not (out / "report.html").exists()
+    for argv in (["--share", "10", "--folds", "3"], ["--folds", "1"]):
+        with pytest.raises(SystemExit):
+            cli.main(["report", str(out), *argv])

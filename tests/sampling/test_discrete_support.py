@@ -1,0 +1,236 @@
+"""Columns of few values: the regression against scikit-learn, probabilities by hand, draws end to end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
+
+from pyro_mgp import MGPImputer
+from pyro_mgp.model.link import Moments, Observing
+from pyro_mgp.sampling import discrete_support
+from pyro_mgp.sampling.discrete_support import FewValues, nearest_value, some_of_each
+
+
+def three() -> FewValues:
+    return FewValues(torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([0.0, 1.0, -1.0]).double(), 0.7)
+
+
+def test_probabilities_are_a_tilted_gaussian_in_few_places() -> None:
+    mean, variance = (torch.tensor(x, dtype=torch.float64) for x in ([0.3, -2.0], [0.5, 2.0]))
+    found = three().log_probabilities(mean, variance).exp()
+    for i, (m, v) in enumerate([(0.3, 0.5), (-2.0, 2.0)]):
+        logits = [w - 0.7 * (a - m) ** 2 / (2 * v) for a, w in [(-1.0, 0.0), (0.0, 1.0), (2.0, -1.0)]]
+        np.testing.assert_allclose(found[i], softmax(logits), rtol=1e-12)
+    expected = found @ three().values
+    torch.testing.assert_close(three().expectation(mean, variance), expected)
+
+
+def test_draws_have_these_probabilities() -> None:
+    few, n = three(), 40_000
+    mean, variance = torch.full((n,), 0.3).double(), torch.full((n,), 0.5).double()
+    uniform = (torch.arange(n).double() + 0.5) / n
+    drawn = few.draw(mean, variance, uniform)
+    shares = [(drawn == value).double().mean().item() for value in few.values]
+    np.testing.assert_allclose(shares, few.log_probabilities(mean[0], variance[0]).exp(), atol=2 / n)
+
+
+def test_a_hopeless_mean_still_gives_a_value() -> None:
+    few = three()
+    for mean in (-1e9, 1e9, 0.3):
+        drawn = few.draw(torch.tensor([mean]).double(), torch.zeros(1).double(), torch.rand(1).double())
+        assert drawn in few.values
+
+
+def cells(n: int, log_weights: list[float], sharpness: float) -> tuple[FewValues, torch.Tensor, ...]:
+    """Cells of a column whose link says of each what these weights and this λ make of it."""
+    values = torch.arange(len(log_weights)).double()
+    few = FewValues(values, torch.tensor(log_weights).double(), sharpness)
+    mean, variance = 3 * torch.rand(n).double() - 0.5, 0.2 + torch.rand(n).double()
+    return few, few.draw(mean, variance, torch.rand(n).double()), mean, variance
+
+
+def shares(values: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
+    return (observed[:, None] == values).double().mean(0)
+
+
+def test_weights_and_sharpness_are_found_again() -> None:
+    truth, observed, mean, variance = cells(20_000, [0.0, -1.5, 1.0], 2.0)
+    found = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    assert found.sharpness == pytest.approx(2.0, rel=0.05)
+    weights = found.log_weights - found.log_weights[0]
+    np.testing.assert_allclose(weights, truth.log_weights, atol=0.1)
+
+
+def test_a_sample_with_as_many_cells_of_each_value_gives_the_same_weights() -> None:
+    truth, observed, mean, variance = cells(40_000, [0.0, -2.0, 1.0], 1.5)
+    some = some_of_each(nearest_value(truth.values, observed), 800)
+    assert torch.bincount(observed[some].long()).tolist() == [800, 800, 800]
+    found = FewValues.fit(
+        truth.values, observed[some], mean[some], variance[some], shares(truth.values, observed)
+    )
+    assert found.sharpness == pytest.approx(1.5, rel=0.15)
+    np.testing.assert_allclose(found.log_weights - found.log_weights[0], truth.log_weights, atol=0.3)
+
+
+def test_the_first_cells_of_each_value_are_taken() -> None:
+    chosen = torch.tensor([2, 0, 2, 2, 0, 1])
+    assert sorted(some_of_each(chosen, 2).tolist()) == [0, 1, 2, 4, 5]
+
+
+def test_two_values_are_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a ridge: log odds = intercept + λ (misfit of one value less that of the other)."""
+    monkeypatch.setattr(discrete_support, "_WEIGHT_RIDGE", 1e-9)
+    monkeypatch.setattr(discrete_support, "_SHARPNESS_RIDGE", 0.0)
+    truth, observed, mean, variance = cells(500, [0.0, -1.0], 0.8)
+    found = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    difference = ((mean**2 - (mean - 1) ** 2) / (2 * variance)).numpy()[:, None]
+    expected = LogisticRegression(C=1e10, tol=1e-10).fit(difference, observed.numpy())
+    assert found.sharpness == pytest.approx(expected.coef_[0, 0], rel=1e-4)
+    weights = found.log_weights[1] - found.log_weights[0]
+    assert float(weights) == pytest.approx(expected.intercept_[0], abs=1e-4)
+
+
+def test_the_newton_step_is_gradient_and_curvature_of_the_height() -> None:
+    truth, observed, mean, variance = cells(60, [0.0, 0.5, -0.5], 1.2)
+    misfit = discrete_support._misfit(truth.values, mean, variance)
+    start, ridge = torch.tensor([0.1, 0.2, 0.3, 1.0]).double(), torch.tensor([0.5, 0.5, 0.5, 5.0]).double()
+    regression = discrete_support._Regression(misfit, observed.long(), start, ridge)
+    at = torch.tensor([0.3, -0.2, 0.1, 0.6]).double()
+
+    def height(parameters: torch.Tensor) -> torch.Tensor:
+        logs = (parameters[:-1] - parameters[-1] * misfit).log_softmax(-1)
+        chosen = logs.gather(1, observed.long()[:, None]).sum()
+        return chosen - (ridge * (parameters - start).square()).sum() / 2
+
+    assert regression.height(at) == pytest.approx(float(height(at)))
+    gradient = torch.autograd.functional.jacobian(height, at)
+    hessian = torch.autograd.functional.hessian(height, at)
+    torch.testing.assert_close(regression.newton_step(at), -torch.linalg.solve(hessian, gradient))
+
+
+def test_one_cell_far_off_does_not_decide() -> None:
+    truth, observed, mean, variance = cells(500, [0.0, 0.0, 0.0], 1.0)
+    before = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    observed[0], mean[0], variance[0] = 0.0, 2.0, 1e-9
+    after = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    assert after.sharpness > 0.5 * before.sharpness
+
+
+def test_a_conditional_of_few_values_adds_the_noise() -> None:
+    class Sparse:
+        noise = torch.tensor(0.5).double()
+
+    few, eps = three(), torch.randn(2, 50).double()
+    moments = Moments(torch.randn(2, 50).double(), torch.rand(1, 50).double())
+    conditional = Observing(Sparse(), few, noisy=True)
+    variance = (moments.variance + 0.5).expand(2, 50)
+    torch.testing.assert_close(
+        conditional.draw(moments, eps), few.draw(moments.mean, variance, torch.special.ndtr(eps))
+    )
+    torch.testing.assert_close(conditional.expectation(moments), few.expectation(moments.mean, variance))
+    drawn = few.log_probabilities(moments.mean, variance).exp() @ few.values.exp()
+    torch.testing.assert_close(conditional.expectation(moments, torch.exp), drawn)
+
+
+def ratings(n: int = 600, seed: int = 0) -> pd.DataFrame:
+    """Grades from 1 to 5 with steps of .5, skewed, that follow x."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=n)
+    grade = np.clip(np.round(2 * np.exp(0.5 * x + 0.3 * generator.normal(size=n))) / 2 + 1, 1, 5)
+    return pd.DataFrame({"x": x, "grade": grade})
+
+
+def punched(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+    hidden = np.random.default_rng(1).random(len(frame)) < 0.3
+    return frame.assign(grade=frame["grade"].mask(hidden)), hidden
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Int64", "float32"])
+def test_draws_are_values_of_the_column_to_the_last_digit(dtype: str) -> None:
+    frame = ratings()
+    frame["grade"] = (2 * frame["grade"] if dtype == "Int64" else frame["grade"] / 3).astype(dtype)
+    holes, hidden = punched(frame)
+    draws = MGPImputer(random_state=0).fit(holes).impute(m=5)
+    seen = set(holes["grade"].dropna())
+    assert set(draws[0].loc[hidden, "grade"]) <= seen
+    assert draws[0]["grade"].dtype == holes["grade"].dtype
+
+
+def test_each_value_is_drawn_as_often_as_it_is_there() -> None:
+    frame = ratings(1500)
+    holes, hidden = punched(frame)
+    drawn = np.asarray(MGPImputer(random_state=0).fit(holes).impute(m=20).values["grade"])
+    truth = frame.loc[hidden, "grade"].to_numpy()
+    for value in np.unique(truth):
+        share = np.mean(truth == value)
+        error = math.sqrt(share * (1 - share) / len(truth))
+        assert np.mean(drawn == value) == pytest.approx(share, abs=4 * error)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    assert np.mean((low <= truth) & (truth <= high)) > 0.93
+
+
+def test_it_can_be_switched_off_and_numbers_that_do_not_come_again_are_left_alone() -> None:
+    holes, hidden = punched(ratings())
+    loose = MGPImputer(random_state=0, few_values=0).fit(holes).impute(m=2)
+    assert not set(loose[0].loc[hidden, "grade"]) <= set(holes["grade"].dropna())
+    few = MGPImputer(random_state=0, few_values=4).fit(holes)
+    assert few.few_values_ == [None]
+    unique = holes.assign(grade=holes["grade"] + np.arange(len(holes)) * 1e-6)
+    assert MGPImputer(random_state=0).fit(unique).few_values_ == [None]
+
+
+def test_transform_gives_means_which_need_not_be_values() -> None:
+    holes, hidden = punched(ratings())
+    imputer = MGPImputer(random_state=0).fit(holes)
+    point = imputer.transform(holes).loc[hidden, "grade"].to_numpy()
+    drawn = np.asarray(imputer.impute(m=200).values["grade"]).mean(0)
+    assert np.abs(point - drawn).max() < 0.35
+    assert np.abs(point - drawn).mean() < 0.06
+    assert not set(point) <= set(holes["grade"].dropna())
+
+
+def test_a_saved_imputer_draws_the_same_values(tmp_path) -> None:
+    holes, _ = punched(ratings(300))
+    imputer = MGPImputer(random_state=0).fit(holes)
+    imputer.save(tmp_path / "imputer")
+    loaded = MGPImputer.load(tmp_path / "imputer")
+    pd.testing.assert_frame_equal(loaded.impute(holes, m=2)[1], imputer.impute(holes, m=2)[1])
+
+
+def test_latent_walks_know_nothing_of_few_values() -> None:
+    holes, _ = punched(ratings(200))
+    assert MGPImputer(random_state=0, propagate="latent").fit(holes).few_values_ == [None]
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision": "mixed"}], ids=["double", "mixed"])
+def test_values_that_lie_close_beside_a_code_for_missing_are_all_drawn(settings: dict[str, str]) -> None:
+    """With 99999999 among them, 0 to 3 are a ten millionth of a standard deviation apart."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=600)
+    answer = generator.integers(0, 4, size=600).astype(float)
+    answer[:8] = 99999999.0
+    frame = pd.DataFrame({"x": x, "answer": answer}).mask(
+        np.c_[np.zeros(600), generator.random(600) < 0.3] > 0
+    )
+    drawn = np.asarray(
+        MGPImputer(random_state=0, warp=False, **settings).fit(frame).impute(m=20).values["answer"]
+    )
+    shares = [np.mean(drawn == value) for value in range(4)]
+    assert min(shares) > 0.1
+    assert set(np.unique(drawn)) <= {0.0, 1.0, 2.0, 3.0, 99999999.0}
+
+
+def test_what_a_link_says_the_wrong_way_round_is_nearly_ignored_and_shares_are_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, shares = torch.tensor([-1.0, 0.0, 1.0]).double(), torch.tensor([0.6, 0.3, 0.1]).double()
+    observed = values[torch.multinomial(shares, 2000, replacement=True, generator=generator)]
+    mean, variance = -observed, torch.full_like(observed, 0.3)
+    few = FewValues.fit(values, observed, mean, variance, shares)
+    drawn = few.log_probabilities(mean, variance).exp().mean(0)
+    torch.testing.assert_close(drawn, shares, rtol=0, atol=0.03)

@@ -1,0 +1,384 @@
+"""What nearby rows add to a link: against scikit-learn, by hand, and end to end."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+import pyro.contrib.gp.kernels as kernels
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import Matern
+from sklearn.neighbors import NearestNeighbors
+
+from pyro_mgp import MGPImputer
+from pyro_mgp.model.kernels import lengthscales, linear_matern32, matern32
+from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.link import Link, Moments
+from pyro_mgp.sampling import local_gp
+from pyro_mgp.sampling.local_gp import Character, LocalConditional, LocalLink, Neighbours, Turns
+
+
+def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
+    """A local scale of the column 1, predicted from 0 and 2, at n reference rows."""
+    rows = torch.randn(n, 3).double()
+    residuals = torch.sin(5 * rows[:, 0])
+    character = dataclasses.replace(Character((0.4, 1.0), 0.3, 3.0, 0.2), **changes)
+    return LocalLink.of(torch.tensor([0, 2]), rows, residuals, k, character)
+
+
+def test_with_all_rows_as_neighbours_it_is_exact_gp_regression() -> None:
+    local, rows = make(), torch.randn(2, 5, 3).double()
+    nearby = local.around(rows[0])
+    at = nearby.moments(rows)
+    exact = GaussianProcessRegressor(Matern(1.0, nu=1.5), alpha=0.3, optimizer=None)
+    exact.fit(local.inputs.numpy(), local.residuals.numpy())
+    for path in range(2):
+        mean, sd = exact.predict(local.scaled(rows[path]).numpy(), return_std=True)
+        np.testing.assert_allclose(at.mean[path], mean, atol=1e-9)
+        np.testing.assert_allclose(at.variance[path] / nearby.scale, sd**2 + 0.3, atol=1e-9)
+
+
+def test_the_scale_is_the_posterior_mode_of_its_conjugate_prior_and_the_residuals() -> None:
+    local = make(inflation=2.0)
+    covariance = Matern(1.0, nu=1.5)(local.inputs.numpy()) + 0.3 * np.eye(40)
+    e = local.residuals.numpy()
+    scale = (3.0 * 0.2 + e @ np.linalg.solve(covariance, e)) / (3.0 + 40)
+    nearby = local.around(torch.randn(1, 3).double())
+    np.testing.assert_allclose(nearby.scale, 4 * scale, rtol=1e-9)
+
+
+def test_references_are_the_rows_whose_cell_is_known() -> None:
+    rows, residuals = torch.randn(4, 3).double(), torch.tensor([1.0, math.nan, 3.0, 4.0]).double()
+    character = Character((0.5, 2.0), 0.3, 3.0, 0.2)
+    local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 2, character)
+    assert local.references.tolist() == [0, 2, 3]
+    torch.testing.assert_close(local.residuals, residuals[[0, 2, 3]])
+    torch.testing.assert_close(local.inputs, rows[[0, 2, 3]][:, [0, 2]] / torch.tensor([0.5, 2.0]).double())
+    elsewhere = local.at(torch.tensor([1.0, 1.0]).double(), 3)
+    torch.testing.assert_close(elsewhere.inputs, rows[[0, 2, 3]][:, [0, 2]])
+    assert elsewhere.n_neighbours == 3
+
+
+def test_a_cut_keeps_an_outlier_from_carrying_the_others_away() -> None:
+    """And leaves neighbours alone that agree."""
+    local, rows = make(n=60, k=20), torch.randn(12, 3).double()
+    honest = local.around(rows).moments(rows[None])
+    residuals = local.residuals.clone()
+    outlier = local.nearest(rows)[0, 5]
+    residuals[outlier] = 100.0
+    spoilt = dataclasses.replace(local, residuals=residuals)
+    cut = dataclasses.replace(local.character, cut=4.0)
+    carried = spoilt.around(rows).moments(rows[None])
+    robust = dataclasses.replace(spoilt, character=cut).around(rows).moments(rows[None])
+    touched = (local.nearest(rows) == outlier).any(1)
+
+    def off(at: Moments) -> torch.Tensor:
+        return (at.mean - honest.mean)[0, touched].abs().mean()
+
+    assert off(carried) > 1.0
+    assert off(robust) < 0.1 * off(carried)
+    assert (robust.variance / carried.variance)[0, touched].median() < 1e-3
+    wide = dataclasses.replace(local, character=dataclasses.replace(cut, cut=50.0))
+    torch.testing.assert_close(wide.around(rows).moments(rows[None]).mean, honest.mean)
+
+
+def test_neighbours_are_the_nearest_rows() -> None:
+    local, rows = make(n=60, k=7), torch.randn(15, 3).double()
+    search = NearestNeighbors(n_neighbors=7).fit(local.inputs.numpy())
+    _, expected = search.kneighbors(local.scaled(rows).numpy())
+    np.testing.assert_array_equal(np.sort(local.nearest(rows), 1), np.sort(expected, 1))
+
+
+def test_a_row_is_not_its_own_neighbour() -> None:
+    local = make(n=30, k=5)
+    rows = torch.zeros(30, 3).double()
+    rows[:, [0, 2]] = local.inputs * local.lengthscales
+    own = torch.arange(30)
+    assert (local.nearest(rows) == own[:, None]).any(1).all()
+    assert not (local.nearest(rows, own) == own[:, None]).any()
+
+
+def _nearly_repeated(rows: torch.Tensor, times: int) -> torch.Tensor:
+    """Rows again and again, with rounding errors."""
+    error = 1e-14 * torch.randn(times * len(rows), rows.shape[1], dtype=torch.float64)
+    return rows.repeat(times, 1) + error
+
+
+def test_rounding_errors_do_not_choose_between_neighbours() -> None:
+    local, rows = make(n=200, k=9), torch.randn(50, 3).double()
+    exact = dataclasses.replace(local, rows=local.rows[:20].repeat(10, 1))
+    almost = dataclasses.replace(local, rows=_nearly_repeated(local.rows[:20], 10))
+    torch.testing.assert_close(almost.nearest(rows), exact.nearest(rows), rtol=0, atol=0)
+
+
+def test_neighbours_do_not_depend_on_how_many_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where rows are repeated, so that many are equally near."""
+    local = make(n=200, k=9)
+    local = dataclasses.replace(local, rows=_nearly_repeated(local.rows[:20], 10))
+    rows, own = torch.randn(50, 3).double(), torch.arange(50) + 100
+    together, others = local.nearest(rows), local.nearest(rows, own)
+    monkeypatch.setattr(local_gp, "_ENTRIES_AT_ONCE", 3 * 200)
+    torch.testing.assert_close(local.nearest(rows), together, rtol=0, atol=0)
+    torch.testing.assert_close(local.nearest(rows, own), others, rtol=0, atol=0)
+
+
+def test_no_cells_have_no_neighbours() -> None:
+    local = make()
+    at = local.around(torch.zeros(0, 3).double()).moments(torch.zeros(4, 0, 3).double())
+    assert at.mean.shape == at.variance.shape == (4, 0)
+
+
+def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
+    class Sparse:
+        noise = torch.tensor(5.0)
+
+        def moments(self, rows: torch.Tensor) -> Moments:
+            return Moments(rows[..., 0], rows[..., 1].square())
+
+        def mean(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.moments(rows).mean
+
+    local, rows = make(k=6), torch.randn(3, 4, 3).double()
+    nearby = local.around(rows[0])
+    corrected = LocalConditional(Sparse(), Turns.of([local], range(3), rows[0]))
+    at, alone = corrected.moments(rows), nearby.moments(rows)
+    torch.testing.assert_close(at.mean, rows[..., 0] + alone.mean)
+    torch.testing.assert_close(at.variance, alone.variance)
+    assert corrected.noise == 0
+
+
+def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
+    rows = torch.randn(40, 3).double()
+    chance = torch.Generator().manual_seed(1)
+    link = Link(matern32(2), rows[:6, [0, 2]].clone(), 1, [0, 2], Gaussian(0.1))
+    values = torch.randn(3, 6, generator=chance, dtype=torch.float64)
+    with torch.no_grad():
+        mean, drawn = link(), link(values)
+        residuals = rows[:, 1] - mean.functions(rows)[0]
+        character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
+        local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, character)
+        cells = torch.randn(3, 7, 3).double()
+        nearby = Turns.of([local], range(3), cells[0])
+        found = nearby.given(drawn, mean).moments(cells)
+        for path, function in enumerate(drawn.functions(rows)):
+            own = dataclasses.replace(local, residuals=rows[:, 1] - function).around(cells[0])
+            torch.testing.assert_close(found.mean[path], own.moments(cells[path : path + 1]).mean[0])
+        torch.testing.assert_close(found.variance, nearby.moments(cells).variance)
+
+
+def test_imputations_take_turns_between_metrics() -> None:
+    rows = torch.randn(40, 3).double()
+    characters = [Character((0.4, 1.0), 0.3, 3.0, 0.2), Character((1.0, 0.4), 0.1, 3.0, 0.2)]
+    residuals = torch.sin(5 * rows[:, 0])
+    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, each) for each in characters]
+    cells = torch.randn(5, 7, 3).double()
+    found = Turns.of(metrics, [4, 7, 6, 9, 10], cells[0]).of_first(6).moments(cells[:, :6])
+    for path, metric in enumerate([0, 1, 0, 1, 0]):
+        expected = metrics[metric].around(cells[0, :6]).moments(cells[path, None, :6])
+        torch.testing.assert_close(found.mean[path], expected.mean[0])
+        torch.testing.assert_close(found.variance[path], expected.variance[0])
+
+
+def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_turns_leave() -> None:
+    class Lines:
+        """Two functions, or three: lines of various slopes."""
+
+        def __init__(self, *slopes: float) -> None:
+            self.slopes = torch.tensor(slopes).double()
+
+        def functions(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.slopes[:, None] * rows[:, 0]
+
+    rows = torch.randn(40, 3).double()
+    characters = [Character((0.4, 1.0), 0.3, 3.0, 0.2), Character((1.0, 0.4), 0.1, 3.0, 0.2)]
+    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, rows[:, 1], 12, each) for each in characters]
+    cells, slopes = torch.randn(3, 7, 3).double(), (0.5, -1.0, 2.0)
+    nearby = Turns.of(metrics, range(3), cells[0])
+    found = nearby.given(Lines(*slopes), Lines(0.0)).moments(cells)
+    for path, slope in enumerate(slopes):
+        own = dataclasses.replace(metrics[path % 2], residuals=rows[:, 1] - slope * rows[:, 0])
+        expected = own.around(cells[0]).moments(cells[path, None])
+        torch.testing.assert_close(found.mean[path], expected.mean[0])
+
+
+def test_a_metric_is_heard_as_another_with_its_own_lengthscales() -> None:
+    one, other = make(nugget=0.1), make(nugget=0.5, scale=2.0, freedom=1.0, cut=4.0)
+    assert one.heard_as(other.character).character == dataclasses.replace(other.character, nugget=0.1)
+
+
+@pytest.mark.parametrize(
+    ("n_metrics", "k", "imputations", "together"),
+    [
+        ([1, 1], 5, range(6), 6),
+        ([2, 0], 5, range(6), 6),
+        ([4, 0], 5, range(6), 2),
+        ([4, 0], 6, range(6), 6),
+        ([2, 0], 3, range(7, 10), 3),
+        ([2, 1, 0], 1, range(8), 8),
+        ([2, 4], 1, range(10), 2),
+        ([0], 7, range(8), 8),
+        ([2], 7, range(1, 2), 1),
+    ],
+)
+def test_the_numbers_of_paths_that_hear_by_one_metric_are_counted(
+    n_metrics: list[int], k: int, imputations: range, together: int
+) -> None:
+    links = [[make()] * n for n in n_metrics]
+    none = torch.zeros(0, 3).double()
+    assert Neighbours(none, none, k, links).together(imputations) == together
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_near_rows_that_are_known_all_imputations_say_the_same(joint: bool) -> None:
+    frame = repeated()
+    imputer, hidden = fit(frame, joint_draws=joint)
+    draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][hidden].to_numpy()
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
+    assert 0.92 < np.mean((low <= truth) & (truth <= high)) < 0.99
+    # Were what the drawn functions differ by added to the neighbours' doubt, it would be .98.
+    assert np.median(high - low) < 0.5 * frame["y"].std()
+
+
+def test_lengthscales_stand_at_the_inputs_that_a_part_looks_at() -> None:
+    first = kernels.RBF(2, lengthscale=torch.tensor([2.0, 3.0]), active_dims=[3, 1])
+    second = kernels.Matern52(3, lengthscale=torch.tensor(5.0), active_dims=[0, 1, 2])
+    kernel = kernels.Sum(kernels.Linear(1, active_dims=[4]), kernels.Sum(first, second))
+    torch.testing.assert_close(lengthscales(kernel, 5), torch.tensor([5.0, 3.0, 5.0, 2.0, 1.0]))
+
+
+@pytest.mark.parametrize("factory", [linear_matern32, matern32])
+def test_lengthscales_are_those_of_the_part_that_has_some(factory) -> None:
+    expected = {linear_matern32: 4 * math.sqrt(3), matern32: math.sqrt(3)}[factory]
+    torch.testing.assert_close(lengthscales(factory(3), 3), torch.full((3,), expected))
+
+
+def repeated(n_rows: int = 1000, seed: int = 0) -> pd.DataFrame:
+    """Rows of 150 sorts, each with a value of its own: nothing for a smooth GP."""
+    sorts = np.random.default_rng(9).uniform(-2, 2, (150, 3))
+    generator = np.random.default_rng(seed)
+    rows = sorts[generator.integers(0, 150, n_rows)] + 0.01 * generator.normal(size=(n_rows, 3))
+    return pd.DataFrame(rows, columns=["x", "z", "y"])
+
+
+def steps(n_rows: int = 2100, seed: int = 0) -> pd.DataFrame:
+    """A column that jumps with two others, and is noisy on one side only."""
+    generator = np.random.default_rng(seed)
+    x, z = generator.uniform(-2, 2, (2, n_rows))
+    level = np.floor(x) % 2 + np.floor(z) % 2
+    noise = np.where(x > 0, 0.3, 0.02) * generator.normal(size=n_rows)
+    return pd.DataFrame({"x": x, "z": z, "y": level + noise})
+
+
+def fit(frame: pd.DataFrame, **settings: object) -> tuple[MGPImputer, np.ndarray]:
+    """An imputer of the table with three in ten cells of y hidden, and which."""
+    hidden = np.random.default_rng(1).random(len(frame)) < 0.3
+    with torch.random.fork_rng(devices=[]):
+        imputer = MGPImputer(random_state=0, **settings).fit(frame.assign(y=frame["y"].mask(hidden)))
+    return imputer, hidden
+
+
+@pytest.fixture(scope="module")
+def jumps() -> tuple[MGPImputer, np.ndarray]:
+    return fit(steps())
+
+
+def test_neighbours_remember_rows_of_a_sort() -> None:
+    frame, errors = repeated(), {}
+    for k in (0, 16):
+        imputer, hidden = fit(frame, n_neighbors=k)
+        assert (imputer.neighbours_ is None) == (k == 0)
+        point = np.asarray(imputer.impute(m=50).values["y"]).mean(0)
+        errors[k] = np.sqrt(np.mean((point - frame["y"][hidden]) ** 2))
+    assert errors[16] < 0.3 * errors[0]
+
+
+def test_intervals_are_as_wide_as_the_noise_nearby_and_hold_what_they_should(jumps) -> None:
+    frame, (imputer, hidden) = steps(), jumps
+    draws, truth = np.asarray(imputer.impute(m=200).values["y"]), frame["y"][hidden].to_numpy()
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
+    held = np.mean((low <= truth) & (truth <= high))
+    # Three standard errors of the share of these cells, and of the 140 on which the inflation was found.
+    error = math.sqrt(0.95 * 0.05 * (1 / len(truth) + 1 / 140))
+    assert held == pytest.approx(0.95, abs=3 * error)
+    spread, noisy = draws.std(0), frame["x"][hidden].to_numpy() > 0
+    assert np.median(spread[noisy]) > 1.3 * np.median(spread[~noisy])
+
+
+def test_a_saved_imputer_has_its_neighbours(jumps, tmp_path) -> None:
+    imputer = copy.copy(jumps[0])
+    imputer.set_params(n_neighbors=5)  # For a fit to come.
+    imputer.save(tmp_path / "imputer")
+    loaded = MGPImputer.load(tmp_path / "imputer")
+    new = steps(40, seed=2).assign(y=np.nan)
+    expected = imputer.impute(new, m=3)
+    np.testing.assert_array_equal(loaded.impute(new, m=3).values["y"], expected.values["y"])
+
+
+def test_draws_with_neighbours_do_not_depend_on_batches_or_on_how_many_there_are(jumps) -> None:
+    new = pd.concat([steps(60, seed=3)] * 2, ignore_index=True).assign(y=np.nan)
+    imputer, _ = jumps
+    expected = np.asarray(imputer.impute(new, m=6).values["y"])
+    np.testing.assert_array_equal(imputer.impute(new, m=6, batch_size=7).values["y"], expected)
+    np.testing.assert_array_equal(imputer.impute(new, m=2).values["y"], expected[:2])
+
+
+def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> None:
+    new = steps(50, seed=3).assign(y=np.nan)
+    expected = np.asarray(jumps[0].impute(new, m=2).values["y"])
+    most = jumps[0].neighbours_.rows_at_once
+    monkeypatch.setattr(local_gp, "_KEPT_AT_ONCE", 7 * local_gp._KEPT_AT_ONCE // most)
+    assert jumps[0].neighbours_.rows_at_once < 10
+    np.testing.assert_array_equal(jumps[0].impute(new, m=2).values["y"], expected)
+
+
+def test_a_fit_needs_no_more_memory_than_is_allowed_and_finds_the_same(monkeypatch) -> None:
+    frame = steps(600)
+    expected, _ = fit(frame, inputs="others")
+    monkeypatch.setattr(local_gp, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
+    found, _ = fit(frame, inputs="others")
+    assert found.neighbours_.rows_at_once == 40
+    pairs = zip(found.neighbours_.characters, expected.neighbours_.characters, strict=True)
+    for (one,), (other,) in pairs:
+        assert one.lengthscales == other.lengthscales
+        assert one.inflation == pytest.approx(other.inflation, rel=0.25)
+
+
+def test_latent_draws_and_categories_go_without() -> None:
+    frame = steps()
+    punched = frame.assign(y=frame["y"].mask(np.arange(len(frame)) % 3 == 0))
+    assert MGPImputer(random_state=0, propagate="latent").fit(punched).neighbours_ is None
+    grade = pd.Series(np.where(punched["y"] > 1, "high", "low")).mask(punched["y"].isna())
+    assert MGPImputer(random_state=0).fit(punched.assign(y=grade)).neighbours_ is None
+
+
+def test_where_a_line_says_all_links_go_without() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=400)
+    frame = pd.DataFrame({"x": x, "y": 2 * x + generator.normal(size=400)})
+    frame.loc[:120, "y"] = np.nan
+    assert MGPImputer(random_state=0).fit(frame).neighbours_ is None
+
+
+def test_prediction_of_a_target_uses_its_neighbours() -> None:
+    frame, new = repeated(), repeated(300, seed=5)
+    imputer = MGPImputer(random_state=0).fit(frame[["x", "z"]], frame["y"])
+    alone = MGPImputer(random_state=0, n_neighbors=0).fit(frame[["x", "z"]], frame["y"])
+    errors = [i.predict(new[["x", "z"]])["mean"].to_numpy() - new["y"] for i in (imputer, alone)]
+    assert np.square(errors[0]).mean() < 0.2 * np.square(errors[1]).mean()
+    predicted = imputer.predict(new[["x", "z"]])
+    rank = norm.cdf(new["y"], predicted["mean"], predicted["sd"])
+    assert np.mean((rank > 0.025) & (rank < 0.975)) > 0.9
+    assert predicted["sd"].median() < 0.3 * frame["y"].std()
+
+
+def test_a_single_neighbour_is_enough() -> None:
+    frame = repeated(300)
+    imputer, _ = fit(frame, n_neighbors=1)
+    assert imputer.neighbours_ is not None
+    assert np.isfinite(np.asarray(imputer.impute(m=2).values["y"])).all()

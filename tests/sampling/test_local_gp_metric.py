@@ -1,0 +1,147 @@
+"""Lengthscales for neighbours: the score against quadrature, its gradient by autograd, what is learnt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from pyro_mgp.sampling import local_gp_metric
+from pyro_mgp.sampling.local_gp import Character, LocalLink
+from pyro_mgp.sampling.local_gp_metric import Batch, LeftOut, crps, learn_metrics
+
+
+@pytest.mark.parametrize(("value", "mean", "sd"), [(0.3, 0.0, 1.0), (-2.0, 0.5, 0.7), (5.0, 0.0, 0.1)])
+def test_the_score_is_the_integral_of_squared_differences_of_distribution_functions(value, mean, sd) -> None:
+    def squared(x: float) -> float:
+        return float(norm.cdf(x, mean, sd) - (x >= value)) ** 2
+
+    ends = sorted([mean - 12 * sd, value, mean, mean + 12 * sd])
+    expected = sum(quad(squared, a, b, epsabs=1e-12)[0] for a, b in pairwise(ends))
+    found = crps(*(torch.tensor(x).double() for x in (value, mean, sd**2)))
+    assert float(found) == pytest.approx(expected, abs=1e-8)
+
+
+def batch() -> Batch:
+    """Of two links."""
+    parts = torch.randn(2, 5, 6, 3), torch.randn(2, 5, 6), torch.randn(2, 5), 0.1 * torch.rand(2, 5)
+    return Batch(*(part.double() for part in parts), prior=torch.tensor([0.2, 0.7]).double())
+
+
+def by_hand(batch: Batch, parameters: torch.Tensor) -> torch.Tensor:
+    """The module's equations, cell by cell, for autograd."""
+    means = []
+    for i, of_link in enumerate(parameters):
+        lengthscales, nugget = of_link[:-1].exp(), of_link[-1].exp()
+        scores = []
+        for inputs, e, value, variance in zip(
+            batch.inputs[i], batch.residuals[i], batch.values[i], batch.variance[i], strict=True
+        ):
+            points = torch.cat([inputs, torch.zeros(1, 3).double()]) / lengthscales
+            distance = (points[:, None] - points).square().sum(-1).add(1e-30).sqrt() * math.sqrt(3)
+            K = (1 + distance) * torch.exp(-distance)
+            C, c = K[:-1, :-1] + nugget * torch.eye(6).double(), K[:-1, -1]
+            w, alpha = torch.linalg.solve(C, c), torch.linalg.solve(C, e)
+            scale = (batch.prior[i] + e @ alpha) / (1 + 6)
+            scores.append(crps(value, w @ e, scale * (1 + nugget - w @ c) + variance))
+        means.append(torch.stack(scores).mean())
+    return torch.stack(means)
+
+
+def test_the_scores_of_a_batch_and_their_gradients() -> None:
+    some = batch()
+    parameters = torch.tensor([[0.1, -0.4, 0.8, -1.0], [0.5, 0.2, -0.1, -2.0]]).double().requires_grad_()
+    expected = by_hand(some, parameters)
+    (gradient,) = torch.autograd.grad(expected.sum(), parameters)
+    found, own = some.score(parameters.detach())
+    torch.testing.assert_close(found, expected.detach())
+    torch.testing.assert_close(own, gradient, rtol=1e-6, atol=1e-8)
+
+
+def test_equal_rows_are_no_trouble() -> None:
+    inputs, nothing = torch.zeros(1, 4, 6, 3), torch.zeros(1, 4)
+    some = Batch(inputs, torch.randn(1, 4, 6), torch.randn(1, 4), nothing, prior=torch.tensor([0.2]))
+    score, gradient = some.score(torch.tensor([[0.0, 0.0, 0.0, math.log(0.3)]]))
+    assert score.isfinite().all()
+    torch.testing.assert_close(gradient[:, :-1], torch.zeros(1, 3))
+
+
+def local_link(n: int = 1500, n_inputs: int = 2, n_neighbours: int = 24) -> LocalLink:
+    """Residuals that depend, and jump, with the first of some inputs only."""
+    rows = torch.rand(n, n_inputs).double()
+    residuals = torch.floor(8 * rows[:, 0]) % 2 + 0.05 * torch.randn(n).double()
+    character = Character((0.25,) * n_inputs, 0.3, 1.0, 0.1)
+    return LocalLink.of(torch.arange(n_inputs), rows, residuals, n_neighbours, character)
+
+
+def learn(*links: LocalLink) -> list[tuple[torch.Tensor, float]]:
+    def left_out_of(local: LocalLink) -> Callable[[torch.Tensor], LeftOut]:
+        def leave_out(cells: torch.Tensor) -> LeftOut:
+            rows = local.inputs[cells] * local.lengthscales
+            return LeftOut(cells, rows, local.residuals[cells], torch.zeros(len(cells)).double())
+
+        return leave_out
+
+    generator = torch.Generator().manual_seed(0)
+    return learn_metrics(links, [left_out_of(local) for local in links], 2, generator)
+
+
+def test_an_input_that_does_not_matter_gets_a_longer_lengthscale() -> None:
+    ((lengthscales, nugget),) = learn(local_link())
+    assert lengthscales[1] > 4 * lengthscales[0]
+    assert 1e-3 <= nugget < 0.3
+
+
+def test_cells_are_predicted_better_than_before() -> None:
+    local, new = local_link(), local_link()
+    ((found, _),) = learn(local)
+    rows = new.inputs * new.lengthscales
+    errors = [
+        (link.around(rows).moments(rows[None]).mean[0] - new.residuals).square().mean()
+        for link in (local, local.at(found, 24))
+    ]
+    assert errors[1] < 0.75 * errors[0]
+
+
+def test_the_same_batches_give_the_same_lengthscales() -> None:
+    local = local_link(200)
+    ((first, nugget),), ((second, same),) = learn(local), learn(local)
+    np.testing.assert_array_equal(first, second)
+    assert nugget == same
+
+
+@pytest.mark.parametrize("entries", [1, 2**20])
+def test_links_of_any_shape_learn_beside_each_other(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many rows as a batch has cells, so that all of them are in each whatever comes before."""
+    monkeypatch.setattr(local_gp_metric, "_ENTRIES_AT_ONCE", entries)
+    most = local_gp_metric._CELLS
+    shapes = [
+        (most, 2, 24),
+        (50, 2, 24),
+        (most, 2, 24),
+        (50, 2, 24),
+        (most, 1, 24),
+        (most, 3, 24),
+        (most, 2, 5),
+    ]
+    links = [local_link(*shape) for shape in shapes]
+    for local, (lengthscales, nugget) in zip(links, learn(*links), strict=True):
+        ((alone, own),) = learn(local)
+        torch.testing.assert_close(lengthscales, alone)
+        assert nugget == pytest.approx(own)
+
+
+def test_neighbours_of_a_cell_far_off_can_be_told_from_each_other() -> None:
+    local = local_link()
+    rows = local.inputs[:30] * local.lengthscales + 3000 * local.lengthscales
+    nothing = torch.zeros(30).double()
+    some = Batch.of([local], [LeftOut(local.references[:30], rows, nothing, nothing)])
+    score, gradient = some.score(torch.cat([local.lengthscales, torch.tensor([1e-3]).double()]).log()[None])
+    assert score.isfinite().all()
+    assert gradient.isfinite().all()

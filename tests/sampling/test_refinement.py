@@ -1,0 +1,243 @@
+"""What a chain learns from its own errors: how it leaves cells out, hides them, judges itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_mgp import MGPImputer
+from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.sampling import refinement
+from pyro_mgp.sampling.discrete_support import FewValues
+from pyro_mgp.sampling.local_gp import Character, LocalLink
+from pyro_mgp.sampling.local_gp_metric import LeftOut, crps
+from pyro_mgp.sampling.refinement import (
+    _LEFT_OUT,
+    _WORST,
+    _candidates,
+    _few_inflation,
+    _Fit,
+    _gain,
+    _inflation,
+    refine,
+)
+from pyro_mgp.sampling.sampler import Rows
+
+
+def wave(n_rows: int) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-2, 2, n_rows)
+    return pd.DataFrame({"x": x, "y": np.sin(2 * x) + 0.2 * generator.normal(size=n_rows)})
+
+
+def test_the_inflation_is_the_ratio_of_spreads() -> None:
+    errors = 1.7 * torch.randn(4000).double()
+    found = _inflation(torch.zeros(8, 4000).double(), torch.ones(8, 4000).double(), errors)
+    assert found == pytest.approx(1.7, rel=0.06)
+
+
+def test_an_inflation_of_one_is_what_no_cells_say() -> None:
+    nothing = torch.zeros(8, 0).double()
+    assert _inflation(nothing, nothing, nothing[0]) == 1.0
+
+
+def test_paths_that_disagree_spread_a_cell_without_inflation() -> None:
+    """Components at ±1 of tiny variance hold cells at ±1: no inflation is needed, as one Gaussian would."""
+    mean = torch.tensor([[1.0], [-1.0]]).double().expand(2, 500)
+    values = torch.where(torch.rand(500) < 0.5, 1.0, -1.0).double() + 0.01 * torch.randn(500).double()
+    assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
+
+
+def test_candidates_are_judged_together_as_each_would_be_alone() -> None:
+    rows, values = torch.randn(9, 3).double(), 3 * torch.randn(9).double()
+    references, residuals = torch.randn(60, 3).double(), torch.randn(60).double()
+    residuals[:5] = 50.0
+    character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
+    local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, character)
+    left = LeftOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
+    gathered, noise = local.gather(local.nearest(rows)), torch.tensor(0.5).double()
+    candidates = _candidates(local, left, gathered)
+    gain = _gain(local, candidates, left, gathered, noise)
+    assert (
+        len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(gain.unique(dim=0))
+    )
+    alone = crps(values, torch.zeros(9).double(), noise + left.variance)
+    for candidate, found in zip(candidates, gain, strict=True):
+        at = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
+        torch.testing.assert_close(found, alone - crps(values, at.mean[0], at.variance[0] + left.variance))
+
+
+def small_fit(frame: pd.DataFrame) -> _Fit:
+    """What stands before the local scales of a fitted imputer are looked for."""
+    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
+    table = imputer.codec_.encode(frame)
+    rows = Rows(
+        torch.tensor(table.values).nan_to_num(),
+        torch.tensor(table.observed),
+        torch.tensor(table.keys.view(np.int64)),
+    )
+    with torch.no_grad(), local_parameters():
+        return _Fit(imputer.chain_, imputer.start_, rows, 24, True, 0)
+
+
+def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -> None:
+    fit = small_fit(wave(80))
+    link, rows = fit.chain.links[0], fit.rows.values
+    with torch.no_grad(), local_parameters():
+        # q(u) at its optimum for these rows, and for all of them but one.
+        noise, X, y = link.likelihood.noise, rows[:, link.inputs], rows[:, link.column]
+        L = torch.linalg.cholesky(link.kernel(link.Xu) + 1e-6 * torch.eye(link.n_inducing).double())
+        basis = torch.linalg.solve_triangular(L, link.kernel(link.Xu, X), upper=False)
+
+        def posterior(which: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            phi = basis[:, which]
+            S = torch.linalg.inv(torch.eye(len(phi)).double() + phi @ phi.T / noise)
+            return S @ phi @ y[which] / noise, S
+
+        link.u_loc, S = posterior(torch.arange(80))
+        link.u_scale_tril = torch.linalg.cholesky(S)
+        fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
+        left = fit.left_out(0, torch.arange(80)).values
+        for i in range(0, 80, 13):
+            loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
+            torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_known", [40, 700, 5000])
+def test_cells_to_judge_by_stand_for_all_and_hold_the_worst(n_known: int) -> None:
+    fit, residuals = small_fit(wave(80)), torch.randn(n_known).double()
+    rows = torch.randn(n_known, 2).double()
+    local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, Character((0.4,), 0.3, 3.0, 0.2))
+    numbers, weights = fit._to_judge_by(local)
+    assert float(weights.sum()) == pytest.approx(n_known)
+    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_known, _LEFT_OUT + _WORST)
+    worst = residuals.abs().topk(min(n_known, _WORST)).indices
+    assert set(worst.tolist()) <= set(numbers.tolist())
+    assert (weights[torch.isin(numbers, worst)] == 1).all()
+
+
+@pytest.mark.parametrize(("small", "expected"), [(400, 1), (399, 4)])
+def test_larger_tables_have_several_metrics_that_differ_by_what_they_are_learnt_from(
+    small: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refinement, "_SMALL", small)
+    values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
+    fit = small_fit(pd.DataFrame(values, columns=["a", "b", "c"]))
+    with torch.no_grad(), local_parameters():
+        guesses = fit.neighbours([fit.first_guess(i) for i in range(len(fit.chain.links))])
+        learnt = fit.neighbours(fit.learn(guesses.links))
+        characters = learnt.characters[0]
+        monkeypatch.setattr(refinement, "_CLEARLY", -math.inf)
+        chosen = [local.character for local in fit.choose(0, learnt.links[0])]
+    assert len(characters) == len({each.lengthscales for each in characters}) == expected
+    assert [each.lengthscales for each in chosen] == [each.lengthscales for each in characters]
+    assert len({(each.freedom, each.scale, each.cut) for each in chosen}) == 1
+    # Each has its own nugget; the prior is no longer the guess's.
+    assert [each.nugget for each in chosen] == [each.nugget for each in characters]
+    assert chosen[0].scale != characters[0].scale
+
+
+@pytest.mark.parametrize("hidden", [[], [3, 5], [0, 40, 77, 150]])
+def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
+    hidden: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
+    fit, walked = small_fit(pd.DataFrame(values, columns=["a", "b", "c"])), []
+    link = fit.chain.links[0]
+
+    def hide(n_rows: int) -> torch.Tensor:
+        cells = torch.zeros(n_rows, 3, dtype=torch.bool)
+        cells[hidden, link.column] = True
+        return cells
+
+    def impute(found: object, sparse: object, few: object, picked: torch.Tensor, cells: torch.Tensor) -> Any:
+        walked.append(cells.any(1))
+        return impute_hidden(found, sparse, few, picked, cells)  # type: ignore[arg-type]
+
+    impute_hidden = fit.impute_hidden
+    monkeypatch.setattr(fit, "hide", hide)
+    monkeypatch.setattr(fit, "impute_hidden", impute)
+    with torch.no_grad(), local_parameters():
+        found = fit.neighbours([fit.first_guess(i) for i in range(len(fit.chain.links))])
+        inflated = fit.inflate(found, [None] * len(fit.chain.links))
+    assert all(each.all() for each in walked)
+    assert len(walked) == bool(hidden)
+    assert hidden or inflated.characters == found.characters
+
+
+@pytest.mark.parametrize(
+    ("n_sweeps", "small", "counted", "paths"),
+    [
+        (1, 80, 1, 16),
+        (2, 80, 2, 8),
+        (3, 80, 2, 8),
+        (5, 80, 4, 4),
+        (9, 80, 4, 4),
+        (5, 79, 4, 6),
+        (1, 79, 1, 24),
+    ],
+)
+def test_draws_are_calibrated_on_as_many_components_however_few_walks(
+    n_sweeps: int, small: int, counted: int, paths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refinement, "_SMALL", small)
+    fit = small_fit(wave(80))
+    fit.chain.n_sweeps = n_sweeps
+    with torch.no_grad(), local_parameters():
+        fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
+    assert (fit.n_counted, fit.n_hidden_paths) == (counted, paths)
+
+
+def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
+    fit = small_fit(frame.assign(y=generator.normal(size=400)))
+    hidden = fit.hide(400)
+    category = list(fit.chain.categories[0].columns)
+    assert (hidden[:, category].all(1) == hidden[:, category].any(1)).all()
+    assert 0 < hidden.double().mean() < 0.15
+    fit.chain.links, fit.chain.categories = fit.chain.links[:1], ()
+    assert set(fit.hide(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
+
+
+def test_a_few_valued_link_that_is_too_sure_is_made_less_so() -> None:
+    """Cells drawn where the link says N(m, 1), which claims N(m, 1/4)."""
+    few = FewValues(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), 1.0)
+    mean = torch.randn(1, 3000).double().expand(4, -1)
+    values = few.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
+    assert _few_inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
+
+
+def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:
+    fit = small_fit(wave(80))
+    none = refine(fit.chain, fit.start, fit.rows, 0, [None, None], joint=True, seed=0)
+    assert none == (None, [None, None])
+
+
+def test_few_values_are_fitted_without_neighbours() -> None:
+    frame = wave(300)
+    frame["y"] = (2 * frame["y"]).round()
+    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
+    assert imputer.neighbours_ is None
+    found = dict(zip(imputer.order_, imputer.few_values_, strict=True))
+    assert found["x"] is None
+    assert len(found["y"].values) == frame["y"].nunique()
+
+
+def test_levels_of_the_rows_to_be_neighbours_are_probabilities() -> None:
+    generator = np.random.default_rng(0)
+    kind = pd.Series(generator.choice(list("abc"), 400, p=[0.8, 0.1, 0.1]))
+    frame = pd.DataFrame({"x": generator.normal(size=400), "y": generator.normal(size=400), "kind": kind})
+    fit = small_fit(frame.assign(kind=kind.mask(generator.random(400) < 0.3)))
+    (category,) = fit.chain.categories
+    columns = list(category.columns)
+    share = (fit.point[:, columns] - category.off) / (category.on - category.off)
+    torch.testing.assert_close(share.sum(1), torch.ones(400).double())
+    missing = ~fit.rows.observed[:, columns[0]]
+    assert share[missing].mean(0)[0] > 0.7
