@@ -58,7 +58,7 @@ def mgp(frame: pd.DataFrame, seed: int) -> Answers:
 def one_hot(frame: pd.DataFrame, seed: int) -> Answers:
     """The same chain with levels as numbers: an indicator each, the largest of which is the answer."""
     coded = _coded(frame)
-    imputer = MGPImputer(random_state=seed, few_values=0, warp=False, progress=False).fit(coded)
+    imputer = MGPImputer(random_state=seed, discrete_support=0, warp=False, progress=False).fit(coded)
     draws = list(imputer.impute(m=_DRAWS))
     return {
         label: Answer(np.stack([_read(table, frame, label) for table in draws]), None)

@@ -14,13 +14,13 @@ from torch.distributions import Normal
 from benchmarks.imputed import Cells, Density, Imputed, holes_of
 from benchmarks.profiles import Budget
 from pyro_mgp._support.keyed_noise import KeyedNoise
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
 from pyro_mgp.model.link import Conditional, observed_as
 from pyro_mgp.sampling.local_gp import corrected
-from pyro_mgp.sampling.sampler import Rows
 
-# Components of the mixture whose density is reported, and rows that walk together for it.
+# Components of the mixture whose density is reported, and rows that sweep together for it.
 _COMPONENTS, _ROWS_AT_ONCE = 50, 400
 
 
@@ -53,7 +53,7 @@ def _impute(imputer: MGPImputer, train: pd.DataFrame, test: pd.DataFrame, budget
 
 
 def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
-    """What density a fitted imputer gives to values of missing cells, by walks through its chain.
+    """What density a fitted imputer gives to values of missing cells, by sweeps through its chain.
 
     It is that of the mixture over paths of each link's predictive distribution in the last sweep; of a column
     of few values, that of the Gaussian from which these are chosen.
@@ -83,9 +83,9 @@ def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
 @torch.no_grad()
 def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.DataFrame) -> NDArray[np.float64]:
     """Log density of each true cell where it is missing in `test`, 0 elsewhere, `[n, D]`; encoded units."""
-    chain, device = imputer.chain_, imputer.start_.device
+    chain, device = imputer.chain_, imputer.initial_fill_.device
     table, true_table = imputer.codec_.encode(test), imputer.codec_.encode(truth)
-    rows = Rows(
+    rows = EncodedTable(
         torch.as_tensor(np.nan_to_num(table.values)),
         torch.as_tensor(table.observed),
         torch.as_tensor(table.keys.view(np.int64)),
@@ -97,14 +97,14 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
         torch.manual_seed(imputer.seed_)
         for here in torch.arange(len(rows)).split(_ROWS_AT_ONCE):
             some, true_values = rows[here].to(device), values[here].to(device)
-            start = imputer.start_.draw(some, KeyedNoise(imputer.seed_, some.keys, range(_COMPONENTS)))
+            start = imputer.initial_fill_.draw(some, KeyedNoise(imputer.seed_, some.keys, range(_COMPONENTS)))
             missing = [(~some.observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
             conditionals: Sequence[Conditional] = marginals
             if neighbours is not None:
-                point, paths = imputer.start_.expected(some), range(_COMPONENTS)
+                point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
                 nearby = neighbours.around(chain, marginals, point, missing, paths)
                 conditionals = corrected(marginals, nearby)
-            conditionals = observed_as(conditionals, imputer.few_values_)
+            conditionals = observed_as(conditionals, imputer.discrete_support_)
             noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(
                 conditionals, start, some.observed, noises.__getitem__, chain.n_sweeps, missing

@@ -1,4 +1,4 @@
-"""One training step and one walk, against plain code and against the hardware's floor."""
+"""One training step and one sweep, against plain code and against the hardware's floor."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def plain_step(problem: Problem) -> Callable[[], object]:
 
 
 def our_walk(problem: Problem) -> Callable[[], object]:
-    """One walk at all rows, without gradients, through links that are factorised."""
+    """One sweep at all rows, without gradients, through links that are factorised."""
     chain, paths = problem.chain, problem.filled[None]
     with torch.no_grad():
         conditionals = chain.conditionals()
 
     def run() -> None:
         with torch.no_grad():
-            chain.walk(conditionals, paths, problem.observed, fresh_noise(paths))
+            chain.sweep(conditionals, paths, problem.observed, fresh_noise(paths))
 
     return run
 
@@ -161,7 +161,7 @@ def step_operations(problem: Problem) -> float:
 
 
 def walk_operations(problem: Problem) -> float:
-    """The same for a walk: at every row two kernel products, a mean and one quadratic form."""
+    """The same for a sweep: at every row two kernel products, a mean and one quadratic form."""
     n_links = len(problem.chain.links)
     M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
     return n_links * n * (2 * (2 * M * (n_links - 1)) + 2 * M + 2 * _entries_of_symmetric(M))
@@ -181,24 +181,24 @@ def plain_step_operations(problem: Problem) -> float:
 
 
 def plain_walk_operations(problem: Problem) -> float:
-    """The same for a walk by the textbook: per row two kernel products, L⁻¹k and Tᵀφ."""
+    """The same for a sweep by the textbook: per row two kernel products, L⁻¹k and Tᵀφ."""
     return plain_step_operations(problem) / 3
 
 
 def measure_step(device: str = "cpu", repeats: int = 15) -> list[Row]:
-    """A training step against plain code and against its floor; a walk against the multiplication rate."""
+    """A training step against plain code and against its floor; a sweep against the multiplication rate."""
     problem = Problem.make(device=device)
     tasks = our_step(problem), plain_step(problem), our_walk(problem), multiply(device=device)
-    ours, plain, walk, multiplied = in_turn(*tasks, repeats=repeats)
+    ours, plain, sweep, multiplied = in_turn(*tasks, repeats=repeats)
     rate = multiply_operations() / multiplied
     floors = plain_step_operations(problem) / rate, step_operations(problem) / rate
-    shares = plain_walk_operations(problem) / walk / rate, walk_operations(problem) / walk / rate
+    shares = plain_walk_operations(problem) / sweep / rate, walk_operations(problem) / sweep / rate
     times = f"ours {ours * 1e3:.0f} ms, plain {plain * 1e3:.0f} ms"
     textbook, own = "the textbook's operations", "our own, fewer operations"
     return [
         Row("training step, plain ÷ ours", plain / ours, "×", "≥ 2.5", times),
         Row("training step ÷ floor", ours / floors[0], "×", "≤ 2.5", f"{textbook}; mm {rate / 1e9:.0f} GF/s"),
         Row("training step ÷ its own floor", ours / floors[1], "×", "≤ 2.5", own),
-        Row("walk, share of mm rate", shares[0], "share", "≥ 0.55", f"{textbook}; {walk * 1e3:.0f} ms"),
-        Row("walk, share of mm rate, own", shares[1], "share", "≥ 0.55", own),
+        Row("sweep, share of mm rate", shares[0], "share", "≥ 0.55", f"{textbook}; {sweep * 1e3:.0f} ms"),
+        Row("sweep, share of mm rate, own", shares[1], "share", "≥ 0.55", own),
     ]

@@ -62,7 +62,7 @@ def missing_cells(frame: pd.DataFrame, seed: int) -> tuple[Tensor, Tensor]:
     """Mean `[n]` and covariance `[n, n]` of the missing cells of x given z and the observed ones."""
     # The chain alone: no neighbours, nothing bent, and no values that come again.
     imputer = MGPImputer(
-        n_neighbors=0, warp=False, few_values=0, max_steps=40, random_state=seed, progress=False
+        n_neighbors=0, warp=False, discrete_support=0, max_steps=40, random_state=seed, progress=False
     )
     imputer.fit(frame)
     (link,), codec = imputer.chain_.links, imputer.codec_.columns[1]

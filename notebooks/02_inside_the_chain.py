@@ -32,7 +32,7 @@ chain = imputer.fit(penguins).chain_
 # ## One link per incomplete column
 #
 # A *link* is a sparse Gaussian process: it predicts its column from all the others through M inducing inputs.
-# Links are walked in this order, each writing its draws into the holes of its column before the next one
+# Links are swept in this order, each writing its draws into the holes of its column before the next one
 # looks.
 
 # %%
@@ -116,9 +116,9 @@ drawn = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, k
 
 # %% [markdown]
 # `imputer.impute` does the same, with randomness keyed by row, so that a draw depends neither on batches nor
-# on the order of rows. Do the two agree? A draw counts after `n_sweeps` walks through the chain, which are
+# on the order of rows. Do the two agree? A draw counts after `n_sweeps` sweeps through the chain, which are
 # steps of a Gibbs sampler. We started from zeros, the imputer from a joint Gaussian; and two birds lack four
-# measurements at once, so that each walk moves only a little. Five walks from zeros are too few for them,
+# measurements at once, so that each sweep moves only a little. Five sweeps from zeros are too few for them,
 # more will do:
 
 # %%
@@ -136,8 +136,8 @@ longer = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, 
 chain.n_sweeps = imputer.n_sweeps
 cells = imputer.impute(m=500).cells().query("column == 'body_mass_g'").set_index("row")
 means = {
-    "5 walks from zeros": masses(drawn["filled"]).mean(0),
-    "more walks": masses(longer["filled"]).mean(0),
+    "5 sweeps from zeros": masses(drawn["filled"]).mean(0),
+    "more sweeps": masses(longer["filled"]).mean(0),
 }
 pd.DataFrame({**means, "impute": cells["mean"], "sd of a draw": cells["sd"]}).round(0)
 
@@ -211,7 +211,7 @@ ax = plot_relevance(relevance(imputer))
 # %% [markdown]
 # ## The paper's corner
 #
-# The method of the paper is one setting of the switches: mean fill that stays, one walk, latent functions
+# The method of the paper is one setting of the switches: mean fill that stays, one sweep, latent functions
 # handed on, Matérn 3/2, Adam throughout, each cell drawn alone. (Twenty steps are far too few; the paper
 # takes thousands.)
 

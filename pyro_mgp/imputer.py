@@ -34,6 +34,7 @@ from pyro_mgp._support.user_warning import warn_user
 from pyro_mgp.analysis.sensitivity import shifts
 from pyro_mgp.data.column import Label, label_of
 from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.model_input import Input, as_modelled, fit_target, known_variances, measured, rows_of
 from pyro_mgp.data.out_of_core import encode_columns
 from pyro_mgp.data.parquet_table import ParquetTable, Paths
@@ -41,7 +42,7 @@ from pyro_mgp.data.row_ids import RowIds, without_ids
 from pyro_mgp.data.row_keys import content_hashes, label_hashes
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
-from pyro_mgp.data.transforms import Unbent
+from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.inference.training import Cells, History, Options, train
 from pyro_mgp.model.build import (
     SMALL_ROWS,
@@ -61,12 +62,12 @@ from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_m
 from pyro_mgp.model.likelihoods.base import Observation
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.streaming import write_chunks
-from pyro_mgp.sampling.discrete_support import FewValues
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import FillName, JointGaussian
 from pyro_mgp.sampling.kept_draws import Batches, keep
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
 from pyro_mgp.sampling.refinement import MOST_ROWS, refine
-from pyro_mgp.sampling.sampler import Factorised, Rows, Sampler, Start
+from pyro_mgp.sampling.sampler import CholeskyCache, InitialFill, Sampler
 from pyro_mgp.settings import Inputs, RandomState, at_least, check_settings, numbers_of, seed_of
 from pyro_mgp.storage.checkpoint import Checkpoint, fingerprint, versions
 from pyro_mgp.storage.scratch import Memory, Scratch, pieces
@@ -113,9 +114,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             observed cells per neighbour, go without, as do all with propagate="latent".
         warp: Whether numeric columns with long tails are bent (arcsinh) before they are modelled; draws of
             these stay within the observed range. A target is never bent.
-        few_values: A numeric column of at most so many different values, at most 1000, gets draws among these
-            (ratings, counts, rounded readings) if nine in ten cells hold one that comes five times or more; 0
-            for numbers between them, too, as always with propagate="latent", and for counts as any integers.
+        discrete_support: A numeric column of at most so many different values, at most 1000, gets draws among
+            these (ratings, counts, rounded readings) if nine in ten cells hold one that comes five times or
+            more; 0 for numbers between them, too, as always with propagate="latent", and for counts as any integers.
         initial_fill: What stands in the holes first: "linear" (joint Gaussian), "mean" or "median", of
             bent columns after the bend.
         n_sweeps: Walks through the chain before a draw counts.
@@ -152,7 +153,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Attributes:
         chain_: The Pyro module, with `model` and `guide`.
         neighbours_: What nearby training rows add to its links; None if to none.
-        few_values_: For each link how its draws choose among few values, None where they do not.
+        discrete_support_: For each link how its draws choose among few values, None where they do not.
         history_: What happened in training.
         order_: Names of the encoded columns with a link, in the order of the chain.
         codec_: How the table is encoded.
@@ -167,7 +168,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Imputations(m=5, 20 rows x 2 columns, 1 missing cells in 1 columns)
     """
 
-    few_values_: list[FewValues | None]
+    discrete_support_: list[DiscreteSupport | None]
     feature_names_in_: NDArray[Any]
 
     def __init__(
@@ -178,7 +179,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         n_inducing: int | None = None,
         n_neighbors: int = 16,
         warp: bool = True,
-        few_values: int = 50,
+        discrete_support: int = 50,
         initial_fill: FillName = "linear",
         n_sweeps: int = 5,
         refresh_fill: bool = True,
@@ -209,7 +210,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.n_inducing = n_inducing
         self.n_neighbors = n_neighbors
         self.warp = warp
-        self.few_values = few_values
+        self.discrete_support = discrete_support
         self.initial_fill = initial_fill
         self.n_sweeps = n_sweeps
         self.refresh_fill = refresh_fill
@@ -237,7 +238,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The paper's corner: mean fill that stays, one walk, latent draws, Matérn 3/2, Adam throughout.
+        """The paper's corner: mean fill that stays, one sweep, latent draws, Matérn 3/2, Adam throughout.
 
         Settings of its experiments: M = 100, B = 100, S = 20, Adam 0.01, 10,000 iterations (give
         `max_steps=2000` for a table the size of Parkinson).
@@ -259,7 +260,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "n_inducing": 100,
             "n_neighbors": 0,
             "warp": False,
-            "few_values": 0,
+            "discrete_support": 0,
             "n_paths": 20,
             "target_is_input": False,
             "batch_size": 100,
@@ -302,11 +303,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         rules = Rules.parse(self.specs, frame.columns.tolist()).learn(frame)
         modelled = as_modelled(frame, rules)
         specs = rules.of_variables
-        codec, table = TableCodec.fit_encode(modelled, self.warp, self.few_values, specs)
+        codec, table = TableCodec.fit_encode(modelled, self.warp, self.discrete_support, specs)
         # The first complete rows decide on a plan: the same ones however the table is sorted, or bent.
         ordered = modelled.iloc[np.argsort(table.keys)]
         plan = self._plan(codec, ordered, specs, y is not None)
-        straight = codec if plan is None else codec.straight(modelled, self.few_values, specs)
+        straight = codec if plan is None else codec.straight(modelled, self.discrete_support, specs)
         if plan is not None and straight is not codec:
             # Long tails that a curve explains are no reason to bend.
             other = self._plan(straight, ordered, specs, y is not None)
@@ -374,7 +375,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             raise _not_sequential()
         rules, memory = Rules.parse(self.specs, table.columns.tolist()), Scratch(scratch)
         rules.check_columns_alone()
-        encoded = encode_columns(table, self.warp, self.few_values, rules.of_variables, memory)
+        encoded = encode_columns(table, self.warp, self.discrete_support, rules.of_variables, memory)
         codec = encoded.codec
         with_link = encoded.incomplete | (self.columns == "all")
         wirings = wire(codec, with_link, self.order, specs=rules.of_variables)
@@ -685,7 +686,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _train(
         self,
-        rows: Rows,
+        rows: EncodedTable,
         known_variances: Sequence[Tensor | None],
         memory: Memory,
         checkpoint: Checkpoint | None = None,
@@ -702,7 +703,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         device = resolve_device(self.device)
         rows = rows.to(home(rows.values, device))
         cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed, memory))
-        seen = Rows(rows.values, memory.like(rows.observed), rows.keys)
+        seen = EncodedTable(rows.values, memory.like(rows.observed), rows.keys)
         for here in pieces(len(rows)):
             seen.observed[here] = cells.observed[here] & ~cells.held_out[here]
         start, filled = self._fit_start(seen), memory.like(rows.values)
@@ -729,14 +730,14 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         self.chain_.eval()
         start = self._fit_start(rows, start.gaussian)
-        self.start_ = Start(start.gaussian.to(device), start.drawn)
-        self._factorised = Factorised()
-        self.neighbours_, self.few_values_ = None, [None] * len(self._wirings)
+        self.initial_fill_ = InitialFill(start.gaussian.to(device), start.drawn)
+        self._cholesky_cache = CholeskyCache()
+        self.neighbours_, self.discrete_support_ = None, [None] * len(self._wirings)
         self._training = rows.to(device) if self.sequential_ and self._wirings else None
         if self._wirings and self.propagate == "predictive" and not self.sequential_:
-            self.neighbours_, self.few_values_ = refine(
+            self.neighbours_, self.discrete_support_ = refine(
                 self.chain_,
-                self.start_,
+                self.initial_fill_,
                 rows[:MOST_ROWS].to(device),
                 self.n_neighbors,
                 values_of_links(self.codec_, self._wirings, device),
@@ -744,9 +745,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 seed=self.seed_,
             )
 
-    def _fit_start(self, rows: Rows, near: JointGaussian | None = None) -> Start:
+    def _fit_start(self, rows: EncodedTable, near: JointGaussian | None = None) -> InitialFill:
         gaussian = JointGaussian.fit(rows.values, rows.observed, self.initial_fill, near)
-        return Start(gaussian, drawn=self.initial_fill == "linear")
+        return InitialFill(gaussian, drawn=self.initial_fill == "linear")
 
     def _build(self, inducing: Tensor, noise: Sequence[float], n_rows: int) -> Chain:
         return build_chain(
@@ -837,7 +838,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             held_out[here] = known.to(observed.device)
         return held_out if n_cells >= _FEWEST_HELD_OUT else held_out.zero_()
 
-    def _check_memory(self, rows: Rows, n_links: int) -> None:
+    def _check_memory(self, rows: EncodedTable, n_links: int) -> None:
         n_rows, n_columns = rows.values.shape
         needed = resources.of_fit(
             n_rows,
@@ -903,24 +904,24 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         seed = self.seed_ if seed is None else seed
         return Sampler(
             self.chain_,
-            self.start_,
+            self.initial_fill_,
             self.joint_draws,
             self.n_sweeps,
             seed,
             self.neighbours_,
             self._observations(),
-            self._unbent(),
+            self._inverse_transforms(),
             shifted or {},
-            self._factorised,
+            self._cholesky_cache,
             self._training,
         )
 
     def _observations(self) -> list[Observation | None]:
         """How functions and noise become draws: among few values, within bounds, or as they are."""
         bounds = bounds_of_links(self.codec_, self._wirings)
-        return [few or bound for few, bound in zip(self.few_values_, bounds, strict=True)]
+        return [few or bound for few, bound in zip(self.discrete_support_, bounds, strict=True)]
 
-    def _unbent(self) -> list[Unbent | None]:
+    def _inverse_transforms(self) -> list[InverseTransform | None]:
         """How the bend of each link's column is undone; the target's link stands last and has none."""
         columns = [*self.codec_.unbent, None]
         return [columns[wiring.column] for wiring in self._wirings]
@@ -980,7 +981,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             m: Number of draws.
             to_few: Whether what was drawn among few values is to be one of these to the last digit.
         """
-        drawn = zip(self._wirings, self.few_values_, strict=True)
+        drawn = zip(self._wirings, self.discrete_support_, strict=True)
         few = {wiring.column for wiring, values in drawn if to_few and values is not None}
         holes = given.holes[given.incomplete.numpy()]
         slices = self.codec_.slices

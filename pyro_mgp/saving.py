@@ -18,6 +18,7 @@ from pyro_mgp._support.devices import resolve_device
 from pyro_mgp._support.wording import listing
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.column_spec import ColumnSpec
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Range, Rules
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.inference.training import History
@@ -25,10 +26,10 @@ from pyro_mgp.model.build import Wiring
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.discrete_support import FewValues
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import JointGaussian
-from pyro_mgp.sampling.local_gp import MOST_NEIGHBOURS, Character, Neighbours
-from pyro_mgp.sampling.sampler import Factorised, Rows, Start
+from pyro_mgp.sampling.local_gp import MOST_NEIGHBOURS, LocalGPParams, Neighbours
+from pyro_mgp.sampling.sampler import CholeskyCache, InitialFill
 from pyro_mgp.settings import check_settings
 from pyro_mgp.storage import folders
 from pyro_mgp.storage.checkpoint import fingerprint
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
 Imputer = TypeVar("Imputer", bound="MGPImputer")
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 9
-# Version 7 had no checksums. Up to version 8 a link had one character, or null. Both are read as they are.
-_OLDER_FORMATS = (7, 8)
+FORMAT_VERSION = 10
+# Version 7 had no checksums. Up to version 8 a link had one set of local hyperparameters, or null. Up to
+# version 9 discrete support was called few values.
+_OLDER_FORMATS = (7, 8, 9)
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
@@ -97,20 +99,20 @@ def _fields(imputer: MGPImputer) -> dict[str, Any]:
 
 def _refinements(imputer: MGPImputer) -> dict[str, Any]:
     """What the trained chain learnt from its own errors, besides arrays."""
-    few_values = [None if few is None else few.to_dict() for few in imputer.few_values_]
+    discrete_support = [None if few is None else few.to_dict() for few in imputer.discrete_support_]
     neighbours = imputer.neighbours_
     if neighbours is None:
-        return {"few_values": few_values, "characters": None}
+        return {"discrete_support": discrete_support, "characters": None}
     characters = [[dataclasses.asdict(each) for each in of_link] for of_link in neighbours.characters]
     return {
-        "few_values": few_values,
+        "discrete_support": discrete_support,
         "n_neighbours": neighbours.n_neighbours,
         "characters": characters,
     }
 
 
 def _tensors(imputer: MGPImputer) -> dict[str, Tensor]:
-    gaussian = imputer.start_.gaussian
+    gaussian = imputer.initial_fill_.gaussian
     tensors = {f"chain.{name}": value for name, value in imputer.chain_.state_dict().items()}
     tensors |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
     if imputer._training is not None:
@@ -126,6 +128,7 @@ def read(
     """Read what `write` wrote; see `MGPImputer.load`."""
     header = folders.read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
     try:
+        header = _upgraded(header)
         imputer = cls(**_read_settings(header, kernel, device))
         check_settings(imputer)
         _restore_fields(imputer, header)
@@ -136,6 +139,15 @@ def read(
     except (*folders.MISFITS, RuntimeError) as error:
         raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
     return imputer
+
+
+def _upgraded(header: dict[str, Any]) -> dict[str, Any]:
+    """Return a header of any readable version with the names of the current one."""
+    if "few_values" not in header:
+        return header
+    settings = dict(header["settings"])
+    settings["discrete_support"] = settings.pop("few_values")
+    return header | {"settings": settings, "discrete_support": header["few_values"]}
 
 
 def _n_encoded(imputer: MGPImputer) -> int:
@@ -245,8 +257,8 @@ def _restore_chain(imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapp
     gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
     _, info = torch.linalg.cholesky_ex(gaussian.covariance)
     check(int(info) == 0, "array 'start.covariance' is no covariance matrix: it is not positive definite")
-    imputer.start_ = Start(gaussian, drawn=imputer.initial_fill == "linear")
-    imputer._factorised = Factorised()
+    imputer.initial_fill_ = InitialFill(gaussian, drawn=imputer.initial_fill == "linear")
+    imputer._cholesky_cache = CholeskyCache()
     n_links = len(imputer._wirings)
     n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if n_links else 0
     inducing = gaussian.mean.new_zeros(n_inducing, len(gaussian.mean))
@@ -261,9 +273,11 @@ def _restore_chain(imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapp
         )
     _check_parameters(imputer.chain_)
     imputer.chain_.eval()
-    names = [field.name for field in dataclasses.fields(Rows)]
+    names = [field.name for field in dataclasses.fields(EncodedTable)]
     with_rows = "training.values" in tensors
-    imputer._training = Rows(**{name: tensors[f"training.{name}"] for name in names}) if with_rows else None
+    imputer._training = (
+        EncodedTable(**{name: tensors[f"training.{name}"] for name in names}) if with_rows else None
+    )
     check(with_rows == (imputer.sequential_ and n_links > 0), "training rows belong to a sequential chain")
 
 
@@ -280,15 +294,20 @@ def _restore_refinements(
     imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     like = tensors["start.mean"]
-    few_values, characters = header["few_values"], header["characters"]
+    discrete_support, characters = header["discrete_support"], header["characters"]
     n_links = len(imputer._wirings)
-    check(len(few_values) == n_links, f"expected few_values of {n_links} links, got {len(few_values)}")
-    imputer.few_values_ = [None if few is None else FewValues.from_dict(few, like) for few in few_values]
+    check(
+        len(discrete_support) == n_links,
+        f"expected discrete_support of {n_links} links, got {len(discrete_support)}",
+    )
+    imputer.discrete_support_ = [
+        None if few is None else DiscreteSupport.from_dict(few, like) for few in discrete_support
+    ]
     imputer.neighbours_ = None
     if characters is None:
         return
     check(len(characters) == n_links, f"expected characters of {n_links} links, got {len(characters)}")
-    known = [[Character.from_dict(each) for each in _as_list(of_link)] for of_link in characters]
+    known = [[LocalGPParams.from_dict(each) for each in _as_list(of_link)] for of_link in characters]
     k = build(int, header["n_neighbours"], "n_neighbours")
     enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
     for wiring, of_link, n_known in zip(imputer._wirings, known, enough, strict=True):

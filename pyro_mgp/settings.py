@@ -41,9 +41,11 @@ def check_settings(imputer: MGPImputer) -> None:
         if getattr(imputer, name) is not None:
             at_least(name, getattr(imputer, name), 1)
     at_least("n_neighbors", imputer.n_neighbors, 0)
-    at_least("few_values", imputer.few_values, 0)
-    if imputer.few_values > _MOST_FEW_VALUES:
-        raise ValueError(f"few_values must be at most {_MOST_FEW_VALUES}, got {imputer.few_values}")
+    at_least("discrete_support", imputer.discrete_support, 0)
+    if imputer.discrete_support > _MOST_FEW_VALUES:
+        raise ValueError(
+            f"discrete_support must be at most {_MOST_FEW_VALUES}, got {imputer.discrete_support}"
+        )
     if imputer.n_neighbors > MOST_NEIGHBOURS:
         raise ValueError(f"n_neighbors must be at most {MOST_NEIGHBOURS}, got {imputer.n_neighbors}")
     _one_of("propagate", imputer.propagate, get_args(Propagate))

@@ -1583,12 +1583,12 @@ def test_curved_small_tables_take_earlier_links_and_straight_ones_all_others() -
         {"joint_draws": False},
         {"natural_gradient": False},
         {"n_paths": 2},
-        {"few_values": 1000},
+        {"discrete_support": 1000},
     ],
     ids=str,
 )
 def test_settings_that_earlier_links_cannot_have_are_said_or_avoided(change: dict[str, Any]) -> None:
-    frame = squares().round(0) if "few_values" in change else squares()
+    frame = squares().round(0) if "discrete_support" in change else squares()
     with pytest.raises(ValueError, match=r'inputs="earlier" is for tables of at most 1000 rows'):
         earlier(**change).fit(frame)
     assert not earlier(inputs="auto", max_steps=1, **change).fit(frame).sequential_

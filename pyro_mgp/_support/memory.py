@@ -34,7 +34,7 @@ _SQUARES = 50
 # Rows times imputations that are drawn at once.
 _DRAWN_AT_ONCE = 20_000
 # Copies of the rows that are drawn at once, most of them of integers that their noise is made of.
-_WALK_COPIES = 20
+_SWEEP_COPIES = 20
 # Copies of a table that is completed, and of its draws.
 _IMPUTE_COPIES = 6
 _DRAW_COPIES = 4
@@ -93,8 +93,8 @@ def of_impute(
     at_once = n_missing * min(1.0, _DRAWN_AT_ONCE / (m * max(n_rows, 1)))
     drawn = _DRAW_COPIES * m * n_missing * _FLOAT
     near = _of_neighbours(at_once, n_columns, n_neighbors)
-    walk = _WALK_COPIES * min(m * n_rows, _DRAWN_AT_ONCE) * n_columns * _FLOAT
-    return int(_BASE + _IMPUTE_COPIES * table + _IMPUTE_STACKS * inducing + drawn + near + walk)
+    sweep = _SWEEP_COPIES * min(m * n_rows, _DRAWN_AT_ONCE) * n_columns * _FLOAT
+    return int(_BASE + _IMPUTE_COPIES * table + _IMPUTE_STACKS * inducing + drawn + near + sweep)
 
 
 def _of_neighbours(n_cells: float, n_columns: int, n_neighbors: int) -> float:

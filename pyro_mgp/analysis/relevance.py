@@ -105,7 +105,7 @@ def _rows(imputer: MGPImputer, X: pd.DataFrame | ArrayLike | None) -> Tensor:
         )
     rows = (imputer._own_table() if X is None else imputer._encode(X)).rows
     apart = torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).long()
-    return imputer.start_.expected(rows[apart].to(imputer.start_.device))
+    return imputer.initial_fill_.expected(rows[apart].to(imputer.initial_fill_.device))
 
 
 def _gradients(conditionals: Sequence[Conditional], rows: Tensor) -> list[Tensor]:

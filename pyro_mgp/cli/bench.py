@@ -47,8 +47,8 @@ def _add_speed(kinds: Any) -> None:
         "speed",
         _speed,
         help="speed against plain code and the hardware",
-        description="Measure speed on this machine. The measurements: step (training step and walk), latency "
-        "(one new row), import, sizes (10,000 to 1,000,000 rows: minutes); and, on the public tables "
+        description="Measure speed on this machine. The measurements: step (training step and sweep), "
+        "latency (one new row), import, sizes (10,000 to 1,000,000 rows: minutes); and, on the public tables "
         "parkinson.csv and protein.csv.gz, training (natural gradients against Adam) and forests (against "
         "chained extra trees).",
     )

@@ -38,7 +38,7 @@ from scipy import optimize, stats
 
 from pyro_mgp._support.wording import drop_it, listing, plain, row_name
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
-from pyro_mgp.data.transforms import Unbent, Warp
+from pyro_mgp.data.transforms import InverseTransform, Warp
 from pyro_mgp.storage.scratch import pieces
 from pyro_mgp.storage.untrusted import build
 
@@ -180,16 +180,20 @@ class ColumnCodec:
 
     @classmethod
     def fit(
-        cls, column: pd.Series[Any], warp: bool = False, few_values: int = 0, spec: ColumnSpec | None = None
+        cls,
+        column: pd.Series[Any],
+        warp: bool = False,
+        discrete_support: int = 0,
+        spec: ColumnSpec | None = None,
     ) -> ColumnCodec:
         """Learn the codec of ``column``.
 
         Args:
             column: The column.
             warp: Whether numbers may be bent.
-            few_values: Most different values of a numeric column that counts as one of few values. They have
-                to come again, too: nine in ten cells hold a value that is there five times or more. 0 also
-                keeps integers from being taken for counts.
+            discrete_support: Most different values of a numeric column whose support counts as discrete. They
+                have to come again, too: nine in ten cells hold a value that is there five times or more. 0
+                also keeps integers from being taken for counts.
             spec: What is known of it besides.
 
         Sums are rounded exactly once, so the rows' order does not change a single bit of the codec.
@@ -211,7 +215,7 @@ class ColumnCodec:
         raw = _raw(column, name, kind, levels)
         observed, most = raw[~np.isnan(raw[:, 0])], _LARGEST_COUNT
         free = spec.kind is None and spec.lower is None and spec.upper is None
-        if kind is Kind.INTEGER and free and few_values and _are_counts(observed[:, 0]):
+        if kind is Kind.INTEGER and free and discrete_support and _are_counts(observed[:, 0]):
             kind, most = Kind.COUNT, _MOST_TIMES * float(observed.max())
         known = cls(name, kind, family, str(column.dtype), levels, (), (), 0.0, 0.0, False, (), None)
         known = dataclasses.replace(known, lower=spec.lower, upper=spec.upper, most=most)
@@ -220,9 +224,9 @@ class ColumnCodec:
             value = 0.0 if levels is not None else float(observed[0, 0])
             return dataclasses.replace(known, kind=Kind.CONSTANT, low=value, high=value)
         _check_spread(name, observed)
-        return known._learn(observed, warp, few_values)
+        return known._learn(observed, warp, discrete_support)
 
-    def _learn(self, observed: NDArray[np.float64], warp: bool, few_values: int) -> ColumnCodec:
+    def _learn(self, observed: NDArray[np.float64], warp: bool, discrete_support: int) -> ColumnCodec:
         """This codec with what its observed cells [n, width], in their own units, say."""
         low, high = float(observed.min()), float(observed.max())
         bend, few = None, None
@@ -232,7 +236,7 @@ class ColumnCodec:
         if self.kind in _BOUNDED:
             two_valued = self.kind is Kind.INTEGER and bool(((observed == low) | (observed == high)).all())
             bend = Warp.choose(observed[:, 0], self.lower, self.upper) if warp else None
-            few = None if two_valued else _few(observed[:, 0], few_values)
+            few = None if two_valued else _few(observed[:, 0], discrete_support)
         if self.kind is Kind.COUNT:
             bend = Warp(-1.0, 1.0, "log")
         straight = observed if bend is None else bend.forward(observed)
@@ -273,12 +277,12 @@ class ColumnCodec:
         return (str(self.name),) * self.width
 
     @property
-    def unbent(self) -> Unbent | None:
+    def unbent(self) -> InverseTransform | None:
         """How the bend of its standardised cells is undone, within its range; None without one."""
         if self.warp is None:
             return None
         low, high = sorted(self.warp.forward(np.array(self.drawn_range)).tolist())
-        return Unbent(self.mean[0], self.scale[0], low, high, self.warp.bend)
+        return InverseTransform(self.mean[0], self.scale[0], low, high, self.warp.bend)
 
     @property
     def drawn_range(self) -> tuple[float, float]:
@@ -496,7 +500,7 @@ class ColumnCodec:
             raise ValueError(f"column {self.name!r} does not fit together: {listing(wrong)}")
 
     @property
-    def few_encoded(self) -> NDArray[np.float64] | None:
+    def support_encoded(self) -> NDArray[np.float64] | None:
         """``few``, standardised [J]."""
         if self.few is None:
             return None

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from pyro_mgp._support.wording import listing
 from pyro_mgp.data.column import ColumnCodec, Kind, Label
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import Table, TableCodec, missing
 from pyro_mgp.model.build import Wiring
-from pyro_mgp.sampling.sampler import Rows
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Input:
     """As it came."""
     modelled: pd.DataFrame
     """As it is modelled; see `rules`."""
-    rows: Rows
+    rows: EncodedTable
     """The latter, encoded."""
 
     def __getitem__(self, here: slice) -> Input:
@@ -105,11 +105,11 @@ def known_variances(
     return [found.get(wiring.column) for wiring in wirings]
 
 
-def rows_of(table: Table, target: NDArray[np.float64] | None) -> Rows:
+def rows_of(table: Table, target: NDArray[np.float64] | None) -> EncodedTable:
     """An encoded table, a target as its last column; missing cells hold zeros."""
     values = table.values if target is None else np.column_stack([table.values, target])
     observed = ~np.isnan(values)
-    return Rows(
+    return EncodedTable(
         torch.as_tensor(np.where(observed, values, 0.0)),
         torch.as_tensor(observed),
         torch.as_tensor(table.keys.view(np.int64)),

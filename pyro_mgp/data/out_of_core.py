@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from pyro_mgp.data.column import holes_of
 from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.row_keys import row_keys
 from pyro_mgp.data.table import TableCodec, warn_of_empty_rows
-from pyro_mgp.sampling.sampler import Rows
 from pyro_mgp.storage.scratch import Scratch, pieces
 
 # What a fit takes of the disk: cells and fill, which are observed, held out and seen.
@@ -33,7 +33,7 @@ class Encoded:
 
     codec: TableCodec
     """What its columns are."""
-    rows: Rows
+    rows: EncodedTable
     """N rows, sorted by their keys, on the disk."""
     incomplete: NDArray[np.bool_]
     """Bool [D], the encoded columns with missing cells."""
@@ -42,14 +42,14 @@ class Encoded:
 
 
 def encode_columns(
-    table: ParquetTable, warp: bool, few_values: int, specs: Specs, scratch: Scratch
+    table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
 ) -> Encoded:
     """Learn what the columns of a table are, and encode it.
 
     Args:
         table: The table.
         warp: See `ColumnCodec.fit`.
-        few_values: Likewise.
+        discrete_support: Likewise.
         specs: What is known of some columns besides.
         scratch: Where the rows shall lie.
 
@@ -62,7 +62,7 @@ def encode_columns(
     """
     n_rows, n_columns = table.shape
     scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)
-    codec = TableCodec.fit_columns(table, warp, few_values, specs)
+    codec = TableCodec.fit_columns(table, warp, discrete_support, specs)
     by_column = scratch.empty(codec.n_encoded, n_rows).numpy()
     is_empty, incomplete_columns = np.ones(n_rows, dtype=np.bool_), []
     for position, column in enumerate(codec.columns):
@@ -78,7 +78,7 @@ def encode_columns(
     return Encoded(codec, rows, incomplete, incomplete_columns)
 
 
-def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> Rows:
+def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:
     """The rows of columns [D, N], which are overwritten, sorted by their keys [N]."""
     order = np.argsort(keys)
     for column in by_column:
@@ -89,4 +89,4 @@ def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scrat
         cells = torch.from_numpy(by_column[:, here]).T
         observed[here] = ~cells.isnan()
         values[here] = cells.where(observed[here], 0.0)
-    return Rows(values, observed, torch.as_tensor(keys[order].view(np.int64)))
+    return EncodedTable(values, observed, torch.as_tensor(keys[order].view(np.int64)))

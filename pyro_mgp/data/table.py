@@ -30,7 +30,7 @@ from pyro_mgp.data.column import (
 )
 from pyro_mgp.data.column_spec import Specs
 from pyro_mgp.data.row_keys import Identity, row_keys
-from pyro_mgp.data.transforms import Unbent
+from pyro_mgp.data.transforms import InverseTransform
 
 __all__ = [
     "Columns",
@@ -179,14 +179,14 @@ class TableCodec:
 
     @classmethod
     def fit(
-        cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0, specs: Specs | None = None
+        cls, frame: pd.DataFrame, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
     ) -> TableCodec:
         """Learn the codec of every column of ``frame``.
 
         Args:
             frame: The table.
             warp: See :meth:`ColumnCodec.fit`.
-            few_values: Likewise.
+            discrete_support: Likewise.
             specs: What is known of some columns besides.
 
         Raises:
@@ -198,20 +198,20 @@ class TableCodec:
         Warns:
             TableWarning: Rows are entirely missing, or a column with holes is constant.
         """
-        codec = cls.fit_columns(frame, warp, few_values, specs or {})
+        codec = cls.fit_columns(frame, warp, discrete_support, specs or {})
         warn_of_empty_rows(frame.index, np.logical_and.reduce(missing(frame), axis=1))
         return codec
 
     @classmethod
     def fit_encode(
-        cls, frame: pd.DataFrame, warp: bool = False, few_values: int = 0, specs: Specs | None = None
+        cls, frame: pd.DataFrame, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
     ) -> tuple[TableCodec, Table]:
         """The codec of ``frame`` and ``frame`` encoded: :meth:`fit`, then :meth:`encode`, warning once."""
-        codec = cls.fit_columns(frame, warp, few_values, specs or {})
+        codec = cls.fit_columns(frame, warp, discrete_support, specs or {})
         return codec, codec.encode(frame)
 
     @classmethod
-    def fit_columns(cls, table: Columns, warp: bool, few_values: int, specs: Specs) -> TableCodec:
+    def fit_columns(cls, table: Columns, warp: bool, discrete_support: int, specs: Specs) -> TableCodec:
         """What :meth:`fit` learns, of a table of which one column at a time need be in memory.
 
         It does not look at whole rows, so it does not warn of those that are entirely missing.
@@ -220,21 +220,23 @@ class TableCodec:
         _check_fit_shape(table)
         codecs, incomplete = [], []
         for label, column in table.items():
-            codecs.append(ColumnCodec.fit(column, warp, few_values, specs.get(label_of(label))))
+            codecs.append(ColumnCodec.fit(column, warp, discrete_support, specs.get(label_of(label))))
             incomplete.append(bool(holes_of(column).any()))
             _warn_of_atoms(codecs[-1], column)
         codec = cls(tuple(codecs))
         codec._check_varying(table, incomplete)
         return codec
 
-    def straight(self, frame: pd.DataFrame, few_values: int, specs: Specs) -> TableCodec:
+    def straight(self, frame: pd.DataFrame, discrete_support: int, specs: Specs) -> TableCodec:
         """The same codec of the same table without bends; itself if it has none."""
         if all(column.warp is None for column in self.columns):
             return self
         labelled = zip(self.columns, frame.items(), strict=True)
         return TableCodec(
             tuple(
-                own if own.warp is None else ColumnCodec.fit(cells, False, few_values, specs.get(own.name))
+                own
+                if own.warp is None
+                else ColumnCodec.fit(cells, False, discrete_support, specs.get(own.name))
                 for own, (_, cells) in labelled
             )
         )
@@ -329,7 +331,7 @@ class TableCodec:
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     @property
-    def unbent(self) -> list[Unbent | None]:
+    def unbent(self) -> list[InverseTransform | None]:
         """How the bend of each of the D encoded columns is undone, None where there is none."""
         return [column.unbent for column in self.columns for _ in column.names]
 

@@ -161,11 +161,11 @@ def _one_sided(bound: float, spread: float) -> list[Warp]:
 
 
 @dataclass(frozen=True)
-class Unbent:
+class InverseTransform:
     """From standardised cells of a bent column to g⁻¹(w), which is linear in the cells' own units, and back.
 
     Example:
-        >>> unbent = Unbent(mean=0.0, scale=1.0, low=-1.0, high=2.0)
+        >>> unbent = InverseTransform(mean=0.0, scale=1.0, low=-1.0, high=2.0)
         >>> unbent.back(unbent(torch.tensor([0.5, 3.0])))
         tensor([0.5000, 2.0000])
     """

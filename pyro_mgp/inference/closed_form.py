@@ -245,13 +245,13 @@ class ConjugateStep:
         """
         loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
         latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
-        walk = Walk(self.chain, observing(latent, self.chain.links), share)
+        sweep = Walk(self.chain, observing(latent, self.chain.links), share)
         self.workspaces += [Workspace() for _ in share.parts[len(self.workspaces) :]]
         twins = [kernels.twin(workspace) for workspace in self.workspaces[: len(share.parts)]]
         # One process with two parts takes the same links together as two processes with one each.
         n_rows = 2 * self.workers.largest_part(share.n_rows)
         for links in slices(len(inverse), n_rows * inverse.shape[-1], noise.device):
-            visited = zip(twins, walk.visit(links), strict=True)
+            visited = zip(twins, sweep.visit(links), strict=True)
             parts = [Part(twin, inverse[links], *saw, factor) for twin, saw in visited]
             yield _Group(links, inverse[links], parts, self.workers)
 

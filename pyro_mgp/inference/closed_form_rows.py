@@ -1,4 +1,4 @@
-"""The rows of a training step in closed form: walked through, and summed up part by part.
+"""The rows of a training step in closed form: swept through, and summed up part by part.
 
 A step needs sums over rows. Even where one process does all the work they are added up in two parts, of every
 second row each: a process that works with another has one of these parts, so that two processes come to the
@@ -48,7 +48,7 @@ class Share:
     rows: Tensor
     """Their numbers in the training table, `[n]`."""
     noise: Noise
-    """Standard normal numbers of the walk."""
+    """Standard normal numbers of the sweep."""
     parts: Sequence[slice]
     """Which of them are added up together."""
     n_rows: int
@@ -108,7 +108,7 @@ class Part:
 
 
 class Walk:
-    """A walk of a share through the chain: holes are redrawn in place.
+    """A sweep of a share through the chain: holes are redrawn in place.
 
     Args:
         chain: The chain.
@@ -119,7 +119,7 @@ class Walk:
     def __init__(self, chain: Chain, conditionals: Sequence[Conditional], share: Share) -> None:
         self.chain, self.conditionals, self.share = chain, conditionals, share
         values, observed = share.paths[0], share.observed
-        # Asked once a walk: a module of Pyro is slow to tell.
+        # Asked once a sweep: a module of Pyro is slow to tell.
         self.gaussian = [link.is_gaussian for link in chain.links]
         self.learnt_from = [chain.learns_from(i, values, observed) for i in range(len(conditionals))]
         self.visited = list[Moments]()

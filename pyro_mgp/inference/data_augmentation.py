@@ -6,7 +6,7 @@ augmentation (Tanner and Wong, JASA 82:528-540, 1987),
 
     v ~ N(A⁻¹ Φᵀy / s², A⁻¹),  A = I + ΦᵀΦ / s²       of the rows that a link learns from, as they are filled
     s² ~ (Σ noise²) / χ²_n                            of these rows, given v
-    the holes ~ a walk through the chain, given v and s² of all links
+    the holes ~ a sweep through the chain, given v and s² of all links
 
 is repeated, from functions drawn from q(u) on; the last v and s² are the imputation's. Φ holds the rows'
 whitened basis (see `link`).
@@ -30,7 +30,7 @@ from pyro_mgp.model.local_parameters import local_parameters
 # Turns before a function counts.
 _TURNS = 8
 # Walks that settle the first fill, given functions from q(u).
-_WALKS = 3
+_SWEEPS = 3
 # What a stream of noise is for.
 _FUNCTION, _VARIANCE = range(2)
 
@@ -76,22 +76,22 @@ class Augmentation:
             chain.learns_from(i, observed, observed).nonzero()[:, 0] for i in range(len(chain.links))
         ]
 
-    def run(self, filled: Tensor, fresh: Fresh, walk_noise: Callable[[int], Noise]) -> Drawn:
+    def run(self, filled: Tensor, fresh: Fresh, sweep_noise: Callable[[int], Noise]) -> Drawn:
         """Take turns from a first fill.
 
         Args:
             filled: The table as S imputations start from it, `[S, N, D]`.
             fresh: Noise of functions and variances.
-            walk_noise: Noise of the walk of each turn.
+            sweep_noise: Noise of the sweep of each turn.
         """
         n_links, n_paths = len(self.chain.links), len(filled)
         noises = [link.likelihood.noise.expand(n_paths, 1) for link in self.chain.links]
         functions = self.chain.functions(lambda link, n: fresh(n, _FUNCTION, 0, link))
         for turn in range(1, _TURNS + 1):
             conditionals = self.conditionals(functions, noises)
-            for walk in range(_WALKS if turn == 1 else 1):
-                noise = walk_noise(turn + (_TURNS + 1) * walk)
-                filled, _ = self.chain.walk(conditionals, filled, self.observed, noise, self.holes)
+            for sweep in range(_SWEEPS if turn == 1 else 1):
+                noise = sweep_noise(turn + (_TURNS + 1) * sweep)
+                filled, _ = self.chain.sweep(conditionals, filled, self.observed, noise, self.holes)
             for i in range(n_links):
                 functions[i], noises[i] = self.learn(i, filled, noises[i], fresh, turn)
         return Drawn(functions, noises)

@@ -1,4 +1,4 @@
-"""Stochastic variational inference for anything with a Pyro `model` and `guide` that walks a table.
+"""Stochastic variational inference for anything with a Pyro `model` and `guide` that sweeps a table.
 
 Each step scores a minibatch under a bound of the `Trace_ELBO` family, moves every q(u) by a natural-gradient
 step and everything else by Adam, and writes the model's draws back as the next fill of its rows. Some
@@ -288,7 +288,7 @@ class SviStep:
         A share of b rows out of B gives KL - N/b Σ_share. Weighted by b/B these add up to KL - N/B Σ_all.
 
         Raises:
-            TypeError: If the chain is no `Chain`, which takes the noise of its walk from outside.
+            TypeError: If the chain is no `Chain`, which takes the noise of its sweep from outside.
         """
         if not isinstance(self.chain, Chain):
             raise TypeError(f"several processes can train a Chain only, got {type(self.chain).__name__}")
@@ -340,7 +340,7 @@ class Keeper:
     checkpoint: Checkpoint
     identity: Identity
 
-    def take_up(self, run: Run) -> bool:
+    def restore(self, run: Run) -> bool:
         """Bring a run that has taken no step where an earlier one got, if it got anywhere.
 
         Raises:
@@ -424,27 +424,27 @@ class Run:
     def search(self, bar: Any, keeper: Keeper | None = None) -> History:
         """Step until the held-out cells stop improving; leaves the best parameters in the chain."""
         with contextlib.nullcontext() if keeper is None else keeper.checkpoint.working():
-            if keeper is None or not keeper.take_up(self):
+            if keeper is None or not keeper.restore(self):
                 self.settle()
                 self.step.publish()
             bar.update(len(self.losses))
-            while self.goes_on:
+            while self.should_continue:
                 self.check(bar)
                 if keeper is not None:
                     keeper.keep(self)
         self.chain.load_state_dict(self.best)
         self.step.restore()
-        return History(self.losses, self.validation, self.steps, self.best_step, self.waited)
+        return History(self.losses, self.validation, self.steps, self.best_step, self.out_of_patience)
 
     @property
-    def waited(self) -> bool:
+    def out_of_patience(self) -> bool:
         """Whether nothing has improved for as long as one is to wait."""
         return len(self.losses) - self.best_step >= self.options.patience * self.options.check_every
 
     @property
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         """Whether there are steps to take."""
-        return len(self.losses) < self.options.max_steps and not self.waited
+        return len(self.losses) < self.options.max_steps and not self.out_of_patience
 
     def check(self, bar: Any) -> None:
         """Some steps, and whether they have made the predictions of held-out cells better."""

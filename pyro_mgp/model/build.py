@@ -189,7 +189,7 @@ def _is_gaussian(column: ColumnCodec, specs: Specs) -> bool:
     """Whether a column can be a link of a sequential chain."""
     plain = column.kind in (Kind.CONTINUOUS, Kind.INTEGER) and column.ordinal is None
     error = specs.get(column.name, _NOTHING_KNOWN).standard_error
-    return plain and column.few_encoded is None and column.bounds is None and error is None
+    return plain and column.support_encoded is None and column.bounds is None and error is None
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
@@ -315,7 +315,7 @@ def values_of_links(
     codec: TableCodec, wirings: Sequence[Wiring], device: torch.device
 ) -> list[Tensor | None]:
     """For each link the standardised values of its column if they are few, `[J]`; None for a target."""
-    encoded = [column.few_encoded for column in codec.columns for _ in column.names]
+    encoded = [column.support_encoded for column in codec.columns for _ in column.names]
     found = [None if w.column >= len(encoded) else encoded[w.column] for w in wirings]
     return [None if values is None else torch.as_tensor(values, device=device) for values in found]
 

@@ -1,9 +1,9 @@
-"""The chain: sparse GPs walked one after the other, as a Pyro model and guide. The paper, nothing else.
+"""The chain: sparse GPs swept one after the other, as a Pyro model and guide. The paper, nothing else.
 
     L = N/B · Σ_{i in batch} Σ_{d observed} E_q[log p(x_id | f_id)]  -  Σ_links KL[q(u) ‖ p(u)]
 
 Each link predicts its column from all others at the current fill; its draws are written into the missing
-cells of that column before the next link looks. One loop, one write: `Chain.walk`.
+cells of that column before the next link looks. One loop, one write: `Chain.sweep`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Chain(LocalModule):
     proper imputations in its site `"filled"`.
 
     Args:
-        links: The links, in the order they are walked.
+        links: The links, in the order they are swept.
         names: One name per link; its sites are `"x_" + name` (observed cells) and `"u_" + name`.
         n_rows: Rows N of the training table, for the factor N/B of a minibatch.
         n_paths: Monte Carlo paths S per row in training.
@@ -115,7 +115,7 @@ class Chain(LocalModule):
             filled: Rows of the table with their current fill, `[B, D]`, standardised units.
             observed: Bool `[B, D]`, True where the cell is known.
             rows: Their row numbers in the training table, `[B]`, if they are a minibatch of it.
-            noise: Standard normal numbers of the walk; drawn when not given.
+            noise: Standard normal numbers of the sweep; drawn when not given.
 
         Returns:
             The rows with their holes drawn, `[S, B, D]`, or `[B, D]` for a single path.
@@ -178,16 +178,16 @@ class Chain(LocalModule):
         n_sweeps: int,
         holes: Sequence[Tensor] | None = None,
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
-        """Walk again and again, each walk starting from the fill that the last one left.
+        """Walk again and again, each sweep starting from the fill that the last one left.
 
-        Takes the arguments of `walk`; `noise(sweep)` is the noise of one walk.
+        Takes the arguments of `sweep`; `noise(sweep)` is the noise of one sweep.
         """
         for sweep in range(n_sweeps):
-            filled, visited = self.walk(conditionals, filled, observed, noise(sweep), holes)
+            filled, visited = self.sweep(conditionals, filled, observed, noise(sweep), holes)
             yield filled, visited
 
     @local_method
-    def walk(
+    def sweep(
         self,
         conditionals: Sequence[Conditional],
         filled: Tensor,
@@ -195,7 +195,7 @@ class Chain(LocalModule):
         noise: Noise,
         holes: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, list[Moments]]:
-        """One walk through the chain.
+        """One sweep through the chain.
 
         Args:
             conditionals: The links' factorisations, in the order of the chain.
@@ -315,8 +315,8 @@ class Chain(LocalModule):
         start = filled.expand(n_paths, *filled.shape)
         holes = self.holes(observed)
         noise = fresh_noise(start)
-        walks = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, holes)
-        *_, (_, visited) = walks
+        sweeps = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, holes)
+        *_, (_, visited) = sweeps
         parts = [values.new_zeros(0)]
         for link, here, moments in zip(self.links, holes, visited, strict=True):
             predictive = link.likelihood(moments.mean, moments.variance)

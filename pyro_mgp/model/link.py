@@ -6,7 +6,7 @@
     marginal     μ(x) = φᵀ r,      σ²(x) = k(x, x) - φᵀφ + ‖Tᵀ φ‖²
     one function μ(x) = φᵀ v,      σ²(x) = k(x, x) - φᵀφ                            (v drawn once)
 
-The algebra is that of `pyro.contrib.gp.util.conditional`; it stands here because a walk through the chain
+The algebra is that of `pyro.contrib.gp.util.conditional`; it stands here because a sweep through the chain
 visits each link many times and factorises it once.
 """
 

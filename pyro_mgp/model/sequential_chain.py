@@ -25,7 +25,7 @@ from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.link import ByPath, Conditional, Link, Moments, Shifted
 
-# Moves of a cell per walk, and angles tried per move before it stays.
+# Moves of a cell per sweep, and angles tried per move before it stays.
 _MOVES, _ANGLES = 1, 10
 # Noise besides the draw's own: an ellipse and a threshold, and an angle at a time.
 _NUMBERS_PER_MOVE = 2 + _ANGLES

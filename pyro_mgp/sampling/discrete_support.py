@@ -33,7 +33,7 @@ _TINY = 1e-16
 
 
 @dataclass(frozen=True)
-class FewValues:
+class DiscreteSupport:
     """The values of a column, and how a link's predictions choose among them."""
 
     values: Tensor
@@ -46,7 +46,7 @@ class FewValues:
     @classmethod
     def fit(
         cls, values: Tensor, observed: Tensor, mean: Tensor, variance: Tensor, shares: Tensor
-    ) -> FewValues:
+    ) -> DiscreteSupport:
         """The weights and λ that suit cells which the link has not seen.
 
         Args:
@@ -92,17 +92,17 @@ class FewValues:
         }
 
     @classmethod
-    def from_dict(cls, state: dict[str, Any], like: Tensor) -> FewValues:
+    def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
         """What `to_dict` wrote, of the dtype and on the device of `like`.
 
         Raises:
             ValueError: It is none.
         """
-        found: _Saved = build(_Saved, state, "few_values")
+        found: _Saved = build(_Saved, state, "discrete_support")
         ascending = list(found.values) == sorted(set(found.values))
         if not ascending or len(found.values) != len(found.log_weights) or found.sharpness <= 0:
             raise ValueError(
-                "few_values: expected ascending values, a weight for each, and how sharp they are"
+                "discrete_support: expected ascending values, a weight for each, and how sharp they are"
             )
         values, weights = (
             torch.tensor(each, dtype=torch.float64) for each in (found.values, found.log_weights)
@@ -112,7 +112,7 @@ class FewValues:
 
 @dataclass(frozen=True)
 class _Saved:
-    """What `FewValues.to_dict` gives."""
+    """What `DiscreteSupport.to_dict` gives."""
 
     values: tuple[float, ...]
     log_weights: tuple[float, ...]

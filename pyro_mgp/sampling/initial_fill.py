@@ -1,4 +1,4 @@
-"""Starting fills: what stands in the holes before the first walk through the chain.
+"""Starting fills: what stands in the holes before the first sweep through the chain.
 
 `mean` and `median` are the classical ones. `linear` fits one joint Gaussian to the incomplete table by
 expectation-maximisation (Little and Rubin, *Statistical Analysis with Missing Data*, section 11.2) and

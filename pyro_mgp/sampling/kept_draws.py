@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pyro_mgp.sampling.sampler import Rows
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.storage.checkpoint import Checkpoint, Identity, State, damaged
 
 Batches = Iterator[tuple[slice, Tensor]]
@@ -21,7 +21,7 @@ Batches = Iterator[tuple[slice, Tensor]]
 
 
 def keep(
-    rows: Rows, draw_from: Callable[[int], Batches], checkpoint: Checkpoint, identity: Identity
+    rows: EncodedTable, draw_from: Callable[[int], Batches], checkpoint: Checkpoint, identity: Identity
 ) -> Batches:
     """Batches of draws, from the checkpoint's folder as far as they are there, else drawn and kept.
 
@@ -61,7 +61,7 @@ def _state(drawn: Sequence[tuple[slice, Tensor]]) -> State:
     return State({"draws": draws.cpu().numpy()}, {"stop": drawn[-1][0].stop})
 
 
-def _taken_up(rows: Rows, first: int, state: State, path: Path) -> tuple[slice, Tensor]:
+def _taken_up(rows: EncodedTable, first: int, state: State, path: Path) -> tuple[slice, Tensor]:
     """Rows from `first` on whose draws were kept, and these draws `[S, holes]`.
 
     Raises:
@@ -76,7 +76,7 @@ def _taken_up(rows: Rows, first: int, state: State, path: Path) -> tuple[slice, 
     return here, torch.as_tensor(draws)
 
 
-def _filled(rows: Rows, draws: Tensor) -> Tensor:
+def _filled(rows: EncodedTable, draws: Tensor) -> Tensor:
     filled = rows.values.cpu().to(draws).repeat(len(draws), 1, 1)
     filled[:, ~rows.observed.cpu()] = draws
     return filled

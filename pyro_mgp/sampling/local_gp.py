@@ -55,13 +55,13 @@ _KEPT_AT_ONCE = 2**26
 # Squared distances are rounded to 2⁻²⁵, the last digit of a number of this size, or rounding errors would
 # decide between neighbours: these depend on how many rows are asked about.
 _COARSE = 2.0**27
-# Of new rows, means are settled by so many walks, the first without neighbours; neighbours are looked for at
+# Of new rows, means are settled by so many sweeps, the first without neighbours; neighbours are looked for at
 # these decimals: rounding errors, which depend on how many rows there are, must not choose between them.
 _PILOT_WALKS, _POINT_DECIMALS = 2, 3
 
 
 @dataclass(frozen=True)
-class Character:
+class LocalGPParams:
     """What the local scale of a link is like."""
 
     lengthscales: tuple[float, ...]
@@ -75,23 +75,23 @@ class Character:
     cut: float | None = None
     """Typical sizes beyond which innovations are cut off, if they are."""
     inflation: float = 1.0
-    """τ: standard deviations that cells drawn by the whole walk need."""
+    """τ: standard deviations that cells drawn by the whole sweep need."""
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Character:
+    def from_dict(cls, fields: dict[str, Any]) -> LocalGPParams:
         """What `dataclasses.asdict` and JSON made of one.
 
         Raises:
             ValueError: It is none.
         """
-        found: Character = build(cls, fields, "characters")
+        found: LocalGPParams = build(cls, fields, "characters")
         positive = (*found.lengthscales, found.nugget, found.scale, found.inflation, found.cut or 1.0)
         if min(positive) <= 0 or found.freedom < 0:
             raise ValueError("characters: expected positive lengthscales, variances and cuts")
         return found
 
 
-Characters = Sequence[Sequence[Character]]
+ParamsPerLink = Sequence[Sequence[LocalGPParams]]
 """Of each link of a chain; see `Neighbours.links`."""
 
 
@@ -171,11 +171,11 @@ class LocalLink:
     """What the sparse GP leaves there, e, `[n]`."""
     n_neighbours: int
     """k."""
-    character: Character
+    character: LocalGPParams
 
     @classmethod
     def of(
-        cls, columns: Tensor, rows: Tensor, residuals: Tensor, n_neighbours: int, character: Character
+        cls, columns: Tensor, rows: Tensor, residuals: Tensor, n_neighbours: int, character: LocalGPParams
     ) -> LocalLink:
         """From reference rows `[R, D]` and residuals `[R]`, NaN where the cell is missing."""
         lengthscales = torch.tensor(character.lengthscales, dtype=torch.float64).to(rows)
@@ -195,7 +195,7 @@ class LocalLink:
         """The same references, near by other lengthscales `[P]`."""
         return replace(self, lengthscales=lengthscales, n_neighbours=n_neighbours)
 
-    def heard_as(self, character: Character) -> LocalLink:
+    def with_params(self, character: LocalGPParams) -> LocalLink:
         """The same with the prior scale, ν and cut of another character."""
         scale, freedom, cut = character.scale, character.freedom, character.cut
         return replace(self, character=replace(self.character, scale=scale, freedom=freedom, cut=cut))
@@ -242,7 +242,7 @@ class LocalLink:
         """What neighbours say."""
         return self.hear_as([self.character], gathered)[0]
 
-    def hear_as(self, characters: Sequence[Character], gathered: Gathered) -> list[Nearby]:
+    def hear_as(self, characters: Sequence[LocalGPParams], gathered: Gathered) -> list[Nearby]:
         """What they say to each of G characters, which costs little more than to one.
 
         Args:
@@ -406,7 +406,7 @@ class Neighbours:
         chain: Chain,
         rows: Tensor,
         residuals: Tensor,
-        characters: Characters,
+        characters: ParamsPerLink,
         n_neighbours: int,
     ) -> Neighbours:
         """From what is kept of them; see the attributes."""
@@ -425,7 +425,7 @@ class Neighbours:
         return max(1, _KEPT_AT_ONCE // max(each, 1))
 
     @property
-    def characters(self) -> Characters:
+    def characters(self) -> ParamsPerLink:
         """What the local scales of each link are like."""
         return [[local.character for local in metrics] for metrics in self.links]
 
@@ -538,10 +538,10 @@ class Neighbours:
 
 
 def settle(
-    chain: Chain, marginals: Sequence[Conditional], point: Tensor, holes: Sequence[Tensor], n_walks: int = 1
+    chain: Chain, marginals: Sequence[Conditional], point: Tensor, holes: Sequence[Tensor], n_sweeps: int = 1
 ) -> None:
     """Put the holes of rows `[n, D]` at the conditional means of the sparse GPs alone, in place."""
-    for _ in range(n_walks):
+    for _ in range(n_sweeps):
         means: list[Tensor] = []
         for link, conditional, here in zip(chain.links, marginals, holes, strict=True):
             means.append(conditional.mean(point[here][None]))

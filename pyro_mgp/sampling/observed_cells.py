@@ -34,6 +34,7 @@ from torch.distributions import Normal
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.data.column import ColumnCodec, Kind, numbers_of
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.likelihoods.base import Category, Likelihood, Observation
@@ -41,9 +42,9 @@ from pyro_mgp.model.likelihoods.ordinal import log_between
 from pyro_mgp.model.likelihoods.truncated import Truncated
 from pyro_mgp.model.link import Conditional, Observing, observed_as
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.discrete_support import FewValues, nearest_value
+from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value
 from pyro_mgp.sampling.local_gp import Neighbours, corrected
-from pyro_mgp.sampling.sampler import REPLICATE, Rows, Sampler
+from pyro_mgp.sampling.sampler import REPLICATE, Sampler
 
 Numbers = NDArray[np.float64]
 
@@ -109,7 +110,7 @@ class ObservedCells:
 
     sampler: Sampler
     """Who draws the missing ones."""
-    rows: Rows
+    rows: EncodedTable
     """The table, encoded."""
     variables: Sequence[Variable]
     """Its columns with a link."""
@@ -137,7 +138,7 @@ class ObservedCells:
         known = self.known_variances(frame)
         known = [None if each is None else each[torch.as_tensor(positions)] for each in known]
         with local_parameters():
-            for here, batch, filled in self.sampler.walked(rows, range(m)):
+            for here, batch, filled in self.sampler.swept(rows, range(m)):
                 errors = [None if each is None else each[here].to(filled) for each in known]
                 parts.append(list(self._of_batch(frame, batch, filled, positions[here], errors)))
         if not parts:
@@ -147,7 +148,7 @@ class ObservedCells:
     def _of_batch(
         self,
         frame: pd.DataFrame,
-        rows: Rows,
+        rows: EncodedTable,
         filled: Tensor,
         positions: NDArray[np.intp],
         errors: Sequence[Tensor | None],
@@ -167,7 +168,7 @@ class ObservedCells:
             drawn, log_density = _replicated(
                 variable, predicted, known, eps, _own(variable, frame, at, known)
             )
-            few = isinstance(predicted[0].observation, FewValues)
+            few = isinstance(predicted[0].observation, DiscreteSupport)
             yield Replicates(
                 at,
                 variable.codec.decode(known.cpu().numpy(), few),
@@ -177,7 +178,7 @@ class ObservedCells:
             )
 
     def _conditionals(
-        self, rows: Rows, cells: Sequence[Tensor], imputations: Sequence[int]
+        self, rows: EncodedTable, cells: Sequence[Tensor], imputations: Sequence[int]
     ) -> Sequence[Conditional]:
         """What the links say of their cells in these rows, as `Sampler.draws` has it of missing ones."""
         sampler = self.sampler
@@ -194,7 +195,7 @@ class ObservedCells:
         return observed_as(conditionals, sampler.observations) if sampler.observations else conditionals
 
 
-def own_references(rows: Rows, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:
+def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:
     """Which reference row each row is, `[n]`, -1 if none.
 
     Args:
@@ -272,7 +273,7 @@ class _Predicted:
 
     def log_prob(self, cells: Tensor) -> Tensor:
         """Log density of standardised cells `[c]`, or log probability if they are values, `[m, c]`."""
-        if isinstance(self.observation, FewValues):
+        if isinstance(self.observation, DiscreteSupport):
             chosen = nearest_value(self.observation.values, cells).expand_as(self.mean)
             of_values = self.observation.log_probabilities(self.mean, self.variance)
             return of_values.gather(-1, chosen[..., None])[..., 0]
@@ -367,7 +368,7 @@ def _step(codec: ColumnCodec) -> float:
 
 def _is_of_values(codec: ColumnCodec, observation: Observation | None) -> bool:
     """Whether a link's observations are values, that each have a probability."""
-    return isinstance(observation, FewValues) or (
+    return isinstance(observation, DiscreteSupport) or (
         _is_likelihood(observation) and codec.kind is not Kind.HEAVY_TAILED
     )
 
@@ -378,7 +379,7 @@ def _is_probability(codec: ColumnCodec, observation: Observation | None) -> bool
 
 def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:
     """Whether an observation is a link's own likelihood, of which there is a log density."""
-    return observation is not None and not isinstance(observation, FewValues | Truncated)
+    return observation is not None and not isinstance(observation, DiscreteSupport | Truncated)
 
 
 def _standardised(codec: ColumnCodec, own: Numbers) -> Numbers:

@@ -1,6 +1,6 @@
 """What a trained chain learns from its own errors: local scales, and how columns of few values are drawn.
 
-What these are stands in `neighbours.py` and `few_values.py`; here is how they are found.
+What these are stands in `neighbours.py` and `discrete_support.py`; here is how they are found.
 
 The holes of the training rows are filled twice: at conditional means, for the rows to be neighbours, and by
 draws, for the rows to be asked about. Each link then takes the ℓ and η, and after them the ν, a₀ and cut,
@@ -14,7 +14,7 @@ N(m, s²).
 
 At last some observed cells are hidden and imputed by the whole machinery. The inflation τ is the one under
 which their values are most probable: it makes up for holes in the inputs, for references that stand at means,
-and for whatever else a walk does to the spread of its draws.
+and for whatever else a sweep does to the spread of its draws.
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.link import Conditional, observed_as
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.discrete_support import FewValues, nearest_value, some_of_each
+from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value, some_of_each
 from pyro_mgp.sampling.local_gp import (
     LEAST_SCALE,
     MEDIAN_OF_SQUARE,
-    Character,
-    Characters,
     Gathered,
+    LocalGPParams,
     LocalLink,
     Neighbours,
+    ParamsPerLink,
     corrected,
     settle,
 )
 from pyro_mgp.sampling.local_gp_metric import LeftOut, crps, learn_metrics
-from pyro_mgp.sampling.sampler import SETTLING, Rows, Start
+from pyro_mgp.sampling.sampler import SETTLING, InitialFill
 
 MOST_ROWS = 10_000
 """Reference rows at most; more cost time in every draw and say little more."""
 # A link with fewer observed cells than this many per neighbour has none that are near.
 _LEAST_PER_NEIGHBOUR = 4
 # Walks by which the means of the sparse GPs alone, and draws from them, are settled.
-_WALKS = 3
+_SWEEPS = 3
 # What is learnt starts at the sparse GP's lengthscales divided by this, and at this η.
 _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
 # Metrics of a link in tables of more than so many rows; in smaller ones a fit shall take less time.
@@ -74,8 +75,8 @@ _CLEARLY = 2.0
 # Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
 # is hidden, but at least so many per column, and no more than this share of the observed ones.
 _HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
-# Components of the mixtures that are to hold them, by one metric and by several: walks that count, at most so
-# many of each path. A mixture of few is narrower than what it stands for, which τ would make up for.
+# Components of the mixtures that are to hold them, by one metric and by several: sweeps that count, at most
+# so many of each path. A mixture of few is narrower than what it stands for, which τ would make up for.
 _COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 24, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Standard deviation of log τ that is expected.
@@ -92,19 +93,19 @@ _TINY = 1e-8
 
 def refine(
     chain: Chain,
-    start: Start,
-    rows: Rows,
+    start: InitialFill,
+    rows: EncodedTable,
     n_neighbours: int,
     values: Sequence[Tensor | None],
     *,
     joint: bool,
     seed: int,
-) -> tuple[Neighbours | None, list[FewValues | None]]:
+) -> tuple[Neighbours | None, list[DiscreteSupport | None]]:
     """Find the local scales of a trained chain, and how its columns of few values are drawn.
 
     Args:
         chain: The chain.
-        start: Fill that a walk starts from.
+        start: Fill that a sweep starts from.
         rows: Training rows in an order that means nothing, on the chain's device.
         n_neighbours: k; 0 for no local scales.
         values: For each link the values of its column if they are few, ascending, `[J]`, or None.
@@ -127,7 +128,7 @@ class _Fit:
     """The training rows with their holes filled in two ways, and the local scales as far as known."""
 
     def __init__(
-        self, chain: Chain, start: Start, rows: Rows, n_neighbours: int, joint: bool, seed: int
+        self, chain: Chain, start: InitialFill, rows: EncodedTable, n_neighbours: int, joint: bool, seed: int
     ) -> None:
         self.chain, self.start, self.rows = chain, start, rows
         self.n_neighbours, self.joint, self.seed = n_neighbours, joint, seed
@@ -135,7 +136,7 @@ class _Fit:
         self.marginals: Sequence[Conditional] = chain.conditionals()
         # Their variance is what inducing values cannot say; the marginals' has that of q(u) besides.
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
-        # As in imputations, the first walks do not count.
+        # As in imputations, the first sweeps do not count.
         self.n_counted = min(_COUNTED, chain.n_sweeps - chain.n_sweeps // SETTLING)
         self.n_metrics = _METRICS if len(rows) > _SMALL else 1
         n_components = _COMPONENTS if self.n_metrics == 1 else _OF_SEVERAL
@@ -143,8 +144,8 @@ class _Fit:
         self.holes = chain.holes(rows.observed)
         self.point = start.expected(rows)
         self.drawn = self.point.clone()
-        settle(chain, self.marginals, self.point, self.holes, _WALKS)
-        self.draw(self.marginals, _WALKS)
+        settle(chain, self.marginals, self.point, self.holes, _SWEEPS)
+        self.draw(self.marginals, _SWEEPS)
 
     def find_neighbours(self) -> Neighbours | None:
         """The local scales."""
@@ -163,24 +164,24 @@ class _Fit:
         return dataclasses.replace(found, links=links) if any(links) else None
 
     def draw(
-        self, conditionals: Sequence[Conditional], n_walks: int, here: Tensor | slice = slice(None)
+        self, conditionals: Sequence[Conditional], n_sweeps: int, here: Tensor | slice = slice(None)
     ) -> None:
         """Redraw the holes of the rows to be asked about, or of some of these."""
         observed = self.rows.observed[here]
         start, holes = self.drawn[None, here], self.chain.holes(observed)
-        walks = self.chain.sweeps(conditionals, start, observed, lambda _: self.noise(1), n_walks, holes)
-        *_, (paths, _) = walks
+        sweeps = self.chain.sweeps(conditionals, start, observed, lambda _: self.noise(1), n_sweeps, holes)
+        *_, (paths, _) = sweeps
         self.drawn[here] = paths[0]
 
     def noise(self, n_paths: int) -> Noise:
-        """Noise of walks by so many paths, from this fit's generator."""
+        """Noise of sweeps by so many paths, from this fit's generator."""
         return lambda _, rows: self.normal(n_paths, len(rows))
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal numbers from this fit's generator."""
         return torch.randn(shape, generator=self.generator, dtype=self.point.dtype).to(self.point.device)
 
-    def neighbours(self, characters: Characters) -> Neighbours:
+    def neighbours(self, characters: ParamsPerLink) -> Neighbours:
         """The reference rows as they are filled now, with local scales of the given characters."""
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
@@ -191,7 +192,7 @@ class _Fit:
             residuals[i, known] = self.rows.values[known, link.column] - mean
         return Neighbours.of(self.chain, self.point, residuals, characters, self.n_neighbours)
 
-    def first_guess(self, i: int) -> list[Character]:
+    def first_guess(self, i: int) -> list[LocalGPParams]:
         """Something to begin with; nothing for a link that goes without."""
         if not self.chain.links[i].is_gaussian:
             return []
@@ -201,11 +202,11 @@ class _Fit:
         link = self.chain.links[i]
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
-        return [Character(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
+        return [LocalGPParams(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
 
-    def learn(self, links: Sequence[Sequence[LocalLink]]) -> Characters:
+    def learn(self, links: Sequence[Sequence[LocalLink]]) -> ParamsPerLink:
         """The characters of links, one of each or none, with lengthscales and nuggets that suit them."""
-        learnt: list[list[Character]] = [[] for _ in links]
+        learnt: list[list[LocalGPParams]] = [[] for _ in links]
         some = {i: local for i, metrics in enumerate(links) for local in metrics}
         leave_out = [functools.partial(self.left_out, i) for i in some]
         for _ in range(self.n_metrics):
@@ -227,12 +228,12 @@ class _Fit:
         best = self.choose_character(i, metrics[0])
         if best is None:
             return []
-        return [local.heard_as(best) for local in metrics]
+        return [local.with_params(best) for local in metrics]
 
-    def choose_character(self, i: int, local: LocalLink) -> Character | None:
+    def choose_character(self, i: int, local: LocalLink) -> LocalGPParams | None:
         """The one that predicts left-out cells of the i-th link best; None if none clearly helps."""
         numbers, weights = self._to_judge_by(local)
-        candidates: list[Character] = []
+        candidates: list[LocalGPParams] = []
         gains = []
         for cells in local.references[numbers].split(_at_once(local)):
             left = self.left_out(i, cells)
@@ -280,7 +281,7 @@ class _Fit:
         residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
         return LeftOut(cells, rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
 
-    def fit_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> FewValues | None:
+    def fit_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> DiscreteSupport | None:
         """How the i-th link's draws choose among its values, if they are few."""
         if values is None or not self.chain.links[i].is_gaussian:
             return None
@@ -296,13 +297,13 @@ class _Fit:
             at = local.around(left.rows, cells).moments(left.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
-        return FewValues.fit(values, observed, mean, variance, counts / counts.sum())
+        return DiscreteSupport.fit(values, observed, mean, variance, counts / counts.sum())
 
-    def inflate(self, found: Neighbours, few: Sequence[FewValues | None]) -> Neighbours:
+    def inflate(self, found: Neighbours, few: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Let the draws of hidden cells spread as far as their values do."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HIDDEN_ROWS].to(self.point.device)
         hidden = self.rows.observed[picked] & self.hide(len(picked))
-        # Rows walk alone: those in which nothing is hidden would walk for nothing.
+        # Rows sweep alone: those in which nothing is hidden would sweep for nothing.
         some = hidden.any(1)
         if not some.any():
             return found
@@ -327,7 +328,7 @@ class _Fit:
         self,
         found: Neighbours,
         sparse: Sequence[Conditional],
-        few: Sequence[FewValues | None],
+        few: Sequence[DiscreteSupport | None],
         picked: Tensor,
         hidden: Tensor,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -342,10 +343,10 @@ class _Fit:
 
         Returns:
             For each link the hidden cells, by their rows, `[c]`, and what it said of them on each path of
-            some walks: means and variances, `[K, c]`.
+            some sweeps: means and variances, `[K, c]`.
         """
         rows = self.rows[picked]
-        seen = Rows(rows.values, rows.observed & ~hidden, rows.keys)
+        seen = EncodedTable(rows.values, rows.observed & ~hidden, rows.keys)
         holes, point = self.chain.holes(seen.observed), self.start.expected(seen)
         imputations = range(self.n_hidden_paths)
         nearby = found.around(self.chain, self.marginals, point, holes, imputations, picked)
@@ -353,11 +354,11 @@ class _Fit:
             nearby = found.given(nearby, sparse, self.marginals)
         conditionals = observed_as(corrected(sparse, nearby), few)
         paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, imputations))
-        noise, n_walks = self.noise(self.n_hidden_paths), self.chain.n_sweeps
-        walks = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_walks, holes))
+        noise, n_sweeps = self.noise(self.n_hidden_paths), self.chain.n_sweeps
+        sweeps = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_sweeps, holes))
         cells = []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
-            which, counted = hidden[here, link.column], walks[-self.n_counted :]
+            which, counted = hidden[here, link.column], sweeps[-self.n_counted :]
             moments = [visited[i] for _, visited in counted]
             mean = torch.cat([at.mean for at in moments])[:, which]
             variance = torch.cat([at.variance for at in moments])[:, which]
@@ -365,14 +366,14 @@ class _Fit:
         return cells
 
     def inflation(
-        self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, few: FewValues | None
+        self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, few: DiscreteSupport | None
     ) -> float:
-        """The τ of the i-th link that suits cells which were hidden from a walk.
+        """The τ of the i-th link that suits cells which were hidden from a sweep.
 
         Args:
             i: Number of the link.
             cells: Their rows, `[c]`.
-            mean: Mean of each cell, on each path of some walks, `[K, c]`.
+            mean: Mean of each cell, on each path of some sweeps, `[K, c]`.
             variance: Its variance, likewise.
             few: How its draws choose among few values.
         """
@@ -392,8 +393,8 @@ def _at_once(local: LocalLink) -> int:
     return max(1, _KEPT_AT_ONCE // (k * (k + len(local.columns))))
 
 
-def _candidates(local: LocalLink, left: LeftOut, gathered: Gathered) -> list[Character]:
-    """Characters to choose from, of the link's ℓ and η and of scales that suit some cells."""
+def _candidates(local: LocalLink, left: LeftOut, gathered: Gathered) -> list[LocalGPParams]:
+    """ParamsPerLink to choose from, of the link's ℓ and η and of scales that suit some cells."""
     error = left.values - local.hear(gathered).moments(left.rows[None]).mean[0]
     typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.character.nugget)
     return [
@@ -405,7 +406,7 @@ def _candidates(local: LocalLink, left: LeftOut, gathered: Gathered) -> list[Cha
 
 
 def _gain(
-    local: LocalLink, candidates: Sequence[Character], left: LeftOut, gathered: Gathered, noise: Tensor
+    local: LocalLink, candidates: Sequence[LocalGPParams], left: LeftOut, gathered: Gathered, noise: Tensor
 ) -> Tensor:
     """How much better than the sparse GP alone each of G characters predicts cells, `[G, c]`."""
     heard = local.hear_as(candidates, gathered)
@@ -427,7 +428,7 @@ def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
     return _likeliest(density.clamp(min=lowest).sum(1))
 
 
-def _few_inflation(mean: Tensor, variance: Tensor, values: Tensor, few: FewValues) -> float:
+def _few_inflation(mean: Tensor, variance: Tensor, values: Tensor, few: DiscreteSupport) -> float:
     """The same in a column of few values."""
     chosen = nearest_value(few.values, values).expand(mean.shape)
     likelihoods = []

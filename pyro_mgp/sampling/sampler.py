@@ -1,7 +1,7 @@
 """From a fitted chain to draws of missing cells, batch of rows by batch of rows.
 
 For imputation j one function per link is drawn from q(u) and shared by all rows; each row then starts from
-its own joint Gaussian draw and walks through the chain several times. All noise is keyed (`noise.py`), so a
+its own joint Gaussian draw and sweeps through the chain several times. All noise is keyed (`noise.py`), so a
 row's draws do not depend on the rows around it.
 """
 
@@ -16,49 +16,28 @@ from torch import Tensor
 from pyro_mgp._support.halving import in_halves
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.tiles import filled_up, mean_over_paths, whole_tiles
-from pyro_mgp.data.transforms import Unbent
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.inference.data_augmentation import Augmentation, Drawn
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.likelihoods.base import Observation
 from pyro_mgp.model.link import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.model.sequential_chain import SequentialChain
-from pyro_mgp.sampling.discrete_support import FewValues
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import JointGaussian
 from pyro_mgp.sampling.local_gp import Neighbours, corrected
 from pyro_mgp.storage.scratch import pieces
 
 # What a stream of keyed noise is for.
-_START, _FUNCTION, _WALK, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(7)
+_START, _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(7)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
-# Draws farther off than so many standard deviations have run away: a cell in 10¹⁰ would be an outlier there.
+# Draws farther off than so many standard deviations diverged: a cell in 10¹⁰ would be an outlier there.
 _FARTHEST = 1e5
 SETTLING = 3
-"""The first of so many parts of the sweeps does not count: the walk still remembers where it started."""
-# Rows times paths that walk together: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
+"""The first of so many parts of the sweeps does not count: the sweep still remembers where it started."""
+# Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Some rows of an encoded table, all columns of the chain."""
-
-    values: Tensor
-    """Standardised values `[n, D]`; anything finite in missing cells."""
-    observed: Tensor
-    """Bool `[n, D]`."""
-    keys: Tensor
-    """int64 `[n]`, see `table.row_keys`."""
-
-    def __getitem__(self, index: slice | Tensor) -> Rows:
-        return Rows(self.values[index], self.observed[index], self.keys[index])
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def to(self, device: torch.device) -> Rows:
-        """The rows on a device."""
-        return Rows(self.values.to(device), self.observed.to(device), self.keys.to(device))
 
 
 @dataclass(frozen=True)
@@ -91,28 +70,28 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Start:
-    """What stands in the holes before the first walk."""
+class InitialFill:
+    """What stands in the holes before the first sweep."""
 
     gaussian: JointGaussian
     """Over all columns of the chain."""
     drawn: bool
     """Whether rows start from a draw, or from the conditional mean."""
 
-    def draw(self, rows: Rows, noise: KeyedNoise) -> Tensor:
+    def draw(self, rows: EncodedTable, noise: KeyedNoise) -> Tensor:
         """The first fill of each path, `[S, n, D]`."""
         if not self.drawn:
             return self.expected(rows).expand(len(noise.imputations), -1, -1)
         eps = noise.normals(_START, len(self.gaussian.mean))
         return self.gaussian.draw(rows.values, rows.observed, eps)
 
-    def draw_into(self, filled: Tensor, rows: Rows, seed: int) -> None:
+    def draw_into(self, filled: Tensor, rows: EncodedTable, seed: int) -> None:
         """The first fill of the first path, written into a table `[n, D]` piece by piece."""
         for here in pieces(len(rows)):
             piece = rows[here]
             filled[here] = self.draw(piece, KeyedNoise(seed, piece.keys, range(1)))[0]
 
-    def expected(self, rows: Rows) -> Tensor:
+    def expected(self, rows: EncodedTable) -> Tensor:
         """The rows filled by their conditional means, `[n, D]`."""
         return self.gaussian.conditional_mean(rows.values, rows.observed)
 
@@ -122,7 +101,7 @@ class Start:
         return self.gaussian.mean.device
 
 
-class Factorised:
+class CholeskyCache:
     """The conditionals that were asked for, as long as the parameters of their chain do not change.
 
     Factorising all links takes longer than drawing a single row. The marginals are kept, and what else was
@@ -166,8 +145,8 @@ class Factorised:
             self._clear()
             self._state = state
 
-    def __reduce__(self) -> tuple[type[Factorised], tuple[()]]:
-        return Factorised, ()
+    def __reduce__(self) -> tuple[type[CholeskyCache], tuple[()]]:
+        return CholeskyCache, ()
 
 
 @dataclass(frozen=True)
@@ -175,8 +154,8 @@ class Sampler:
     """Draws missing cells from a fitted chain."""
 
     chain: Chain
-    start: Start
-    """The fill before the first walk."""
+    start: InitialFill
+    """The fill before the first sweep."""
     joint: bool
     """One drawn function per imputation, shared by all rows; otherwise each cell alone, from q(f)."""
     n_sweeps: int
@@ -186,18 +165,18 @@ class Sampler:
     """Local scales of the links."""
     observations: Sequence[Observation | None] = ()
     """For each link how its function and noise become draws, None if by their sum; () if so for all."""
-    unbent: Sequence[Unbent | None] = ()
+    unbent: Sequence[InverseTransform | None] = ()
     """For each link how the bend of its column is undone, or None; nothing at all for none."""
     shifts: Mapping[int, float] = field(default_factory=dict)
     """How far functions are shifted, by the column of their link; see `sensitivity`."""
-    factorised: Factorised = field(default_factory=Factorised)
+    factorised: CholeskyCache = field(default_factory=CholeskyCache)
     """Kept from one sampler of a chain to the next."""
-    training: Rows | None = None
+    training: EncodedTable | None = None
     """The training rows that functions of a sequential chain are drawn given; None to draw from q(u)."""
 
     @torch.no_grad()
     def draws(
-        self, rows: Rows, imputations: Sequence[int], batch_size: int | None = None
+        self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
         """Draws of the numbered imputations.
 
@@ -209,36 +188,36 @@ class Sampler:
         Yields:
             Which rows, and these rows with their holes drawn, `[S, n, D]`.
         """
-        for here, batch, filled in self.walked(rows, imputations, batch_size):
+        for here, batch, filled in self.swept(rows, imputations, batch_size):
             if self.chain.propagate == "latent":
                 filled = self._observed(filled, batch, imputations)
             yield here, self._rounded(filled)
 
     @torch.no_grad()
-    def walked(
-        self, rows: Rows, imputations: Sequence[int], batch_size: int | None = None
-    ) -> Iterator[tuple[slice, Rows, Tensor]]:
-        """The rows as links see them at the end of the walks; takes the arguments of `draws`.
+    def swept(
+        self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
+    ) -> Iterator[tuple[slice, EncodedTable, Tensor]]:
+        """The rows as links see them at the end of the sweeps; takes the arguments of `draws`.
 
         Yields:
             Which rows, these rows, and the same filled, `[S, n, D]`.
         """
 
-        def walk(here: slice) -> tuple[Rows, Tensor]:
+        def sweep(here: slice) -> tuple[EncodedTable, Tensor]:
             batch = self._batch(rows, here)
             conditionals = self._conditionals(batch, imputations)
             if self.shifts:
                 return batch, self._shifted(conditionals, batch, imputations)
-            *_, (filled, _) = self._walks(conditionals, batch, imputations)
+            *_, (filled, _) = self._sweeps(conditionals, batch, imputations)
             return batch, filled
 
         for whole in self._slices(rows, len(imputations), batch_size):
-            for here, (batch, filled) in in_halves(whole, walk):
+            for here, (batch, filled) in in_halves(whole, sweep):
                 n_rows = here.stop - here.start
                 self._check(filled, batch)
                 yield here, batch[:n_rows], filled[:, :n_rows]
 
-    def _check(self, filled: Tensor, rows: Rows) -> None:
+    def _check(self, filled: Tensor, rows: EncodedTable) -> None:
         """That draws `[S, n, D]` have stayed within reason.
 
         Raises:
@@ -253,17 +232,18 @@ class Sampler:
         for name, far in zip(self.chain.names, farthest, strict=True):
             if not far <= _FARTHEST * float(known):
                 raise FloatingPointError(
-                    f"column {name!r}: draws have run away, to {far:.3g} standard deviations after "
-                    f"{self.n_sweeps} walks: columns that nearly follow from each other can drive each other "
-                    "on. Leave one of them out, give the column bounds (ColumnSpec(lower=..., upper=...)), "
+                    f"column {name!r}: draws diverged, to {far:.3g} standard deviations after "
+                    f"{self.n_sweeps} sweeps: columns that nearly follow from each other can drive each "
+                    "other on. Leave one of them out, give the column bounds (ColumnSpec(lower=..., "
+                    "upper=...)), "
                     "or use fewer n_sweeps"
                 )
 
     @torch.no_grad()
-    def means(self, rows: Rows, imputations: Sequence[int]) -> Tensor:
+    def means(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """The rows `[n, D]` with their holes at the predictive mean, in bent columns that of the value.
 
-        It is averaged over paths and over the last two thirds of the sweeps: each walk's conditional means,
+        It is averaged over paths and over the last two thirds of the sweeps: each sweep's conditional means,
         which vary less than its draws do.
         """
         unbent = self.unbent or [None] * len(self.chain.links)
@@ -272,7 +252,7 @@ class Sampler:
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
             total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
             counted = range(self.n_sweeps // SETTLING, self.n_sweeps)
-            for sweep, (filled, visited) in enumerate(self._walks(conditionals, batch, imputations)):
+            for sweep, (filled, visited) in enumerate(self._sweeps(conditionals, batch, imputations)):
                 if sweep in counted:
                     expected = self._expected(conditionals, filled, visited, holes)
                     self._add_means(total, expected, holes)
@@ -323,7 +303,7 @@ class Sampler:
         return point
 
     @torch.no_grad()
-    def target(self, rows: Rows, imputations: Sequence[int]) -> Mixture:
+    def target(self, rows: EncodedTable, imputations: Sequence[int]) -> Mixture:
         """Predictive distribution of the last link's column, missing in all rows, noise included.
 
         Its components are the paths in the last two thirds of the sweeps.
@@ -331,14 +311,14 @@ class Sampler:
         parts = []
         for here, batch in self._batches(rows, len(imputations)):
             conditionals = self._conditionals(batch, imputations)
-            walks = [visited[-1] for _, visited in self._walks(conditionals, batch, imputations)]
-            counted = walks[self.n_sweeps // SETTLING :]
+            sweeps = [visited[-1] for _, visited in self._sweeps(conditionals, batch, imputations)]
+            counted = sweeps[self.n_sweeps // SETTLING :]
             variance = torch.cat([m.variance for m in counted]) + conditionals[-1].noise
             moments = torch.cat([m.mean for m in counted]), variance
             parts.append([each[:, : here.stop - here.start] for each in moments])
         return Mixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
-    def _observed(self, filled: Tensor, rows: Rows, imputations: Sequence[int]) -> Tensor:
+    def _observed(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """Function values in the holes made observations of them: what later links did not see."""
         noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows.observed)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
@@ -356,11 +336,11 @@ class Sampler:
         rounded = torch.round(filled, decimals=_DECIMALS[self.chain.precision])
         if self.observations:
             pairs = zip(self.chain.links, self.observations, strict=True)
-            exact = [link.column for link, observation in pairs if isinstance(observation, FewValues)]
+            exact = [link.column for link, observation in pairs if isinstance(observation, DiscreteSupport)]
             rounded[..., exact] = filled[..., exact]
         return rounded
 
-    def _conditionals(self, rows: Rows, imputations: Sequence[int]) -> Sequence[Conditional]:
+    def _conditionals(self, rows: EncodedTable, imputations: Sequence[int]) -> Sequence[Conditional]:
         """What the links say of the holes of these rows."""
         conditionals = self.sparse(imputations)
         if self.neighbours is not None:
@@ -400,7 +380,7 @@ class Sampler:
 
         return self.chain.functions(noise)
 
-    def _augmented(self, training: Rows, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
+    def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
         """Functions and noises of a sequential chain, each imputation's given its own completed table."""
         augmentation = Augmentation(self.chain, training.observed)
         parts = [
@@ -409,68 +389,76 @@ class Sampler:
         ]
         return augmentation, Drawn.cat(parts)
 
-    def _augment(self, augmentation: Augmentation, training: Rows, imputations: Sequence[int]) -> Drawn:
+    def _augment(
+        self, augmentation: Augmentation, training: EncodedTable, imputations: Sequence[int]
+    ) -> Drawn:
         def fresh(n: int, *stream: int) -> Tensor:
             keys = torch.arange(n, device=self.start.device)
             return KeyedNoise(self.seed, keys, imputations).normal(_AUGMENTATION, *stream)
 
-        def walk_noise(turn: int) -> Noise:
+        def sweep_noise(turn: int) -> Noise:
             return lambda link, cells: noise.normal(_TURN, turn, link, rows=cells)
 
         noise = KeyedNoise(self.seed, training.keys, imputations)
-        return augmentation.run(self.start.draw(training, noise), fresh, walk_noise)
+        return augmentation.run(self.start.draw(training, noise), fresh, sweep_noise)
 
-    def _walks(
-        self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]
+    def _sweeps(
+        self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         start = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
-        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, imputations)
+        noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
         return self.chain.sweeps(conditionals, start, rows.observed, noise, self.n_sweeps, holes)
 
-    def _shifted(self, conditionals: Sequence[Conditional], rows: Rows, imputations: Sequence[int]) -> Tensor:
-        """The rows filled, `[S, n, D]`, some functions shifted in the last walk.
+    def _shifted(
+        self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
+    ) -> Tensor:
+        """The rows filled, `[S, n, D]`, some functions shifted in the last sweep.
 
-        In every walk, columns that predict each other would shift each other again and again. Links after
-        the shifted ones see their draws in that walk, those before in another, which leaves these alone.
+        In every sweep, columns that predict each other would shift each other again and again. Links after
+        the shifted ones see their draws in that sweep, those before in another, which leaves these alone.
         """
-        noise, holes = self._walk_noise(rows, imputations), self._holes(rows.observed, imputations)
+        noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
         filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
         observed, last = rows.observed, self.n_sweeps - 1
-        for walked, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
-            filled = walked
+        for swept, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
+            filled = swept
         links = self.chain.links
         shifted = [
             Shifted(conditional, self.shifts[link.column]) if link.column in self.shifts else conditional
             for conditional, link in zip(conditionals, links, strict=True)
         ]
-        filled, _ = self.chain.walk(shifted, filled, observed, noise(last), holes)
+        filled, _ = self.chain.sweep(shifted, filled, observed, noise(last), holes)
         if isinstance(self.chain, SequentialChain):
             return self._settled(conditionals, filled, rows, imputations)
         moved = [i for i, link in enumerate(links) if link.column in self.shifts]
         before = [i < max(moved, default=0) and i not in moved for i in range(len(links))]
         again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
-        return self.chain.walk(conditionals, filled, observed, noise(last), again)[0]
+        return self.chain.sweep(conditionals, filled, observed, noise(last), again)[0]
 
     def _settled(
-        self, conditionals: Sequence[Conditional], filled: Tensor, rows: Rows, imputations: Sequence[int]
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        rows: EncodedTable,
+        imputations: Sequence[int],
     ) -> Tensor:
         """The rows after all links of a sequential chain have heard of shifted cells as of known ones."""
         known = rows.observed.clone()
         known[:, list(self.shifts)] = True
         here = (known != rows.observed).any(1)
         holes = [filled_up(cells[here[cells]], len(imputations)) for cells in self.chain.holes(known)]
-        noise = self._walk_noise(rows, imputations)
+        noise = self._sweep_noise(rows, imputations)
         # Cells that are weighed move, and are not redrawn: far from where they belong they need several
-        # walks, and noise that they have seen would move them back.
+        # sweeps, and noise that they have seen would move them back.
         *_, (filled, _) = self.chain.sweeps(
             conditionals, filled, known, lambda sweep: noise(self.n_sweeps + sweep), self.n_sweeps, holes
         )
         return filled
 
-    def _walk_noise(self, rows: Rows, imputations: Sequence[int]) -> Callable[[int], Noise]:
-        """The noise of each walk."""
+    def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
+        """The noise of each sweep."""
         noise = KeyedNoise(self.seed, rows.keys, imputations)
-        return lambda sweep: lambda link, cells: noise.normal(_WALK, sweep, link, rows=cells)
+        return lambda sweep: lambda link, cells: noise.normal(_SWEEP, sweep, link, rows=cells)
 
     def _holes(self, observed: Tensor, imputations: Sequence[int] = range(1)) -> list[Tensor]:
         """For each link the rows of its missing cells, given Bool `[n, D]`; whole tiles along their paths."""
@@ -478,18 +466,18 @@ class Sampler:
         n_paths = len(imputations) if near is None else near.together(imputations)
         return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 
-    def _batches(self, rows: Rows, n_paths: int) -> Iterator[tuple[slice, Rows]]:
+    def _batches(self, rows: EncodedTable, n_paths: int) -> Iterator[tuple[slice, EncodedTable]]:
         """Slices of the rows, and the rows there, as `_batch` gives them."""
         return ((here, self._batch(rows, here)) for here in self._slices(rows, n_paths, None))
 
-    def _slices(self, rows: Rows, n_paths: int, batch_size: int | None) -> Iterator[slice]:
+    def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None) -> Iterator[slice]:
         """Slices of the rows that are worked on together."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once))
         return _slices(len(rows), size)
 
-    def _batch(self, rows: Rows, here: slice) -> Rows:
+    def _batch(self, rows: EncodedTable, here: slice) -> EncodedTable:
         """Some of the rows, on the device and in whole tiles."""
         index = filled_up(torch.arange(here.start, here.stop, device=rows.keys.device))
         return rows[index].to(self.start.device)

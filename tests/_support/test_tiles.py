@@ -10,8 +10,9 @@ from every_kind import SPECS, table_of_every_kind
 
 from pyro_mgp import MGPImputer
 from pyro_mgp._support.tiles import TILE, filled_up, whole_tiles
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.sampling import refinement
-from pyro_mgp.sampling.sampler import Rows, Sampler
+from pyro_mgp.sampling.sampler import Sampler
 
 
 @pytest.mark.parametrize("n", [0, 1, TILE - 1, TILE, TILE + 1])
@@ -45,7 +46,9 @@ CHAINS = {
 
 
 @pytest.fixture(scope="module", params=CHAINS)
-def drawn(request: pytest.FixtureRequest) -> tuple[Sampler, Rows, torch.Tensor, dict[int, torch.Tensor]]:
+def drawn(
+    request: pytest.FixtureRequest,
+) -> tuple[Sampler, EncodedTable, torch.Tensor, dict[int, torch.Tensor]]:
     """Who draws, new rows, and these rows filled and at their means when all are drawn together."""
     settings = {"n_inducing": 30, "max_steps": 2, "random_state": 0, "progress": False} | CHAINS[
         request.param
@@ -63,13 +66,13 @@ def drawn(request: pytest.FixtureRequest) -> tuple[Sampler, Rows, torch.Tensor, 
         assert imputer.neighbours_ is not None
         assert max(map(len, imputer.neighbours_.links)) == n_metrics
     sampler, rows = imputer._sampler(), imputer._encode(new).rows
-    (_, _, filled), *_ = sampler.walked(rows, range(3))
+    (_, _, filled), *_ = sampler.swept(rows, range(3))
     return sampler, rows, filled, {n: sampler.means(rows, range(n)) for n in (3, TILE)}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_shuffled_pieces_have_the_bits_of_the_whole(
-    drawn: tuple[Sampler, Rows, torch.Tensor, dict[int, torch.Tensor]], seed: int
+    drawn: tuple[Sampler, EncodedTable, torch.Tensor, dict[int, torch.Tensor]], seed: int
 ) -> None:
     sampler, rows, filled, means = drawn
     generator = np.random.default_rng(seed)
@@ -77,7 +80,7 @@ def test_shuffled_pieces_have_the_bits_of_the_whole(
     ends = np.sort(generator.integers(1, 150, size=3))
     for piece in order.tensor_split(torch.as_tensor([1, *ends])):
         if len(piece):
-            ((_, _, alone),) = sampler.walked(rows[piece], range(3))
+            ((_, _, alone),) = sampler.swept(rows[piece], range(3))
             assert torch.equal(alone, filled[:, piece])
             for n_paths, expected in means.items():
                 assert torch.equal(sampler.means(rows[piece], range(n_paths)), expected[piece])

@@ -61,7 +61,7 @@ def test_of_a_line_it_is_the_slope() -> None:
 @pytest.mark.parametrize("kernel", ["linear+matern32", lambda p: kernels.RBF(p, lengthscale=torch.ones(p))])
 def test_derivatives_agree_with_differences(kernel: object) -> None:
     imputer = fitted(table(60), kernel=kernel)
-    rows = imputer.start_.expected(imputer._own_table().rows)
+    rows = imputer.initial_fill_.expected(imputer._own_table().rows)
     step = 1e-5
     found = relevance(imputer).fillna(0.0)
     with torch.no_grad():

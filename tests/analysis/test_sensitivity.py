@@ -54,7 +54,7 @@ def test_no_shift_gives_the_same_draws(column: str) -> None:
 
 @pytest.mark.parametrize("n_neighbors", [0, 8])
 def test_numbers_are_shifted_in_their_own_units(n_neighbors: int) -> None:
-    imputer = fitted("number", few_values=0, warp=False, n_neighbors=n_neighbors)
+    imputer = fitted("number", discrete_support=0, warp=False, n_neighbors=n_neighbors)
     before, after = imputer.impute(m=4), imputer.impute(m=4, delta={"number": -2.5})
     np.testing.assert_allclose(after.values["number"] - before.values["number"], -2.5, atol=1e-4)
 
@@ -70,7 +70,7 @@ def test_a_log_is_shifted_on_its_scale() -> None:
 
 
 def test_times_are_shifted_in_seconds() -> None:
-    imputer = fitted("when", few_values=0)
+    imputer = fitted("when", discrete_support=0)
     before, after = imputer.impute(m=2), imputer.impute(m=2, delta={"when": 7200})
     seconds = (after.values["when"] - before.values["when"]) / np.timedelta64(1, "s")
     np.testing.assert_allclose(seconds, 7200, atol=1)
@@ -96,7 +96,9 @@ def test_columns_that_predict_each_other_do_not_shift_each_other_again_and_again
     frame["other"] = frame["number"] + 0.3 * np.random.default_rng(1).normal(size=len(frame))
     frame = frame[["x", "number", "other"]]
     frame.loc[::3, ["number", "other"]] = np.nan
-    imputer = MGPImputer(max_steps=10, few_values=0, warp=False, random_state=0, progress=False).fit(frame)
+    imputer = MGPImputer(max_steps=10, discrete_support=0, warp=False, random_state=0, progress=False).fit(
+        frame
+    )
     before, after = imputer.impute(m=10), imputer.impute(m=10, delta={"number": 4.0})
     np.testing.assert_allclose(after.values["number"] - before.values["number"], 4.0, atol=1e-3)
     moved = (after.values["other"] - before.values["other"]).mean()
@@ -107,7 +109,9 @@ def test_columns_that_predict_each_other_do_not_shift_each_other_again_and_again
 def test_a_scan_of_two_columns_passes_smoothly_through_0(inputs: Any) -> None:
     frame = table()[["x", "number", "income"]]
     frame.loc[::4, ["number", "income"]] = np.nan
-    imputer = MGPImputer(inputs=inputs, warp=False, few_values=0, random_state=0, progress=False).fit(frame)
+    imputer = MGPImputer(inputs=inputs, warp=False, discrete_support=0, random_state=0, progress=False).fit(
+        frame
+    )
     at, beside = (
         imputer.impute(m=3, delta={"income": 9.0, "number": d}).values["number"] for d in (0.0, 1e-6)
     )
@@ -115,7 +119,7 @@ def test_a_scan_of_two_columns_passes_smoothly_through_0(inputs: Any) -> None:
 
 
 def test_other_columns_see_the_shifted_draws() -> None:
-    imputer = fitted("number", "income", few_values=0)
+    imputer = fitted("number", "income", discrete_support=0)
     incomes = [imputer.impute(m=5, delta={"number": d}).values["income"].mean() for d in (0.0, 6.0)]
     frame = imputer.impute(m=1).frame
     both = frame["number"].isna() & frame["income"].isna()
@@ -149,7 +153,7 @@ def mean_of_number(frame: pd.DataFrame) -> SimpleNamespace:
 
 
 def test_a_scan_finds_where_the_conclusion_tips() -> None:
-    imputer = fitted("number", few_values=0, warp=False)
+    imputer = fitted("number", discrete_support=0, warp=False)
     null = 9.0
     scan = tipping_point(imputer, mean_of_number, "number", [-12, -6, 6], "mean", m=5, null=null)
     assert scan["delta"].tolist() == [-12, -6, 0, 6]

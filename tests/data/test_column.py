@@ -167,14 +167,16 @@ def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
     rating = np.clip(np.rint(5 + 2 * health + generator.normal(size=500)), 0, 10)
     visits = generator.poisson(np.exp(0.5 + 0.8 * health))
     kinds = [
-        ColumnCodec.fit(series(cells.astype(np.int64)), few_values=50).kind
+        ColumnCodec.fit(series(cells.astype(np.int64)), discrete_support=50).kind
         for cells in (likert, rating, visits)
     ]
     assert kinds == [Kind.INTEGER, Kind.INTEGER, Kind.COUNT]
     said = ({"predicts": False}, {"lower": 0}, {"kind": "integer"})
-    chosen = [ColumnCodec.fit(series(visits), few_values=50, spec=ColumnSpec(**each)).kind for each in said]
+    chosen = [
+        ColumnCodec.fit(series(visits), discrete_support=50, spec=ColumnSpec(**each)).kind for each in said
+    ]
     assert chosen == [Kind.COUNT, Kind.INTEGER, Kind.INTEGER]
-    found, asked = ColumnCodec.fit(series(visits), few_values=50), fit(visits, kind="count")
+    found, asked = ColumnCodec.fit(series(visits), discrete_support=50), fit(visits, kind="count")
     assert found.decode([[50.0]])[0] == 2 * visits.max()
     assert asked.decode([[50.0]])[0] > 10 * visits.max()
 

@@ -860,28 +860,28 @@ def test_a_codec_survives_json(table: tuple[pd.DataFrame, pd.DataFrame]) -> None
 
 def test_a_column_has_few_values_if_they_come_again() -> None:
     ratings = pd.Series(np.repeat([1.0, 2.5, 4.0], [20, 20, 20]), name="rating")
-    assert ColumnCodec.fit(ratings, few_values=50).few == (1.0, 2.5, 4.0)
-    assert ColumnCodec.fit(ratings, few_values=3).few == (1.0, 2.5, 4.0)
-    assert ColumnCodec.fit(ratings, few_values=2).few is None
+    assert ColumnCodec.fit(ratings, discrete_support=50).few == (1.0, 2.5, 4.0)
+    assert ColumnCodec.fit(ratings, discrete_support=3).few == (1.0, 2.5, 4.0)
+    assert ColumnCodec.fit(ratings, discrete_support=2).few is None
     assert ColumnCodec.fit(ratings).few is None
     rare = pd.concat([ratings, pd.Series([7.0, 8.0, 9.0])], ignore_index=True).rename("rating")
-    assert ColumnCodec.fit(rare, few_values=50).few == (1.0, 2.5, 4.0, 7.0, 8.0, 9.0)
+    assert ColumnCodec.fit(rare, discrete_support=50).few == (1.0, 2.5, 4.0, 7.0, 8.0, 9.0)
     mostly_once = pd.concat([ratings, pd.Series(np.arange(10.0, 17.0))], ignore_index=True).rename("rating")
-    assert ColumnCodec.fit(mostly_once, few_values=50).few is None
+    assert ColumnCodec.fit(mostly_once, discrete_support=50).few is None
 
 
 def test_what_is_drawn_otherwise_has_no_few_values() -> None:
     for cells in ([True, False], [1, 2], ["a", "b"]):
-        assert ColumnCodec.fit(pd.Series(cells * 20, name="c"), few_values=50).few is None
+        assert ColumnCodec.fit(pd.Series(cells * 20, name="c"), discrete_support=50).few is None
 
 
 @pytest.mark.parametrize("warp", [False, True])
 def test_few_values_come_back_to_the_last_digit(warp: bool) -> None:
     column = pd.Series(np.repeat([0.1, 0.3, 1 / 3, 50.0], [300, 200, 100, 5]), name="dose")
-    codec = ColumnCodec.fit(column, warp=warp, few_values=50)
+    codec = ColumnCodec.fit(column, warp=warp, discrete_support=50)
     assert (codec.warp is not None) == warp
-    assert codec.few_encoded is not None
-    np.testing.assert_allclose(np.unique(codec.encode(column)), codec.few_encoded)
+    assert codec.support_encoded is not None
+    np.testing.assert_allclose(np.unique(codec.encode(column)), codec.support_encoded)
     nearly = np.round(codec.encode(column), 5)
     assert codec.decode(nearly, to_few=True).tolist() == column.tolist()
     assert codec.decode(nearly).tolist() != column.tolist()
@@ -889,7 +889,7 @@ def test_few_values_come_back_to_the_last_digit(warp: bool) -> None:
 
 
 def test_integers_of_few_values_stay_integers() -> None:
-    codec = ColumnCodec.fit(pd.Series([0, 1, 5] * 10, name="children"), few_values=50)
+    codec = ColumnCodec.fit(pd.Series([0, 1, 5] * 10, name="children"), discrete_support=50)
     decoded = codec.decode(codec.encode(pd.Series([2.4, 3.6])), to_few=True)
     assert decoded.tolist() == [1, 5]
     assert decoded.dtype == np.int64

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.data.transforms import Unbent, Warp
+from pyro_mgp.data.transforms import InverseTransform, Warp
 from pyro_mgp.imputer import MGPImputer
 
 
@@ -77,7 +77,7 @@ def test_bends_of_bounded_columns_come_back_with_the_slope_they_state(warp: Warp
     np.testing.assert_allclose(warp.backward(bent), cells, rtol=1e-9)
     slope = (warp.forward(cells + step) - warp.forward(cells - step)) / (2 * step)
     np.testing.assert_allclose(warp.log_slope(cells), np.log(np.abs(slope)), rtol=1e-5, atol=1e-6)
-    unbent = Unbent(0.3, 2.0, -1e9, 1e9, warp.bend)
+    unbent = InverseTransform(0.3, 2.0, -1e9, 1e9, warp.bend)
     z = torch.as_tensor((bent - 0.3) / 2.0)
     np.testing.assert_allclose(unbent(z) * warp.spread + warp.centre, cells, rtol=1e-9)
     torch.testing.assert_close(unbent.back(unbent(z)), z)

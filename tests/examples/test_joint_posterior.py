@@ -29,7 +29,7 @@ def test_missing_cells_have_the_moments_of_the_chains_own_draws(example: ModuleT
     frame = example.simulate(1)[1][["z", "x"]]
     mean, covariance = example.missing_cells(frame, 0)
     imputer = MGPImputer(
-        n_neighbors=0, warp=False, few_values=0, max_steps=40, random_state=0, progress=False
+        n_neighbors=0, warp=False, discrete_support=0, max_steps=40, random_state=0, progress=False
     )
     table, codec = imputer.fit(frame).codec_.encode(frame), imputer.codec_.columns[1]
     chain, observed = imputer.chain_.eval(), torch.tensor(table.observed)

@@ -103,8 +103,8 @@ def test_loss_draws_and_gradients_are_those_of_the_pyro_model(build, kernel, pro
         if "u_loc" not in name and "u_scale_tril" not in name:
             torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-7, atol=1e-9)
     with torch.no_grad():
-        walked, _ = chain.walk(chain.conditionals(), table[None, here], observed[here], noise)
-    torch.testing.assert_close(redrawn, walked[0], rtol=1e-9, atol=1e-9)
+        swept, _ = chain.sweep(chain.conditionals(), table[None, here], observed[here], noise)
+    torch.testing.assert_close(redrawn, swept[0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("rows", "step_size"), [(None, 1.0), (ROWS, 0.3)])

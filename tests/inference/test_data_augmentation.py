@@ -28,7 +28,7 @@ def fresh(n_paths: int, device: torch.device | str = "cpu", seed: int = 0) -> Ca
     return normal
 
 
-def walk_noise(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Callable:
+def sweep_noise(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Callable:
     noise = KeyedNoise(1, torch.arange(n_rows, device=device), range(n_paths))
     return lambda turn: lambda link, rows: noise.normal(turn, link, rows=rows)
 
@@ -87,7 +87,7 @@ def test_turns_without_holes_end_at_the_joint_posterior_of_function_and_noise(de
     table, chain = regression(device)
     augmentation = Augmentation(chain, torch.ones(25, 2, dtype=torch.bool, device=device))
     drawn = augmentation.run(
-        table.expand(N_PATHS, -1, -1), fresh(N_PATHS, device), walk_noise(25, N_PATHS, device)
+        table.expand(N_PATHS, -1, -1), fresh(N_PATHS, device), sweep_noise(25, N_PATHS, device)
     )
     found = drawn.noises[0][:, 0].cpu().numpy()
     (conditional,) = augmentation.conditionals(drawn.functions, drawn.noises)
@@ -171,7 +171,7 @@ def holey(n_rows: int = 40) -> tuple[Tensor, Tensor, SequentialChain]:
 def test_an_imputation_has_the_same_function_in_any_company() -> None:
     table, observed, chain = holey()
     augmentation = Augmentation(chain, observed)
-    few, many = (augmentation.run(table.expand(m, -1, -1), fresh(m), walk_noise(40, m)) for m in (3, 8))
+    few, many = (augmentation.run(table.expand(m, -1, -1), fresh(m), sweep_noise(40, m)) for m in (3, 8))
     for name in ("functions", "noises"):
         for left, right in zip(getattr(few, name), getattr(many, name), strict=True):
             torch.testing.assert_close(left, right[:3], rtol=0, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Numbers that go wrong: matrices without a factor, lost bounds, draws that run away, memory that is full."""
+"""Numbers that go wrong: matrices without a factor, lost bounds, draws that diverged, memory that is full."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def test_a_step_that_loses_the_bound_is_undone_and_said_once(monkeypatch: pytest
 def test_draws_that_run_away_name_their_column(
     far: float, fitted: MGPImputer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walks, column = Sampler._walks, fitted.chain_.links[fitted.order_.index("z")].column
+    sweeps, column = Sampler._sweeps, fitted.chain_.links[fitted.order_.index("z")].column
 
     def exploding(self: Sampler, *args: Any) -> Any:
-        for filled, visited in walks(self, *args):
+        for filled, visited in sweeps(self, *args):
             filled[0, 0, column] = far
             yield filled, visited
 
-    monkeypatch.setattr(Sampler, "_walks", exploding)
-    with pytest.raises(FloatingPointError, match=r"column 'z': draws have run away, to .* after 5 walks"):
+    monkeypatch.setattr(Sampler, "_sweeps", exploding)
+    with pytest.raises(FloatingPointError, match=r"column 'z': draws diverged, to .* after 5 sweeps"):
         fitted.impute(m=1)
 
 

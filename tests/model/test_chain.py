@@ -1,4 +1,4 @@
-"""The walk, the bound and the Pyro face of the chain."""
+"""The sweep, the bound and the Pyro face of the chain."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_chain(kernel=linear_matern32, n_rows=12, n_inducing=5, seed=0, **switch
 
 
 def fixed(noise):
-    """Noise `[S, n, L]` as the walk asks for it."""
+    """Noise `[S, n, L]` as the sweep asks for it."""
     return lambda link, rows: noise[:, rows, link]
 
 
@@ -129,7 +129,7 @@ def test_under_plain_trace_elbo_only_the_kl_is_sampled():
     assert loss - sampled_kl == pytest.approx(exact - exact_kl, rel=1e-8)
 
 
-# ----------------------------------------------------------------------------------------------- the walk
+# ----------------------------------------------------------------------------------------------- the sweep
 
 
 def linear_link(column, source, slope):
@@ -147,7 +147,7 @@ def test_walk_by_hand():
     observed = torch.tensor([[True, False], [False, True], [False, False]])
     silence = fixed(torch.zeros(1, 3, 2).double())
     with torch.no_grad():
-        filled, visited = chain.walk(chain.conditionals(), start, observed, silence)
+        filled, visited = chain.sweep(chain.conditionals(), start, observed, silence)
     expected = torch.tensor([[[1.0, 2.0], [12.0, 4.0], [30.0, 10.0]]]).double()
     torch.testing.assert_close(filled, expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(visited[0].mean, torch.tensor([[2.0, 0.0, 10.0]]).double(), atol=1e-4, rtol=0)
@@ -159,8 +159,8 @@ def test_visiting_only_the_holes_draws_the_same():
     start, noise = table.expand(4, -1, -1), fixed(torch.randn(4, 12, 3).double())
     holes = [(~observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
     with torch.no_grad():
-        everywhere, _ = chain.walk(chain.conditionals(), start, observed, noise)
-        in_holes, _ = chain.walk(chain.conditionals(), start, observed, noise, holes)
+        everywhere, _ = chain.sweep(chain.conditionals(), start, observed, noise)
+        in_holes, _ = chain.sweep(chain.conditionals(), start, observed, noise, holes)
     torch.testing.assert_close(in_holes, everywhere, atol=1e-12, rtol=1e-12)
 
 
@@ -177,7 +177,7 @@ def test_predictive_draws_carry_the_noise_and_latent_ones_do_not():
         chain, table, observed = make_chain(propagate=propagate)
         noise = fixed(torch.ones(1, 12, 3).double())
         with torch.no_grad():
-            filled, visited = chain.walk(chain.conditionals(), table[None], observed, noise)
+            filled, visited = chain.sweep(chain.conditionals(), table[None], observed, noise)
         hole = (~observed[:, 0]).nonzero()[0, 0]
         draws[propagate] = float(filled[0, hole, 0] - visited[0].mean[0, hole])
         variance = float(visited[0].variance[0, hole])
@@ -262,7 +262,7 @@ def test_svi_trains_beside_a_store_in_use():
 
 
 def test_predictive_draws_one_function_for_all_rows():
-    """In evaluation mode the table that `Predictive` returns is a walk with the u that it returns."""
+    """In evaluation mode the table that `Predictive` returns is a sweep with the u that it returns."""
     chain, table, observed = make_chain(n_sweeps=2)
     chain.eval()
     noise = fixed(torch.randn(1, 12, 3).double())
@@ -273,7 +273,7 @@ def test_predictive_draws_one_function_for_all_rows():
         filled = table[None]
         with torch.no_grad():
             for _ in range(2):
-                filled, _ = chain.walk(chain.conditionals(functions), filled, observed, noise)
+                filled, _ = chain.sweep(chain.conditionals(functions), filled, observed, noise)
         torch.testing.assert_close(samples["filled"][j], filled[0])
     assert len(pyro.get_param_store()) == 0
 

@@ -57,19 +57,19 @@ def sequential(
 
 
 def keyed(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Callable[[int], Noise]:
-    """Noise of one walk after the other."""
+    """Noise of one sweep after the other."""
     noise = KeyedNoise(3, torch.arange(n_rows, device=device), range(n_paths))
     return lambda sweep: lambda link, rows: noise.normal(sweep, link, rows=rows)
 
 
-def walked(
-    conditionals: Sequence[Conditional], table: Tensor, observed: Tensor, n_walks: int, first: int = 0
+def swept(
+    conditionals: Sequence[Conditional], table: Tensor, observed: Tensor, n_sweeps: int, first: int = 0
 ) -> Tensor:
-    """The table `[S, n, D]` after some walks."""
+    """The table `[S, n, D]` after some sweeps."""
     chain = sequential(table.shape[-1], table.device)
     noise = keyed(table.shape[1], len(table), table.device)
-    for sweep in range(first, first + n_walks):
-        table, _ = chain.walk(conditionals, table, observed, noise(sweep), chain.holes(observed))
+    for sweep in range(first, first + n_sweeps):
+        table, _ = chain.sweep(conditionals, table, observed, noise(sweep), chain.holes(observed))
     return table
 
 
@@ -96,19 +96,19 @@ def exact_conditional(noise: np.ndarray, observed: np.ndarray, row: np.ndarray) 
 
 
 @pytest.mark.parametrize(
-    ("observed", "n_walks"),
-    # Two cells between which another stands firm are strongly correlated (.9): walks forget slowly.
+    ("observed", "n_sweeps"),
+    # Two cells between which another stands firm are strongly correlated (.9): sweeps forget slowly.
     [([0, 1, 1], 15), ([0, 0, 1], 40), ([1, 0, 1], 15), ([0, 1, 0], 15), ([1, 1, 0], 1), ([0, 0, 0], 1)],
 )
 def test_walks_through_linear_links_end_at_the_conditional_gaussian(
-    observed: list[int], n_walks: int, device: torch.device
+    observed: list[int], n_sweeps: int, device: torch.device
 ) -> None:
     """Thousands of equal rows are as many chains. Each path has a noise of its own."""
     n_rows, row = 3000, np.array([0.7, -1.2, 1.5])
     seen = np.array(observed) > 0
     start = torch.tensor(np.where(seen, row, 0.0), device=device).expand(2, n_rows, 3)
     known = torch.tensor(seen, device=device).expand(n_rows, 3)
-    found = walked(linear(device), start, known, n_walks).cpu().numpy()
+    found = swept(linear(device), start, known, n_sweeps).cpu().numpy()
     assert (found[..., seen] == row[seen]).all()
     for path, noise in zip(found, NOISES, strict=True):
         mean, covariance = exact_conditional(noise, seen, row)
@@ -141,8 +141,8 @@ def test_slices_leave_a_posterior_of_two_modes_as_it_is(device: torch.device) ->
     start = torch.tensor(np.interp(uniform, distribution, x), device=device)
     table = torch.stack([start, torch.full_like(start, y)], dim=-1)[None]
     observed = torch.tensor([False, True], device=device).expand(n_rows, 2)
-    for n_walks in (1, 3):
-        found = walked(square(device), table, observed, n_walks)[0, :, 0].cpu().numpy()
+    for n_sweeps in (1, 3):
+        found = swept(square(device), table, observed, n_sweeps)[0, :, 0].cpu().numpy()
         assert (found != start.cpu().numpy()).mean() > 0.99
         assert kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
 
@@ -152,7 +152,7 @@ def test_slices_find_the_other_mode(device: torch.device) -> None:
     x, distribution = grid_of_square_root(y, 0.4)
     table = torch.tensor([1.0, y], dtype=torch.float64, device=device).expand(1, n_rows, 2)
     observed = torch.tensor([False, True], device=device).expand(n_rows, 2)
-    found = walked(square(device), table, observed, 30)[0, :, 0].cpu().numpy()
+    found = swept(square(device), table, observed, 30)[0, :, 0].cpu().numpy()
     assert kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
 
 
@@ -180,8 +180,8 @@ def test_cells_of_which_nothing_later_is_known_are_drawn_as_in_any_chain() -> No
     observed = observed.cummin(1).values
     chain = sequential(3)
     noise, holes, conditionals = keyed(50, 2)(0), chain.holes(observed), linear("cpu")
-    weighed, _ = chain.walk(conditionals, table, observed, noise, holes)
-    drawn, _ = sequential(3, kind=Chain).walk(conditionals, table, observed, noise, holes)
+    weighed, _ = chain.sweep(conditionals, table, observed, noise, holes)
+    drawn, _ = sequential(3, kind=Chain).sweep(conditionals, table, observed, noise, holes)
     assert torch.equal(weighed, drawn)
 
 
@@ -189,17 +189,17 @@ def test_all_rows_or_those_with_holes_alone_or_in_company_it_is_the_same_walk() 
     table, observed = torch.randn(2, 60, 3).double(), torch.rand(60, 3) > 0.4
     chain, conditionals, noise = sequential(3), linear("cpu"), keyed(60, 2)(0)
     before = table.clone()
-    whole, _ = chain.walk(conditionals, table, observed, noise)
+    whole, _ = chain.sweep(conditionals, table, observed, noise)
     assert torch.equal(table, before)
     assert torch.equal(whole[:, observed], table[:, observed])
     assert (whole != table)[:, ~observed].float().mean() > 0.99
-    among_holes, _ = chain.walk(conditionals, table, observed, noise, chain.holes(observed))
+    among_holes, _ = chain.sweep(conditionals, table, observed, noise, chain.holes(observed))
     torch.testing.assert_close(among_holes, whole, rtol=0, atol=1e-12)
     for path in (0, 1):
         own = [Known(each.function, each.noise[path : path + 1]) for each in conditionals]
         for row in range(0, 60, 7):
             here, at = slice(path, path + 1), torch.tensor([row])
-            alone, _ = chain.walk(
+            alone, _ = chain.sweep(
                 own,
                 table[here, at],
                 observed[at],
@@ -212,8 +212,8 @@ def test_a_shift_is_of_draws_and_not_of_what_later_links_say_of_them() -> None:
     table = torch.tensor([1.0, 2.0]).double().expand(1, 300, 2)
     observed = torch.tensor([False, True]).expand(300, 2)
     plain = square("cpu")
-    moved = walked([Shifted(plain[0], 0.75), plain[1]], table, observed, 1)
-    torch.testing.assert_close(moved[..., 0], walked(plain, table, observed, 1)[..., 0] + 0.75)
+    moved = swept([Shifted(plain[0], 0.75), plain[1]], table, observed, 1)
+    torch.testing.assert_close(moved[..., 0], swept(plain, table, observed, 1)[..., 0] + 0.75)
 
 
 # ----------------------------------------------------------------------------------------------------- errors
@@ -251,7 +251,7 @@ def test_training_hears_of_some_holes_only(missing: tuple[float, float]) -> None
 
 
 def test_copies_of_a_hole_are_drawn_as_the_hole() -> None:
-    """By the closed form, whose walk fills lists of holes up to whole tiles."""
+    """By the closed form, whose sweep fills lists of holes up to whole tiles."""
     torch.manual_seed(0)
     chain = sequential(3)
     table, observed = torch.randn(200, 3).double(), torch.rand(200, 3) > torch.tensor([0.1, 0.6, 0.4])

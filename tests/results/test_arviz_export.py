@@ -81,7 +81,14 @@ def of_mixed():
 
 
 # Nothing but one sparse GP, from x to y.
-PLAIN = {"n_neighbors": 0, "few_values": 0, "warp": False, "max_steps": 40, "n_inducing": 30, "order": ["y"]}
+PLAIN = {
+    "n_neighbors": 0,
+    "discrete_support": 0,
+    "warp": False,
+    "max_steps": 40,
+    "n_inducing": 30,
+    "order": ["y"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +169,11 @@ KINDS = {
     "logit": (lambda e: 1 / (1 + np.exp(-e)), {"lower": 0, "upper": 1}, {}),
     "cut off": (lambda e: np.abs(e), {"lower": 0}, {"warp": False}),
     "heavy tails": (lambda e: e + (e > 1.5) * 3, {"kind": "heavy-tailed"}, {}),
-    "integers": (lambda e: np.round(50 + 20 * e), {"kind": "integer"}, {"few_values": 0}),
+    "integers": (lambda e: np.round(50 + 20 * e), {"kind": "integer"}, {"discrete_support": 0}),
     "bounded integers": (
         lambda e: np.round(20 + 5 * e).clip(12, 28),
         {"kind": "integer", "lower": 10, "upper": 30},
-        {"few_values": 0},
+        {"discrete_support": 0},
     ),
     "few values": (lambda e: np.round(2 * e.clip(-1.5, 1.5)) / 2, {}, {}),
     "counts": (lambda e: np.floor(np.exp(1 + e)), {"kind": "count"}, {}),
@@ -236,7 +243,7 @@ def jumps():
     frame = full.copy()
     frame.loc[generator.random(400) < 0.2, "y"] = np.nan
     frame.loc[[5, 9], "x"] = np.nan
-    imputer = small(few_values=0, warp=False, n_inducing=50, order=["y", "x"]).fit(frame)
+    imputer = small(discrete_support=0, warp=False, n_inducing=50, order=["y", "x"]).fit(frame)
     assert imputer.neighbours_ is not None
     return full, frame, imputer
 

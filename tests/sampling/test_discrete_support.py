@@ -14,11 +14,13 @@ from sklearn.linear_model import LogisticRegression
 from pyro_mgp import MGPImputer
 from pyro_mgp.model.link import Moments, Observing
 from pyro_mgp.sampling import discrete_support
-from pyro_mgp.sampling.discrete_support import FewValues, nearest_value, some_of_each
+from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value, some_of_each
 
 
-def three() -> FewValues:
-    return FewValues(torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([0.0, 1.0, -1.0]).double(), 0.7)
+def three() -> DiscreteSupport:
+    return DiscreteSupport(
+        torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([0.0, 1.0, -1.0]).double(), 0.7
+    )
 
 
 def test_probabilities_are_a_tilted_gaussian_in_few_places() -> None:
@@ -47,10 +49,10 @@ def test_a_hopeless_mean_still_gives_a_value() -> None:
         assert drawn in few.values
 
 
-def cells(n: int, log_weights: list[float], sharpness: float) -> tuple[FewValues, torch.Tensor, ...]:
+def cells(n: int, log_weights: list[float], sharpness: float) -> tuple[DiscreteSupport, torch.Tensor, ...]:
     """Cells of a column whose link says of each what these weights and this λ make of it."""
     values = torch.arange(len(log_weights)).double()
-    few = FewValues(values, torch.tensor(log_weights).double(), sharpness)
+    few = DiscreteSupport(values, torch.tensor(log_weights).double(), sharpness)
     mean, variance = 3 * torch.rand(n).double() - 0.5, 0.2 + torch.rand(n).double()
     return few, few.draw(mean, variance, torch.rand(n).double()), mean, variance
 
@@ -61,7 +63,7 @@ def shares(values: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
 
 def test_weights_and_sharpness_are_found_again() -> None:
     truth, observed, mean, variance = cells(20_000, [0.0, -1.5, 1.0], 2.0)
-    found = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    found = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     assert found.sharpness == pytest.approx(2.0, rel=0.05)
     weights = found.log_weights - found.log_weights[0]
     np.testing.assert_allclose(weights, truth.log_weights, atol=0.1)
@@ -71,7 +73,7 @@ def test_a_sample_with_as_many_cells_of_each_value_gives_the_same_weights() -> N
     truth, observed, mean, variance = cells(40_000, [0.0, -2.0, 1.0], 1.5)
     some = some_of_each(nearest_value(truth.values, observed), 800)
     assert torch.bincount(observed[some].long()).tolist() == [800, 800, 800]
-    found = FewValues.fit(
+    found = DiscreteSupport.fit(
         truth.values, observed[some], mean[some], variance[some], shares(truth.values, observed)
     )
     assert found.sharpness == pytest.approx(1.5, rel=0.15)
@@ -88,7 +90,7 @@ def test_two_values_are_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(discrete_support, "_WEIGHT_RIDGE", 1e-9)
     monkeypatch.setattr(discrete_support, "_SHARPNESS_RIDGE", 0.0)
     truth, observed, mean, variance = cells(500, [0.0, -1.0], 0.8)
-    found = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    found = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     difference = ((mean**2 - (mean - 1) ** 2) / (2 * variance)).numpy()[:, None]
     expected = LogisticRegression(C=1e10, tol=1e-10).fit(difference, observed.numpy())
     assert found.sharpness == pytest.approx(expected.coef_[0, 0], rel=1e-4)
@@ -116,9 +118,9 @@ def test_the_newton_step_is_gradient_and_curvature_of_the_height() -> None:
 
 def test_one_cell_far_off_does_not_decide() -> None:
     truth, observed, mean, variance = cells(500, [0.0, 0.0, 0.0], 1.0)
-    before = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    before = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     observed[0], mean[0], variance[0] = 0.0, 2.0, 1e-9
-    after = FewValues.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
+    after = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     assert after.sharpness > 0.5 * before.sharpness
 
 
@@ -177,12 +179,12 @@ def test_each_value_is_drawn_as_often_as_it_is_there() -> None:
 
 def test_it_can_be_switched_off_and_numbers_that_do_not_come_again_are_left_alone() -> None:
     holes, hidden = punched(ratings())
-    loose = MGPImputer(random_state=0, few_values=0).fit(holes).impute(m=2)
+    loose = MGPImputer(random_state=0, discrete_support=0).fit(holes).impute(m=2)
     assert not set(loose[0].loc[hidden, "grade"]) <= set(holes["grade"].dropna())
-    few = MGPImputer(random_state=0, few_values=4).fit(holes)
-    assert few.few_values_ == [None]
+    few = MGPImputer(random_state=0, discrete_support=4).fit(holes)
+    assert few.discrete_support_ == [None]
     unique = holes.assign(grade=holes["grade"] + np.arange(len(holes)) * 1e-6)
-    assert MGPImputer(random_state=0).fit(unique).few_values_ == [None]
+    assert MGPImputer(random_state=0).fit(unique).discrete_support_ == [None]
 
 
 def test_transform_gives_means_which_need_not_be_values() -> None:
@@ -205,7 +207,7 @@ def test_a_saved_imputer_draws_the_same_values(tmp_path) -> None:
 
 def test_latent_walks_know_nothing_of_few_values() -> None:
     holes, _ = punched(ratings(200))
-    assert MGPImputer(random_state=0, propagate="latent").fit(holes).few_values_ == [None]
+    assert MGPImputer(random_state=0, propagate="latent").fit(holes).discrete_support_ == [None]
 
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "mixed"}], ids=["double", "mixed"])
@@ -231,6 +233,6 @@ def test_what_a_link_says_the_wrong_way_round_is_nearly_ignored_and_shares_are_k
     values, shares = torch.tensor([-1.0, 0.0, 1.0]).double(), torch.tensor([0.6, 0.3, 0.1]).double()
     observed = values[torch.multinomial(shares, 2000, replacement=True, generator=generator)]
     mean, variance = -observed, torch.full_like(observed, 0.3)
-    few = FewValues.fit(values, observed, mean, variance, shares)
+    few = DiscreteSupport.fit(values, observed, mean, variance, shares)
     drawn = few.log_probabilities(mean, variance).exp().mean(0)
     torch.testing.assert_close(drawn, shares, rtol=0, atol=0.03)

@@ -21,14 +21,14 @@ from pyro_mgp.model.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.model.likelihoods.base import Gaussian
 from pyro_mgp.model.link import Link, Moments
 from pyro_mgp.sampling import local_gp
-from pyro_mgp.sampling.local_gp import Character, LocalConditional, LocalLink, Neighbours, Turns
+from pyro_mgp.sampling.local_gp import LocalConditional, LocalGPParams, LocalLink, Neighbours, Turns
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
     """A local scale of the column 1, predicted from 0 and 2, at n reference rows."""
     rows = torch.randn(n, 3).double()
     residuals = torch.sin(5 * rows[:, 0])
-    character = dataclasses.replace(Character((0.4, 1.0), 0.3, 3.0, 0.2), **changes)
+    character = dataclasses.replace(LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), **changes)
     return LocalLink.of(torch.tensor([0, 2]), rows, residuals, k, character)
 
 
@@ -55,7 +55,7 @@ def test_the_scale_is_the_posterior_mode_of_its_conjugate_prior_and_the_residual
 
 def test_references_are_the_rows_whose_cell_is_known() -> None:
     rows, residuals = torch.randn(4, 3).double(), torch.tensor([1.0, math.nan, 3.0, 4.0]).double()
-    character = Character((0.5, 2.0), 0.3, 3.0, 0.2)
+    character = LocalGPParams((0.5, 2.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 2, character)
     assert local.references.tolist() == [0, 2, 3]
     torch.testing.assert_close(local.residuals, residuals[[0, 2, 3]])
@@ -161,7 +161,7 @@ def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
     with torch.no_grad():
         mean, drawn = link(), link(values)
         residuals = rows[:, 1] - mean.functions(rows)[0]
-        character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
+        character = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
         local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, character)
         cells = torch.randn(3, 7, 3).double()
         nearby = Turns.of([local], range(3), cells[0])
@@ -174,7 +174,7 @@ def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
 
 def test_imputations_take_turns_between_metrics() -> None:
     rows = torch.randn(40, 3).double()
-    characters = [Character((0.4, 1.0), 0.3, 3.0, 0.2), Character((1.0, 0.4), 0.1, 3.0, 0.2)]
+    characters = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
     residuals = torch.sin(5 * rows[:, 0])
     metrics = [LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, each) for each in characters]
     cells = torch.randn(5, 7, 3).double()
@@ -196,7 +196,7 @@ def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_t
             return self.slopes[:, None] * rows[:, 0]
 
     rows = torch.randn(40, 3).double()
-    characters = [Character((0.4, 1.0), 0.3, 3.0, 0.2), Character((1.0, 0.4), 0.1, 3.0, 0.2)]
+    characters = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
     metrics = [LocalLink.of(torch.tensor([0, 2]), rows, rows[:, 1], 12, each) for each in characters]
     cells, slopes = torch.randn(3, 7, 3).double(), (0.5, -1.0, 2.0)
     nearby = Turns.of(metrics, range(3), cells[0])
@@ -209,7 +209,7 @@ def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_t
 
 def test_a_metric_is_heard_as_another_with_its_own_lengthscales() -> None:
     one, other = make(nugget=0.1), make(nugget=0.5, scale=2.0, freedom=1.0, cut=4.0)
-    assert one.heard_as(other.character).character == dataclasses.replace(other.character, nugget=0.1)
+    assert one.with_params(other.character).character == dataclasses.replace(other.character, nugget=0.1)
 
 
 @pytest.mark.parametrize(

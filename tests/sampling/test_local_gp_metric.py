@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from pyro_mgp.sampling import local_gp_metric
-from pyro_mgp.sampling.local_gp import Character, LocalLink
+from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
 from pyro_mgp.sampling.local_gp_metric import Batch, LeftOut, crps, learn_metrics
 
 
@@ -76,7 +76,7 @@ def local_link(n: int = 1500, n_inputs: int = 2, n_neighbours: int = 24) -> Loca
     """Residuals that depend, and jump, with the first of some inputs only."""
     rows = torch.rand(n, n_inputs).double()
     residuals = torch.floor(8 * rows[:, 0]) % 2 + 0.05 * torch.randn(n).double()
-    character = Character((0.25,) * n_inputs, 0.3, 1.0, 0.1)
+    character = LocalGPParams((0.25,) * n_inputs, 0.3, 1.0, 0.1)
     return LocalLink.of(torch.arange(n_inputs), rows, residuals, n_neighbours, character)
 
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from pyro_mgp import MGPImputer
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import refinement
-from pyro_mgp.sampling.discrete_support import FewValues
-from pyro_mgp.sampling.local_gp import Character, LocalLink
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
+from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
 from pyro_mgp.sampling.local_gp_metric import LeftOut, crps
 from pyro_mgp.sampling.refinement import (
     _LEFT_OUT,
@@ -27,7 +28,6 @@ from pyro_mgp.sampling.refinement import (
     _inflation,
     refine,
 )
-from pyro_mgp.sampling.sampler import Rows
 
 
 def wave(n_rows: int) -> pd.DataFrame:
@@ -58,7 +58,7 @@ def test_candidates_are_judged_together_as_each_would_be_alone() -> None:
     rows, values = torch.randn(9, 3).double(), 3 * torch.randn(9).double()
     references, residuals = torch.randn(60, 3).double(), torch.randn(60).double()
     residuals[:5] = 50.0
-    character = Character((0.4, 1.0), 0.3, 3.0, 0.2)
+    character = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, character)
     left = LeftOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
     gathered, noise = local.gather(local.nearest(rows)), torch.tensor(0.5).double()
@@ -77,13 +77,13 @@ def small_fit(frame: pd.DataFrame) -> _Fit:
     """What stands before the local scales of a fitted imputer are looked for."""
     imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
     table = imputer.codec_.encode(frame)
-    rows = Rows(
+    rows = EncodedTable(
         torch.tensor(table.values).nan_to_num(),
         torch.tensor(table.observed),
         torch.tensor(table.keys.view(np.int64)),
     )
     with torch.no_grad(), local_parameters():
-        return _Fit(imputer.chain_, imputer.start_, rows, 24, True, 0)
+        return _Fit(imputer.chain_, imputer.initial_fill_, rows, 24, True, 0)
 
 
 def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -> None:
@@ -113,7 +113,7 @@ def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -
 def test_cells_to_judge_by_stand_for_all_and_hold_the_worst(n_known: int) -> None:
     fit, residuals = small_fit(wave(80)), torch.randn(n_known).double()
     rows = torch.randn(n_known, 2).double()
-    local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, Character((0.4,), 0.3, 3.0, 0.2))
+    local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, LocalGPParams((0.4,), 0.3, 3.0, 0.2))
     numbers, weights = fit._to_judge_by(local)
     assert float(weights.sum()) == pytest.approx(n_known)
     assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_known, _LEFT_OUT + _WORST)
@@ -148,7 +148,7 @@ def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
     hidden: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
-    fit, walked = small_fit(pd.DataFrame(values, columns=["a", "b", "c"])), []
+    fit, swept = small_fit(pd.DataFrame(values, columns=["a", "b", "c"])), []
     link = fit.chain.links[0]
 
     def hide(n_rows: int) -> torch.Tensor:
@@ -157,7 +157,7 @@ def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
         return cells
 
     def impute(found: object, sparse: object, few: object, picked: torch.Tensor, cells: torch.Tensor) -> Any:
-        walked.append(cells.any(1))
+        swept.append(cells.any(1))
         return impute_hidden(found, sparse, few, picked, cells)  # type: ignore[arg-type]
 
     impute_hidden = fit.impute_hidden
@@ -166,8 +166,8 @@ def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
     with torch.no_grad(), local_parameters():
         found = fit.neighbours([fit.first_guess(i) for i in range(len(fit.chain.links))])
         inflated = fit.inflate(found, [None] * len(fit.chain.links))
-    assert all(each.all() for each in walked)
-    assert len(walked) == bool(hidden)
+    assert all(each.all() for each in swept)
+    assert len(swept) == bool(hidden)
     assert hidden or inflated.characters == found.characters
 
 
@@ -208,7 +208,7 @@ def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
 
 def test_a_few_valued_link_that_is_too_sure_is_made_less_so() -> None:
     """Cells drawn where the link says N(m, 1), which claims N(m, 1/4)."""
-    few = FewValues(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), 1.0)
+    few = DiscreteSupport(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), 1.0)
     mean = torch.randn(1, 3000).double().expand(4, -1)
     values = few.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
     assert _few_inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
@@ -225,7 +225,7 @@ def test_few_values_are_fitted_without_neighbours() -> None:
     frame["y"] = (2 * frame["y"]).round()
     imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
     assert imputer.neighbours_ is None
-    found = dict(zip(imputer.order_, imputer.few_values_, strict=True))
+    found = dict(zip(imputer.order_, imputer.discrete_support_, strict=True))
     assert found["x"] is None
     assert len(found["y"].values) == frame["y"].nunique()
 

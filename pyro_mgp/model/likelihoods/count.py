@@ -19,7 +19,7 @@ from scipy import special
 from torch import Tensor
 from torch.distributions import Normal, constraints
 
-from pyro_mgp.data.transforms import Unbent
+from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.model.likelihoods.base import Drawn, OfFunction, Quantity, mean_under_normal, nodes_under_normal
 
 # r at the start, and its least value.
@@ -161,7 +161,7 @@ class NegativeBinomial(Drawn):
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """See `likelihoods.Observation`; in closed form of what is linear in the counts."""
-        if isinstance(of, Unbent):
+        if isinstance(of, InverseTransform):
             return 1 + (mean + self.offset + variance / 2).clamp(max=_LARGEST_LOG).exp()
         return super().expectation(mean, variance, of)
 

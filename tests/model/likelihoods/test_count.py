@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from pyro_mgp.data.transforms import Unbent
+from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
 
 SCALE = CountScale(mean=1.0, scale=0.7)
@@ -152,7 +152,7 @@ def test_expectations_are_those_of_the_mixture(concentration: float) -> None:
         made = likelihood(concentration)
         mean = made.expectation(MEAN, VARIANCE)
         none = made.expectation(MEAN, VARIANCE, lambda z: (SCALE.counts(z) == 0).double())
-        linear = made.expectation(MEAN, VARIANCE, Unbent(SCALE.mean, SCALE.scale, -9.0, 9.0, "log"))
+        linear = made.expectation(MEAN, VARIANCE, InverseTransform(SCALE.mean, SCALE.scale, -9.0, 9.0, "log"))
     np.testing.assert_allclose(mean, probability @ cells, rtol=0, atol=0.05)
     np.testing.assert_allclose(none, probability[:, 0], rtol=0, atol=0.03)
     np.testing.assert_allclose(linear, 1 + (MEAN + OFFSET + VARIANCE / 2).exp(), rtol=1e-12)
