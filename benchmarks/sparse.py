@@ -17,7 +17,8 @@ from torch import Tensor
 from benchmarks.imputed import Imputed
 from benchmarks.profiles import Budget
 from benchmarks.scaling import Scaling
-from pyro_mgp.inference.training import Cells, Options, train
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.inference.training import Options, train
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods.base import Gaussian
@@ -67,13 +68,14 @@ def fit_links(filled: Tensor, observed: Tensor, seed: int, max_steps: int) -> li
     inducing = filled[torch.randperm(len(filled), generator=generator)[:N_INDUCING].to(filled.device)]
     held_out = torch.rand(filled.shape, generator=generator).to(filled.device) < _HELD_OUT
     options = Options(max_steps=max_steps, learning_rate=_LEARNING_RATE, weight_decay=0.0, refresh_fill=False)
+    table = EncodedTable(filled, observed, torch.arange(len(filled)))
     links = []
     for column in range(filled.shape[1]):
         chain = Chain([new_link(column, inducing)], [f"c{column}"], len(filled), backpropagate=False)
         # The link's own column is all that is scored; cells held out elsewhere stay in its inputs.
         mine = torch.zeros_like(observed)
         mine[:, column] = (held_out & observed)[:, column]
-        train(chain, Cells(filled, observed, mine), filled, options, seed=seed, progress=False)
+        train(chain, table, mine, filled, options, seed=seed, progress=False)
         links.append(chain.links[0])
     return links
 

@@ -43,7 +43,7 @@ from pyro_mgp.data.row_keys import content_hashes, label_hashes
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import Table, TableCodec, as_frame, check_same_columns, complete, missing
 from pyro_mgp.data.transforms import InverseTransform
-from pyro_mgp.inference.training import Cells, History, Options, train
+from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model.build import (
     SMALL_ROWS,
     Plan,
@@ -702,10 +702,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         current().check_same(rows.keys)
         device = resolve_device(self.device)
         rows = rows.to(home(rows.values, device))
-        cells = Cells(rows.values, rows.observed, self._hold_out(rows.observed, memory))
+        held_out = self._hold_out(rows.observed, memory)
         seen = EncodedTable(rows.values, memory.like(rows.observed), rows.keys)
         for here in pieces(len(rows)):
-            seen.observed[here] = cells.observed[here] & ~cells.held_out[here]
+            seen.observed[here] = rows.observed[here] & ~held_out[here]
         start, filled = self._fit_start(seen), memory.like(rows.values)
         start.draw_into(filled, seen, self.seed_)
         noise = starting_noise(start.gaussian.covariance, self._wirings, self.sequential_)
@@ -719,7 +719,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self._wirings:
             self.history_ = train(
                 self.chain_,
-                cells,
+                rows,
+                held_out,
                 filled,
                 self._options(),
                 seed=self.seed_,

@@ -25,6 +25,7 @@ from tqdm import tqdm
 from pyro_mgp._support.processes import ALONE, Workers
 from pyro_mgp._support.signals import Stopped
 from pyro_mgp._support.user_warning import FitWarning, warn_user
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference import closed_form, training_state
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.natural_gradient import VariationalPair, natural_step, variational_pairs
@@ -119,21 +120,10 @@ class History:
     """Wall time."""
 
 
-@dataclass(frozen=True)
-class Cells:
-    """An incomplete table, and which of its observed cells are held out."""
-
-    values: Tensor
-    """Standardised values `[N, D]`; anything finite in missing cells."""
-    observed: Tensor
-    """Bool `[N, D]`."""
-    held_out: Tensor
-    """Bool `[N, D]`, a subset of the observed cells."""
-
-
 def train(
     chain: Trainable,
-    cells: Cells,
+    table: EncodedTable,
+    held_out: Tensor,
     filled: Tensor,
     options: Options,
     *,
@@ -148,7 +138,8 @@ def train(
 
     Args:
         chain: Module with `model` and `guide`, see `Trainable`.
-        cells: The table; on another device than the chain, a GPU's host say, it is moved by the minibatch.
+        table: The table; on another device than the chain, a GPU's host say, it is moved by the minibatch.
+        held_out: Bool `[N, D]`, the observed cells that are held out.
         filled: The table with its missing and held-out cells filled, `[N, D]`.
         options: How to train.
         seed: Seeds the draws; the generators of the process are left as they were.
@@ -182,7 +173,7 @@ def train(
         ) as bar,
     ):
         torch.manual_seed(seed)
-        run = Run(chain, cells, filled.clone() if keep_fill else filled, options, elbo, workers)
+        run = Run(chain, table, held_out, filled.clone() if keep_fill else filled, options, elbo, workers)
         keeper = None if checkpoint is None else Keeper(checkpoint, training_state.identity(run, seed))
         history = run.search(bar, keeper)
         run.finish()
@@ -386,13 +377,15 @@ class Run:
     def __init__(
         self,
         chain: Trainable,
-        cells: Cells,
+        table: EncodedTable,
+        held_out: Tensor,
         filled: Tensor,
         options: Options,
         elbo: ELBO | None,
         workers: Workers,
     ) -> None:
-        self.chain, self.cells, self.filled, self.options = chain, cells, filled, options
+        self.chain, self.table, self.held_out = chain, table, held_out
+        self.filled, self.options = filled, options
         self.workers = workers
         self.device = next(chain.parameters()).device
         self.holds_out = True
@@ -418,7 +411,7 @@ class Run:
         self.steps: list[int] = []
         self.mark, self.best_step = -math.inf, 0
         self.best = _snapshot(chain)
-        candidates = cells.held_out.any(1).nonzero()[:, 0]
+        candidates = held_out.any(1).nonzero()[:, 0]
         self.validation_rows = candidates[torch.randperm(len(candidates))[:_VALIDATION_ROWS]]
 
     def search(self, bar: Any, keeper: Keeper | None = None) -> History:
@@ -568,8 +561,8 @@ class Run:
 
     def seen(self, here: Tensor | slice) -> Tensor:
         """Bool `[n, D]`, the cells of some rows that are learnt from."""
-        observed = self.cells.observed[here]
-        return observed & ~self.cells.held_out[here] if self.holds_out else observed
+        observed = self.table.observed[here]
+        return observed & ~self.held_out[here] if self.holds_out else observed
 
     def finish(self) -> None:
         """Let q(u) learn from the held-out cells too.
@@ -583,7 +576,7 @@ class Run:
         if not self.pairs:
             return
         for here in pieces(len(self.filled)):
-            held_out, values = self.cells.held_out[here], self.cells.values[here]
+            held_out, values = self.held_out[here], self.table.values[here]
             self.filled[here] = torch.where(held_out, values, self.filled[here])
         self.holds_out = False
         passes = _LAST_PASSES if self.whole else 1
@@ -597,9 +590,8 @@ class Run:
         """Mean log density of the held-out cells; without any, the bound per cell over the last steps."""
         here = self.validation_rows
         if len(here) == 0:
-            return -sum(window) / len(window) / max(int(self.cells.observed.sum()), 1)
-        cells = self.cells
-        tables = self.filled[here], self.seen(here), cells.values[here], cells.held_out[here]
+            return -sum(window) / len(window) / max(int(self.table.observed.sum()), 1)
+        tables = self.filled[here], self.seen(here), self.table.values[here], self.held_out[here]
         density = self.chain.log_density(*(table.to(self.device) for table in tables))
         return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
 

@@ -27,14 +27,14 @@ _SERIES = ("losses", "validation", "steps")
 
 def identity(run: Run, seed: int) -> Identity:
     """What a run is about, before its first step."""
-    cells = run.cells
+    table = run.table
     return {
         **{f"training {name}": value for name, value in dataclasses.asdict(run.options).items()},
         **versions(),
         "seed": seed,
         "steps": type(run.step).__name__,
-        "table": fingerprint([("observed", cells.observed), ("values", cells.values)]),
-        "first fill or held-out cells": fingerprint([("filled", run.filled), ("held out", cells.held_out)]),
+        "table": fingerprint([("observed", table.observed), ("values", table.values)]),
+        "first fill or held-out cells": fingerprint([("filled", run.filled), ("held out", run.held_out)]),
         "chain": fingerprint(run.chain.state_dict().items()),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import sys
@@ -16,9 +17,10 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from pyro_mgp._support.user_warning import FitWarning
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference import closed_form
 from pyro_mgp.inference.natural_gradient import variational_pairs
-from pyro_mgp.inference.training import Cells, History, Options, train
+from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods.base import Gaussian
@@ -30,6 +32,10 @@ N_ROWS = 80
 both_ways = pytest.mark.parametrize("backpropagate", [True, False])
 
 
+Problem = tuple[Any, EncodedTable, Tensor, Tensor]
+"""A chain, the table it is trained on, the held-out cells, and the table with its missing cells filled."""
+
+
 def problem(
     device: torch.device | str = "cpu",
     *,
@@ -37,7 +43,7 @@ def problem(
     held_out: float = 0.15,
     backpropagate: bool = True,
     jitter: float | None = None,
-) -> tuple[Chain, Cells, Tensor]:
+) -> Problem:
     """Three columns, the second a sine of the first, the third a line; an untrained chain over all."""
     generator = np.random.default_rng(0)
     x, e1, e2 = generator.standard_normal((3, N_ROWS))
@@ -53,14 +59,12 @@ def problem(
         links.append(Link(matern32(2), filled[:8, inputs].clone(), column, inputs, Gaussian(0.4), jitter))
     chain = Chain(links, ["a", "b", "c"], N_ROWS, backpropagate=backpropagate)
     assert closed_form.applies_to(chain) != backpropagate
-    return chain, Cells(values, observed, held), filled
+    return chain, EncodedTable(values, observed, torch.arange(N_ROWS, device=device)), held, filled
 
 
-def trained(
-    problem: tuple[Any, Cells, Tensor], seed: int = 0, elbo: Any = None, **options: Any
-) -> tuple[Any, History]:
-    chain, cells, filled = problem
-    return chain, train(chain, cells, filled, Options(**options), seed=seed, elbo=elbo, progress=False)
+def trained(problem: Problem, seed: int = 0, elbo: Any = None, **options: Any) -> tuple[Any, History]:
+    chain, *data = problem
+    return chain, train(chain, *data, Options(**options), seed=seed, elbo=elbo, progress=False)
 
 
 class Recording(TraceMeanField_ELBO):
@@ -106,7 +110,8 @@ def train_scripted(
     held = torch.zeros_like(observed)
     held[:, 0] = held_out
     values = torch.arange(2.0 * n_rows).reshape(n_rows, 2)
-    return trained((chain, Cells(values, observed, held), values.clone()), elbo=elbo, **options)[1]
+    encoded = EncodedTable(values, observed, torch.arange(n_rows))
+    return trained((chain, encoded, held, values.clone()), elbo=elbo, **options)[1]
 
 
 # ------------------------------------------------------------------------ stopping, on a script typed by hand
@@ -258,9 +263,9 @@ def test_natural_gradients_are_faster_than_adam_alone(device: torch.device) -> N
 
 def test_on_the_whole_table_q_is_optimal_from_the_first_step_on(device: torch.device) -> None:
     # With all cells observed and Adam standing still, every loss is the minimum over q.
-    untrained, cells, filled = problem(device, missing=0, held_out=0)
+    untrained, encoded, _, filled = problem(device, missing=0, held_out=0)
     with pyro.settings.context(module_local_params=True), torch.no_grad():
-        before = TraceMeanField_ELBO().loss(untrained.model, untrained.guide, filled, cells.observed)
+        before = TraceMeanField_ELBO().loss(untrained.model, untrained.guide, filled, encoded.observed)
     chain, history = trained(problem(device, missing=0, held_out=0), max_steps=4, learning_rate=0.0)
     assert history.loss[0] < before - 100
     np.testing.assert_allclose(history.loss[1:], history.loss[0], rtol=1e-10)
@@ -268,7 +273,7 @@ def test_on_the_whole_table_q_is_optimal_from_the_first_step_on(device: torch.de
 
     def loss() -> float:
         with pyro.settings.context(module_local_params=True), torch.no_grad():
-            return TraceMeanField_ELBO().loss(chain.model, chain.guide, filled, cells.observed)
+            return TraceMeanField_ELBO().loss(chain.model, chain.guide, filled, encoded.observed)
 
     for pair in variational_pairs(chain):
         for leaf in (pair.loc, pair.tril):
@@ -295,9 +300,9 @@ def test_minibatches_come_near_to_what_the_whole_table_gives(
     device: torch.device, backpropagate: bool
 ) -> None:
     def bound(chain: Chain) -> float:
-        _, cells, filled = problem(device, missing=0, held_out=0)
+        _, encoded, _, filled = problem(device, missing=0, held_out=0)
         with pyro.settings.context(module_local_params=True), torch.no_grad():
-            return TraceMeanField_ELBO().loss(chain.model, chain.guide, filled, cells.observed)
+            return TraceMeanField_ELBO().loss(chain.model, chain.guide, filled, encoded.observed)
 
     start = bound(problem(device)[0])
     complete, same = (problem(device, missing=0, held_out=0, backpropagate=backpropagate) for _ in range(2))
@@ -308,9 +313,9 @@ def test_minibatches_come_near_to_what_the_whole_table_gives(
 
 def test_a_minibatch_is_rows_of_the_table_without_repetition(device: torch.device) -> None:
     recording = Recording()
-    chain, cells, filled = problem(device)
-    trained((chain, cells, filled), elbo=recording, max_steps=5, batch_size=30, refresh_fill=False)
-    seen = cells.observed & ~cells.held_out
+    _, encoded, held_out, filled = one = problem(device)
+    trained(one, elbo=recording, max_steps=5, batch_size=30, refresh_fill=False)
+    seen = encoded.observed & ~held_out
     for table, observed, rows in recording.calls[:5]:
         assert len(rows.unique()) == len(rows) in (26, 27)  # 80 rows in three nearly equal parts
         assert torch.equal(table, filled[rows])
@@ -343,15 +348,15 @@ def test_training_works_under_the_bound_that_samples_its_divergence(natural_grad
 
 def test_each_step_sees_the_draws_of_the_last_one_in_its_holes(device: torch.device) -> None:
     recording = Recording()
-    _, cells, filled = one = problem(device)
+    _, encoded, held_out, filled = one = problem(device)
     trained(one, elbo=recording, max_steps=3)
-    seen = cells.observed & ~cells.held_out
+    seen = encoded.observed & ~held_out
     tables = [table for table, _, _ in recording.calls]
     assert torch.equal(tables[0], filled)  # q(u) learns from the starting fill, which then still stands
     assert torch.equal(tables[1], filled)
     for before, after in itertools.pairwise(tables[1:4]):
         assert (before[~seen] != after[~seen]).all()
-        assert torch.equal(after[seen], cells.values[seen])
+        assert torch.equal(after[seen], encoded.values[seen])
 
 
 def test_a_minibatch_refreshes_its_own_rows_only() -> None:
@@ -359,8 +364,9 @@ def test_a_minibatch_refreshes_its_own_rows_only() -> None:
     one = problem(missing=0.5)
     trained(one, elbo=recording, max_steps=2, batch_size=40)
     (_, _, first), (table, _, second) = recording.calls[1:3]
-    unseen = ~(one[1].observed & ~one[1].held_out)[second]
-    changed = (table != one[2][second]) & unseen
+    _, encoded, held_out, filled = one
+    unseen = ~(encoded.observed & ~held_out)[second]
+    changed = (table != filled[second]) & unseen
     assert torch.equal(changed.any(1), torch.isin(second, first) & unseen.any(1))
 
 
@@ -368,28 +374,29 @@ def test_the_fill_stays_when_it_is_not_refreshed() -> None:
     recording = Recording()
     one = problem()
     trained(one, elbo=recording, max_steps=3, refresh_fill=False)
-    assert all(torch.equal(table, one[2]) for table, _, _ in recording.calls[:3])
+    assert all(torch.equal(table, one[3]) for table, _, _ in recording.calls[:3])
 
 
 @pytest.mark.parametrize("refresh_fill", [True, False])
 def test_held_out_cells_are_seen_in_the_last_pass_only(refresh_fill: bool) -> None:
     recording = Recording()
-    _, cells, _ = one = problem()
+    _, encoded, held_out, _ = one = problem()
     trained(one, elbo=recording, max_steps=4, refresh_fill=refresh_fill)
     assert len(recording.calls) > 5
     for number, (table, observed, _) in enumerate(recording.calls):
         last_pass = number > 4
-        assert torch.equal(observed, cells.observed if last_pass else cells.observed & ~cells.held_out)
-        assert (table == cells.values)[cells.held_out].all() == last_pass
+        assert torch.equal(observed, encoded.observed if last_pass else encoded.observed & ~held_out)
+        assert (table == encoded.values)[held_out].all() == last_pass
 
 
 @both_ways
 def test_values_of_held_out_cells_move_the_validation_and_not_the_losses(backpropagate: bool) -> None:
     settings: dict[str, Any] = {"max_steps": 20, "patience": 100}
     _, history = trained(problem(backpropagate=backpropagate), **settings)
-    chain, cells, filled = problem(backpropagate=backpropagate)
-    moved = Cells(torch.where(cells.held_out, cells.values + 3, cells.values), cells.observed, cells.held_out)
-    _, other = trained((chain, moved, filled), **settings)
+    chain, encoded, held_out, filled = problem(backpropagate=backpropagate)
+    values = torch.where(held_out, encoded.values + 3, encoded.values)
+    moved = dataclasses.replace(encoded, values=values)
+    _, other = trained((chain, moved, held_out, filled), **settings)
     assert other.loss == history.loss
     assert max(other.validation) < min(history.validation)
 
@@ -398,8 +405,8 @@ def test_values_of_held_out_cells_move_the_validation_and_not_the_losses(backpro
 def test_the_last_pass_learns_from_held_out_cells(backpropagate: bool) -> None:
     # A column seen in its held-out cells alone: only the last pass can teach its link anything.
     def error(natural_gradient: bool) -> float:
-        chain, cells, filled = problem(missing=0, held_out=0, backpropagate=backpropagate)
-        held = torch.zeros_like(cells.observed)
+        chain, encoded, _, filled = problem(missing=0, held_out=0, backpropagate=backpropagate)
+        held = torch.zeros_like(encoded.observed)
         held[:, 2] = True
         filled[:, 2] = 0
         settings: dict[str, Any] = {
@@ -407,10 +414,10 @@ def test_the_last_pass_learns_from_held_out_cells(backpropagate: bool) -> None:
             "natural_gradient": natural_gradient,
             "learning_rate": 1e-3,
         }
-        trained((chain, Cells(cells.values, cells.observed, held), filled), **settings)
+        trained((chain, encoded, held, filled), **settings)
         with torch.no_grad():
-            mean = chain.conditionals()[2].moments(cells.values[None]).mean[0]
-        return float((mean - cells.values[:, 2]).square().mean())
+            mean = chain.conditionals()[2].moments(encoded.values[None]).mean[0]
+        return float((mean - encoded.values[:, 2]).square().mean())
 
     assert error(natural_gradient=True) < 0.5 * error(natural_gradient=False)
 
@@ -457,20 +464,20 @@ def test_two_chains_do_not_disturb_each_other(backpropagate: bool) -> None:
 @pytest.mark.parametrize("batch_size", [N_ROWS, 30])
 @both_ways
 def test_the_tensors_of_the_caller_are_not_changed(batch_size: int, backpropagate: bool) -> None:
-    chain, cells, filled = problem(backpropagate=backpropagate)
-    copies = [t.clone() for t in (cells.values, cells.observed, cells.held_out, filled)]
-    trained((chain, cells, filled), max_steps=3, batch_size=batch_size)
-    for tensor, copy in zip((cells.values, cells.observed, cells.held_out, filled), copies, strict=True):
+    chain, encoded, held_out, filled = problem(backpropagate=backpropagate)
+    copies = [t.clone() for t in (encoded.values, encoded.observed, held_out, filled)]
+    trained((chain, encoded, held_out, filled), max_steps=3, batch_size=batch_size)
+    for tensor, copy in zip((encoded.values, encoded.observed, held_out, filled), copies, strict=True):
         assert torch.equal(tensor, copy)
 
 
 @both_ways
 def test_inducing_inputs_that_are_not_to_be_trained_stay(backpropagate: bool) -> None:
-    chain, cells, filled = problem(backpropagate=backpropagate)
+    chain, encoded, held_out, filled = problem(backpropagate=backpropagate)
     for link in chain.links:
         link.Xu_unconstrained.requires_grad_(False)
     before = {name: p.detach().clone() for name, p in chain.named_parameters()}
-    trained((chain, cells, filled), max_steps=3)
+    trained((chain, encoded, held_out, filled), max_steps=3)
     for name, p in chain.named_parameters():
         assert torch.equal(p, before[name]) == ("Xu" in name), name
 
@@ -487,13 +494,13 @@ class Terminal(io.StringIO):
 def test_progress_is_shown_on_a_terminal_if_wanted(progress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    chain, cells, filled = problem()
-    train(chain, cells, filled, Options(max_steps=2), seed=0, progress=progress)
+    chain, encoded, held_out, filled = problem()
+    train(chain, encoded, held_out, filled, Options(max_steps=2), seed=0, progress=progress)
     shown = terminal.getvalue()
     assert ("training" in shown and "2/2" in shown) if progress else shown == ""
 
 
 def test_nothing_is_printed_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    chain, cells, filled = problem()
-    train(chain, cells, filled, Options(max_steps=2), seed=0, progress=True)
+    chain, encoded, held_out, filled = problem()
+    train(chain, encoded, held_out, filled, Options(max_steps=2), seed=0, progress=True)
     assert capsys.readouterr() == ("", "")

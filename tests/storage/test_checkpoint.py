@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from pyro_mgp import MGPImputer
 from pyro_mgp.inference import training
-from pyro_mgp.inference.training import Cells, History, Options, train
+from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.sampling import kept_draws
 from pyro_mgp.storage import checkpoint
@@ -124,8 +125,8 @@ def test_writes_are_rare_where_they_are_dear(tmp_path: Path, monkeypatch: pytest
 
 
 def trained(options: Options, backpropagate: bool, kept: Checkpoint | None) -> tuple[Chain, History]:
-    chain, cells, filled = problem(backpropagate=backpropagate)
-    return chain, train(chain, cells, filled, options, seed=3, progress=False, checkpoint=kept)
+    chain, *data = problem(backpropagate=backpropagate)
+    return chain, train(chain, *data, options, seed=3, progress=False, checkpoint=kept)
 
 
 @pytest.mark.parametrize("backpropagate", [True, False], ids=["by gradient", "in closed form"])
@@ -180,10 +181,10 @@ def _identity(path: Path) -> dict[str, object]:
 )
 def test_training_of_something_else_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     def run(kept: Checkpoint, seed: int = 3, table: float = 0.0, **more: object) -> History:
-        chain, cells, filled = problem()
-        cells = Cells(cells.values + table, cells.observed, cells.held_out)
+        chain, encoded, held_out, filled = problem()
+        encoded = dataclasses.replace(encoded, values=encoded.values + table)
         options = {"options": Options(max_steps=20, natural_gradient=False)} | more
-        return train(chain, cells, filled, seed=seed, progress=False, checkpoint=kept, **options)
+        return train(chain, encoded, held_out, filled, seed=seed, progress=False, checkpoint=kept, **options)
 
     with pytest.raises(Crash):
         run(Crashing(tmp_path / "it", 1))
@@ -194,9 +195,9 @@ def test_training_of_something_else_is_refused(tmp_path: Path, change: dict[str,
 def test_observed_cells_are_not_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         trained(Options(max_steps=20, natural_gradient=False), True, Crashing(tmp_path / "it", 1))
-    _, cells, _ = problem()
+    _, encoded, held_out, _ = problem()
     kept = checkpoint.read(tmp_path / "it", _identity(tmp_path / "it"))
-    assert kept.arrays["fill"].shape == (int((~(cells.observed & ~cells.held_out)).sum()),)
+    assert kept.arrays["fill"].shape == (int((~(encoded.observed & ~held_out)).sum()),)
 
 
 # -------------------------------------------------------------------------------------- fitting and imputing
