@@ -923,8 +923,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return [few or bound for few, bound in zip(self.discrete_support_, bounds, strict=True)]
 
     def _inverse_transforms(self) -> list[InverseTransform | None]:
-        """How the bend of each link's column is undone; the target's link stands last and has none."""
-        columns = [*self.codec_.unbent, None]
+        """Inverse transform of each link's column; None for columns without one and for the target."""
+        columns = [*self.codec_.inverse_transforms, None]
         return [columns[wiring.column] for wiring in self._wirings]
 
     def _own_table(self) -> Input:

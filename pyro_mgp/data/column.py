@@ -277,7 +277,7 @@ class ColumnCodec:
         return (str(self.name),) * self.width
 
     @property
-    def unbent(self) -> InverseTransform | None:
+    def inverse_transform(self) -> InverseTransform | None:
         """How the bend of its standardised cells is undone, within its range; None without one."""
         if self.warp is None:
             return None

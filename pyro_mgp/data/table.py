@@ -331,9 +331,9 @@ class TableCodec:
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     @property
-    def unbent(self) -> list[InverseTransform | None]:
+    def inverse_transforms(self) -> list[InverseTransform | None]:
         """How the bend of each of the D encoded columns is undone, None where there is none."""
-        return [column.unbent for column in self.columns for _ in column.names]
+        return [column.inverse_transform for column in self.columns for _ in column.names]
 
     @property
     def raw_scale(self) -> NDArray[np.float64]:

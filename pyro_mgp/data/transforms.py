@@ -165,8 +165,8 @@ class InverseTransform:
     """From standardised cells of a bent column to g⁻¹(w), which is linear in the cells' own units, and back.
 
     Example:
-        >>> unbent = InverseTransform(mean=0.0, scale=1.0, low=-1.0, high=2.0)
-        >>> unbent.back(unbent(torch.tensor([0.5, 3.0])))
+        >>> inverse = InverseTransform(mean=0.0, scale=1.0, low=-1.0, high=2.0)
+        >>> inverse.standardise(inverse(torch.tensor([0.5, 3.0])))
         tensor([0.5000, 2.0000])
     """
 
@@ -185,6 +185,6 @@ class InverseTransform:
         """g⁻¹(w) of standardised cells, any shape."""
         return _STRAIGHT[self.bend]((cells * self.scale + self.mean).clamp(self.low, self.high))
 
-    def back(self, unbent: Tensor) -> Tensor:
+    def standardise(self, numbers: Tensor) -> Tensor:
         """The standardised cells of such numbers."""
-        return (_BENT[self.bend](unbent) - self.mean) / self.scale
+        return (_BENT[self.bend](numbers) - self.mean) / self.scale

@@ -165,8 +165,8 @@ class Sampler:
     """Local scales of the links."""
     observations: Sequence[Observation | None] = ()
     """For each link how its function and noise become draws, None if by their sum; () if so for all."""
-    unbent: Sequence[InverseTransform | None] = ()
-    """For each link how the bend of its column is undone, or None; nothing at all for none."""
+    inverse_transforms: Sequence[InverseTransform | None] = ()
+    """Inverse transform of each link's column, None for a column without one; empty if there are none."""
     shifts: Mapping[int, float] = field(default_factory=dict)
     """How far functions are shifted, by the column of their link; see `sensitivity`."""
     factorised: CholeskyCache = field(default_factory=CholeskyCache)
@@ -246,7 +246,7 @@ class Sampler:
         It is averaged over paths and over the last two thirds of the sweeps: each sweep's conditional means,
         which vary less than its draws do.
         """
-        unbent = self.unbent or [None] * len(self.chain.links)
+        inverses = self.inverse_transforms or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here, batch in self._batches(rows, len(imputations)):
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
@@ -257,9 +257,9 @@ class Sampler:
                     expected = self._expected(conditionals, filled, visited, holes)
                     self._add_means(total, expected, holes)
             total /= len(counted)
-            for link, cells, unbend in zip(self.chain.links, holes, unbent, strict=True):
-                if unbend is not None:
-                    total[cells, link.column] = unbend.back(total[cells, link.column])
+            for link, cells, inverse in zip(self.chain.links, holes, inverses, strict=True):
+                if inverse is not None:
+                    total[cells, link.column] = inverse.standardise(total[cells, link.column])
             parts.append(self._with_means(point, total, batch.observed)[: here.stop - here.start])
         return torch.cat(parts)
 
@@ -270,15 +270,15 @@ class Sampler:
         visited: Sequence[Moments],
         holes: Sequence[Tensor],
     ) -> list[Tensor]:
-        """What links expect in missing cells, unbent, `[S, cells]`; the draws where others weigh these."""
-        unbent = self.unbent or [None] * len(self.chain.links)
+        """Expectations of missing cells after the inverse transform, `[S, cells]`; draws under weights."""
+        inverses = self.inverse_transforms or [None] * len(self.chain.links)
         if isinstance(self.chain, SequentialChain):
             columns = [link.column for link in self.chain.links]
             drawn = [filled[:, cells, column] for cells, column in zip(holes, columns, strict=True)]
-            return [x if unbend is None else unbend(x) for x, unbend in zip(drawn, unbent, strict=True)]
+            return [x if inverse is None else inverse(x) for x, inverse in zip(drawn, inverses, strict=True)]
         return [
-            conditional.expectation(at, unbend)
-            for conditional, at, unbend in zip(conditionals, visited, unbent, strict=True)
+            conditional.expectation(at, inverse)
+            for conditional, at, inverse in zip(conditionals, visited, inverses, strict=True)
         ]
 
     def _add_means(self, total: Tensor, expected: Sequence[Tensor], holes: Sequence[Tensor]) -> None:

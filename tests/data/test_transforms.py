@@ -77,10 +77,10 @@ def test_bends_of_bounded_columns_come_back_with_the_slope_they_state(warp: Warp
     np.testing.assert_allclose(warp.backward(bent), cells, rtol=1e-9)
     slope = (warp.forward(cells + step) - warp.forward(cells - step)) / (2 * step)
     np.testing.assert_allclose(warp.log_slope(cells), np.log(np.abs(slope)), rtol=1e-5, atol=1e-6)
-    unbent = InverseTransform(0.3, 2.0, -1e9, 1e9, warp.bend)
+    inverse = InverseTransform(0.3, 2.0, -1e9, 1e9, warp.bend)
     z = torch.as_tensor((bent - 0.3) / 2.0)
-    np.testing.assert_allclose(unbent(z) * warp.spread + warp.centre, cells, rtol=1e-9)
-    torch.testing.assert_close(unbent.back(unbent(z)), z)
+    np.testing.assert_allclose(inverse(z) * warp.spread + warp.centre, cells, rtol=1e-9)
+    torch.testing.assert_close(inverse.standardise(inverse(z)), z)
     far = warp.backward(np.array([-50.0, 50.0]))
     assert np.isfinite(far).all()
     assert (far >= -1).all() if warp.spread > 0 else (far <= 4).all()
@@ -129,17 +129,17 @@ def test_the_order_of_the_rows_does_not_change_a_bit() -> None:
     assert len({Warp.choose(generator.permutation(cells)) for _ in range(30)}) == 1
 
 
-def test_what_is_unbent_is_linear_in_the_cells_and_comes_back() -> None:
+def test_inverse_transform_is_linear_in_the_cells_and_standardises_back() -> None:
     column = pd.Series(lognormal(), name="price")
     codec = ColumnCodec.fit(column, warp=True)
-    assert codec.unbent is not None
+    assert codec.inverse_transform is not None
     encoded = torch.as_tensor(codec.encode(column)[:, 0])
-    unbent = codec.unbent(encoded)
-    assert np.corrcoef(unbent.numpy(), column)[0, 1] == pytest.approx(1, abs=1e-12)
-    torch.testing.assert_close(codec.unbent.back(unbent), encoded)
-    far = codec.unbent(torch.tensor([-50.0, 50.0]).double())
-    torch.testing.assert_close(far, torch.stack([unbent.min(), unbent.max()]))
-    assert ColumnCodec.fit(pd.Series(np.arange(9.0), name="even"), warp=True).unbent is None
+    numbers = codec.inverse_transform(encoded)
+    assert np.corrcoef(numbers.numpy(), column)[0, 1] == pytest.approx(1, abs=1e-12)
+    torch.testing.assert_close(codec.inverse_transform.standardise(numbers), encoded)
+    far = codec.inverse_transform(torch.tensor([-50.0, 50.0]).double())
+    torch.testing.assert_close(far, torch.stack([numbers.min(), numbers.max()]))
+    assert ColumnCodec.fit(pd.Series(np.arange(9.0), name="even"), warp=True).inverse_transform is None
 
 
 def test_a_bent_cell_is_filled_at_the_mean_of_its_draws_not_at_their_median() -> None:
