@@ -13,7 +13,7 @@ from benchmarks.figures import Row, in_turn
 from pyro_mgp._support.tiles import whole_registers
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.closed_form import ConjugateStep
-from pyro_mgp.model.build import Wiring, build_chain
+from pyro_mgp.model.build import LinkSpec, build_chain
 from pyro_mgp.model.chain import Chain, fresh_noise
 from pyro_mgp.model.kernels import linear_matern32
 from pyro_mgp.model.likelihoods.base import Gaussian
@@ -39,12 +39,12 @@ class Problem:
         table = (table - table.mean(0)) / table.std(0)
         observed = torch.rand(n_rows, n_links, generator=generator) > 0.1
         table, observed = table.to(device), observed.to(device)
-        wirings = [Wiring(f"c{d}", d, tuple(i for i in range(n_links) if i != d)) for d in range(n_links)]
+        link_specs = [LinkSpec(f"c{d}", d, tuple({*range(n_links)} - {d})) for d in range(n_links)]
         chain = build_chain(
-            wirings,
+            link_specs,
             linear_matern32,
             table[:n_inducing],
-            [Gaussian(0.3) for _ in wirings],
+            [Gaussian(0.3) for _ in link_specs],
             train_inducing=False,
             n_rows=n_rows,
             backpropagate=False,

@@ -51,10 +51,10 @@ from pyro_mgp.model.build import (
     build_chain,
     categories,
     likelihoods,
+    plan_links,
     sequence_of,
     starting_noise,
     values_of_links,
-    wire,
 )
 from pyro_mgp.model.chain import Chain, Precision, Propagate
 from pyro_mgp.model.column_order import CLEARLY
@@ -317,13 +317,13 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         complete_columns = np.logical_and.reduce(table.observed)
         with_link = np.ones_like(complete_columns) if self.columns == "all" else ~complete_columns
         sequence = None if plan is None else plan.columns
-        wirings = wire(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
+        links = plan_links(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
         rows = rows_of(table, target)
-        known = known_variances(codec, wirings, modelled, rules.errors(frame))
-        self._check_memory(rows, len(wirings))
+        known = known_variances(codec, links, modelled, rules.errors(frame))
+        self._check_memory(rows, len(links))
         with self._as_it_was_on_failure():
             self.seed_ = current().agreed_integer(seed_of(self.random_state))
-            self.codec_, self.target_codec_, self._wirings, self._rules = codec, target_codec, wirings, rules
+            self.codec_, self.target_codec_, self._link_specs, self._rules = codec, target_codec, links, rules
             self.sequential_ = sequence is not None
             incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame)))
             self._note_columns(frame.columns, incomplete.tolist(), named=isinstance(X, pd.DataFrame))
@@ -378,13 +378,13 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         encoded = encode_columns(table, self.warp, self.discrete_support, rules.of_variables, memory)
         codec = encoded.codec
         with_link = encoded.incomplete | (self.columns == "all")
-        wirings = wire(codec, with_link, self.order, specs=rules.of_variables)
+        links = plan_links(codec, with_link, self.order, specs=rules.of_variables)
         with self._as_it_was_on_failure():
             self.seed_ = current().agreed_integer(seed_of(self.random_state))
-            self.codec_, self.target_codec_, self._wirings, self._rules = codec, None, wirings, rules
+            self.codec_, self.target_codec_, self._link_specs, self._rules = codec, None, links, rules
             self.sequential_ = False
             self._note_columns(table.columns, encoded.incomplete_columns, named=True)
-            self._train(encoded.rows, [None] * len(wirings), memory, kept)
+            self._train(encoded.rows, [None] * len(links), memory, kept)
             self.__dict__.pop("_fitted", None)
         self._discard(kept, checkpoint)
         return self
@@ -490,7 +490,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 n_columns,
                 n_missing,
                 len(numbers),
-                len(self._wirings),
+                len(self._link_specs),
                 max((link.n_inducing for link in self.chain_.links), default=0),
                 0 if self.neighbours_ is None else self.neighbours_.n_neighbours,
             ),
@@ -614,8 +614,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             sampler,
             given.rows,
             variables(self.chain_, self.codec_, self.target_codec_),
-            functools.partial(measured, self.codec_, self._wirings, self._rules),
-            [*self.codec_.names, *(wiring.name for wiring in self._wirings[-1:] if self.target_codec_)],
+            functools.partial(measured, self.codec_, self._link_specs, self._rules),
+            [*self.codec_.names, *(link.name for link in self._link_specs[-1:] if self.target_codec_)],
             self._fitted.rows.keys if hasattr(self, "_fitted") else None,
         )
 
@@ -708,7 +708,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             seen.observed[here] = rows.observed[here] & ~held_out[here]
         start, filled = self._fit_start(seen), memory.like(rows.values)
         start.draw_into(filled, seen, self.seed_)
-        noise = starting_noise(start.gaussian.covariance, self._wirings, self.sequential_)
+        noise = starting_noise(start.gaussian.covariance, self._link_specs, self.sequential_)
         inducing = filled[: self._choose_n_inducing(len(rows))].to(device)
         self.chain_ = self._build(inducing, noise, len(rows))
         for link, known in zip(self.chain_.links, known_variances, strict=True):
@@ -716,7 +716,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.history_ = History()
         # A chain of small tables has more to say to its rows than rows to share: each process trains its own.
         workers = ALONE if self.sequential_ else current()
-        if self._wirings:
+        if self._link_specs:
             self.history_ = train(
                 self.chain_,
                 rows,
@@ -733,15 +733,15 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         start = self._fit_start(rows, start.gaussian)
         self.initial_fill_ = InitialFill(start.gaussian.to(device), start.drawn)
         self._cholesky_cache = CholeskyCache()
-        self.neighbours_, self.discrete_support_ = None, [None] * len(self._wirings)
-        self._training = rows.to(device) if self.sequential_ and self._wirings else None
-        if self._wirings and self.propagate == "predictive" and not self.sequential_:
+        self.neighbours_, self.discrete_support_ = None, [None] * len(self._link_specs)
+        self._training = rows.to(device) if self.sequential_ and self._link_specs else None
+        if self._link_specs and self.propagate == "predictive" and not self.sequential_:
             self.neighbours_, self.discrete_support_ = refine(
                 self.chain_,
                 self.initial_fill_,
                 rows[:MOST_ROWS].to(device),
                 self.n_neighbors,
-                values_of_links(self.codec_, self._wirings, device),
+                values_of_links(self.codec_, self._link_specs, device),
                 joint=self.joint_draws,
                 seed=self.seed_,
             )
@@ -752,10 +752,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _build(self, inducing: Tensor, noise: Sequence[float], n_rows: int) -> Chain:
         return build_chain(
-            self._wirings,
+            self._link_specs,
             resolve_kernel(self._choose_kernel(n_rows)),
             inducing,
-            likelihoods(self.codec_, self._wirings, noise, inducing.device),
+            likelihoods(self.codec_, self._link_specs, noise, inducing.device),
             sequential=self.sequential_,
             train_inducing=self.train_inducing,
             n_rows=n_rows,
@@ -764,7 +764,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             propagate=self.propagate,
             backpropagate=self.backpropagate,
             precision=self.precision,
-            categories=categories(self.codec_, self._wirings, inducing.device),
+            categories=categories(self.codec_, self._link_specs, inducing.device),
         )
 
     def _choose_kernel(self, n_rows: int) -> str | KernelFactory:
@@ -798,7 +798,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def order_(self) -> list[str]:
         """Names of the encoded columns with a link, in the order of the chain."""
         check_is_fitted(self, "chain_")
-        return [wiring.name for wiring in self._wirings]
+        return [link.name for link in self._link_specs]
 
     def _options(self) -> Options:
         return Options(
@@ -824,7 +824,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.target_codec_ is not None:
             groups = torch.cat([groups, groups.max()[None] + 1])
         linked = torch.zeros(len(groups), dtype=torch.bool)
-        linked[[wiring.column for wiring in self._wirings]] = True
+        linked[[link.column for link in self._link_specs]] = True
         # The last indicator of a category has no link, but would give its level away.
         linked = linked.new_tensor([bool(linked[groups == group].any()) for group in groups])
         linked &= observed.sum(0).cpu() >= _FEWEST_OBSERVED
@@ -919,7 +919,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _observations(self) -> list[Observation | None]:
         """How functions and noise become draws: among few values, within bounds, or as they are."""
-        bounds = bounds_of_links(self.codec_, self._wirings)
+        bounds = bounds_of_links(self.codec_, self._link_specs)
         return [few or bound for few, bound in zip(self.discrete_support_, bounds, strict=True)]
 
     def _inverse_transforms(self) -> list[InverseTransform | None]:
@@ -961,7 +961,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _warn_of_columns_without_link(self, table: Table) -> None:
         incomplete = np.flatnonzero(~table.observed.all(0))
         groups = self.codec_.groups
-        linked = {groups[wiring.column] for wiring in self._wirings if wiring.column < len(groups)}
+        linked = {groups[link.column] for link in self._link_specs if link.column < len(groups)}
         names = {self.codec_.columns[groups[d]].name for d in incomplete if groups[d] not in linked}
         if names:
             warn_user(
@@ -982,8 +982,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             m: Number of draws.
             to_few: Whether what was drawn among few values is to be one of these to the last digit.
         """
-        drawn = zip(self._wirings, self.discrete_support_, strict=True)
-        few = {wiring.column for wiring, values in drawn if to_few and values is not None}
+        drawn = zip(self._link_specs, self.discrete_support_, strict=True)
+        few = {link.column for link, values in drawn if to_few and values is not None}
         holes = given.holes[given.incomplete.numpy()]
         slices = self.codec_.slices
         parts: dict[Label, list[NDArray[Any]]] = {

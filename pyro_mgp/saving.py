@@ -22,7 +22,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Range, Rules
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.inference.training import History
-from pyro_mgp.model.build import Wiring
+from pyro_mgp.model.build import LinkSpec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.model.local_parameters import local_parameters
@@ -91,7 +91,7 @@ def _fields(imputer: MGPImputer) -> dict[str, Any]:
         "sequential": imputer.sequential_,
         "codec": imputer.codec_.to_dict(),
         "target": None if imputer.target_codec_ is None else imputer.target_codec_.to_dict(),
-        "wirings": [dataclasses.asdict(wiring) for wiring in imputer._wirings],
+        "wirings": [dataclasses.asdict(link) for link in imputer._link_specs],
         "history": dataclasses.asdict(imputer.history_),
         "feature_names": list(getattr(imputer, "feature_names_in_", [])),
     }
@@ -161,7 +161,7 @@ def _check_shapes(imputer: MGPImputer, header: Mapping[str, Any], shapes: folder
     Raises:
         ValueError: They have others.
     """
-    width, n_links = _n_encoded(imputer), len(imputer._wirings)
+    width, n_links = _n_encoded(imputer), len(imputer._link_specs)
     expected: dict[str, tuple[int, ...]] = {"start.mean": (width,), "start.covariance": (width, width)}
     if n_links:
         n_inducing = shapes.get("chain.links.0.Xu_unconstrained", (0,))[0]
@@ -216,7 +216,7 @@ def _restore_fields(imputer: MGPImputer, header: Mapping[str, Any]) -> None:
     imputer.seed_ = build(int, header["seed"], "seed")
     imputer.codec_ = TableCodec.from_dict(header["codec"])
     imputer.target_codec_ = None if target is None else ColumnCodec.from_dict(target)
-    imputer._wirings = build(list[Wiring], header["wirings"], "wirings")
+    imputer._link_specs = build(list[LinkSpec], header["wirings"], "wirings")
     imputer.history_ = build(History, header["history"], "history")
     imputer._columns = build(list[str | int], header["columns"], "columns")
     imputer._incomplete = build(list[int], header["incomplete"], "incomplete")
@@ -243,14 +243,14 @@ def _check_fields(imputer: MGPImputer) -> None:
     modelled = [column.name for column in imputer.codec_.columns]
     check(variables == modelled, f"the columns {listing(variables)} are modelled as {listing(modelled)}")
     width = _n_encoded(imputer)
-    columns = [wiring.column for wiring in imputer._wirings]
+    columns = [link.column for link in imputer._link_specs]
     check_among(columns, width, "columns of links")
     if imputer.target_codec_ is not None:
         check(columns[-1:] == [width - 1] and imputer.target_codec_.width == 1, "the target has no link")
-    for wiring in imputer._wirings:
-        check_among((wiring.column, *wiring.inputs), width, f"inputs of {wiring.name!r}")
-        check_among((wiring.column, *wiring.unless), width, f"levels before {wiring.name!r}")
-        check(imputer.sequential_ or len(wiring.inputs) > 0, f"{wiring.name!r} is predicted from nothing")
+    for link in imputer._link_specs:
+        check_among((link.column, *link.inputs), width, f"inputs of {link.name!r}")
+        check_among((link.column, *link.unless), width, f"levels before {link.name!r}")
+        check(imputer.sequential_ or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
 
 
 def _restore_chain(imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -259,7 +259,7 @@ def _restore_chain(imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapp
     check(int(info) == 0, "array 'start.covariance' is no covariance matrix: it is not positive definite")
     imputer.initial_fill_ = InitialFill(gaussian, drawn=imputer.initial_fill == "linear")
     imputer._cholesky_cache = CholeskyCache()
-    n_links = len(imputer._wirings)
+    n_links = len(imputer._link_specs)
     n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if n_links else 0
     inducing = gaussian.mean.new_zeros(n_inducing, len(gaussian.mean))
     imputer.chain_ = imputer._build(inducing, [1.0] * n_links, header["n_rows"])
@@ -295,7 +295,7 @@ def _restore_refinements(
 ) -> None:
     like = tensors["start.mean"]
     discrete_support, characters = header["discrete_support"], header["characters"]
-    n_links = len(imputer._wirings)
+    n_links = len(imputer._link_specs)
     check(
         len(discrete_support) == n_links,
         f"expected discrete_support of {n_links} links, got {len(discrete_support)}",
@@ -310,12 +310,12 @@ def _restore_refinements(
     known = [[LocalGPParams.from_dict(each) for each in _as_list(of_link)] for of_link in characters]
     k = build(int, header["n_neighbours"], "n_neighbours")
     enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
-    for wiring, of_link, n_known in zip(imputer._wirings, known, enough, strict=True):
-        fits = all(len(each.lengthscales) == len(wiring.inputs) for each in of_link)
-        check(fits, f"{wiring.name!r} has other lengthscales than inputs")
+    for link, of_link, n_known in zip(imputer._link_specs, known, enough, strict=True):
+        fits = all(len(each.lengthscales) == len(link.inputs) for each in of_link)
+        check(fits, f"{link.name!r} has other lengthscales than inputs")
         heard = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
-        check(len(heard) <= 1, f"{wiring.name!r} has metrics that are not heard alike")
-        check(not of_link or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{wiring.name!r} lacks neighbours")
+        check(len(heard) <= 1, f"{link.name!r} has metrics that are not heard alike")
+        check(not of_link or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{link.name!r} lacks neighbours")
     imputer.neighbours_ = Neighbours.of(
         imputer.chain_, tensors["near.rows"], tensors["near.residuals"], known, k
     )

@@ -18,7 +18,7 @@ from pyro_mgp.data.column import ColumnCodec, Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import Table, TableCodec, missing
-from pyro_mgp.model.build import Wiring
+from pyro_mgp.model.build import LinkSpec
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,16 @@ def as_modelled(frame: pd.DataFrame, rules: Rules) -> pd.DataFrame:
 
 
 def measured(
-    codec: TableCodec, wirings: Sequence[Wiring], rules: Rules, frame: pd.DataFrame
+    codec: TableCodec, link_specs: Sequence[LinkSpec], rules: Rules, frame: pd.DataFrame
 ) -> list[Tensor | None]:
     """`known_variances` of a table as it came."""
     errors = rules.errors(frame)
-    return known_variances(codec, wirings, as_modelled(frame, rules) if errors else frame, errors)
+    return known_variances(codec, link_specs, as_modelled(frame, rules) if errors else frame, errors)
 
 
 def known_variances(
     codec: TableCodec,
-    wirings: Sequence[Wiring],
+    link_specs: Sequence[LinkSpec],
     frame: pd.DataFrame,
     errors: Mapping[Label, NDArray[np.float64]],
 ) -> list[Tensor | None]:
@@ -102,7 +102,7 @@ def known_variances(
         if column.name in errors:
             standardised = column.standardised_errors(frame[column.name], errors[column.name])
             found[codec.slices[column.name].start] = torch.as_tensor(standardised).square()
-    return [found.get(wiring.column) for wiring in wirings]
+    return [found.get(link.column) for link in link_specs]
 
 
 def rows_of(table: Table, target: NDArray[np.float64] | None) -> EncodedTable:

@@ -48,17 +48,20 @@ _JITTER = 1e-6
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """One link to be: which encoded column it predicts, and from which."""
+class LinkSpec:
+    """The output column and the input columns of one link of the chain."""
 
     name: str
+    """Name of the encoded column that the link predicts."""
     column: int
+    """Number of that column."""
     inputs: tuple[int, ...]
+    """Numbers of the encoded columns that the link predicts from."""
     unless: tuple[int, ...] = ()
-    """Indicators of earlier levels of its variable; see `Link`."""
+    """Indicators of earlier levels of the same variable; see `Link`."""
 
 
-def wire(
+def plan_links(
     codec: TableCodec,
     incomplete: NDArray[np.bool_],
     order: Sequence[Label] | None,
@@ -66,8 +69,8 @@ def wire(
     target_is_input: bool = True,
     specs: Specs | None = None,
     sequence: Sequence[int] | None = None,
-) -> list[Wiring]:
-    """The links of a table, in the order of the chain, a target last.
+) -> list[LinkSpec]:
+    """Return the specification of each link of a table, in the order of the chain, a target last.
 
     A link sees all columns but those of its own variable: the other indicators of a category are missing
     whenever it is, and would otherwise explain it away. The last of these has no link; see `Category`.
@@ -89,7 +92,7 @@ def wire(
     groups = codec.groups
     if sequence is not None:
         before = [d for d in range(codec.n_encoded) if d not in sequence]
-        return [Wiring(codec.names[d], d, (*before, *sequence[:i])) for i, d in enumerate(sequence)]
+        return [LinkSpec(codec.names[d], d, (*before, *sequence[:i])) for i, d in enumerate(sequence)]
     visible = _visible(codec, specs or {})
     linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
     if order is None:
@@ -97,8 +100,8 @@ def wire(
     else:
         linked = np.concatenate([np.arange(0), *_ordered(codec, linked, order)])
     extra = (codec.n_encoded,) if target is not None and target_is_input else ()
-    wirings = [
-        Wiring(
+    link_specs = [
+        LinkSpec(
             codec.names[d],
             d,
             (*np.flatnonzero(visible[groups[d]] & (groups != groups[d])).tolist(), *extra),
@@ -106,19 +109,19 @@ def wire(
         )
         for d in linked.tolist()
     ]
-    for wiring in wirings:
-        if not wiring.inputs:
+    for link in link_specs:
+        if not link.inputs:
             raise ValueError(
-                f"column {wiring.name!r} is to be imputed, but no other column is left to predict it from: "
+                f"column {link.name!r} is to be imputed, but no other column is left to predict it from: "
                 "give its spec more predictors, or let other columns predict"
             )
     if target is None:
-        return wirings
+        return link_specs
     name = str(target.name)
     while name in codec.names:
         name = f"target {name}"
     predicts = np.array([(specs or {}).get(column.name, _NOTHING_KNOWN).predicts for column in codec.columns])
-    return [*wirings, Wiring(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
+    return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
 
 
 @dataclass(frozen=True)
@@ -233,43 +236,43 @@ def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
     return last
 
 
-def starting_noise(covariance: Tensor, wirings: Sequence[Wiring], curved: bool = False) -> list[float]:
+def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: bool = False) -> list[float]:
     """Noise variance at which each link starts.
 
     Args:
         covariance: That of the joint Gaussian of the starting fill, `[D, D]`.
-        wirings: The links.
+        link_specs: The links.
         curved: Whether much of what straight lines leave unexplained is known not to be noise.
     """
     share = _CURVED_NOISE_SHARE if curved else _NOISE_SHARE
     noise = []
-    for wiring in wirings:
-        inputs = list(wiring.inputs)
-        cross = covariance[inputs, wiring.column]
+    for link in link_specs:
+        inputs = list(link.inputs)
+        cross = covariance[inputs, link.column]
         explained = cross @ torch.linalg.solve(covariance[inputs][:, inputs], cross)
-        noise.append(share * float(covariance[wiring.column, wiring.column] - explained))
+        noise.append(share * float(covariance[link.column, link.column] - explained))
     return noise
 
 
 def likelihoods(
-    codec: TableCodec, wirings: Sequence[Wiring], noise: Sequence[float], device: torch.device
+    codec: TableCodec, link_specs: Sequence[LinkSpec], noise: Sequence[float], device: torch.device
 ) -> list[Likelihood]:
     """The observation model of each link.
 
     Args:
         codec: The table's codec.
-        wirings: The links.
+        link_specs: The links.
         noise: Variance at which the noise of numbers starts, per link.
         device: Where tensors shall be.
     """
     of_columns = [column for column in codec.columns for _ in column.names]
     found: list[Likelihood] = []
-    for wiring, variance in zip(wirings, noise, strict=True):
-        column = of_columns[wiring.column] if wiring.column < len(of_columns) else None
+    for link, variance in zip(link_specs, noise, strict=True):
+        column = of_columns[link.column] if link.column < len(of_columns) else None
         if column is None or (column.ordinal is None and column.indicators is None):
             found.append(_of_numbers(column, variance, device))
             continue
-        values, shares = _values_and_shares(codec, column, wiring)
+        values, shares = _values_and_shares(codec, column, link)
         found.append(Ordinal(torch.as_tensor(values, device=device), torch.as_tensor(shares, device=device)))
     return found
 
@@ -284,7 +287,7 @@ def _of_numbers(column: ColumnCodec | None, noise: float, device: torch.device) 
     return Gaussian(noise)
 
 
-def _values_and_shares(codec: TableCodec, column: ColumnCodec, wiring: Wiring) -> tuple[Numbers, Numbers]:
+def _values_and_shares(codec: TableCodec, column: ColumnCodec, link: LinkSpec) -> tuple[Numbers, Numbers]:
     """The standardised values of a link's column, ascending, and how frequent they are, `[K]` each."""
     if column.ordinal is not None:
         return column.ordinal, np.asarray(column.shares)
@@ -294,14 +297,14 @@ def _values_and_shares(codec: TableCodec, column: ColumnCodec, wiring: Wiring) -
     off, on = column.indicators
     # Standardised, "no" and "yes" average to zero; "no" to all earlier levels leaves so many rows.
     each = -off / (on - off)
-    share = each[wiring.column - first] / (1.0 - sum(each[d - first] for d in wiring.unless))
-    here = wiring.column - first
+    share = each[link.column - first] / (1.0 - sum(each[d - first] for d in link.unless))
+    here = link.column - first
     return np.array([off[here], on[here]]), np.array([1 - share, share])
 
 
-def categories(codec: TableCodec, wirings: Sequence[Wiring], device: torch.device) -> list[Category]:
+def categories(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device) -> list[Category]:
     """The variables of several indicators that have links."""
-    numbers = {wiring.column: number for number, wiring in enumerate(wirings)}
+    numbers = {link.column: number for number, link in enumerate(link_specs)}
     found = []
     for column in codec.columns:
         columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
@@ -312,23 +315,23 @@ def categories(codec: TableCodec, wirings: Sequence[Wiring], device: torch.devic
 
 
 def values_of_links(
-    codec: TableCodec, wirings: Sequence[Wiring], device: torch.device
+    codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device
 ) -> list[Tensor | None]:
     """For each link the standardised values of its column if they are few, `[J]`; None for a target."""
     encoded = [column.support_encoded for column in codec.columns for _ in column.names]
-    found = [None if w.column >= len(encoded) else encoded[w.column] for w in wirings]
+    found = [None if w.column >= len(encoded) else encoded[w.column] for w in link_specs]
     return [None if values is None else torch.as_tensor(values, device=device) for values in found]
 
 
-def bounds_of_links(codec: TableCodec, wirings: Sequence[Wiring]) -> list[Truncated | None]:
+def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[Truncated | None]:
     """For each link the bounds of its draws, None where there are none or a bend keeps them."""
     bounds = [column.bounds for column in codec.columns for _ in column.names]
-    found = [None if w.column >= len(bounds) else bounds[w.column] for w in wirings]
+    found = [None if w.column >= len(bounds) else bounds[w.column] for w in link_specs]
     return [None if pair is None else Truncated(*pair) for pair in found]
 
 
 def build_chain(
-    wirings: Sequence[Wiring],
+    link_specs: Sequence[LinkSpec],
     kernel: KernelFactory,
     inducing: Tensor,
     likelihoods: Sequence[Likelihood],
@@ -341,7 +344,7 @@ def build_chain(
     """An untrained chain.
 
     Args:
-        wirings: Its links, in order.
+        link_specs: Its links, in order.
         kernel: Factory `input_dim -> Kernel`.
         inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
         likelihoods: Observation model of each link.
@@ -354,16 +357,16 @@ def build_chain(
         TypeError: If `kernel` does not give a kernel.
     """
     links = []
-    for wiring, likelihood in zip(wirings, likelihoods, strict=True):
-        inputs = list(wiring.inputs)
+    for spec, likelihood in zip(link_specs, likelihoods, strict=True):
+        inputs = list(spec.inputs)
         Xu = inducing[:, inputs].clone()
         covariance = kernel(len(inputs))
         if not isinstance(covariance, Kernel):
             raise TypeError(
                 f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
             )
-        link = Link(covariance, Xu, wiring.column, inputs, likelihood, _JITTER, wiring.unless)
+        link = Link(covariance, Xu, spec.column, inputs, likelihood, _JITTER, spec.unless)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
     kind = SequentialChain if sequential else Chain
-    return kind(links, [wiring.name for wiring in wirings], n_rows, **switches)
+    return kind(links, [spec.name for spec in link_specs], n_rows, **switches)

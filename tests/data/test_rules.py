@@ -274,7 +274,7 @@ def test_links_see_their_predictors() -> None:
     specs = {"x": ColumnSpec(predictors=["code", "age"]), "age": ColumnSpec(predicts=False)}
     imputer = small(specs).fit(frame)
     names = imputer.codec_.names
-    seen = {wiring.name: {names[i] for i in wiring.inputs} for wiring in imputer._wirings}
+    seen = {link.name: {names[i] for i in link.inputs} for link in imputer._link_specs}
     codes = {name for name in names if name.startswith("code=")}
     sexes = {name for name in names if name.startswith("sex=")}
     assert seen["x"] == codes

@@ -15,13 +15,13 @@ from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.build import (
-    Wiring,
+    LinkSpec,
     build_chain,
     categories,
     likelihoods,
+    plan_links,
     sequence_of,
     starting_noise,
-    wire,
 )
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods.base import Gaussian
@@ -41,8 +41,8 @@ CODEC = TableCodec.fit(FRAME)
 INCOMPLETE = np.array([True, True, True, True, True, False])
 
 
-def names(wirings: list[Wiring]) -> list[str]:
-    return [wiring.name for wiring in wirings]
+def names(specs: list[LinkSpec]) -> list[str]:
+    return [spec.name for spec in specs]
 
 
 def gaussians(n_links: int) -> list[Gaussian]:
@@ -54,7 +54,7 @@ def gaussians(n_links: int) -> list[Gaussian]:
 
 def test_links_ascend_by_the_standard_deviation_before_scaling() -> None:
     # Shares among five: a 1/5, b 3/5, c 1/5, so the sd of b is the largest of the indicators.
-    assert names(wire(CODEC, INCOMPLETE, None)) == ["width", "species=a", "species=b", "height"]
+    assert names(plan_links(CODEC, INCOMPLETE, None)) == ["width", "species=a", "species=b", "height"]
     own_sd = FRAME[["width", "height"]].std(ddof=0)
     assert own_sd["width"] < np.sqrt(0.2 * 0.8) < own_sd["height"]
 
@@ -65,27 +65,27 @@ def test_levels_stay_together_whatever_stands_between_their_deviations() -> None
     codec = TableCodec.fit(pd.DataFrame({"between": between, "kind": shares}))
     spread = codec.raw_scale
     assert spread[1] < spread[0] < spread[2]
-    assert names(wire(codec, np.ones(4, dtype=bool), None)) == ["kind=a", "kind=b", "between"]
+    assert names(plan_links(codec, np.ones(4, dtype=bool), None)) == ["kind=a", "kind=b", "between"]
 
 
 def test_units_change_the_order() -> None:
     metres = FRAME.assign(height=FRAME["height"] / 1e6)
-    assert names(wire(TableCodec.fit(metres), INCOMPLETE, None))[0] == "height"
+    assert names(plan_links(TableCodec.fit(metres), INCOMPLETE, None))[0] == "height"
 
 
 def test_only_the_columns_asked_for_get_a_link() -> None:
-    wirings = wire(CODEC, np.array([False, False, False, False, True, False]), None)
-    assert wirings == [Wiring("width", 4, (0, 1, 2, 3, 5))]
-    assert wire(CODEC, np.zeros(6, dtype=bool), None) == []
-    assert wire(CODEC, np.zeros(6, dtype=bool), []) == []
-    assert names(wire(CODEC, np.ones(6, dtype=bool), None))[-2:] == ["7", "height"]
+    specs = plan_links(CODEC, np.array([False, False, False, False, True, False]), None)
+    assert specs == [LinkSpec("width", 4, (0, 1, 2, 3, 5))]
+    assert plan_links(CODEC, np.zeros(6, dtype=bool), None) == []
+    assert plan_links(CODEC, np.zeros(6, dtype=bool), []) == []
+    assert names(plan_links(CODEC, np.ones(6, dtype=bool), None))[-2:] == ["7", "height"]
 
 
 def test_an_order_of_the_users_moves_a_category_as_one() -> None:
-    wirings = wire(CODEC, INCOMPLETE, ["height", "species", "width"])
-    assert names(wirings) == ["height", "species=a", "species=b", "width"]
-    assert [w.column for w in wirings] == [0, 1, 2, 4]
-    everything = wire(CODEC, np.ones(6, dtype=bool), [7, "width", "species", "height"])
+    specs = plan_links(CODEC, INCOMPLETE, ["height", "species", "width"])
+    assert names(specs) == ["height", "species=a", "species=b", "width"]
+    assert [w.column for w in specs] == [0, 1, 2, 4]
+    everything = plan_links(CODEC, np.ones(6, dtype=bool), [7, "width", "species", "height"])
     assert [w.column for w in everything] == [5, 4, 1, 2, 0]
 
 
@@ -102,7 +102,7 @@ def test_an_order_of_the_users_moves_a_category_as_one() -> None:
 def test_an_order_that_is_no_order_of_the_links_is_refused(order: list[str | int]) -> None:
     sentence = r"order must name each column with a link once: expected \['height', 'species', 'width'\]"
     with pytest.raises(ValueError, match=sentence) as caught:
-        wire(CODEC, INCOMPLETE, order)
+        plan_links(CODEC, INCOMPLETE, order)
     assert str(caught.value).endswith(f"got {order}")
 
 
@@ -110,7 +110,7 @@ def test_an_order_that_is_no_order_of_the_links_is_refused(order: list[str | int
 
 
 def test_a_link_sees_everything_but_its_own_variable() -> None:
-    inputs = {w.name: w.inputs for w in wire(CODEC, np.ones(6, dtype=bool), None)}
+    inputs = {w.name: w.inputs for w in plan_links(CODEC, np.ones(6, dtype=bool), None)}
     assert inputs == {
         "height": (1, 2, 3, 4, 5),
         "species=a": (0, 4, 5),
@@ -121,25 +121,25 @@ def test_a_link_sees_everything_but_its_own_variable() -> None:
 
 
 def test_a_level_is_asked_for_unless_it_is_an_earlier_one_and_not_if_it_is_the_last() -> None:
-    unless = {w.name: w.unless for w in wire(CODEC, np.ones(6, dtype=bool), None)}
+    unless = {w.name: w.unless for w in plan_links(CODEC, np.ones(6, dtype=bool), None)}
     assert unless == {"height": (), "species=a": (), "species=b": (1,), "width": (), "7": ()}
 
 
 @pytest.mark.parametrize("is_input", [True, False])
 def test_a_target_comes_last_sees_every_column_and_may_be_seen(is_input: bool) -> None:
     target = ColumnCodec.fit(pd.Series([1.0, 2.0, 3.0], name="yield"))
-    *columns, last = wire(CODEC, np.ones(6, dtype=bool), None, target, is_input)
-    assert last == Wiring("yield", 6, (0, 1, 2, 3, 4, 5))
+    *columns, last = plan_links(CODEC, np.ones(6, dtype=bool), None, target, is_input)
+    assert last == LinkSpec("yield", 6, (0, 1, 2, 3, 4, 5))
     assert len(columns) == 5
-    assert all((6 in wiring.inputs) == is_input for wiring in columns)
+    assert all((6 in spec.inputs) == is_input for spec in columns)
 
 
 def test_a_target_named_like_a_column_gets_a_name_of_its_own() -> None:
     target = ColumnCodec.fit(pd.Series([1.0, 2.0, 3.0], name="width"))
     nothing = np.zeros(6, dtype=bool)
-    assert wire(CODEC, nothing, None, target)[-1].name == "target width"
+    assert plan_links(CODEC, nothing, None, target)[-1].name == "target width"
     both = TableCodec.fit(FRAME.rename(columns={"height": "target width"}))
-    assert wire(both, nothing, None, target)[-1].name not in both.names
+    assert plan_links(both, nothing, None, target)[-1].name not in both.names
 
 
 # ----------------------------------------------------------------------------------------- the starting noise
@@ -149,27 +149,27 @@ def test_noise_starts_at_four_fifths_of_the_residual_variance_of_a_regression(de
     generator = np.random.default_rng(0)
     table = generator.standard_normal((50, 4)) @ generator.standard_normal((4, 4))
     table = (table - table.mean(0)) / table.std(0)
-    wirings = [Wiring("c", 2, (0, 1, 3)), Wiring("a", 0, (3,))]
+    specs = [LinkSpec("c", 2, (0, 1, 3)), LinkSpec("a", 0, (3,))]
     covariance = torch.tensor(np.cov(table.T, ddof=0), device=device)
     residuals = []
-    for wiring in wirings:
-        X = np.column_stack([np.ones(50), table[:, wiring.inputs]])
-        fitted = X @ np.linalg.lstsq(X, table[:, wiring.column])[0]
-        residuals.append(np.mean((table[:, wiring.column] - fitted) ** 2))
+    for spec in specs:
+        X = np.column_stack([np.ones(50), table[:, spec.inputs]])
+        fitted = X @ np.linalg.lstsq(X, table[:, spec.column])[0]
+        residuals.append(np.mean((table[:, spec.column] - fitted) ** 2))
     expected = [0.8 * residual for residual in residuals]
-    assert starting_noise(covariance, wirings) == pytest.approx(expected, rel=1e-9)
+    assert starting_noise(covariance, specs) == pytest.approx(expected, rel=1e-9)
 
 
 # -------------------------------------------------------------------------------------------------- the chain
 
 
 @pytest.mark.parametrize("train_inducing", [True, False])
-def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -> None:
-    wirings = wire(CODEC, INCOMPLETE, ["width", "height", "species"])
+def test_build_chain_follows_the_link_specs(train_inducing: bool, device: torch.device) -> None:
+    specs = plan_links(CODEC, INCOMPLETE, ["width", "height", "species"])
     inducing = torch.randn(4, 6, dtype=torch.float64, device=device)
     noise = [0.1, 0.2, 0.3, 0.4]
     chain = build_chain(
-        wirings,
+        specs,
         matern32,
         inducing,
         [Gaussian(variance) for variance in noise],
@@ -180,10 +180,10 @@ def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -
     )
     assert chain.names == ("width", "height", "species=a", "species=b")
     assert [link.column for link in chain.links] == [4, 0, 1, 2]
-    for link, wiring, variance in zip(chain.links, wirings, noise, strict=True):
-        assert tuple(link.inputs.tolist()) == wiring.inputs
-        assert tuple(link.unless) == wiring.unless
-        assert torch.equal(link.Xu, inducing[:, list(wiring.inputs)])
+    for link, spec, variance in zip(chain.links, specs, noise, strict=True):
+        assert tuple(link.inputs.tolist()) == spec.inputs
+        assert tuple(link.unless) == spec.unless
+        assert torch.equal(link.Xu, inducing[:, list(spec.inputs)])
         assert link.likelihood.noise.item() == pytest.approx(variance)
         assert link.Xu_unconstrained.requires_grad is train_inducing
         assert all(p.requires_grad for name, p in link.named_parameters() if "Xu" not in name)
@@ -196,8 +196,8 @@ def test_a_chain_is_built_as_wired(train_inducing: bool, device: torch.device) -
 
 def test_the_links_do_not_share_their_inducing_inputs_with_the_table() -> None:
     inducing = torch.zeros(2, 6).double()
-    wirings = wire(CODEC, INCOMPLETE, None)
-    chain = build_chain(wirings, matern32, inducing, gaussians(4), train_inducing=True, n_rows=6)
+    specs = plan_links(CODEC, INCOMPLETE, None)
+    chain = build_chain(specs, matern32, inducing, gaussians(4), train_inducing=True, n_rows=6)
     chain.links[0].Xu_unconstrained.data.fill_(7.0)
     assert not inducing.any()
     assert not chain.links[1].Xu.any()
@@ -206,9 +206,9 @@ def test_the_links_do_not_share_their_inducing_inputs_with_the_table() -> None:
 @pytest.mark.parametrize("labels", [("x", "u_x"), ("a", "filled"), ("rows", "paths"), ("a b", "ä=1.5")])
 def test_any_two_labels_make_a_chain_that_can_be_scored(labels: tuple[str, str]) -> None:
     codec = TableCodec.fit(pd.DataFrame(np.arange(6.0).reshape(3, 2), columns=labels))
-    wirings = wire(codec, np.ones(2, dtype=bool), None)
+    specs = plan_links(codec, np.ones(2, dtype=bool), None)
     chain = build_chain(
-        wirings, matern32, torch.zeros(1, 2).double(), gaussians(2), train_inducing=True, n_rows=3, n_paths=2
+        specs, matern32, torch.zeros(1, 2).double(), gaussians(2), train_inducing=True, n_rows=3, n_paths=2
     )
     table = torch.zeros(3, 2).double()
     with pyro.settings.context(module_local_params=True):
@@ -226,18 +226,18 @@ def test_numbers_are_gaussian_and_all_else_has_two_values() -> None:
         }
     )
     codec = TableCodec.fit(frame)
-    wirings = wire(codec, np.ones(codec.n_encoded, dtype=bool), ["yes", "side", "count", "kind"])
-    found = likelihoods(codec, wirings, [0.1] * 5, torch.device("cpu"))
+    specs = plan_links(codec, np.ones(codec.n_encoded, dtype=bool), ["yes", "side", "count", "kind"])
+    found = likelihoods(codec, specs, [0.1] * 5, torch.device("cpu"))
     assert [isinstance(each, Ordinal) for each in found] == [True, True, False, True, True]
     encoded = codec.encode(frame).values
-    for likelihood, wiring in zip(found, wirings, strict=True):
+    for likelihood, spec in zip(found, specs, strict=True):
         if isinstance(likelihood, Ordinal):
-            np.testing.assert_allclose(likelihood.values, np.unique(encoded[:, wiring.column]))
+            np.testing.assert_allclose(likelihood.values, np.unique(encoded[:, spec.column]))
     # Where nothing is known of a row, its values are as frequent as in the table: three in four are not
     # "yes" and not "a", two in three of the others are not "b".
     below = [float(torch.special.ndtr(found[k].thresholds).detach()) for k in (0, 3, 4)]
     assert below == pytest.approx([0.75, 0.75, 2 / 3])
-    (category,) = categories(codec, wirings, torch.device("cpu"))
+    (category,) = categories(codec, specs, torch.device("cpu"))
     assert (category.links, category.columns) == ((3, 4), (3, 4, 5))
 
 
@@ -324,10 +324,8 @@ def test_columns_that_may_not_predict_each_other_have_no_sequence(spec: ColumnSp
 def test_a_sequential_link_sees_complete_columns_and_earlier_links() -> None:
     codec = TableCodec.fit(curved(), False, 0)
     incomplete = np.array([True, True, False, False])
-    wirings = wire(codec, incomplete, None, sequence=[1, 0])
-    assert wirings == [Wiring("root", 1, (2, 3)), Wiring("square", 0, (2, 3, 1))]
+    specs = plan_links(codec, incomplete, None, sequence=[1, 0])
+    assert specs == [LinkSpec("root", 1, (2, 3)), LinkSpec("square", 0, (2, 3, 1))]
     rows = torch.zeros(2, 4).double()
-    chain = build_chain(
-        wirings, matern32, rows, gaussians(2), sequential=True, train_inducing=False, n_rows=60
-    )
+    chain = build_chain(specs, matern32, rows, gaussians(2), sequential=True, train_inducing=False, n_rows=60)
     assert isinstance(chain, SequentialChain)
