@@ -31,9 +31,12 @@ from pyro_mgp.sampling.initial_fill import JointGaussian
 from pyro_mgp.sampling.local_gp import MOST_NEIGHBOURS, LocalGPParams, Neighbours
 from pyro_mgp.sampling.sampler import CholeskyCache, InitialFill
 from pyro_mgp.settings import check_settings
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
+from pyro_mgp.storage.atomic import atomic_folder
 from pyro_mgp.storage.checkpoint import fingerprint
-from pyro_mgp.storage.untrusted import build, check, check_among, check_finite
+from pyro_mgp.storage.frames import to_json
+from pyro_mgp.storage.header import read_header, write_header
+from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among, check_finite
 
 if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer
@@ -54,9 +57,9 @@ def write(imputer: MGPImputer, path: str | os.PathLike[str], *, overwrite: bool 
     """Write a fitted imputer into the folder `path`, whole or not at all; see `MGPImputer.save`."""
     fields = _settings(imputer) | _fields(imputer) | _refinements(imputer)
     arrays = {name: value.cpu().numpy() for name, value in _tensors(imputer).items()}
-    with folders.atomic_folder(path, overwrite=overwrite) as folder:
-        folders.write_arrays(folder / _ARRAYS, arrays)
-        folders.write_header(folder, KIND, FORMAT_VERSION, fields, (_ARRAYS,))
+    with atomic_folder(path, overwrite=overwrite) as folder:
+        write_arrays(folder / _ARRAYS, arrays)
+        write_header(folder, KIND, FORMAT_VERSION, fields, (_ARRAYS,))
 
 
 def identity(imputer: MGPImputer) -> str:
@@ -74,18 +77,18 @@ def _settings(imputer: MGPImputer) -> dict[str, Any]:
     }
     order, specs = imputer.order, imputer.specs or {}
     return {
-        "settings": {name: folders.to_json(value) for name, value in settings.items()},
-        "order": None if order is None else [folders.to_json(label) for label in order],
-        "specs": [[folders.to_json(label), spec.to_dict()] for label, spec in specs.items()],
+        "settings": {name: to_json(value) for name, value in settings.items()},
+        "order": None if order is None else [to_json(label) for label in order],
+        "specs": [[to_json(label), spec.to_dict()] for label, spec in specs.items()],
     }
 
 
 def _fields(imputer: MGPImputer) -> dict[str, Any]:
     """What fitting found out, besides arrays."""
     return {
-        "ranges": [[folders.to_json(k), dataclasses.asdict(v)] for k, v in imputer._rules.ranges.items()],
+        "ranges": [[to_json(k), dataclasses.asdict(v)] for k, v in imputer._rules.ranges.items()],
         "incomplete": imputer._incomplete,
-        "columns": [folders.to_json(label) for label in imputer._columns],
+        "columns": [to_json(label) for label in imputer._columns],
         "seed": imputer.seed_,
         "n_rows": imputer.chain_.n_rows,
         "sequential": imputer.sequential_,
@@ -126,17 +129,17 @@ def read(
     cls: type[Imputer], path: str | os.PathLike[str], kernel: KernelFactory | None, device: str
 ) -> Imputer:
     """Read what `write` wrote; see `MGPImputer.load`."""
-    header = folders.read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
+    header = read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
     try:
         header = _upgraded(header)
         imputer = cls(**_read_settings(header, kernel, device))
         check_settings(imputer)
         _restore_fields(imputer, header)
-        arrays = folders.read_arrays(Path(path) / _ARRAYS, functools.partial(_check_shapes, imputer, header))
+        arrays = read_arrays(Path(path) / _ARRAYS, functools.partial(_check_shapes, imputer, header))
         tensors = _on(resolve_device(device), _checked(arrays))
         _restore_chain(imputer, header, tensors)
         _restore_refinements(imputer, header, tensors)
-    except (*folders.MISFITS, RuntimeError) as error:
+    except (*MALFORMED, RuntimeError) as error:
         raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
     return imputer
 
@@ -155,7 +158,7 @@ def _n_encoded(imputer: MGPImputer) -> int:
     return imputer.codec_.n_encoded + (imputer.target_codec_ is not None)
 
 
-def _check_shapes(imputer: MGPImputer, header: Mapping[str, Any], shapes: folders.Shapes) -> None:
+def _check_shapes(imputer: MGPImputer, header: Mapping[str, Any], shapes: Shapes) -> None:
     """That arrays have the shapes that the header asks for, before they are read.
 
     Raises:

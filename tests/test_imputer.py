@@ -32,7 +32,6 @@ from sklearn.pipeline import make_pipeline
 from pyro_mgp import ColumnSpec, Imputations, MGPImputer
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning
-from pyro_mgp.storage import folders
 
 NAN = np.nan
 
@@ -1122,7 +1121,7 @@ def test_a_failed_save_leaves_nothing(
     if overwrite:
         shutil.copytree(saved, target)
     with monkeypatch.context() as patched:
-        patched.setattr(folders, "write_arrays", disk_full)
+        patched.setattr("pyro_mgp.saving.write_arrays", disk_full)
         with pytest.raises(OSError, match="no space left"):
             fitted_mixed.save(target, overwrite=overwrite)
     assert os.listdir(tmp_path) == (["imputer"] if overwrite else [])

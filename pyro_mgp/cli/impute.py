@@ -222,7 +222,7 @@ def _write(
     """Write what is for others to read; returns the names of the completed tables."""
     from pyro_mgp.results import files
     from pyro_mgp.results.imputations import write_table
-    from pyro_mgp.storage import folders
+    from pyro_mgp.storage.header import HEADER, write_header
 
     names = files.write_tables(folder, given.source, draws, args.format or given.source.format)
     write_table(folder / "cells.csv", draws.cells(), "csv")
@@ -236,8 +236,8 @@ def _write(
         "steps": args.steps,
         "dropped": [str(label) for label in given.passed],
     }
-    written = sorted({folders.HEADER, *(entry.name for entry in folder.iterdir())} - {work.LOCK})
-    folders.write_header(folder, "impute", output.FORMAT_VERSION, {"run": run, "files": written})
+    written = sorted({HEADER, *(entry.name for entry in folder.iterdir())} - {work.LOCK})
+    write_header(folder, "impute", output.FORMAT_VERSION, {"run": run, "files": written})
     return names
 
 

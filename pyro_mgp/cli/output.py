@@ -49,7 +49,7 @@ def check_out(out: Path, overwrite: bool, kind: str, files: Collection[str] | No
 
 def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
     """What keeps us from replacing `out`, if anything."""
-    from pyro_mgp.storage import folders
+    from pyro_mgp.storage.header import HEADER
 
     if not out.is_dir():
         return "is a file"
@@ -57,11 +57,11 @@ def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
     if not found:
         return None
     try:
-        header = json.loads((out / folders.HEADER).read_text("utf-8"))
+        header = json.loads((out / HEADER).read_text("utf-8"))
         if header["format"] != f"pyro_mgp.{kind}":
             return "was not written by this command"
         known = set(header["files"] if files is None else files)
     except (OSError, ValueError, KeyError, TypeError):
         return "was not written by this program"
-    others = sorted(found - known - {PAGE, RUN, folders.HEADER})
+    others = sorted(found - known - {PAGE, RUN, HEADER})
     return f"also holds {others[0]!r}" if others else None

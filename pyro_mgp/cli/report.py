@@ -47,15 +47,15 @@ def run(args: argparse.Namespace) -> None:
     from pyro_mgp.report import report
     from pyro_mgp.report.page import check_replaceable
     from pyro_mgp.results.imputations import Imputations
-    from pyro_mgp.storage import folders
+    from pyro_mgp.storage.header import HEADER, read_header
 
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
     out = Path(args.out)
     path = out / PAGE if args.page is None else Path(args.page)
-    if not (out / folders.HEADER).is_file():
-        raise ValueError(f"{args.out!r} was not written by `{PROGRAM} impute`: it holds no {folders.HEADER}")
-    run = folders.read_header(out, "impute", FORMAT_VERSION)["run"]
+    if not (out / HEADER).is_file():
+        raise ValueError(f"{args.out!r} was not written by `{PROGRAM} impute`: it holds no {HEADER}")
+    run = read_header(out, "impute", FORMAT_VERSION)["run"]
     check_replaceable(path, args.overwrite)
     if args.share is not None and args.share > 50:
         raise ValueError(f"--share must be at most 50 per cent, got {args.share}")

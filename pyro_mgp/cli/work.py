@@ -84,7 +84,8 @@ def _claim(lock: IO[str], out: Path) -> None:
 
 def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     """Empty the folder of what is not to be taken up, and write down what the run is about."""
-    from pyro_mgp.storage import checkpoint, folders
+    from pyro_mgp.storage import checkpoint
+    from pyro_mgp.storage.atomic import atomic_file
 
     where = repr(str(folder))
     for part in folder.glob(".*.partial"):  # a file that was being written
@@ -100,7 +101,7 @@ def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None
         for part in folder.iterdir():
             if part.name != LOCK:
                 _remove(part)
-        with folders.atomic_file(folder / RUN) as partial:
+        with atomic_file(folder / RUN) as partial:
             partial.write_text(json.dumps(identity, indent=1) + "\n", "utf-8")
 
 
@@ -137,7 +138,7 @@ def _remove(path: Path) -> None:
 
 def publish(part: Path, out: Path, *, overwrite: bool) -> None:
     """Let the work, or a part of it, become `out`."""
-    from pyro_mgp.storage import folders
+    from pyro_mgp.storage.atomic import move_into_place
 
     (part / LOCK).unlink(missing_ok=True)
-    folders.become(part, out.resolve(), overwrite=overwrite)
+    move_into_place(part, out.resolve(), overwrite=overwrite)

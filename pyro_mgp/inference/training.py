@@ -32,9 +32,9 @@ from pyro_mgp.inference.natural_gradient import VariationalPair, natural_step, v
 from pyro_mgp.model.chain import Chain, Noise, fresh_noise
 from pyro_mgp.model.link import NotPositiveDefiniteError
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.storage import folders
 from pyro_mgp.storage.checkpoint import Checkpoint, Identity, damaged
 from pyro_mgp.storage.scratch import pieces
+from pyro_mgp.storage.untrusted import MALFORMED
 
 # Held-out cells that a Gaussian cannot explain (outliers, rare values) must not decide alone when training
 # stops: their log density falls without bound while everything else still improves.
@@ -350,7 +350,7 @@ class Keeper:
             return False
         try:
             training_state.restore(run, state)
-        except (RuntimeError, *folders.MISFITS) as error:
+        except (RuntimeError, *MALFORMED) as error:
             raise damaged(path) from error
         if not workers.agree_on(len(run.losses)):
             raise elsewhere

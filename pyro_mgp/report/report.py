@@ -39,7 +39,7 @@ from pyro_mgp.report.page import (
 from pyro_mgp.results import summary
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.summary import shortened
-from pyro_mgp.storage.folders import our_version
+from pyro_mgp.storage.header import our_version
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyro_mgp.data import table
 from pyro_mgp.data.column import Label
 from pyro_mgp.results.imputations import DELIMITERS, Imputations, open_text, table_names, write_table
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.atomic import atomic_file
 
 MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "NULL")
 """What stands for a missing cell in a CSV, in upper or lower case, besides an empty cell."""
@@ -271,7 +271,7 @@ def write_tables(folder: Path, source: Source, draws: Imputations, format: str) 
     names = table_names(draws.m, format)
     for j, name in enumerate(names):
         if not (folder / name).exists():
-            with folders.atomic_file(folder / name) as path:
+            with atomic_file(folder / name) as path:
                 _write_table(path, source, draws, j, format)
     return names
 

@@ -26,7 +26,11 @@ from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Mixture, Posterior, mix
 from pyro_mgp.data.column import Label
 from pyro_mgp.data.table import complete, missing
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
+from pyro_mgp.storage.atomic import atomic_folder
+from pyro_mgp.storage.frames import from_json, read_frame, to_json, write_frame
+from pyro_mgp.storage.header import read_header, write_header
+from pyro_mgp.storage.untrusted import MALFORMED
 
 if TYPE_CHECKING:
     from pyro_mgp.sampling.observed_cells import ObservedCells
@@ -284,21 +288,21 @@ class Imputations:
         """
         arrays, columns = {}, []
         for label, draws in self.values.items():
-            name, column = str(self._position(label)), {"label": folders.to_json(label)}
+            name, column = str(self._position(label)), {"label": to_json(label)}
             if draws.dtype == object:
                 codes, levels = _codes(draws, self.frame[label].dtype)
-                column["levels"] = [folders.to_json(level) for level in levels]
+                column["levels"] = [to_json(level) for level in levels]
                 draws = codes.astype(np.int32)
             elif draws.dtype.kind in "Mm":
                 column["times"], draws = str(draws.dtype), draws.view(np.int64)
             arrays[name] = draws
             columns.append({"array": name, **column})
-        with folders.atomic_folder(path, overwrite=overwrite) as folder:
-            partial = [folders.to_json(label) for label in self.may_stay_missing]
+        with atomic_folder(path, overwrite=overwrite) as folder:
+            partial = [to_json(label) for label in self.may_stay_missing]
             fields = {"m": self.m, "columns": columns, "may_stay_missing": partial}
-            folders.write_frame(folder / _FRAME, self.frame)
-            folders.write_arrays(folder / _DRAWS, arrays)
-            folders.write_header(folder, "Imputations", _FORMAT_VERSION, fields, (_FRAME, _DRAWS))
+            write_frame(folder / _FRAME, self.frame)
+            write_arrays(folder / _DRAWS, arrays)
+            write_header(folder, "Imputations", _FORMAT_VERSION, fields, (_FRAME, _DRAWS))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Imputations:
@@ -309,17 +313,17 @@ class Imputations:
                 format, or a file in it is missing, damaged or cut short.
         """
         files = (_FRAME, _DRAWS)
-        header = folders.read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
-        frame = folders.read_frame(Path(path) / _FRAME)
+        header = read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
+        frame = read_frame(Path(path) / _FRAME)
         try:
             holes = dict(zip(map(str, range(frame.shape[1])), missing(frame).sum(0).tolist(), strict=True))
             expected = {c["array"]: (header["m"], holes[c["array"]]) for c in header["columns"]}
             check = functools.partial(_check_shapes, expected)
-            arrays = folders.read_arrays(Path(path) / _DRAWS, check)
-            values = {folders.from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
-            may_stay_missing = [folders.from_json(label) for label in header["may_stay_missing"]]
+            arrays = read_arrays(Path(path) / _DRAWS, check)
+            values = {from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
+            may_stay_missing = [from_json(label) for label in header["may_stay_missing"]]
             return cls(frame, values, header["m"], may_stay_missing)
-        except folders.MISFITS as error:
+        except MALFORMED as error:
             raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error
 
     def write_tables(self, folder: str | os.PathLike[str], suffix: Suffix = "csv") -> list[Path]:
@@ -500,7 +504,7 @@ def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]
 # ------------------------------------------------------------------------------------------------ files
 
 
-def _check_shapes(expected: folders.Shapes, found: folders.Shapes) -> None:
+def _check_shapes(expected: Shapes, found: Shapes) -> None:
     if dict(found) != dict(expected):
         raise ValueError(
             f"expected draws of the shapes [m, n_missing] = {listing(expected.items())}, got "
@@ -521,7 +525,7 @@ def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ND
     if draws.dtype.kind != "i" or (draws.size and not -n_levels <= draws.min() <= draws.max() < n_levels):
         raise ValueError(f"expected draws that are positions of {n_levels} levels")
     levels = np.empty(len(column["levels"]), dtype=object)
-    levels[:] = [folders.from_json(level) for level in column["levels"]]
+    levels[:] = [from_json(level) for level in column["levels"]]
     return levels[draws]
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyro_mgp.results.imputations import Imputations, table_names
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.atomic import atomic_folder
+from pyro_mgp.storage.header import write_header
 
 _FORMAT_VERSION = 1
 
@@ -41,7 +42,7 @@ def write_chunks(
         ValueError: If `path` exists and may not be replaced, or a column cannot be stored as Parquet.
     """
     names = table_names(m, "parquet")
-    with folders.atomic_folder(path, overwrite=overwrite) as folder, contextlib.ExitStack() as files:
+    with atomic_folder(path, overwrite=overwrite) as folder, contextlib.ExitStack() as files:
         try:
             schema = pa.Schema.from_pandas(like)
             writers = [files.enter_context(pq.ParquetWriter(folder / name, schema)) for name in names]
@@ -51,5 +52,5 @@ def write_chunks(
         except pa.ArrowException as error:
             raise ValueError(f"the table cannot be written as Parquet: {error}") from error
         files.close()
-        folders.write_header(folder, "ParquetImputations", _FORMAT_VERSION, {"m": m, "files": names})
+        write_header(folder, "ParquetImputations", _FORMAT_VERSION, {"m": m, "files": names})
     return [Path(path) / name for name in names]

@@ -23,7 +23,8 @@ from pyro_mgp.data.table import TableWarning, check_same_columns
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.scaling.parquet_parts import Job, Part, parts_of
 from pyro_mgp.scaling.partitions import FittedState, identify, impute_partition, merged, rank
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.atomic import atomic_folder
+from pyro_mgp.storage.header import HEADER, write_header
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
@@ -146,7 +147,7 @@ def impute_folder(
     Warns:
         TableWarning: What `MGPImputer.impute` warns of, once.
     """
-    with folders.atomic_folder(out, overwrite=overwrite) as partial:
+    with atomic_folder(out, overwrite=overwrite) as partial:
         job = impute_into(
             partial,
             folder,
@@ -212,8 +213,8 @@ def impute_into(
     finally:
         client.cancel(futures)  # nobody shall go on writing into a folder that was given up
     _tidied(job.folders, parts)
-    names = [folders.HEADER, *(each.name for each in job.folders)]
-    folders.write_header(partial, FORMAT, _FORMAT_VERSION, {"m": m, "files": names})
+    names = [HEADER, *(each.name for each in job.folders)]
+    write_header(partial, FORMAT, _FORMAT_VERSION, {"m": m, "files": names})
     return job
 
 

@@ -24,7 +24,7 @@ from pyro_mgp.data.parquet_table import without
 from pyro_mgp.data.row_ids import RowIds
 from pyro_mgp.results.imputations import table_names
 from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_partition
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.atomic import flush
 
 ROWS_AT_ONCE = 100_000
 """Rows of a part, unless a single row group has more."""
@@ -87,7 +87,7 @@ class Part:
                 as_text = all(isinstance(label, str) for label in frame.columns)
                 schema = pq.read_schema(self.path).remove_metadata() if as_text else None
                 pq.write_table(pa.Table.from_pandas(frame, schema), partial)
-            folders.flush(partial)
+            flush(partial)
             partial.replace(folder / self.name)
         finally:
             partial.unlink(missing_ok=True)

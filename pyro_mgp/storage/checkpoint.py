@@ -25,7 +25,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pyro_mgp._support.signals import Interruption
-from pyro_mgp.storage import folders, untrusted
+from pyro_mgp.storage import untrusted
+from pyro_mgp.storage.arrays import write_arrays
+from pyro_mgp.storage.atomic import atomic_file
+from pyro_mgp.storage.header import our_version
 
 _FORMAT = "pyro_mgp.storage.checkpoint 2"
 # Keeping work may take this share of the time of the work.
@@ -150,8 +153,8 @@ def write(path: Path, state: State, identity: Identity) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, "identity": dict(identity), "fields": state.fields})
-    with folders.atomic_file(path) as partial:
-        folders.write_arrays(partial, state.arrays, {"pyro_mgp": text})
+    with atomic_file(path) as partial:
+        write_arrays(partial, state.arrays, {"pyro_mgp": text})
 
 
 def read(path: Path, identity: Identity) -> State:
@@ -220,4 +223,4 @@ def fingerprint(tensors: Iterable[tuple[str, Tensor | NDArray[Any]]]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what computes."""
-    return {"pyro_mgp": folders.our_version(), "torch": torch.__version__, "numpy": np.__version__}
+    return {"pyro_mgp": our_version(), "torch": torch.__version__, "numpy": np.__version__}

@@ -18,7 +18,8 @@ import stat
 import struct
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -26,8 +27,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from safetensors import SafetensorError
 
 T = TypeVar("T")
+
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+"""Exceptions that malformed contents of a file can raise in pandas and Python."""
 
 # Bytes of a JSON text, and things in it: at most 150 MB of objects are made of it.
 _MOST_JSON, _MOST_BRACKETS, _MOST_COMMAS, _DEEPEST = 2**24, 500_000, 2_500_000, 32
@@ -43,6 +56,17 @@ _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _CODECS = {"UNCOMPRESSED", "SNAPPY"}
 # A table of so many bytes may come from a file of any size, a larger one from at least a thousandth of it.
 _SMALL_TABLE, _MOST_TIMES = 2**26, 1000
+
+
+@contextmanager
+def damage_as_value_error(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file into a ValueError that names it and says that it is damaged."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ValueError(f"{str(path)!r} is missing: the folder is incomplete") from error
+    except (OSError, ValueError, SafetensorError, pa.ArrowException) as error:
+        raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
 
 
 def check_file(path: Path) -> int:

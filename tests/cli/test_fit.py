@@ -47,7 +47,7 @@ def test_the_help_knows_the_default_of_the_constructor(
     assert f"is learnt, {elsewhere} elsewhere)" in printed
 
 
-@pytest.mark.parametrize("where", ["imputer.MGPImputer.save", "storage.folders.become"])
+@pytest.mark.parametrize("where", ["imputer.MGPImputer.save", "storage.atomic.move_into_place"])
 def test_a_run_that_was_interrupted_goes_on(
     table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

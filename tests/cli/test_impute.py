@@ -19,7 +19,7 @@ import pytest
 from pyro_mgp import Imputations, MGPImputer, cli
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.results import files
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.atomic import move_into_place
 
 CSV = """\
 name,height,n,seen,site,note
@@ -305,7 +305,7 @@ KEPT = "what was done is kept: the same command with --resume goes on from there
 
 
 @pytest.mark.parametrize(
-    "where", ["imputer.MGPImputer.impute", "results.files.write_tables", "storage.folders.become"]
+    "where", ["imputer.MGPImputer.impute", "results.files.write_tables", "storage.atomic.move_into_place"]
 )
 @pytest.mark.parametrize(
     ("error", "status", "said"),
@@ -322,10 +322,10 @@ def test_what_was_done_before_a_failure_is_kept_and_gone_on_with(
     out = table.parent / "out"
     stop = stop_with(error[0](*error[1:]))
     with monkeypatch.context() as patch:
-        if where == "storage.folders.become":  # the last one, of the whole folder
-            become = folders.become
+        if where == "storage.atomic.move_into_place":  # the last one, of the whole folder
+            become = move_into_place
             patch.setattr(
-                "pyro_mgp.storage.folders.become",
+                "pyro_mgp.storage.atomic.move_into_place",
                 lambda part, to, **more: (stop if to.name == "out" else become)(part, to, **more),
             )
         else:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from signing import sign
 
 from pyro_mgp.results.imputations import Imputations
-from pyro_mgp.storage import folders
+from pyro_mgp.storage.arrays import read_arrays, write_arrays
+from pyro_mgp.storage.frames import read_frame, write_frame
 
 MALE, FEMALE = "male", "female"
 
@@ -319,8 +320,8 @@ COMPLETE_COLUMNS = {
 @pytest.mark.parametrize("name", COMPLETE_COLUMNS)
 def test_tables_store_what_an_analyst_may_carry_along(name: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": COMPLETE_COLUMNS[name]})
-    folders.write_frame(tmp_path / "frame.parquet", frame)
-    assert_identical(folders.read_frame(tmp_path / "frame.parquet"), frame)
+    write_frame(tmp_path / "frame.parquet", frame)
+    assert_identical(read_frame(tmp_path / "frame.parquet"), frame)
 
 
 INDEXES = {
@@ -371,8 +372,8 @@ def test_column_labels_come_back_equal(columns: pd.Index, tmp_path: Path) -> Non
 
 def test_a_table_without_rows_or_columns_comes_back(tmp_path: Path) -> None:
     for i, frame in enumerate([pd.DataFrame({"x": []}), pd.DataFrame(index=["a"]), pd.DataFrame()]):
-        folders.write_frame(tmp_path / f"{i}.parquet", frame)
-        assert_identical(folders.read_frame(tmp_path / f"{i}.parquet"), frame)
+        write_frame(tmp_path / f"{i}.parquet", frame)
+        assert_identical(read_frame(tmp_path / f"{i}.parquet"), frame)
 
 
 def test_what_is_loaded_is_summarised_to_the_same_digits(tmp_path: Path) -> None:
@@ -446,7 +447,7 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
         path.write_bytes(b"half")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(folders, "write_arrays", fail)
+    monkeypatch.setattr("pyro_mgp.results.imputations.write_arrays", fail)
     with pytest.raises(OSError, match="no space left"):
         one_column([np.nan], [[1.0]]).save(tmp_path / "draws", overwrite=overwrite)
     assert [p.name for p in tmp_path.iterdir()] == ["draws"] * overwrite
@@ -521,13 +522,13 @@ def test_loading_what_is_not_there_or_not_ours(tmp_path: Path) -> None:
         Imputations.load(tmp_path)
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "x.parquet")
     with pytest.raises(ValueError, match="is a Parquet file, but not one that pyro_mgp wrote"):
-        folders.read_frame(tmp_path / "x.parquet")
+        read_frame(tmp_path / "x.parquet")
 
 
 def test_arrays_keep_their_shape_dtype_and_order(tmp_path: Path) -> None:
     arrays = {"scalar": np.array(1.5), "turned": np.arange(6).reshape(2, 3).T, "none": np.empty((2, 0), bool)}
-    folders.write_arrays(tmp_path / "x.safetensors", arrays)
-    loaded = folders.read_arrays(tmp_path / "x.safetensors")
+    write_arrays(tmp_path / "x.safetensors", arrays)
+    loaded = read_arrays(tmp_path / "x.safetensors")
     for name, array in arrays.items():
         np.testing.assert_array_equal(loaded[name], array, strict=True)
 

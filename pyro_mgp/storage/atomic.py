@@ -1,0 +1,130 @@
+"""Folders and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyro_mgp.storage.header import HEADER
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """Give an empty folder to write into, which becomes `path` when the block ends without an error.
+
+    The folder lies beside `path` until then, so a failure leaves nothing behind and an old `path` untouched.
+
+    Args:
+        path: Where the folder will be; missing parents are made.
+        overwrite: Replace a folder this package wrote (one with a `header.json` of ours) or an empty one.
+
+    Raises:
+        ValueError: If `path` exists and may not be replaced.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     with atomic_folder(f"{parent}/out") as folder:
+        ...         _ = (folder / "a.txt").write_text("a")
+        ...     os.listdir(f"{parent}/out")
+        ['a.txt']
+    """
+    target = Path(path).resolve()
+    _check_replaceable(target, overwrite)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
+    partial.mkdir()
+    try:
+        yield partial
+        move_into_place(partial, target, overwrite=overwrite)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def move_into_place(partial: Path, target: Path, *, overwrite: bool = False) -> None:
+    """Let a finished folder take its place; after a power failure, too, there is the old or the new one.
+
+    Args:
+        partial: The folder, beside `target`.
+        target: Where it will be.
+        overwrite: See `atomic_folder`.
+
+    Raises:
+        ValueError: If `target` exists and may not be replaced.
+    """
+    _check_replaceable(target, overwrite)
+    for path in [*partial.rglob("*"), partial]:
+        flush(path)
+    _move(partial, target)
+    flush(target.parent)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Give a path to write a file to, which becomes `path` when the block ends without an error.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     with atomic_file(Path(parent) / "a.txt") as partial:
+        ...         _ = partial.write_text("a")
+        ...     os.listdir(parent)
+        ['a.txt']
+    """
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        yield partial
+        flush(partial)
+        partial.replace(path)
+        flush(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder, before anything else is done."""
+    if path.is_dir() and os.name == "nt":  # where folders cannot be opened
+        return
+    number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _check_replaceable(target: Path, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    if not overwrite:
+        raise ValueError(f"{str(target)!r} exists already: choose another path, or pass overwrite=True")
+    if not target.is_dir() or (any(target.iterdir()) and not _is_ours(target)):
+        raise ValueError(
+            f"{str(target)!r} was not written by pyro_mgp, so it is not overwritten: "
+            "choose another path, or remove it yourself"
+        )
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return str(json.loads((folder / HEADER).read_text("utf-8"))["format"]).startswith("pyro_mgp.")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _move(partial: Path, target: Path) -> None:
+    if not target.exists():
+        partial.rename(target)
+        return
+    old = partial.with_suffix(".old")
+    target.rename(old)
+    try:
+        partial.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)

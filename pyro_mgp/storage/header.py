@@ -1,0 +1,140 @@
+"""The header of a saved folder: its format, the versions that wrote it, and checksums of its files.
+
+A saved folder holds `header.json`, arrays as `*.safetensors` and tables as `*.parquet`. Nothing is pickled:
+loading a folder never runs code from it. Checksums detect accidental damage; `untrusted` checks the contents
+all the same, because whoever changes a file can write its checksum, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pyro_mgp.storage import untrusted
+
+HEADER = "header.json"
+_OWN = "checksum"  # the header's entry for the checksum of all its other entries
+
+
+def write_header(
+    folder: Path, kind: str, format_version: int, fields: Mapping[str, object], files: Sequence[str] = ()
+) -> None:
+    """Write `header.json`: what the folder holds, in which format, by which versions, and `fields`.
+
+    Args:
+        folder: Where to write.
+        kind: Name of the class that can load the folder, "Imputations".
+        format_version: Raised whenever an older program could no longer read the folder.
+        fields: Anything JSON knows; column labels and the like go through `to_json` first.
+        files: Files in the folder, written before, whose checksums go into the header.
+
+    Raises:
+        ValueError: If the header would be larger than one that `read_header` takes.
+    """
+    header = {
+        "format": f"pyro_mgp.{kind}",
+        "format_version": format_version,
+        "package_version": our_version(),
+        "packages": _versions(),
+        **fields,
+        "checksums": {name: untrusted.digest(folder / name) for name in files},
+    }
+    header[_OWN] = own_checksum(header)
+    text = json.dumps(header, indent=1, ensure_ascii=False) + "\n"
+    try:
+        untrusted.parse_json(text.encode())
+    except ValueError as error:
+        raise ValueError(f"this has too many columns to be saved: {error}") from error
+    (folder / HEADER).write_text(text, "utf-8")
+
+
+def read_header(
+    path: str | os.PathLike[str],
+    kind: str,
+    format_version: int,
+    files: Sequence[str] = (),
+    older: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Read `header.json` and check that this program can load the folder, and that nothing in it changed.
+
+    Args:
+        path: The folder.
+        kind: See `write_header`.
+        format_version: Of the format that this program writes.
+        files: Files whose checksums the header must hold.
+        older: Versions of the format that can be read, too; those without checksums are not checked.
+
+    Raises:
+        ValueError: If there is no such folder, it is not one of ours, its header or one of its files is
+            damaged, or it holds another class or another version of the format.
+    """
+    folder = Path(path)
+    where = repr(str(folder))
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {where}: expected one written by {kind}.save")
+    if not (folder / HEADER).exists():
+        raise ValueError(f"{where} was not written by {kind}.save: it has no {HEADER}")
+    with untrusted.damage_as_value_error(folder / HEADER):
+        header = untrusted.parse_json(untrusted.read_small(folder / HEADER))
+    found = header.get("format") if isinstance(header, dict) else None
+    if found != f"pyro_mgp.{kind}":
+        raise ValueError(f"{where} holds {repr(found)[:80]}, expected 'pyro_mgp.{kind}'")
+    came, known = header.get("format_version"), [*older, format_version]
+    if type(came) is not int or came not in known:
+        readable = f"version {format_version}" if not older else f"versions {min(known)} to {format_version}"
+        raise ValueError(
+            f"{where} has format version {_short(came)}, this program reads {readable}: load it with "
+            f"pyro_mgp {_short(header.get('package_version'))}, which wrote it"
+        )
+    with untrusted.damage_as_value_error(folder / HEADER):
+        _check_own(header, required=bool(files) and came == format_version)
+        checksums = untrusted.build(dict, header.get("checksums", {}), "checksums")
+    if came == format_version:
+        for name in files:
+            _check_file(folder / name, checksums.get(name))
+    return header
+
+
+def _short(found: object) -> str:
+    return (found if isinstance(found, str) and len(found) < 20 else repr(found))[:40]
+
+
+def own_checksum(header: Mapping[str, object]) -> str:
+    """Of all else in the header, however it is spaced."""
+    rest = {name: value for name, value in header.items() if name != _OWN}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _check_own(header: Mapping[str, Any], *, required: bool) -> None:
+    if (_OWN in header or required) and header.get(_OWN) != own_checksum(header):
+        raise ValueError("it is not what was written, by its checksum: copy the folder again")
+
+
+def _check_file(path: Path, checksum: object) -> None:
+    with untrusted.damage_as_value_error(path):
+        if untrusted.digest(path) != checksum:
+            raise ValueError("it is not what was written, by its checksum: copy the folder again")
+
+
+def _versions() -> dict[str, str]:
+    """Of what computes and writes, for those who look for a difference."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "pyro-ppl", "numpy", "pandas", "pyarrow", "safetensors"):
+        with contextlib.suppress(PackageNotFoundError):  # built without metadata
+            found[name] = version(name)
+    return found
+
+
+def our_version() -> str:
+    """The version of this package, "unknown" when run from a source tree."""
+    try:
+        return version("pyro_mgp")
+    except PackageNotFoundError:  # run from a source tree
+        return "unknown"
