@@ -27,10 +27,10 @@ from tqdm import tqdm
 from pyro_mgp import saving
 from pyro_mgp._support import memory as resources
 from pyro_mgp._support.devices import home, resolve_device
+from pyro_mgp._support.messages import FitWarning as FitWarning
+from pyro_mgp._support.messages import warn_user
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp._support.tiles import TILE
-from pyro_mgp._support.user_warning import FitWarning as FitWarning
-from pyro_mgp._support.user_warning import warn_user
 from pyro_mgp.analysis.sensitivity import shifts
 from pyro_mgp.data.column import Label, label_of
 from pyro_mgp.data.column_spec import Specs

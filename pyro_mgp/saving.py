@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_mgp._support.devices import resolve_device
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.encoded_table import EncodedTable

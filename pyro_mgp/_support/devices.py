@@ -1,19 +1,24 @@
-"""Where tensors live."""
+"""Devices: choosing one, and fitting tables and work into its memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 # A table stays on a GPU whose free memory holds this many copies of it.
 _COPIES = 8
 
 
 def resolve_device(name: str) -> torch.device:
-    """The torch device of that name, if this machine has it; "auto" takes a CUDA GPU if there is one.
+    """Return the torch device of a name; "auto" means a CUDA GPU if there is one, else the CPU.
 
     Raises:
-        ValueError: If this machine has no such device.
+        ValueError: If this machine has no device of that name.
 
     Example:
         >>> resolve_device("cpu")
@@ -30,8 +35,45 @@ def resolve_device(name: str) -> torch.device:
 
 
 def home(values: Tensor, device: torch.device) -> torch.device:
-    """Where a training table stays: on the device if it fits well, else on the host."""
+    """Return where to keep a training table: on the device if its memory holds it well, else on the host."""
     if device.type != "cuda":
         return device
     free, _ = torch.cuda.mem_get_info(device)
     return device if _COPIES * values.nbytes < free else torch.device("cpu")
+
+
+def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
+    """Apply `work` to rows, and to each half of them in turn where a GPU's memory does not suffice.
+
+    Args:
+        rows: The rows, from `start` to `stop`.
+        work: A function of rows whose result for a row does not depend on the other rows.
+
+    Yields:
+        Successive parts of the rows, each with the result of `work` for it.
+
+    Raises:
+        torch.OutOfMemoryError: If memory does not suffice for a single row.
+
+    Example:
+        >>> def work(rows: slice) -> int:
+        ...     if rows.stop - rows.start > 2:
+        ...         raise torch.OutOfMemoryError
+        ...     return rows.start
+        >>> [start for _, start in in_halves(slice(0, 5), work)]
+        [0, 2, 3]
+    """
+    try:
+        done = work(rows)
+    except torch.OutOfMemoryError:
+        if rows.stop - rows.start <= 1:
+            raise
+        done = None
+    if done is not None:
+        yield rows, done
+        return
+    # Outside of the handler, because the traceback holds references to the tensors that did not fit.
+    torch.cuda.empty_cache()
+    middle = (rows.start + rows.stop) // 2
+    yield from in_halves(slice(rows.start, middle), work)
+    yield from in_halves(slice(middle, rows.stop), work)

@@ -31,7 +31,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import linalg, stats
 
-from pyro_mgp._support.user_warning import warn_user
+from pyro_mgp._support.messages import warn_user
 
 Numbers = NDArray[np.float64]
 

@@ -24,8 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp._support.user_warning import warn_user
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing, warn_user
 from pyro_mgp.analysis.rounding import rounded
 
 Numbers = NDArray[np.float64]

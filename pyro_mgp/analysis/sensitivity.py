@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, pool
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.table import TableCodec

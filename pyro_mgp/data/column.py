@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 from scipy import optimize, stats
 
-from pyro_mgp._support.wording import drop_it, listing, plain, row_name
+from pyro_mgp._support.messages import drop_it, listing, plain, row_name
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.transforms import InverseTransform, Warp
 from pyro_mgp.storage.scratch import pieces

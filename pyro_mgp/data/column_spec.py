@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pyro_mgp._support.wording import plain
+from pyro_mgp._support.messages import plain
 
 Label: TypeAlias = str | int
 

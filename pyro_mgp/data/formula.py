@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import elementwise
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column import holes_of, is_boolean, is_numeric
 from pyro_mgp.data.column_spec import Label
 

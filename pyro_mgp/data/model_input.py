@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column import ColumnCodec, Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder of files, or several files, whose rows follow each other in that order."""

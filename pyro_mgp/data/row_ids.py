@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pyro_mgp._support.wording import listing, row_name
+from pyro_mgp._support.messages import listing, row_name
 from pyro_mgp.data.column import Label
 from pyro_mgp.data.row_keys import Identity, Ranks
 

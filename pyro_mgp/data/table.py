@@ -16,8 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from pyro_mgp._support.user_warning import warn_user
-from pyro_mgp._support.wording import drop_it, listing, row_name
+from pyro_mgp._support.messages import drop_it, listing, row_name, warn_user
 from pyro_mgp.data.column import (
     ColumnCodec,
     Kind,

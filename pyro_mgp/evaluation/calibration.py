@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column import Label
 
 # Deviations of less than so many standard deviations of one cell are of no consequence: 5 points in the

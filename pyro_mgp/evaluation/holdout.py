@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column import Label, is_boolean, is_numeric, label_of
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import missing

@@ -20,7 +20,7 @@ from pandas.api import types
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.table import missing
 

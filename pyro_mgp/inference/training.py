@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from tqdm import tqdm
 
+from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import ALONE, Workers
 from pyro_mgp._support.signals import Stopped
-from pyro_mgp._support.user_warning import FitWarning, warn_user
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference import closed_form, training_state
 from pyro_mgp.inference.adam import Adam

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pyro_mgp._support.wording import listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.data.column import Label
 from pyro_mgp.data.rules import Rules

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pyro_mgp._support.halving import in_halves
+from pyro_mgp._support.devices import in_halves
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.tiles import filled_up, mean_over_paths, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable

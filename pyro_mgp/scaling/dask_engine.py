@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from pyro_mgp._support.user_warning import warn_user
+from pyro_mgp._support.messages import warn_user
 from pyro_mgp.data.column import Label
 from pyro_mgp.data.row_ids import without_ids
 from pyro_mgp.data.table import TableWarning, check_same_columns

@@ -16,7 +16,7 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from pyro_mgp._support.user_warning import FitWarning
+from pyro_mgp._support.messages import FitWarning
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference import closed_form
 from pyro_mgp.inference.natural_gradient import variational_pairs

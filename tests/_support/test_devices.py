@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pyro_mgp._support.halving import in_halves
+from pyro_mgp._support.devices import in_halves
 
 
 def test_rows_come_in_order_whatever_fits() -> None:
