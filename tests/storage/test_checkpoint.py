@@ -94,7 +94,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         path.write_bytes(b"half")
         raise OSError(28, os.strerror(28), str(path))
 
-    monkeypatch.setattr("pyro_mgp.storage.arrays.write_arrays", fail)
+    monkeypatch.setattr("pyro_mgp.storage.checkpoint.write_arrays", fail)
     with pytest.raises(OSError, match="No space left"):
         checkpoint.write(tmp_path / "it", State({"x": np.zeros(2)}), {})
     assert os.listdir(tmp_path) == ["it"]
