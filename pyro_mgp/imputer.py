@@ -925,7 +925,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _inverse_transforms(self) -> list[InverseTransform | None]:
         """Inverse transform of each link's column; None for columns without one and for the target."""
         columns = [*self.codec_.inverse_transforms, None]
-        return [columns[wiring.column] for wiring in self._wirings]
+        return [columns[link.column] for link in self._link_specs]
 
     def _own_table(self) -> Input:
         """The fitted table, a target known."""

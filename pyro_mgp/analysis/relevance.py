@@ -157,7 +157,7 @@ def _by_column(imputer: MGPImputer, squares: NDArray[np.float64], groups: NDArra
     """Roots of mean squares over the links of each column, from squares per link, `[L, C]`."""
     labels: list[Label] = [column.name for column in imputer.codec_.columns]
     if imputer.target_codec_ is not None:
-        labels.append(imputer._wirings[-1].name)  # which is none of the others
+        labels.append(imputer._link_specs[-1].name)  # which is none of the others
     own = groups[[link.column for link in imputer.chain_.links]] if len(squares) else groups[:0]
     linked = np.unique(own)
     means = np.array([squares[own == c].mean(0) for c in linked]).reshape(len(linked), len(labels))
