@@ -32,8 +32,8 @@ from pyro_mgp._support.messages import warn_user
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.analysis.sensitivity import shifts
-from pyro_mgp.data.column import Label, label_of
-from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.column_spec import Label, Specs
+from pyro_mgp.data.dtypes import label_of
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.model_input import Input, as_modelled, fit_target, known_variances, measured, rows_of
 from pyro_mgp.data.out_of_core import encode_columns

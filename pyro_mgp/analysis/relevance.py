@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from pyro_mgp.data.column import ColumnCodec, Label
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.link import Conditional
 

@@ -17,7 +17,7 @@ from pyro_mgp.cli.messages import PROGRAM, say
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyro_mgp.data.column import Label
+    from pyro_mgp.data.column_spec import Label
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.results.files import Source
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pyro_mgp._support.signals import Interruption
-    from pyro_mgp.data.column import Label
+    from pyro_mgp.data.column_spec import Label
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.storage.checkpoint import Checkpoint
 

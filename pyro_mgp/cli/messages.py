@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyro_mgp.data.column import Label
+    from pyro_mgp.data.column_spec import Label
 
 PROGRAM = "pyro-mgp"
 

@@ -25,39 +25,35 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 from scipy import optimize, stats
 
 from pyro_mgp._support.messages import drop_it, listing, plain, row_name
+from pyro_mgp.data.cells import numbers_of, objects, seconds_of, to_integers
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
+from pyro_mgp.data.dtypes import (
+    FAMILIES,
+    Family,
+    check_categories,
+    holes_of,
+    is_numeric,
+    label_of,
+    natural_kind,
+)
 from pyro_mgp.data.transforms import InverseTransform, Warp
 from pyro_mgp.storage.scratch import pieces
 from pyro_mgp.storage.untrusted import build
 
-__all__ = [
-    "ColumnCodec",
-    "Kind",
-    "Label",
-    "cells_of",
-    "check_categories",
-    "holes_of",
-    "is_numeric",
-    "label_of",
-    "numbers_of",
-    "to_integers",
-]
+__all__ = ["ColumnCodec"]
 
 Level: TypeAlias = str | int | float | bool
-Family = Literal["numbers", "booleans", "labels", "datetimes", "durations"]
-"""How cells are stored. Those of one family may stand in for each other."""
 
 # Squares of numbers up to LARGEST, and of spreads down to 1 / LARGEST, stay well inside float64.
 LARGEST = 1e100
@@ -83,15 +79,6 @@ _CALENDAR = (-62_135_596_800.0, 253_402_214_400.0)
 # Lengths in seconds of which times may be multiples: days, hours, minutes, seconds.
 _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
-_FAMILIES: dict[Kind, Family] = {
-    Kind.CONTINUOUS: "numbers",
-    Kind.INTEGER: "numbers",
-    Kind.BOOLEAN: "booleans",
-    Kind.CATEGORICAL: "labels",
-    Kind.ORDERED: "labels",
-    Kind.DATETIME: "datetimes",
-    Kind.DURATION: "durations",
-}
 _MAY_BE: dict[Family, tuple[Kind, ...]] = {
     "numbers": (
         Kind.CONTINUOUS,
@@ -110,15 +97,6 @@ _MAY_BE: dict[Family, tuple[Kind, ...]] = {
 _WHOLE = (Kind.INTEGER, Kind.COUNT)
 # Kinds that may have bounds, and those that few values and a bend are for.
 _BOUNDED = (Kind.CONTINUOUS, Kind.INTEGER)
-
-
-def holes_of(column: pd.Series[Any]) -> NDArray[np.bool_]:
-    """Missing cells of one column, Bool [N]."""
-    holes = column.isna().to_numpy(dtype=np.bool_)
-    if not isinstance(column.dtype, np.dtype) and types.is_float_dtype(column.dtype):
-        # Nullable floats can hide a NaN beside NA, depending on the pandas version and its options.
-        holes = holes | np.isnan(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return holes
 
 
 @dataclass(frozen=True)
@@ -204,12 +182,12 @@ class ColumnCodec:
                 categories, or is not what ``spec`` says.
         """
         name, spec = label_of(column.name), spec or ColumnSpec()
-        natural = _natural_kind(column)
+        natural = natural_kind(column)
         if natural is None:
             raise ValueError(
                 f"Column {name!r} is entirely missing: expected an observed cell, got none. {drop_it(name)}"
             )
-        family = _FAMILIES[natural]
+        family = FAMILIES[natural]
         kind = _chosen_kind(column, natural, spec)
         levels = _levels(column) if kind in (Kind.CATEGORICAL, Kind.ORDERED) else None
         raw = _raw(column, name, kind, levels)
@@ -343,7 +321,7 @@ class ColumnCodec:
             TypeError: The column holds another kind of cell than at fit, or an unsupported one.
             ValueError: A number is infinite or huge, beyond a bound, or not whole in a column of counts.
         """
-        natural = _natural_kind(column)
+        natural = natural_kind(column)
         if natural is None:
             return np.full((len(column), self.width), np.nan)
         self._check_family(column, natural)
@@ -376,7 +354,7 @@ class ColumnCodec:
 
     def unseen(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
         """Which cells hold a category that was not there at fit, Bool [N]."""
-        if self.levels is None or _natural_kind(column) is None:
+        if self.levels is None or natural_kind(column) is None:
             return np.zeros(len(column), dtype=np.bool_)
         return (_codes(column, self.levels) < 0) & ~holes_of(column)
 
@@ -433,7 +411,7 @@ class ColumnCodec:
     def _cells(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Cells from what `_raw` reads, or positions of levels, as they are stored."""
         if self.levels is not None:
-            levels = np.asarray(self.levels) if self.family == "numbers" else _objects(self.levels)
+            levels = np.asarray(self.levels) if self.family == "numbers" else objects(self.levels)
             return np.asarray(levels[raw.astype(np.int64)])
         if self.family == "booleans":
             return np.asarray(raw >= 0.5)
@@ -525,7 +503,7 @@ class ColumnCodec:
         return (self.low - mean) / scale, (self.high - mean) / scale
 
     def _check_family(self, column: pd.Series[Any], natural: Kind) -> None:
-        if _FAMILIES[natural] != self.family:
+        if FAMILIES[natural] != self.family:
             raise TypeError(
                 f"Column {self.name!r}: expected {self.kind} cells (dtype {self.dtype} at fit), got "
                 f"{natural} cells (dtype {column.dtype}). Convert the column to {self.dtype}, or fit again."
@@ -588,25 +566,13 @@ def _are_counts(observed: NDArray[np.float64]) -> bool:
     return beyond < _MOST_BEYOND and float(nearest.fun) < _NEAR + (len(values) - 1) / (2 * len(observed))
 
 
-def label_of(name: Hashable) -> Label:
-    """``name`` as a column label: numpy's text and integers become Python's."""
-    if isinstance(name, str):
-        return str(name)
-    if isinstance(name, int | np.integer) and not isinstance(name, bool):
-        return int(name)
-    raise ValueError(
-        f"Column labels must be text or integers, got {name!r} ({type(name).__name__}). "
-        "Rename the columns, for example frame.columns = [str(c) for c in frame.columns]."
-    )
-
-
 # ------------------------------------------------------------------------------------------ reading a column
 
 
 def _chosen_kind(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> Kind:
     """The kind that a column has, given the one that dtype and cells suggest and what was asked for."""
     kind = natural if spec.kind is None else Kind(spec.kind)
-    family = _FAMILIES[natural]
+    family = FAMILIES[natural]
     if kind not in _MAY_BE[family]:
         raise ValueError(
             f"Column {column.name!r}: {family} can be {listing(map(str, _MAY_BE[family]))}, got "
@@ -624,89 +590,6 @@ def _chosen_kind(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> Kin
     return kind
 
 
-def _natural_kind(column: pd.Series[Any]) -> Kind | None:
-    """The kind that the dtype of ``column`` suggests, None if all is missing; TypeError for any other."""
-    dtype = column.dtype
-    if dtype == np.dtype(object):
-        return _object_kind(column)
-    letter = getattr(dtype, "kind", "O")
-    if isinstance(dtype, np.dtype) and not dtype.isnative:
-        raise _unsupported(column, f"{dtype} (in the byte order of another machine)")
-    if isinstance(dtype, pd.CategoricalDtype):
-        kind = Kind.ORDERED if dtype.ordered else Kind.CATEGORICAL
-    elif isinstance(dtype, pd.SparseDtype | pd.PeriodDtype) or types.is_complex_dtype(dtype):
-        raise _unsupported(column, str(dtype))
-    elif types.is_bool_dtype(dtype):
-        kind = Kind.BOOLEAN
-    elif types.is_integer_dtype(dtype):
-        kind = Kind.INTEGER
-    elif types.is_float_dtype(dtype):
-        kind = Kind.CONTINUOUS
-    elif types.is_string_dtype(dtype):
-        kind = Kind.CATEGORICAL
-    elif letter in "Mm" and not str(dtype).startswith(("date32", "date64")):
-        kind = Kind.DATETIME if letter == "M" else Kind.DURATION
-    else:
-        raise _unsupported(column, str(dtype))
-    return None if holes_of(column).all() else kind
-
-
-def _object_kind(column: pd.Series[Any]) -> Kind | None:
-    """The kind of an object column: that of its observed cells, which must agree."""
-    positions = np.flatnonzero(~holes_of(column))
-    if positions.size == 0:
-        return None
-    cells = column.array[positions]
-    of_type = {cell_type: _type_kind(cell_type) for cell_type in set(map(type, cells))}
-    kinds = set(of_type.values())
-    if kinds == {Kind.INTEGER, Kind.CONTINUOUS}:
-        return Kind.CONTINUOUS
-    first = type(cells[0])
-    if len(kinds) > 1:
-        families = {t: "number" if k in (Kind.INTEGER, Kind.CONTINUOUS) else k for t, k in of_type.items()}
-        odd = next(i for i, cell in enumerate(cells) if families[type(cell)] != families[first])
-        raise TypeError(
-            f"Column {column.name!r} mixes types: expected one type of cell, got {first.__name__} first, but "
-            f"{row_name(column.index, positions[odd])} holds {plain(cells[odd])!r} "
-            f"({type(cells[odd]).__name__}). Convert the column, for example with "
-            f"pandas.to_numeric(frame[{column.name!r}]) or frame[{column.name!r}].astype('string')."
-        )
-    kind = of_type[first]
-    if kind is None:
-        raise _unsupported(column, f"object, holding {first.__name__}")
-    return kind
-
-
-def _type_kind(cell_type: type) -> Kind | None:
-    """The kind of a Python object in a cell, by its type. A bool is an int in Python, so bool comes first."""
-    families: tuple[tuple[tuple[type, ...], Kind], ...] = (
-        ((bool, np.bool_), Kind.BOOLEAN),
-        ((int, np.integer), Kind.INTEGER),
-        ((float, np.floating), Kind.CONTINUOUS),
-        ((str,), Kind.CATEGORICAL),
-    )
-    return next((kind for classes, kind in families if issubclass(cell_type, classes)), None)
-
-
-def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
-    """The error for a dtype that is none of ours, with the way out that fits it."""
-    cell = f"frame[{column.name!r}]"
-    days = f"Convert it: pandas.to_datetime({cell})."
-    hints = {
-        "byte order": f"Convert it: {cell}.astype({cell}.dtype.newbyteorder()).",
-        "sparse": f"Make it dense: {cell}.sparse.to_dense().",
-        "date": days,
-        "period": f"Turn it into a number, for example {cell}.dt.year.",
-        "complex": "Split it into two columns, the real and the imaginary part.",
-        "decimal": f"Convert it: {cell}.astype('float64').",
-    }
-    advice = next((hint for key, hint in hints.items() if key in came.lower()), "Convert it.")
-    return TypeError(
-        f"Column {column.name!r}: expected numbers, booleans, text, pandas categories or times, got dtype "
-        f"{came}. {advice} Or drop it: frame.drop(columns=[{column.name!r}])."
-    )
-
-
 def _raw(
     column: pd.Series[Any], name: Label, kind: Kind, levels: tuple[Level, ...] | None
 ) -> NDArray[np.float64]:
@@ -721,7 +604,7 @@ def _raw(
         hot[codes < 0] = np.nan
         return hot
     if kind in (Kind.DATETIME, Kind.DURATION):
-        return _seconds(column, kind)[:, None]
+        return seconds_of(column)[:, None]
     try:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except OverflowError as error:  # a Python integer above 1.8e308
@@ -733,67 +616,10 @@ def _raw(
     return numbers[:, None]
 
 
-def _seconds(column: pd.Series[Any], kind: Kind) -> NDArray[np.float64]:
-    """Times in seconds, since 1970 (UTC) if they are points in time, NaN where missing."""
-    if kind is Kind.DATETIME and column.dt.tz is not None:
-        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-    unit = np.dtype("datetime64[us]" if kind is Kind.DATETIME else "timedelta64[us]")
-    try:
-        cells = np.asarray(column.astype(unit))
-    except (pd.errors.OutOfBoundsDatetime, pd.errors.OutOfBoundsTimedelta, pa.ArrowInvalid) as error:
-        raise ValueError(
-            f"Column {column.name!r}: expected times within 290,000 years of 1970, which 64 bits of "
-            f"microseconds hold: {error}. Correct the cell, or set it missing."
-        ) from error
-    return np.where(np.isnat(cells), np.nan, cells.astype(np.int64) / 1e6)
-
-
-def is_numeric(column: pd.Series[Any]) -> bool:
-    """Whether the cells of a column are numbers or booleans, or all missing."""
-    return _natural_kind(column) in (Kind.CONTINUOUS, Kind.INTEGER, Kind.BOOLEAN, None)
-
-
-def is_boolean(column: pd.Series[Any]) -> bool:
-    """Whether the cells of a column are booleans."""
-    return _natural_kind(column) is Kind.BOOLEAN
-
-
-def is_integer(column: pd.Series[Any]) -> bool:
-    """Whether the cells of a column can be integers only."""
-    return bool(types.is_integer_dtype(column.dtype))
-
-
-def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """A column of numbers or times as numbers in its own units, or in seconds, [N], NaN where missing."""
-    kind = _natural_kind(column)
-    if kind in (Kind.DATETIME, Kind.DURATION):
-        return _seconds(column, kind)
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
-    """The cells of a column as draws are held, [N]: see `Imputations`; missing ones NaN, NaT or None."""
-    holes, letter = holes_of(column), getattr(column.dtype, "kind", "O")
-    is_category = isinstance(column.dtype, pd.CategoricalDtype)
-    if letter in "Mm" and not is_category:
-        seconds = _seconds(column, Kind.DATETIME if letter == "M" else Kind.DURATION)
-        times = np.rint(np.where(holes, 0.0, seconds) * 1e6).astype(np.int64).view(f"{letter}8[us]")
-        times[holes] = np.array("NaT", dtype=times.dtype)
-        return times
-    if is_category or not types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
-        boolean = types.is_bool_dtype(column.dtype) and not is_category and not holes.any()
-        cells = column.to_numpy(dtype=object, copy=True)
-        cells[holes] = None
-        return cells.astype(np.bool_) if boolean else cells
-    if types.is_integer_dtype(column.dtype) and not holes.any():
-        return column.to_numpy(dtype=np.int64)
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
 def _codes(column: pd.Series[Any], levels: tuple[Level, ...]) -> NDArray[np.intp]:
     """Positions of the cells among ``levels``, [N], -1 where missing or unseen."""
     labels = pd.Index(column.astype(object), dtype=object)
-    return np.asarray(pd.Index(_objects(levels), dtype=object).get_indexer(labels))
+    return np.asarray(pd.Index(objects(levels), dtype=object).get_indexer(labels))
 
 
 def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
@@ -834,14 +660,6 @@ def _exact_sum(values: NDArray[np.float64]) -> float:
     return math.fsum(itertools.chain.from_iterable(values[rows].tolist() for rows in pieces(len(values))))
 
 
-def _objects(items: Iterable[object]) -> NDArray[np.object_]:
-    """A one-dimensional object array that keeps every item as the Python object it is."""
-    listed = list(items)
-    array = np.empty(len(listed), dtype=object)
-    array[:] = listed
-    return array
-
-
 # ---------------------------------------------------------------------------------------------------- checks
 
 
@@ -878,24 +696,3 @@ def _check_each(column: pd.Series[Any], name: Label, wrong: NDArray[np.bool_], e
             f"Column {name!r}: {row_name(column.index, first)} holds {plain(column.iloc[first])!r}; expected "
             f"{expected}. Correct the cell, set it missing, or change what the column's spec says."
         )
-
-
-def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name: Label) -> None:
-    """A category column with holes must have room for whatever label goes into them."""
-    absent = [label for label in labels if label not in dtype.categories]
-    if absent:
-        raise ValueError(
-            f"Column {name!r}: expected a category dtype with the categories {listing(absent)}, which may "
-            f"be imputed, got only {listing(dtype.categories.tolist())}. Add them with "
-            f"frame[{name!r}].cat.add_categories({absent!r})."
-        )
-
-
-def to_integers(values: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.int64]:
-    """``values`` rounded and clipped to ``limits`` and to int64."""
-    low, high = max(int(limits.min), -(2**63)), min(int(limits.max), 2**63 - 1)
-    if values.dtype.kind == "f":
-        # 2⁶³ - 1 is no float64: clip to the largest one below, or the cast would wrap around.
-        top = min(float(high), np.nextafter(2.0**63, 0.0))
-        return np.asarray(np.clip(np.rint(values), float(low), top)).astype(np.int64)
-    return np.asarray(np.clip(values, low, high)).astype(np.int64)

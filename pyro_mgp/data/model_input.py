@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column import ColumnCodec, Kind, Label
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import Table, TableCodec, missing

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pyro_mgp.data.column import holes_of
 from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.dtypes import holes_of
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.row_keys import row_keys

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from pyro_mgp._support.messages import listing, row_name
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_keys import Identity, Ranks
 
 RowIds = Label | ArrayLike | Ranks | None

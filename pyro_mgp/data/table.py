@@ -17,17 +17,10 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from pyro_mgp._support.messages import drop_it, listing, row_name, warn_user
-from pyro_mgp.data.column import (
-    ColumnCodec,
-    Kind,
-    Label,
-    check_categories,
-    holes_of,
-    label_of,
-    numbers_of,
-    to_integers,
-)
-from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.cells import numbers_of, to_integers
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.column_spec import Kind, Label, Specs
+from pyro_mgp.data.dtypes import check_categories, holes_of, label_of
 from pyro_mgp.data.row_keys import Identity, row_keys
 from pyro_mgp.data.transforms import InverseTransform
 

@@ -19,7 +19,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from pyro_mgp.data.column import Label, cells_of, is_numeric, numbers_of
+from pyro_mgp.data.cells import cells_of, numbers_of
+from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.dtypes import is_numeric
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning

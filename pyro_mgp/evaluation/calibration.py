@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 
 # Deviations of less than so many standard deviations of one cell are of no consequence: 5 points in the
 # coverage of 50 % intervals, 2 points in that of 95 %, 3 points in the mean of the PIT.

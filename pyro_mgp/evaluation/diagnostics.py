@@ -15,7 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from pyro_mgp.data.column import Label, cells_of, numbers_of
+from pyro_mgp.data.cells import cells_of, numbers_of
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import as_frame, missing
 from pyro_mgp.evaluation import scores

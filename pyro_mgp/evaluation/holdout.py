@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column import Label, is_boolean, is_numeric, label_of
+from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.dtypes import is_boolean, is_numeric, label_of
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import missing
 

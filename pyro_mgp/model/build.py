@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
-from pyro_mgp.data.column import ColumnCodec, Kind, Label, numbers_of
-from pyro_mgp.data.column_spec import ColumnSpec, Specs
+from pyro_mgp.data.cells import numbers_of
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import best_order, complete_rows, is_curved, log_evidence

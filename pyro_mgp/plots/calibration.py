@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, VERMILION, panels, text, tidy
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots._places import Numbers, Places, places
 from pyro_mgp.plots._style import (
     BLUE,

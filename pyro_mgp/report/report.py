@@ -17,7 +17,7 @@ import pandas as pd
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.relevance import relevance
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, TableWarning, missing
 from pyro_mgp.evaluation.calibration import CAVEAT, Calibration, Verdict

@@ -36,7 +36,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from pyro_mgp.data.column import Label, cells_of, holes_of
+from pyro_mgp.data.cells import cells_of
+from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.dtypes import holes_of
 from pyro_mgp.data.table import missing
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters

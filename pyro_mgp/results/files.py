@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyro_mgp.data import table
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.results.imputations import DELIMITERS, Imputations, open_text, table_names, write_table
 from pyro_mgp.storage.atomic import atomic_file
 

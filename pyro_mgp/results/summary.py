@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from pyro_mgp.data import table
-from pyro_mgp.data.column import Label, numbers_of
+from pyro_mgp.data.cells import numbers_of
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.results.imputations import Imputations
 
 

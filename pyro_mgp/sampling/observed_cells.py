@@ -33,7 +33,9 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
-from pyro_mgp.data.column import ColumnCodec, Kind, numbers_of
+from pyro_mgp.data.cells import numbers_of
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.column_spec import Kind
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain

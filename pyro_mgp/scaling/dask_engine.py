@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from pyro_mgp._support.messages import warn_user
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_ids import without_ids
 from pyro_mgp.data.table import TableWarning, check_same_columns
 from pyro_mgp.results.imputations import Imputations

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.parquet_table import without
 from pyro_mgp.data.row_ids import RowIds
 from pyro_mgp.results.imputations import table_names

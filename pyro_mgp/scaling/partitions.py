@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp.data.column import Label
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_ids import RowIds
 from pyro_mgp.data.row_keys import Ranks, ranks_among_equals
 from pyro_mgp.results.imputations import Imputations

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyro_mgp.data.column import ColumnCodec, Kind
-from pyro_mgp.data.column_spec import ColumnSpec
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.column_spec import ColumnSpec, Kind
 
 INF = np.inf
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyro_mgp.data.column import ColumnCodec, Kind, Label
-from pyro_mgp.data.column_spec import ColumnSpec
+from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.row_keys import row_keys
 from pyro_mgp.data.table import TableCodec, TableWarning, as_frame, complete, missing
 
