@@ -302,7 +302,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         frame = as_frame(X)
         rules = Rules.parse(self.specs, frame.columns.tolist()).learn(frame)
         modelled = as_modelled(frame, rules)
-        specs = rules.of_variables
+        specs = rules.modelled_specs
         codec, table = TableCodec.fit_encode(modelled, self.warp, self.discrete_support, specs)
         # The first complete rows decide on a plan: the same ones however the table is sorted, or bent.
         ordered = modelled.iloc[np.argsort(table.keys)]
@@ -319,7 +319,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sequence = None if plan is None else plan.columns
         links = plan_links(codec, with_link, self.order, target_codec, self.target_is_input, specs, sequence)
         rows = rows_of(table, target)
-        known = known_variances(codec, links, modelled, rules.errors(frame))
+        known = known_variances(codec, links, modelled, rules.standard_errors(frame))
         self._check_memory(rows, len(links))
         with self._as_it_was_on_failure():
             self.seed_ = current().agreed_integer(seed_of(self.random_state))
@@ -374,11 +374,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.inputs == "earlier":
             raise _not_sequential()
         rules, memory = Rules.parse(self.specs, table.columns.tolist()), Scratch(scratch)
-        rules.check_columns_alone()
-        encoded = encode_columns(table, self.warp, self.discrete_support, rules.of_variables, memory)
+        rules.check_column_by_column()
+        encoded = encode_columns(table, self.warp, self.discrete_support, rules.modelled_specs, memory)
         codec = encoded.codec
         with_link = encoded.incomplete | (self.columns == "all")
-        links = plan_links(codec, with_link, self.order, specs=rules.of_variables)
+        links = plan_links(codec, with_link, self.order, specs=rules.modelled_specs)
         with self._as_it_was_on_failure():
             self.seed_ = current().agreed_integer(seed_of(self.random_state))
             self.codec_, self.target_codec_, self._link_specs, self._rules = codec, None, links, rules
@@ -997,7 +997,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     is_few = column.width == 1 and slices[column.name].start in few
                     parts[column.name].append(column.decode(cells, is_few))
         draws = {label: np.concatenate(part, axis=1) for label, part in parts.items()}
-        return draws if self._rules.trivial else self._rules.settle(given.frame, given.modelled, draws, m)
+        return (
+            draws
+            if self._rules.trivial
+            else self._rules.apply_to_draws(given.frame, given.modelled, draws, m)
+        )
 
     def _watched(
         self, batches: Iterable[tuple[slice, Tensor]], n_rows: int

@@ -19,7 +19,7 @@ from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.rules import Range, Rules
+from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.build import LinkSpec
@@ -86,7 +86,7 @@ def _settings(imputer: MGPImputer) -> dict[str, Any]:
 def _fields(imputer: MGPImputer) -> dict[str, Any]:
     """What fitting found out, besides arrays."""
     return {
-        "ranges": [[to_json(k), dataclasses.asdict(v)] for k, v in imputer._rules.ranges.items()],
+        "ranges": [[to_json(k), {"middle": v}] for k, v in imputer._rules.middles.items()],
         "incomplete": imputer._incomplete,
         "columns": [to_json(label) for label in imputer._columns],
         "seed": imputer.seed_,
@@ -223,9 +223,10 @@ def _restore_fields(imputer: MGPImputer, header: Mapping[str, Any]) -> None:
     imputer.history_ = build(History, header["history"], "history")
     imputer._columns = build(list[str | int], header["columns"], "columns")
     imputer._incomplete = build(list[int], header["incomplete"], "incomplete")
-    # Folders of before there were ranges have none: these are then looked for in each table.
-    ranges = build(list[tuple[str | int, Range]], header.get("ranges", []), "ranges")
-    imputer._rules = dataclasses.replace(Rules.parse(imputer.specs, imputer._columns), ranges=dict(ranges))
+    # Older folders may lack ranges; they are then found in each table.
+    ranges = build(list[tuple[str | int, dict]], header.get("ranges", []), "ranges")  # type: ignore[type-arg]
+    middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
+    imputer._rules = dataclasses.replace(Rules.parse(imputer.specs, imputer._columns), middles=middles)
     imputer.sequential_ = build(bool, header["sequential"], "sequential")
     check(build(int, header["n_rows"], "n_rows") >= 1, "n_rows: expected at least one row")
     imputer.n_features_in_ = len(imputer._columns)
@@ -242,7 +243,7 @@ def _check_fields(imputer: MGPImputer) -> None:
         ValueError: It does not.
     """
     check_among(imputer._incomplete, len(imputer._columns), "incomplete")
-    variables = [label for label in imputer._columns if label not in imputer._rules.no_variables]
+    variables = [label for label in imputer._columns if label not in imputer._rules.not_modelled]
     modelled = [column.name for column in imputer.codec_.columns]
     check(variables == modelled, f"the columns {listing(variables)} are modelled as {listing(modelled)}")
     width = _n_encoded(imputer)

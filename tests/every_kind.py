@@ -46,4 +46,5 @@ def table_of_every_kind(n_rows: int, seed: int = 0) -> pd.DataFrame:
     frame["total"] = frame["plain"] + frame["curve"]
     holes = pd.DataFrame(generator.random(frame.shape) < 0.25, columns=frame.columns)
     holes["dose"] |= ~frame["flag"].to_numpy(dtype=bool)
+    holes["total"] |= holes["plain"] & holes["curve"]  # one missing source can be solved for, two cannot
     return frame.mask(holes)

@@ -1,7 +1,7 @@
 """Formulas over the columns of a table: "weight / height**2", "sex == 'female' and age > 12".
 
-They are evaluated here, node by node, and hold arithmetic and comparisons of columns and nothing else: a
-formula that was read from a file must not be able to run anything.
+Formulas are evaluated node by node from a whitelist of arithmetic and comparisons, because a formula that was
+read from a file must not be able to run code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.dtypes import holes_of, is_boolean, is_numeric
 
 FUNCTIONS = ("abs", "exp", "expm1", "log", "log10", "log1p", "sqrt", "sin", "cos", "tan", "arctan2")
-"""What a formula may call."""
+"""Functions that a formula may call."""
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -53,15 +53,15 @@ _NODES = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.Name, ast.Constant),
     *(ast.List, ast.Tuple, ast.Load, *_OPERATORS),
 )
-# How far a solution may be from solving its equation, as a share of the numbers in it.
+# Largest residual of an accepted solution, relative to the value of the formula.
 _TOLERANCE = 1e-9
-# A sum is exact to about a millionth of that share of its terms.
+# Rounding error of a sum relative to its largest term, in units of that tolerance.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula over columns.
+    """An arithmetic expression or a condition over the columns of a table.
 
     Example:
         >>> formula = Formula.parse("weight / height**2", ["height", "weight"])
@@ -72,18 +72,18 @@ class Formula:
     """
 
     text: str
-    """As the user wrote it."""
+    """The formula as the user wrote it."""
     expression: str
-    """The same with the names of `names`."""
+    """The formula as a Python expression over `names`."""
     names: Mapping[str, Label]
-    """The columns that it is made of, by a name that is an identifier."""
+    """Labels of the columns in the formula, by the identifiers that stand for them in `expression`."""
 
     @classmethod
     def parse(cls, text: str, columns: Collection[Label]) -> Formula:
-        """A formula over some of these columns; labels that are no identifiers stand `between backticks`.
+        """Parse a formula over some of these columns; labels that are not identifiers stand in `backticks`.
 
         Raises:
-            ValueError: It is not a formula, names what is no column, or does more than a formula may.
+            ValueError: The text is not a formula, names an unknown column, or uses what formulas may not.
         """
         quoted: dict[str, Label] = {}
 
@@ -98,13 +98,13 @@ class Formula:
         try:
             tree = ast.parse(expression, mode="eval")
         except SyntaxError as error:
-            raise ValueError(f"the formula {text!r} cannot be read: {error.msg}") from error
+            raise ValueError(f"the formula {text!r} cannot be parsed: {error.msg}") from error
         nodes = list(ast.walk(tree))
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         lists = [c for n in nodes if isinstance(n, ast.Compare) for c in n.comparators if _is_list(c)]
         for node in nodes:
-            strange = isinstance(node, ast.Constant) and type(node.value) not in (bool, int, float, str)
-            if not isinstance(node, _NODES) or strange or (_is_list(node) and node not in lists):
+            foreign = isinstance(node, ast.Constant) and type(node.value) not in (bool, int, float, str)
+            if not isinstance(node, _NODES) or foreign or (_is_list(node) and node not in lists):
                 raise ValueError(
                     f"the formula {text!r} may hold columns, numbers, text, arithmetic, comparisons and "
                     f"{listing(FUNCTIONS, 20)}, but not {type(node).__name__}"
@@ -124,12 +124,12 @@ class Formula:
 
     @property
     def sources(self) -> tuple[Label, ...]:
-        """The columns that it is made of."""
+        """Labels of the columns in the formula."""
         return tuple(dict.fromkeys(self.names.values()))
 
     @property
     def implied(self) -> dict[Label, Any]:
-        """What some columns are wherever it is true: the constants that it says they equal."""
+        """Constants that columns equal wherever the condition is true, by label."""
         body = ast.parse(self.expression, mode="eval").body
         parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
         found = {}
@@ -142,53 +142,55 @@ class Formula:
         return found
 
     def value(self, frame: pd.DataFrame) -> NDArray[np.float64]:
-        """Its value in each row, float64 [N], NaN where one of its columns is missing."""
-        known, values = self.known(frame), np.full(len(frame), np.nan)
-        if known.any():
-            result = self._evaluate(frame[known])
+        """Return the formula's value in each row, float64 `[N]`, NaN where one of its columns is missing."""
+        complete, values = self.sources_observed(frame), np.full(len(frame), np.nan)
+        if complete.any():
+            result = self._evaluate(frame[complete])
             if result.dtype.kind not in "bif":
                 raise ValueError(f"the formula {self.text!r} must give numbers, as in 'weight / height**2'")
-            values[known] = result
+            values[complete] = result
         return values
 
     def holds(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """Where it is true, Bool [N]; not where one of its columns is missing."""
-        known, truths = self.known(frame), np.zeros(len(frame), dtype=np.bool_)
-        if known.any():
-            result = self._evaluate(frame[known])
-            if result.dtype.kind != "b" and not self._is_flag(frame):
+        """Return the rows in which the condition is true, Bool `[N]`; False where a column is missing."""
+        complete, truths = self.sources_observed(frame), np.zeros(len(frame), dtype=np.bool_)
+        if complete.any():
+            result = self._evaluate(frame[complete])
+            # One column of booleans is evaluated as numbers.
+            is_flag = self.expression in self.names and is_boolean(frame[self.names[self.expression]])
+            if result.dtype.kind != "b" and not is_flag:
                 raise ValueError(
                     f"the formula {self.text!r} must be a condition, true or false, as in 'age > 12'"
                 )
-            truths[known] = result
+            truths[complete] = result
         return truths
 
-    def _is_flag(self, frame: pd.DataFrame) -> bool:
-        """Whether it is one column of booleans."""
-        return self.expression in self.names and is_boolean(frame[self.names[self.expression]])
+    def fails(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """Return the rows in which the condition is false, Bool `[N]`; False where a column is missing."""
+        return self.sources_observed(frame) & ~self.holds(frame)
 
-    def known(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """Where none of its columns is missing, Bool [N]."""
+    def sources_observed(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """Return the rows in which all columns of the formula are observed, Bool `[N]`."""
         return ~np.logical_or.reduce([holes_of(frame[label]) for label in self.sources])
 
     def solve(
         self, frame: pd.DataFrame, source: Label, values: NDArray[np.float64], near: tuple[float, float]
     ) -> NDArray[np.float64]:
-        """What one column must be for the formula to have given values.
+        """Solve the formula for one column.
 
         Args:
-            frame: Rows in which all other columns are known.
-            source: The column that is looked for; numbers.
-            values: What the formula shall be, [N].
-            near: Two numbers around which to look.
+            frame: Rows in which all other columns are observed.
+            source: Label of the numeric column to solve for.
+            values: Values of the formula, `[N]`.
+            near: Two numbers from which the search starts.
 
         Returns:
-            A solution in each row, float64 [N], NaN where none is found.
+            A solution in each row, float64 `[N]`, NaN where none is found.
         """
         cells = self._cells(frame)
         own = [name for name, label in self.names.items() if label == source]
 
-        def miss(x: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
+        def residual(x: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
             at = row.astype(np.intp)
             here = {name: column[at] for name, column in cells.items()} | dict.fromkeys(own, x)
             return self._of_cells(here).astype(np.float64) - values[at]
@@ -196,19 +198,13 @@ class Formula:
         rows = np.arange(len(frame), dtype=np.float64)
         with np.errstate(all="ignore"):
             ends = (np.full(len(frame), end) for end in near)
-            bracket = elementwise.bracket_root(miss, *ends, args=(rows,))
-            root = elementwise.find_root(miss, bracket.bracket, args=(rows,))
-            # A difference is as exact as the numbers that it is of.
-            size = np.maximum(np.abs(values), _ROUNDING * self._largest(cells, own, root.x))
-        good = root.success & (np.abs(root.f_x) <= _TOLERANCE * size)
-        return np.where(good, root.x, np.nan)
-
-    def _largest(
-        self, cells: Mapping[str, Any], own: Collection[str], x: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """The largest number that goes into each row, [N]."""
-        others = [np.abs(c) for name, c in cells.items() if name not in own and c.dtype == np.float64]
-        return np.max([np.abs(x), *others], axis=0)
+            bracket = elementwise.bracket_root(residual, *ends, args=(rows,))
+            root = elementwise.find_root(residual, bracket.bracket, args=(rows,))
+            # A difference is only as exact as its terms.
+            others = [np.abs(c) for name, c in cells.items() if name not in own and c.dtype == np.float64]
+            size = np.maximum(np.abs(values), _ROUNDING * np.max([np.abs(root.x), *others], axis=0))
+        solved = root.success & (np.abs(root.f_x) <= _TOLERANCE * size)
+        return np.where(solved, root.x, np.nan)
 
     def _evaluate(self, frame: pd.DataFrame) -> NDArray[Any]:
         return np.broadcast_to(self._of_cells(self._cells(frame)), (len(frame),))
@@ -217,17 +213,17 @@ class Formula:
         return {name: _plain_cells(frame[label]) for name, label in self.names.items()}
 
     def _of_cells(self, cells: Mapping[str, Any]) -> NDArray[Any]:
-        """The formula of columns by their names; NaN and infinity where it has no value."""
+        """Evaluate the formula on columns by name; the result may hold NaN and infinity."""
         columns = {name: pd.Series(column) for name, column in cells.items()}
         try:
             with np.errstate(all="ignore"):
                 return np.asarray(_result(ast.parse(self.expression, mode="eval").body, columns))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"the formula {self.text!r} cannot be worked out: {error}") from error
+            raise ValueError(f"the formula {self.text!r} cannot be evaluated: {error}") from error
 
 
 def _result(node: ast.AST, columns: Mapping[str, Any]) -> Any:
-    """What a checked formula is, of columns by their names."""
+    """Evaluate a node of a checked formula on columns by name."""
     match node:
         case ast.Constant(value=value):
             return np.float64(value) if type(value) is int else value
@@ -243,14 +239,14 @@ def _result(node: ast.AST, columns: Mapping[str, Any]) -> Any:
             return _OPERATORS[type(op)](_result(left, columns), _result(right, columns))
         case ast.BoolOp(op=op, values=parts):
             return reduce(_OPERATORS[type(op)], [_result(part, columns) for part in parts])
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            sides = pairwise([_result(each, columns) for each in (left, *others)])
+        case ast.Compare(left=left, ops=ops, comparators=right):
+            sides = pairwise([_result(each, columns) for each in (left, *right)])
             return reduce(operator.and_, [_OPERATORS[type(op)](*s) for op, s in zip(ops, sides, strict=True)])
     raise TypeError(f"unexpected {type(node).__name__}")
 
 
 def _truth(cells: Any) -> Any:
-    """Conditions, and columns of booleans, which are 0 and 1 in arithmetic."""
+    """Return conditions, or columns of booleans held as 0 and 1, as booleans."""
     if getattr(cells, "dtype", None) == np.float64 and not cells.isin([0.0, 1.0]).all():
         raise TypeError("numbers are neither true nor false")
     return cells.astype(np.bool_)
@@ -269,7 +265,7 @@ def _column(name: str, columns: Collection[Label], text: str) -> Label:
 
 
 def _plain_cells(column: pd.Series[Any]) -> Any:
-    """Cells as formulas work on them: numbers, booleans as 0 and 1; times and ordered levels; or objects."""
+    """Return cells for evaluation: numbers (booleans as 0 and 1), times, ordered levels, or objects."""
     if is_numeric(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     if isinstance(column.dtype, pd.CategoricalDtype):

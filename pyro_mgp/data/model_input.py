@@ -87,7 +87,7 @@ def measured(
     codec: TableCodec, link_specs: Sequence[LinkSpec], rules: Rules, frame: pd.DataFrame
 ) -> list[Tensor | None]:
     """`known_variances` of a table as it came."""
-    errors = rules.errors(frame)
+    errors = rules.standard_errors(frame)
     return known_variances(codec, link_specs, as_modelled(frame, rules) if errors else frame, errors)
 
 

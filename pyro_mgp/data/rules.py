@@ -1,16 +1,15 @@
-"""What column specs say of whole tables: derived columns, columns that apply in some rows, standard errors.
+"""Rules of a table: derived columns, columns that apply to some rows only, and columns of standard errors.
 
-A table as it came is not the table that is modelled::
+The rules turn the user's table into the modelled one, and draws for the latter into draws for the former::
 
-    as it came ── deduce ──▶ what follows from observed cells is filled in
-               ── modelled ▶ without columns that are no variables; no cell where its column does not apply
-    draws of the modelled table ── settle ──▶ draws of the holes of the table as it came
+    user's table ── deduce ──▶ missing cells that follow from observed cells are filled in
+                 ── modelled ▶ only variables remain; cells are missing where their column does not apply
+    draws for the modelled table ── apply_to_draws ──▶ draws of the missing cells of the user's table
 """
 
 from __future__ import annotations
 
 import graphlib
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,42 +26,22 @@ from pyro_mgp.data.formula import Formula
 from pyro_mgp.data.table import TableWarning, complete
 
 Cells = dict[Label, NDArray[Any]]
-"""Values of the holes of each incomplete column, `[m, n_missing]`, holes in row order."""
+"""Values of the missing cells of each incomplete column, `[m, n_missing]`, in row order."""
 
-# How far an observed cell may be from what its formula gives, as a share: tables hold rounded numbers.
+# Largest relative difference between an observed cell and its formula: tables hold rounded numbers.
 _TOLERANCE = 0.01
 _MOST_DECIMALS = 12
-# How far a rounded number may be from the exact one, in units of its last place.
+# Largest difference between a rounded number and the exact one, in units of its last place.
 _ROUNDED = 0.51
-# How far draws may be from their formula, as a share, and of how many sources at most it may move each.
+# Largest relative difference between an imputed cell and its formula.
 _EXACT = 1e-9
-_MOST_MOVED = 4
-_NONE = np.zeros(1)
-# Steps by which sources of a derived cell move together, and the step of a slope in standard deviations.
-_SHARED_STEPS, _SLOPE_STEP = 4, 1e-4
-# Between these quantiles of a column a solution is looked for first.
+# The search for a missing source starts between these quantiles of its column.
 _MIDDLE = (0.4, 0.6)
 
 
 @dataclass(frozen=True)
-class Range:
-    """Where a column of numbers is."""
-
-    middle: tuple[float, float]
-    """Two different numbers around its middle."""
-    variance: float
-    """Of its observed cells; one, if there are none."""
-
-    @classmethod
-    def of(cls, column: pd.Series[Any]) -> Range:
-        """Of a column of numbers."""
-        known = _numbers(column)[~holes_of(column)]
-        return cls(_middle(column), float(known.var()) if len(known) else 1.0)
-
-
-@dataclass(frozen=True)
 class Rules:
-    """The rules of a table.
+    """Rules that a user's column specs set for a whole table.
 
     Example:
         >>> rules = Rules.parse({"total": ColumnSpec(derived="a + b")}, ["a", "b", "total"])
@@ -74,22 +53,25 @@ class Rules:
     """
 
     derived: Mapping[Label, Formula]
-    """Columns that follow from others, each after those it is made of."""
+    """Formulas of the derived columns; each column follows its sources."""
     only_if: Mapping[Label, Formula]
-    """Where columns apply."""
+    """Conditions under which columns apply to a row."""
     specs: Specs
-    """All that is known."""
-    ranges: Mapping[Label, Range] = field(default_factory=dict)
-    """Where numeric columns of the fitted table are: partitions of another must not look for theirs."""
+    """All column specs, by label."""
+    middles: Mapping[Label, tuple[float, float]] = field(default_factory=dict)
+    """Two different numbers in the middle of each numeric column, from which solving for it starts.
+
+    They are those of the fitted table, so that solutions do not depend on the partitions of another.
+    """
 
     @classmethod
     def parse(cls, specs: Specs | None, columns: Sequence[Label]) -> Rules:
-        """The rules that specs say for a table with these columns.
+        """Return the rules that specs set for a table with these columns.
 
         Raises:
-            TypeError: A spec is none.
-            ValueError: A spec names a column that is not there or is no variable, a formula cannot be read,
-                or columns are derived from each other in a circle.
+            TypeError: A spec is not a `ColumnSpec`.
+            ValueError: A spec names an unknown column or one that is not a variable, a formula cannot be
+                parsed, or columns are derived from each other in a circle.
         """
         specs = dict(specs or {})
         for label, spec in specs.items():
@@ -104,59 +86,54 @@ class Rules:
         except graphlib.CycleError as error:
             raise ValueError(f"columns are derived from each other in a circle: {error.args[1]}") from error
         rules = cls({label: derived[label] for label in order}, only_if, specs)
-        rules._check_named(columns)
+        variables = {*columns} - rules.not_modelled
+        for label, spec in specs.items():
+            wrong = [each for each in spec.predictors or () if each not in variables]
+            errors = spec.standard_error
+            if errors is not None and errors not in {*columns} - {label, *derived}:
+                wrong.append(errors)
+            if wrong:
+                raise ValueError(
+                    f"the spec of column {label!r} names {wrong[0]!r}, which is not a column that can be used"
+                )
         return rules
 
     def learn(self, frame: pd.DataFrame) -> Rules:
-        """The same rules, with the ranges of the numeric columns of a table."""
+        """Return these rules with the `middles` of the numeric columns of a table."""
         numeric = [label for label in frame.columns if is_numeric(frame[label])] if self.derived else []
-        return replace(self, ranges={label_of(each): Range.of(frame[each]) for each in numeric})
-
-    def _range(self, column: pd.Series[Any]) -> Range:
-        label = label_of(column.name)
-        return self.ranges[label] if label in self.ranges else Range.of(column)
-
-    def _check_named(self, columns: Sequence[Label]) -> None:
-        """That predictors are variables, and standard errors columns of their own."""
-        variables = {*columns} - self.no_variables
-        for label, spec in self.specs.items():
-            wrong = [each for each in spec.predictors or () if each not in variables]
-            if spec.standard_error is not None and spec.standard_error not in {*columns} - {
-                label,
-                *self.derived,
-            }:
-                wrong.append(spec.standard_error)
-            if wrong:
-                raise ValueError(
-                    f"the spec of column {label!r} names {wrong[0]!r}, which is no column to learn from"
-                )
+        return replace(self, middles={label_of(each): _middle(frame[each]) for each in numeric})
 
     @property
     def trivial(self) -> bool:
-        """Whether the table as it came is the one that is modelled, and all its holes are filled."""
-        return not (self.derived or self.only_if or self.no_variables or self.left_alone)
+        """True if the user's table is modelled unchanged and all of its missing cells are imputed."""
+        return not (self.derived or self.only_if or self.not_modelled or self.not_imputed)
 
     @property
-    def no_variables(self) -> set[Label]:
-        """Columns that are not modelled: derived ones and standard errors."""
+    def not_modelled(self) -> set[Label]:
+        """Labels of derived columns and of columns of standard errors."""
         errors = {spec.standard_error for spec in self.specs.values() if spec.standard_error is not None}
         return {*self.derived, *errors}
 
     @property
-    def left_alone(self) -> set[Label]:
-        """Columns whose holes stay."""
-        errors = self.no_variables - {*self.derived}
+    def not_imputed(self) -> set[Label]:
+        """Labels of the columns whose missing cells stay missing."""
+        errors = self.not_modelled - {*self.derived}
         return {label for label, spec in self.specs.items() if not spec.impute} | errors
 
     @property
     def may_stay_missing(self) -> list[Label]:
-        """Columns whose holes may not be filled in all draws."""
-        found = {label for label in self.only_if if self.specs[label].otherwise is None} | self.left_alone
+        """Labels of the columns that may have missing cells after imputation."""
+        found = {label for label in self.only_if if self.specs[label].otherwise is None} | self.not_imputed
         return sorted({*found, *self.derived}, key=str)  # a formula may have no value, as a / 0
 
     @property
+    def modelled_specs(self) -> Specs:
+        """Specs of the columns that are modelled."""
+        return {label: spec for label, spec in self.specs.items() if label not in self.not_modelled}
+
+    @property
     def _order(self) -> list[Label]:
-        """Columns with a formula, each after those that it hangs on; in circles derived ones first."""
+        """Columns with a formula or a condition, each after its sources; in circles derived ones first."""
         formulas = {**self.only_if, **self.derived}
         try:
             graph = {label: formula.sources for label, formula in formulas.items()}
@@ -164,32 +141,27 @@ class Rules:
         except graphlib.CycleError:
             return [*self.derived, *self.only_if]
 
-    @property
-    def of_variables(self) -> Specs:
-        """The specs of the columns that are modelled."""
-        return {label: spec for label, spec in self.specs.items() if label not in self.no_variables}
-
     # ------------------------------------------------------------------------------------ before the model
 
-    def check_columns_alone(self) -> None:
-        """That the rules can be kept without a look at whole rows.
+    def check_column_by_column(self) -> None:
+        """Check that the rules can be followed with one column in memory at a time.
 
         Raises:
-            ValueError: If they cannot.
+            ValueError: A rule needs whole rows.
         """
-        if self.derived or self.only_if or self.no_variables:
+        if self.derived or self.only_if or self.not_modelled:
             raise ValueError(
-                "derived columns, only_if and standard_error look at whole rows of a table, but here one "
+                "derived columns, only_if and standard_error need whole rows of a table, but here one "
                 "column at a time is in memory: fit a sample of the rows with fit(frame), or leave these "
                 "specs out"
             )
 
     def check(self, frame: pd.DataFrame) -> None:
-        """That the observed cells of a table keep the rules.
+        """Check that the observed cells of a table follow the rules.
 
         Raises:
-            ValueError: A derived cell is not what its formula gives, or a column has another value than
-                `otherwise` where it does not apply; names the row.
+            ValueError: A derived cell differs from its formula, or a column holds another value than
+                `otherwise` where it does not apply; the message names the row.
         """
         for label, formula in self.derived.items():
             if not is_numeric(frame[label]):
@@ -197,30 +169,26 @@ class Rules:
                     f"Column {label!r} is derived, so it must hold numbers, got {frame[label].dtype}"
                 )
             given, value = _numbers(frame[label]), formula.value(frame)
-            near = np.maximum(_TOLERANCE * np.abs(given), _ROUNDED * _last_place(given))
-            off = np.abs(given - value) > near
-            if off.any():
-                first = int(np.flatnonzero(off)[0])
+            tolerance = np.maximum(_TOLERANCE * np.abs(given), _ROUNDED * _last_place(given))
+            for row in np.flatnonzero(np.abs(given - value) > tolerance)[:1]:
                 raise ValueError(
-                    f"Column {label!r} is derived as {formula.text!r}: {row_name(frame.index, first)} holds "
-                    f"{given[first]:g}; expected {value[first]:g}. Correct the cell or the formula."
+                    f"Column {label!r} is derived as {formula.text!r}: {row_name(frame.index, row)} holds "
+                    f"{given[row]:g}; expected {value[row]:g}. Correct the cell or the formula."
                 )
         for label, formula in self.only_if.items():
-            outside = formula.known(frame) & ~formula.holds(frame) & ~holes_of(frame[label])
-            strange = outside & ~self._is_otherwise(frame[label])
-            if strange.any():
-                first = int(np.flatnonzero(strange)[0])
+            unexpected = formula.fails(frame) & ~holes_of(frame[label]) & ~self._is_otherwise(frame[label])
+            for row in np.flatnonzero(unexpected)[:1]:
                 raise ValueError(
-                    f"Column {label!r} applies only if {formula.text!r}: {row_name(frame.index, first)} "
-                    f"holds {plain(frame[label].iloc[first])!r}; expected a missing cell, or otherwise="
+                    f"Column {label!r} applies only if {formula.text!r}: {row_name(frame.index, row)} "
+                    f"holds {plain(frame[label].iloc[row])!r}; expected a missing cell, or otherwise="
                     f"{self.specs[label].otherwise!r}. Correct the cell, the condition, or set otherwise."
                 )
 
     def _is_otherwise(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Which cells are what stands where their column does not apply, [N].
+        """Return which cells equal the `otherwise` of their column's spec, `[N]`.
 
         Raises:
-            ValueError: The column cannot hold that.
+            ValueError: The column's dtype cannot hold `otherwise`.
         """
         otherwise = self.specs[label_of(column.name)].otherwise
         if otherwise is None:
@@ -235,47 +203,46 @@ class Rules:
             ) from error
         return (column.astype(object) == everywhere.astype(object)).fillna(False).to_numpy(dtype=np.bool_)
 
-    def errors(self, frame: pd.DataFrame) -> dict[Label, NDArray[np.float64]]:
-        """Standard errors of the cells of some columns, by the column's label, [N], in its own units.
+    def standard_errors(self, frame: pd.DataFrame) -> dict[Label, NDArray[np.float64]]:
+        """Return standard errors of cells, `[N]` per column that has some, in the column's own units.
 
         Raises:
-            ValueError: An observed cell has none, or a negative or infinite one; names the row.
+            ValueError: The standard error of an observed cell is missing, negative or infinite; the message
+                names the row.
         """
         found = {}
         for label, spec in self.specs.items():
             if spec.standard_error is not None:
-                errors, here = _numbers(frame[spec.standard_error]), ~holes_of(frame[label])
-                wrong = here & ~((errors >= 0) & np.isfinite(errors))
-                if wrong.any():
-                    first = int(np.flatnonzero(wrong)[0])
+                errors, observed = _numbers(frame[spec.standard_error]), ~holes_of(frame[label])
+                for row in np.flatnonzero(observed & ~((errors >= 0) & np.isfinite(errors)))[:1]:
                     raise ValueError(
                         f"Column {spec.standard_error!r} holds the standard errors of {label!r}: "
-                        f"{row_name(frame.index, first)} holds {errors[first]:g}; "
-                        "expected a number of at least 0 wherever the other is observed. Give the cell one."
+                        f"{row_name(frame.index, row)} holds {errors[row]:g}; "
+                        f"expected a finite number of at least 0 wherever {label!r} is observed. "
+                        "Correct the cell."
                     )
-                found[label] = np.where(here, errors, 0.0)
+                found[label] = np.where(observed, errors, 0.0)
         return found
 
     def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The table with the cells filled in that follow from observed ones.
+        """Return the table with those missing cells filled in that follow from observed ones.
 
-        These are derived cells whose sources are observed, and the only missing source of an observed derived
-        cell, if its formula can be solved for it; and what a condition says a column equals, where the column
-        to which it applies is observed.
+        These are derived cells whose sources are observed; the only missing source of an observed derived
+        cell, if its formula can be solved for it; a column that must equal a constant for an observed column
+        to apply; and `otherwise`, where a condition is false.
         """
+        frame = frame.copy()
         for label, formula in self.only_if.items():
             applies = ~holes_of(frame[label]) & ~self._is_otherwise(frame[label])
             for source, value in formula.implied.items():
-                frame = frame.copy()
                 frame[source] = frame[source].mask(applies & holes_of(frame[source]), value)
         for label, formula in self.only_if.items():
             if (otherwise := self.specs[label].otherwise) is not None:
-                outside = formula.known(frame) & ~formula.holds(frame) & holes_of(frame[label])
-                frame = frame.copy()
+                outside = formula.fails(frame) & holes_of(frame[label])
                 frame[label] = frame[label].mask(outside, otherwise)
-        n_holes = -1
-        while (left := sum(int(holes_of(frame[label]).sum()) for label in frame.columns)) != n_holes:
-            n_holes = left
+        n_missing = -1
+        while (left := sum(int(holes_of(frame[label]).sum()) for label in frame.columns)) != n_missing:
+            n_missing = left
             for label, formula in self.derived.items():
                 frame = _filled(frame, label, formula.value(frame))
             for label, formula in reversed([*self.derived.items()]):
@@ -284,219 +251,95 @@ class Rules:
         return frame
 
     def _solved(self, frame: pd.DataFrame, label: Label, source: Label, formula: Formula) -> pd.DataFrame:
-        """The table with a source solved for where it alone is missing and the derived cell is there."""
+        """Return the table with a source solved for where only it is missing and the derived cell is not."""
         if not is_numeric(frame[source]):
             return frame
         missing_sources = np.sum([holes_of(frame[each]) for each in formula.sources], axis=0)
         rows = holes_of(frame[source]) & (missing_sources == 1) & ~holes_of(frame[label])
         if not rows.any():
             return frame
-        wanted = _numbers(frame[label])[rows]
-        values = formula.solve(frame[rows], source, wanted, self._range(frame[source]).middle)
-        values = _possible(frame[source], values)
-        return _filled(frame, source, _spread(values, rows))
+        middle = self.middles[source] if source in self.middles else _middle(frame[source])
+        values = np.full(len(frame), np.nan)
+        values[rows] = formula.solve(frame[rows], source, _numbers(frame[label])[rows], middle)
+        return _filled(frame, source, _possible(frame[source], values))
 
     def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The table of variables, with holes where they do not apply."""
-        variables = frame.drop(columns=[label for label in frame.columns if label in self.no_variables])
+        """Return the table of variables, with missing cells where a column does not apply."""
+        variables = frame.drop(columns=[label for label in frame.columns if label in self.not_modelled])
         for label, formula in self.only_if.items():
-            outside = formula.known(frame) & ~formula.holds(frame)
-            variables[label] = frame[label].mask(outside)
+            variables[label] = frame[label].mask(formula.fails(frame))
         return variables
 
     # ------------------------------------------------------------------------------------- after the model
 
-    def settle(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
-        """Draws of the holes of the table as it came, from draws of those of the modelled table.
+    def apply_to_draws(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
+        """Return draws of the missing cells of the user's table, from draws for the modelled table.
+
+        Missing derived cells are computed in each draw. Where several sources of an observed derived cell
+        are missing, these are left as they were imputed.
 
         Args:
-            frame: The table as it came.
-            modelled: What `modelled` gave for it.
-            draws: Draws of the holes of the latter.
+            frame: The user's table.
+            modelled: The table that `modelled` returned for it.
+            draws: Draws of the missing cells of `modelled`.
             m: Number of draws.
 
         Warns:
-            TableWarning: A derived cell was observed, two of its sources or more were not, and the formula
-                could not be solved for any of these: there the identity does not hold.
+            TableWarning: A formula does not hold in some rows, because its value is observed and several of
+                its sources are missing, or because it cannot be solved for the only one.
         """
-        holes = {label: holes_of(frame[label]) for label in frame.columns}
-        filled = [label for label, here in holes.items() if here.any() and label not in self.left_alone]
-        deduced, broken = self.deduce(frame), dict.fromkeys(self.derived, 0)
-        spread = {label: self._spread_of(modelled[label], values) for label, values in draws.items()}
-        tables = []
+        deduced, tables = self.deduce(frame), []
         for j in range(m):
             drawn = complete(modelled, {label: values[j] for label, values in draws.items()})
-            tables.append(self._settled(frame, deduced, drawn, spread))
-            for label, formula in self.derived.items():
-                given, value = _numbers(deduced[label]), formula.value(tables[-1])
-                off = np.abs(given - value) > _EXACT * np.maximum(np.abs(given), np.abs(value))
-                drawn_row = np.logical_or.reduce([holes_of(deduced[each]) for each in formula.sources])
-                broken[label] = max(broken[label], int((off & drawn_row).sum()))
-        for label, count in broken.items():
-            if count:
-                warn_user(
-                    f"Column {label!r} is derived as {self.derived[label].text!r}: in {count} rows it is "
-                    "observed, several of its sources are not, and no value of these was found that gives "
-                    "it. There draws do not keep the formula.",
-                    TableWarning,
-                )
+            full = deduced.copy()
+            full[drawn.columns] = drawn
+            tables.append(self._completed(frame, full))
+        self._warn_of_violations(deduced, tables)
+        holes = {label: holes_of(frame[label]) for label in frame.columns}
         return {
-            label_of(label): np.stack([cells_of(table[label][holes[label]]) for table in tables])
-            for label in filled
+            label_of(label): np.stack([cells_of(table[label][here]) for table in tables])
+            for label, here in holes.items()
+            if here.any() and label not in self.not_imputed
         }
 
-    def _spread_of(self, column: pd.Series[Any], draws: NDArray[Any]) -> NDArray[np.float64]:
-        """Variance of the draws `[m, n_missing]` of each hole of a column of numbers, [N], zero elsewhere."""
-        variance, holes = np.zeros(len(column)), holes_of(column)
-        if draws.dtype.kind == "f":
-            variance[holes] = draws.var(0, ddof=1) if len(draws) > 1 else self._range(column).variance
-        return variance
-
-    def _settled(
-        self,
-        frame: pd.DataFrame,
-        deduced: pd.DataFrame,
-        drawn: pd.DataFrame,
-        spread: Mapping[Label, NDArray[np.float64]],
-    ) -> pd.DataFrame:
-        """One completed table of variables as the rules want it, with the other columns."""
-        full = deduced.copy()
-        full[drawn.columns] = drawn
-        wanted = {label: _numbers(deduced[label]) for label in self.derived}
-        for label, formula in reversed([*self.derived.items()]):
-            table = self._applied(frame, deduced, full)
-            free = {each: holes_of(deduced[each]) for each in formula.sources}
-            for each in set(self.only_if) & {*formula.sources}:
-                free[each] = free[each] & self.only_if[each].holds(table)
-            near = self._shared(table, wanted[label], free, formula, spread)
-            fitted = self._made_to_fit(near, wanted[label], free, formula)
-            for each in formula.sources:
-                if not fitted[each].equals(table[each]):
-                    changed = _numbers(fitted[each]) != _numbers(table[each])
-                    full[each] = full[each].where(~changed, fitted[each])
-                    if each in wanted:
-                        wanted[each] = np.where(changed, _numbers(fitted[each]), wanted[each])
-        return self._applied(frame, deduced, full)
-
-    def _applied(self, frame: pd.DataFrame, deduced: pd.DataFrame, full: pd.DataFrame) -> pd.DataFrame:
-        """A full table with derived cells computed, and columns where they apply."""
-        table = full.copy()
+    def _completed(self, frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a completed table with derived cells, and `otherwise` where columns do not apply."""
         for label in self._order:
             if label in self.derived:
-                table[label] = deduced[label]
                 table = _filled(table, label, self.derived[label].value(table))
                 continue
-            came, outside = holes_of(frame[label]), ~self.only_if[label].holds(table)
-            table[label] = table[label].mask(outside & came, self.specs[label].otherwise)
-            # An observed cell of another row was a hole of the model's only.
-            table[label] = table[label].where(came, frame[label])
+            missing, outside = holes_of(frame[label]), ~self.only_if[label].holds(table)
+            table[label] = table[label].mask(outside & missing, self.specs[label].otherwise)
+            # The model also imputes cells that are observed as `otherwise`.
+            table[label] = table[label].where(missing, frame[label])
         return table
 
-    def _shared(
-        self,
-        table: pd.DataFrame,
-        wanted: NDArray[np.float64],
-        free: Mapping[Label, NDArray[np.bool_]],
-        formula: Formula,
-        spread: Mapping[Label, NDArray[np.float64]],
-    ) -> pd.DataFrame:
-        """The table with drawn sources of observed derived cells moved towards what the formula asks for.
-
-        Each goes as far as its draws vary: as independent normal numbers do, given a sum of theirs. A formula
-        that is no sum is taken for one, again and again.
-        """
-        sources = [each for each in formula.sources if spread.get(each, _NONE).any()]
-        rows = ~np.isnan(wanted) & (np.sum([free[each] for each in sources], axis=0) > 1)
-        if not rows.any():
-            return table
-        trial = table[rows].copy()
-        variances = {each: np.where(free[each], spread[each], 0.0)[rows] for each in sources}
-        # One that is drawn in other rows only has no slope to be found here.
-        sources = [each for each in sources if variances[each].any()]
-        for _ in range(_SHARED_STEPS):
-            now, slopes = formula.value(trial), {}
-            for each in sources:
-                step = _SLOPE_STEP * np.sqrt(np.where(variances[each] > 0, variances[each], 1.0))
-                ahead = trial.copy()
-                ahead[each] = ahead[each] + step
-                slopes[each] = (formula.value(ahead) - now) / step
-            with np.errstate(all="ignore"):
-                parts = [
-                    np.where(v > 0, v * slopes[e] ** 2, 0.0) for e, v in variances.items() if e in slopes
-                ]
-                total = np.sum(parts, axis=0)
-                for each in sources:
-                    move = variances[each] * slopes[each] / total * (wanted[rows] - now)
-                    moved = _numbers(trial[each]) + np.where(np.isfinite(move), move, 0.0)
-                    trial[each] = np.where(variances[each] > 0, self._clipped(each, moved), trial[each])
-        for each in sources:
-            table = _replaced(table, each, _spread(np.where(variances[each] > 0, trial[each], np.nan), rows))
-        return table
-
-    def _made_to_fit(
-        self,
-        table: pd.DataFrame,
-        wanted: NDArray[np.float64],
-        free: dict[Label, NDArray[np.bool_]],
-        formula: Formula,
-    ) -> pd.DataFrame:
-        """The table with drawn sources of each observed derived cell made what the formula asks for.
-
-        One is, if it stays within its bounds then; else others go as near to theirs as they need first.
-        """
-        numeric = [each for each in formula.sources if is_numeric(table[each])]
-        numeric.sort(key=lambda each: each in self.derived)
-        unmet = ~np.isnan(wanted) & np.logical_or.reduce(list(free.values()))
-        sizes = range(1, min(len(numeric), _MOST_MOVED) + 1)
-        for moved in (each for size in sizes for each in itertools.permutations(numeric, size)):
-            rows = unmet & np.logical_and.reduce([free[each] for each in moved])
-            if not rows.any():
-                continue
-            trial = table[rows]
-            for source in moved:
-                values = formula.solve(trial, source, wanted[rows], self._range(table[source]).middle)
-                values = self._clipped(source, values)
-                if source != moved[-1] and is_integer(table[source]):
-                    values = np.round(values)
-                trial = _replaced(trial, source, _possible(table[source], values))
-            largest = np.abs(trial[numeric].astype(np.float64)).max(axis=1)
-            exact = _EXACT * np.maximum(np.abs(wanted[rows]), largest)
-            found = np.abs(formula.value(trial) - wanted[rows]) <= exact
-            for source in moved:
-                values = np.where(found, _numbers(trial[source]), np.nan)
-                table = _replaced(table, source, _spread(values, rows))
-            unmet[np.flatnonzero(rows)[found]] = False
-        return table
-
-    def _clipped(self, label: Label, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values of a column kept within its bounds."""
-        spec = self.specs.get(label, ColumnSpec())
-        lower = -np.inf if spec.lower is None else spec.lower
-        return np.clip(values, lower, np.inf if spec.upper is None else spec.upper)
+    def _warn_of_violations(self, deduced: pd.DataFrame, tables: Sequence[pd.DataFrame]) -> None:
+        for label, formula in self.derived.items():
+            given, imputed = _numbers(deduced[label]), ~formula.sources_observed(deduced)
+            counts = []
+            for table in tables:
+                value = formula.value(table)
+                off = np.abs(given - value) > _EXACT * np.maximum(np.abs(given), np.abs(value))
+                counts.append(int((off & imputed).sum()))
+            if n := max(counts, default=0):
+                warn_user(
+                    f"Column {label!r} is derived as {formula.text!r}. In {n} row{'s' * (n > 1)} it is "
+                    "observed, but several of its sources are missing, or the formula has no solution "
+                    "for the missing one. There the sources are imputed without the formula, and it does "
+                    "not hold.",
+                    TableWarning,
+                )
 
 
 def _formulas(specs: Specs, name: str, columns: Sequence[Label]) -> dict[Label, Formula]:
-    """The formulas of one argument of the specs, by column."""
+    """Return the formulas of one argument of the specs, by column."""
     texts = {label: getattr(spec, name) for label, spec in specs.items()}
     return {label: Formula.parse(text, columns) for label, text in texts.items() if text is not None}
 
 
-def _spread(values: NDArray[np.float64], rows: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Values of some rows as values of all, NaN elsewhere."""
-    spread = np.full(len(rows), np.nan)
-    spread[rows] = values
-    return spread
-
-
-def _replaced(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:
-    """The table with numbers, [N], in a column where they are not NaN."""
-    frame = frame.copy()
-    frame[label] = frame[label].mask(~np.isnan(values))
-    return _filled(frame, label, values)
-
-
 def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:
-    """The table with numbers, [N], in those holes of a column for which they are finite."""
+    """Return the table with the finite ones of some numbers, `[N]`, in the missing cells of a column."""
     cells: NDArray[Any] = np.where(np.isfinite(values), values, np.nan)[holes_of(frame[label])]
     if not np.isfinite(cells).any():
         return frame
@@ -506,7 +349,7 @@ def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> p
 
 
 def _possible(column: pd.Series[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Numbers for a column, NaN for those that it cannot hold."""
+    """Return numbers for a column, NaN in place of those that its dtype cannot hold."""
     if is_boolean(column):
         return np.where(np.isin(np.round(values, 9), (0.0, 1.0)), np.round(values), np.nan)
     if is_integer(column):
@@ -519,7 +362,7 @@ def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
 
 
 def _middle(column: pd.Series[Any]) -> tuple[float, float]:
-    """Two different numbers around the middle of a column."""
+    """Return two different numbers in the middle of a column."""
     if holes_of(column).all():
         return 1.0, 2.0
     low, high = np.nanquantile(_numbers(column), _MIDDLE).tolist()
@@ -527,8 +370,8 @@ def _middle(column: pd.Series[Any]) -> tuple[float, float]:
 
 
 def _last_place(numbers: NDArray[np.float64]) -> float:
-    """The unit of the last decimal place that numbers are given to."""
-    known = numbers[~np.isnan(numbers)]
+    """Return the unit of the last decimal place to which numbers are given."""
+    given = numbers[~np.isnan(numbers)]
     return next(
-        (10.0**-d for d in range(_MOST_DECIMALS) if np.allclose(known, known.round(d), 1e-12, 0)), 0.0
+        (10.0**-d for d in range(_MOST_DECIMALS) if np.allclose(given, given.round(d), 1e-12, 0)), 0.0
     )

@@ -234,7 +234,7 @@ def _scored(
     generator: np.random.Generator,
 ) -> list[pd.DataFrame]:
     """Draws of hidden cells beside the truth, one table per column."""
-    holes, errors, parts = missing(holed), rules.errors(frame), []
+    holes, errors, parts = missing(holed), rules.standard_errors(frame), []
     noise = generator.spawn(1)[0]
     for j, label in enumerate(frame.columns):
         here = hidden[:, j]

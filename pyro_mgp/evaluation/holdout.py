@@ -177,9 +177,9 @@ def _no_test(column: pd.Series[Any], observed: NDArray[np.bool_], label: Label, 
     """Why cells of a column are not to be hidden, if there is a reason."""
     if label in rules.derived:
         return "is derived from other columns"
-    if label in rules.no_variables:
+    if label in rules.not_modelled:
         return "holds standard errors"
-    if label in rules.left_alone:
+    if label in rules.not_imputed:
         return "is not imputed (impute=False)"
     if observed.sum() < FEWEST_CELLS:
         return f"has fewer than {FEWEST_CELLS} observed cells"
@@ -261,7 +261,7 @@ def _without_what_follows(
         gives_away = hidden & ~missing(deduced)
         for label, formula in rules.only_if.items():
             j = frame.columns.get_loc(label)
-            gives_away[:, j] |= hidden[:, j] & ~formula.known(deduced)
+            gives_away[:, j] |= hidden[:, j] & ~formula.sources_observed(deduced)
         if not gives_away.any():
             break
         removed |= gives_away

@@ -529,7 +529,7 @@ def _of_the_table(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         modelled = frame if rules.trivial else rules.modelled(rules.deduce(frame))
-        TableCodec.fit(modelled, imputer.warp, imputer.discrete_support, rules.of_variables)
+        TableCodec.fit(modelled, imputer.warp, imputer.discrete_support, rules.modelled_specs)
     return list(dict.fromkeys(str(each.message) for each in told if issubclass(each.category, TableWarning)))
 
 

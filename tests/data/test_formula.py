@@ -1,4 +1,4 @@
-"""What formulas over columns promise: numpy's values, conditions over cells of every kind; nothing is run."""
+"""Formulas over columns: values as of numpy, conditions on cells of every kind, and refusal of code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAN = np.nan
 
 
 def numbers() -> pd.DataFrame:
-    """Numbers of every dtype, a hole in most, and labels that are no identifiers."""
+    """Return numbers of every dtype, a missing cell in most, and labels that are not identifiers."""
     return pd.DataFrame(
         {
             "a": [1.0, 2.0, NAN, 4.5],
@@ -33,7 +33,7 @@ def numbers() -> pd.DataFrame:
 
 
 def labels() -> pd.DataFrame:
-    """Text, categories, booleans and times: one row of each value, and one hole."""
+    """Return text, categories, booleans and times: one row of each value, and one missing cell."""
     days = pd.to_datetime(["2020-01-01", "2020-06-01", "2021-01-01", None])
     words, truths = ["low", "mid", "high", None], [True, False, True, None]
     return pd.DataFrame(
@@ -91,15 +91,15 @@ def test_values_are_those_of_numpy(text: str, of_numpy: Callable[[dict[Any, Any]
     np.testing.assert_allclose(values_of(text, frame), of_numpy(columns), rtol=1e-14)
 
 
-def test_sources_are_labels_each_once() -> None:
+def test_sources_are_distinct_labels() -> None:
     formula = Formula.parse("`7` + a * `body mass (kg)` - a", numbers().columns.tolist())
     assert set(formula.sources) == {7, "a", "body mass (kg)"}
     assert len(formula.sources) == 3
-    assert formula.known(numbers()).tolist() == [True, True, False, False]
+    assert formula.sources_observed(numbers()).tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("word", ["object", "str", "string", "arrow", "category", "ordered"])
-def test_conditions_over_words(word: str) -> None:
+def test_conditions_on_text(word: str) -> None:
     assert holds_in(f"{word} == 'mid'", labels()) == [False, True, False, False]
     assert holds_in(f"{word} != 'mid'", labels()) == [True, False, True, False]
     assert holds_in(f"{word} in ['low', 'none']", labels()) == [True, False, False, False]
@@ -127,13 +127,13 @@ def test_times_are_compared_with_dates_in_text(day: str) -> None:
     assert holds_in(f"{day} != '2020-06-01'", labels()) == [True, False, True, False]
 
 
-def test_comparisons_may_stand_in_a_row() -> None:
+def test_comparisons_may_be_chained() -> None:
     assert holds_in("1 < n <= 3", labels()) == [False, True, True, False]
     assert holds_in("not (n > 1 and x < 2)", labels()) == [True, False, True, False]
 
 
 @pytest.mark.parametrize("text", ["ordered >= 'mid'", "str > 'a'", "day > '2020-06-01'", "n > 1", "boolean"])
-def test_a_condition_is_not_true_where_nothing_is_known(text: str) -> None:
+def test_a_condition_is_false_where_its_column_is_missing(text: str) -> None:
     assert holds_in(text, labels().iloc[[3]]) == [False]
     assert holds_in(text, labels().iloc[:0]) == []
 
@@ -172,19 +172,19 @@ def test_a_formula_of_no_rows_has_no_values() -> None:
         ),
     ],
 )
-def test_what_is_no_formula_is_refused(text: str) -> None:
+def test_invalid_formulas_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^the formula "):
         Formula.parse(text, ["a", "b"])
 
 
 @pytest.mark.parametrize("text", ["n", "n + 1", "x * 2", "str"])
-def test_a_number_is_no_condition(text: str) -> None:
+def test_numbers_are_not_conditions(text: str) -> None:
     with pytest.raises(ValueError, match="must be a condition"):
         holds_in(text, labels())
 
 
 @pytest.mark.parametrize("text", ["str", "str + 1", "ordered * 2", "day", "day - day", "not x", "x > 'a'"])
-def test_text_and_times_are_no_numbers(text: str) -> None:
+def test_text_and_times_are_not_numbers(text: str) -> None:
     with pytest.raises(ValueError, match=r"^the formula "):
         values_of(text, labels())
 
@@ -200,7 +200,7 @@ def test_text_and_times_are_no_numbers(text: str) -> None:
         ("log(a) + b", [2, 3, 4], [1, 1, 1]),
         ("log10(a)", [-3, 5, 30], [1e-3, 1e5, 1e30]),
         ("a**3", [0, 8, -8], [0, 2, -2]),
-        ("a**2", [4, 9, 16], [2, 3, 4]),  # of two solutions, the one on the side where it is looked for
+        ("a**2", [4, 9, 16], [2, 3, 4]),  # of two solutions, the one near the start of the search
         ("a**2", [4, -9, NAN], [2, NAN, NAN]),
         ("exp(a) * b", [2, -1, 4], [0, NAN, 0]),
         ("a * 0 + b", [1, 2, 3], [NAN, NAN, NAN]),
