@@ -1,1 +1,1 @@
-"""Measurements of the package, never imported by it: speed on the machine at hand."""
+"""Benchmarks of speed, memory, accuracy, coverage and robustness, which the package itself never imports."""

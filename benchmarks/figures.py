@@ -1,33 +1,42 @@
-"""What a benchmark reports, and how it takes its times."""
+"""Figures that benchmarks report, and how time and memory are measured."""
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas as pd
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report."""
+    """One measured figure."""
 
     what: str
-    """What was measured."""
+    """Name of the measured quantity."""
     measured: float
-    """The figure."""
+    """Measured value, in `unit`."""
     unit: str
-    """What it counts."""
+    """Unit of the value."""
     asked: str
-    """What it should be."""
+    """Target for the value; empty if there is none."""
     detail: str
-    """The times behind it."""
+    """Further numbers, such as the times behind a ratio."""
+
+
+def as_table(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return figures as a table with a column per field of `Row`."""
+    columns = [field.name for field in dataclasses.fields(Row)]
+    return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=columns)
 
 
 def in_turn(*tasks: Callable[[], object], repeats: int = 5) -> list[float]:
-    """Median seconds of each task, run in turn after one warm-up each."""
+    """Return the median seconds of each task, run alternately after one warm-up each."""
     import torch
 
     for task in tasks:
@@ -44,17 +53,17 @@ def in_turn(*tasks: Callable[[], object], repeats: int = 5) -> list[float]:
 
 
 def resident_gigabytes() -> float:
-    """Memory that this process holds now, where Linux tells; else the most that it ever held."""
-    return _of_status("VmRSS")
+    """Return the memory that this process holds now, in GiB; its peak on systems other than Linux."""
+    return _from_status("VmRSS")
 
 
 def peak_gigabytes() -> float:
-    """Most memory that this process ever held."""
-    # Not what `resource` says if it can be helped: there a child starts with the peak of its parent.
-    return _of_status("VmHWM")
+    """Return the largest memory that this process has held, in GiB."""
+    # The value of the module `resource` comes second: a child process inherits the peak of its parent there.
+    return _from_status("VmHWM")
 
 
-def _of_status(name: str) -> float:
+def _from_status(name: str) -> float:
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

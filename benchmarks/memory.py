@@ -1,7 +1,7 @@
-"""How much memory fits and imputations take, beside what `resources` says that they will.
+"""Compare the peak memory of fits and imputations with the estimate that refuses work too large for memory.
 
-Each is measured in a process of its own, which has fitted a small table before: what libraries take when they
-are first used counts for none of them.
+Tables of several sizes are fitted and imputed, each in a process of its own that has fitted a small table
+before: memory that libraries take on first use is not counted. Linux only.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks import command
 from benchmarks.figures import Row, peak_gigabytes, resident_gigabytes
 from pyro_mgp._support import memory
 from pyro_mgp.imputer import MGPImputer
 
 _MISSING = 0.1
 _BY_GRADIENT: dict[str, Any] = {"natural_gradient": False, "backpropagate": True}
-# Rows, columns, imputations, and settings that differ from the defaults.
-CASES: list[tuple[int, int, int, dict[str, Any]]] = [
+Case = tuple[int, int, int, dict[str, Any]]
+"""Rows, columns, imputations, and settings that differ from the defaults."""
+
+CASES: list[Case] = [
     (2_000, 5, 20, {}),
     (20_000, 5, 20, {}),
     (200_000, 5, 20, {}),
@@ -42,12 +45,14 @@ CASES: list[tuple[int, int, int, dict[str, Any]]] = [
     (5_000, 10, 2, {**_BY_GRADIENT, "n_paths": 20, "batch_size": 1000}),
 ]
 
-# Run in processes of their own.
+"""Sizes of tables and settings that are measured."""
+
+# Runs in processes of their own.
 _RUN = "from benchmarks import memory; memory.{what}({folder!r}, {n_rows}, {n_columns}, {m}, {settings!r})"
 
 
 def table(n_rows: int, n_columns: int) -> pd.DataFrame:
-    """Correlated columns, a tenth of the cells missing."""
+    """Return a table of correlated columns with 10 % missing cells."""
     generator = np.random.default_rng(0)
     values = generator.normal(size=(n_rows, 4)) @ generator.normal(size=(4, n_columns))
     values += 0.3 * generator.normal(size=values.shape)
@@ -55,45 +60,45 @@ def table(n_rows: int, n_columns: int) -> pd.DataFrame:
     return frame.mask(generator.random(values.shape) < _MISSING)
 
 
-def taken(work: Callable[[], object]) -> float:
-    """Most megabytes that work takes, beyond what is there when it starts. Linux only."""
-    Path("/proc/self/clear_refs").write_text("5")  # from now on the most is counted anew
+def peak_of(work: Callable[[], object]) -> float:
+    """Return the peak memory of a function call in MB, above the memory held before it. Linux only."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident_gigabytes()
     work()
     return 1000 * (peak_gigabytes() - before)
 
 
 def fit(folder: str, n_rows: int, n_columns: int, m: int, settings: dict[str, Any]) -> None:
-    """Fit, save, and print what it took."""
+    """Fit a table, save the imputer, and print peak and estimated memory in MB as JSON."""
     warnings.simplefilter("ignore")
     imputer = MGPImputer(random_state=0, progress=False, max_steps=5, **settings)
     MGPImputer(random_state=0, progress=False, max_steps=2, inputs="others").fit(table(400, 3)).impute(m=2)
     frame = table(n_rows, n_columns)
-    megabytes = taken(lambda: imputer.fit(frame))
+    megabytes = peak_of(lambda: imputer.fit(frame))
     imputer.save(folder)
     estimated = memory.of_fit(
         n_rows, n_columns, n_columns, min(imputer.n_inducing or 100, n_rows),
         batch_size=imputer.batch_size, n_paths=imputer.n_paths, by_gradient=imputer.backpropagate,
         n_neighbors=imputer.n_neighbors,
     )  # fmt: skip
-    print(json.dumps({"taken": megabytes, "estimated": estimated / 1e6}))
+    print(json.dumps({"peak": megabytes, "estimated": estimated / 1e6}))
 
 
 def impute(folder: str, n_rows: int, n_columns: int, m: int, settings: dict[str, Any]) -> None:
-    """Load, impute, and print what it took."""
+    """Load an imputer, impute a table, and print peak and estimated memory in MB as JSON."""
     warnings.simplefilter("ignore")
     imputer, frame = MGPImputer.load(folder), table(n_rows, n_columns)
     imputer.impute(frame[:200], m=1)
-    megabytes = taken(lambda: imputer.impute(frame, m=m))
+    megabytes = peak_of(lambda: imputer.impute(frame, m=m))
     near = imputer.neighbours_
     n_missing, k = int(frame.isna().to_numpy().sum()), 0 if near is None else near.n_neighbours
     n_inducing = imputer.chain_.links[0].n_inducing
     estimated = memory.of_impute(n_rows, n_columns, n_missing, m, n_columns, n_inducing, k)
-    print(json.dumps({"taken": megabytes, "estimated": estimated / 1e6}))
+    print(json.dumps({"peak": megabytes, "estimated": estimated / 1e6}))
 
 
-def measure(cases: list[tuple[int, int, int, dict[str, Any]]] = CASES) -> Iterator[Row]:
-    """Estimates over what was taken, case by case."""
+def measure(cases: Sequence[Case] = CASES) -> Iterator[Row]:
+    """Measure the ratio of estimated to actual peak memory of a fit and an imputation for each case."""
     for n_rows, n_columns, m, settings in cases:
         with tempfile.TemporaryDirectory() as parent:
             for what in ("fit", "impute"):
@@ -105,8 +110,19 @@ def measure(cases: list[tuple[int, int, int, dict[str, Any]]] = CASES) -> Iterat
                     [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True
                 )
                 found = json.loads(done.stdout)
-                shown = f"{found['estimated']:.0f} MB estimated, {found['taken']:.0f} MB taken"
+                shown = f"{found['estimated']:.0f} MB estimated, {found['peak']:.0f} MB peak"
                 name = f"{what}: {n_rows:,} × {n_columns}" + (f", m = {m}" if what == "impute" else "")
                 also = ", ".join(f"{key}={value}" for key, value in settings.items())
-                ratio = found["estimated"] / max(found["taken"], 1.0)
+                ratio = found["estimated"] / max(found["peak"], 1.0)
                 yield Row(name, ratio, "×", "≥ 1", f"{shown} {also}".strip())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the figures and optionally write them; return the exit status."""
+    parser = command.new_parser("memory", __doc__)
+    command.add_out(parser)
+    return command.execute(parser, argv, lambda args: command.report(measure(), args.out))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""Tables larger than memory: rows per second by number of workers, and the memory of each process.
+"""Impute a table larger than memory with Dask: rows per second by number of workers, and memory per process.
 
-The table is written in parts, an imputer is fitted to some of its rows, and each number of workers imputes
-all of them from Parquet to Parquet, every process under the same limit.
+The table is written to Parquet files, an imputer is fitted to some of its rows, and each number of workers
+imputes all of them from Parquet to Parquet under a memory limit per process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from benchmarks import command
 from benchmarks.figures import Row, peak_gigabytes
 
 _ROWS_PER_FILE = 100_000
 _N_COLUMNS = 10
 _FITTED_ROWS = 20_000
 
-# Run in a process of its own, so that its memory is that of this job alone.
+# Runs in a process of its own, so that its memory is that of this job alone.
 _RUN = """
 from benchmarks.partitions import impute
 print(*impute({folder!r}, {out!r}, {m}, {workers}, {gigabytes}))
@@ -32,7 +33,7 @@ print(*impute({folder!r}, {out!r}, {m}, {workers}, {gigabytes}))
 
 
 def write_table(folder: Path, n_rows: int) -> None:
-    """Correlated columns, two of them bent, 10 % of the cells missing, in Parquet files."""
+    """Write correlated columns, two of them transformed by tanh, 10 % of the cells missing, as Parquet."""
     loadings = np.random.default_rng(0).normal(size=(3, _N_COLUMNS))
     for i, first in enumerate(range(0, n_rows, _ROWS_PER_FILE)):
         generator = np.random.default_rng([1, i])
@@ -47,11 +48,18 @@ def write_table(folder: Path, n_rows: int) -> None:
 def impute(
     folder: str, out: str, m: int, n_workers: int, gigabytes: float
 ) -> tuple[float, float, float, float]:
-    """Impute a folder by so many workers, no process beyond its memory.
+    """Impute a folder of Parquet files under a memory limit.
+
+    Args:
+        folder: Folder with the table.
+        out: Folder to write the completed tables into.
+        m: Number of imputations.
+        n_workers: Number of Dask workers.
+        gigabytes: Memory limit of each process.
 
     Returns:
-        Seconds with the workers there, seconds until they were, and the most gigabytes that a worker and
-        that this process ever held.
+        Seconds of the imputation, seconds to start the workers, and peak memory in GiB of the largest worker
+        and of this process.
     """
     from pyro_mgp import MGPImputer
     from pyro_mgp.scaling.dask_engine import cluster, impute_folder
@@ -70,7 +78,7 @@ def impute(
 
 
 def _limit(gigabytes: float) -> None:
-    """Let this process ask for so much memory of its own at most."""
+    """Limit the private memory of this process."""
     size = int(gigabytes * 1e9)
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
@@ -78,7 +86,17 @@ def _limit(gigabytes: float) -> None:
 def measure(
     n_rows: int, m: int = 2, workers: Sequence[int] = (1, 2), gigabytes: float = 3.0
 ) -> Iterator[Row]:
-    """Rows per second by number of workers, and how they compare."""
+    """Measure rows per second for each number of workers, and the speed-up over the first one.
+
+    Args:
+        n_rows: Rows of the table.
+        m: Number of imputations.
+        workers: Numbers of workers to compare.
+        gigabytes: Memory limit of each process.
+
+    Raises:
+        ValueError: If a completed table lacks rows or has missing cells.
+    """
     seconds: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "in"
@@ -93,21 +111,21 @@ def measure(
             check_complete(Path(out), n_rows, m)
             what = f"{n_rows:,} rows × {_N_COLUMNS}, m = {m}, {n_workers} worker{'s' * (n_workers > 1)}"
             detail = (
-                f"{seconds[n_workers]:.0f} s, and {starting:.0f} s to start; at most {worker:.2f} GB in a "
-                f"worker and {own:.2f} GB in the process that asked, none allowed more than {gigabytes:g}"
+                f"{seconds[n_workers]:.0f} s, and {starting:.0f} s to start; peak memory {worker:.2f} GB in "
+                f"a worker and {own:.2f} GB in the main process, limit {gigabytes:g} GB"
             )
             yield Row(what, n_rows / seconds[n_workers], "rows/s", "", detail)
-    first, *others = seconds
-    for n_workers in others:
+    first, *more = seconds
+    for n_workers in more:
         gain = seconds[first] / seconds[n_workers]
         yield Row(f"{n_workers} workers against {first}", gain, "×", "≥ 1.6 for 2", "")
 
 
 def check_complete(out: Path, n_rows: int, m: int) -> None:
-    """That m tables of all rows are there, without a hole.
+    """Check that a folder holds m completed tables with all rows.
 
     Raises:
-        ValueError: If not.
+        ValueError: If rows or cells are missing.
     """
     for j in range(m):
         found = 0
@@ -115,6 +133,31 @@ def check_complete(out: Path, n_rows: int, m: int) -> None:
             table = pq.read_table(path)
             found += table.num_rows
             if any(column.null_count for column in table.columns):
-                raise ValueError(f"there are holes left in {str(path)!r}")
+                raise ValueError(f"expected no missing cells in {str(path)!r}")
         if found != n_rows:
             raise ValueError(f"expected {n_rows} rows in imputation {j + 1}, got {found}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the figures and optionally write them; return the exit status."""
+    parser = command.new_parser("partitions", __doc__)
+    option, positive = parser.add_argument, command.at_least(1)
+    option("--rows", metavar="N", type=positive, default=500_000, help="rows (default: 500000)")
+    option("-m", metavar="M", type=positive, default=2, help="number of imputations (default: 2)")
+    option(
+        "--workers", metavar="N", type=positive, nargs="+", default=[1, 2],
+        help="numbers of workers to compare (default: 1 2)",
+    )  # fmt: skip
+    option(
+        "--gigabytes", metavar="GB", type=float, default=3.0, help="memory limit of each process (default: 3)"
+    )
+    command.add_out(parser)
+    return command.execute(
+        parser,
+        argv,
+        lambda args: command.report(measure(args.rows, args.m, args.workers, args.gigabytes), args.out),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,28 +1,32 @@
-"""Fits and imputations, one after the other in one process: does memory grow?
+"""Look for memory leaks: fit and impute many small tables in one process and report the growth of memory.
 
-Each round fits a small table of mixed kinds, imputes it and throws all away. What a process holds at its
-start (imports, caches, pools of memory) settles within the first rounds; after these it should stay.
+Memory of imports, caches and pools settles within the first 50 rounds; afterwards it should stay constant.
+Linux only.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
+import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from benchmarks import command
+from pyro_mgp.cli.messages import count
 from pyro_mgp.imputer import MGPImputer
 
 SETTLED = 50
-"""Rounds after which memory shall not grow."""
+"""Number of rounds after which memory should be constant."""
 
 
 def table(n: int, seed: int) -> pd.DataFrame:
-    """A table with a fifth of its cells missing: numbers, counts, booleans, levels and times."""
+    """Return a table with 20 % missing cells: numbers, counts, booleans, categories and dates."""
     g = np.random.default_rng(seed)
     z = g.normal(size=n)
     frame = pd.DataFrame(
@@ -39,7 +43,7 @@ def table(n: int, seed: int) -> pd.DataFrame:
 
 
 def memory() -> float:
-    """Resident memory of this process in MB that no other process shares, as Linux counts it.
+    """Return the private resident memory of this process in MB.
 
     Raises:
         OSError: On other systems.
@@ -50,17 +54,20 @@ def memory() -> float:
 
 
 def soak(rounds: int, n_rows: int = 60, max_steps: int = 5) -> Iterator[dict[str, float]]:
-    """Round by round its number, the memory after it in MB, and its seconds.
+    """Fit and impute a new table in every round.
 
     Args:
-        rounds: How many.
-        n_rows: Of each table.
-        max_steps: Of each fit.
+        rounds: Number of rounds.
+        n_rows: Rows of each table.
+        max_steps: Training steps of each fit.
+
+    Yields:
+        Per round its number `round`, the memory after it `memory_MB`, and its `seconds`.
     """
     for number in range(1, rounds + 1):
         started = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of random tables, not of interest here
+            warnings.simplefilter("ignore")  # warnings about random tables
             imputer = MGPImputer(random_state=number, max_steps=max_steps, n_sweeps=2, progress=False)
             draws = imputer.fit(table(n_rows, number)).impute(m=2)
         for completed in draws:
@@ -71,6 +78,30 @@ def soak(rounds: int, n_rows: int = 60, max_steps: int = 5) -> Iterator[dict[str
 
 
 def growth(figures: pd.DataFrame) -> float:
-    """By which share memory grew after the first `SETTLED` rounds: means of ten rounds."""
+    """Return the relative growth of memory after the first `SETTLED` rounds, from means over ten rounds."""
     settled = figures["memory_MB"][(figures["round"] > SETTLED - 10) & (figures["round"] <= SETTLED)].mean()
     return float(figures["memory_MB"].tail(10).mean() / settled - 1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit and impute in many rounds, and print memory and its growth; return the exit status."""
+    parser = command.new_parser("soak", __doc__)
+    parser.add_argument(
+        "--rounds", metavar="N", type=command.at_least(61), default=500, help="number of fits (default: 500)"
+    )
+    command.add_out(parser, "memory and seconds of each round")
+    return command.execute(parser, argv, _run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    figures = pd.DataFrame(soak(args.rounds))
+    shown = figures.iloc[SETTLED - 1 :: SETTLED]
+    for fits, megabytes in zip(shown["round"].tolist(), shown["memory_MB"].tolist(), strict=True):
+        command.say(f"after {count(fits, 'fit'):<10} {megabytes:8.1f} MB")
+    command.say(f"memory grew by {growth(figures):.1%} after the first {SETTLED}")
+    if args.out is not None:
+        figures.to_csv(args.out, index=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

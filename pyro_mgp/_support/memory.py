@@ -2,7 +2,7 @@
 
 A process that takes more than there is gets killed without a word. So the peak is estimated before anything
 large is allocated, and what will not fit is refused with the figures. The estimates are sums over what is
-allocated, with factors that were measured (`pyro-mgp bench memory` does so again): fits to 11 tables with
+allocated, with factors that were measured (see `python -m benchmarks.memory`): fits to 11 tables with
 2,000 to 1,000,000 rows and 5 to 120 columns were estimated at 1.9 to 6.3 times what they took, imputations at
 1.2 to 23 times: these are upper bounds.
 """

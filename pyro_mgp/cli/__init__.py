@@ -1,4 +1,4 @@
-"""The command line: `pyro-mgp fit`, `pyro-mgp impute`, `pyro-mgp report`, `pyro-mgp bench`.
+"""The command line: `pyro-mgp fit`, `pyro-mgp impute`, `pyro-mgp report`.
 
 One room per command; each adds its parser and runs it. Imports that take long stand inside the functions that
 need them: `--help` and most errors come at once.
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pyro_mgp.cli import bench, fit, impute, report
+from pyro_mgp.cli import fit, impute, report
 from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, notes, say, sentence
 
 
@@ -50,5 +50,5 @@ def parser() -> argparse.ArgumentParser:
     fit.add(commands)
     impute.add(commands)
     report.add(commands)
-    bench.add(commands)
+
     return whole

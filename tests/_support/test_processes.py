@@ -17,7 +17,7 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
-from benchmarks.step import Problem
+from benchmarks.speed.step import Problem
 from pyro_mgp import MGPImputer
 from pyro_mgp._support.processes import ALONE, Workers, current, data_parallel
 from pyro_mgp._support.signals import Stopped

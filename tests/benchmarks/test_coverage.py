@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 
-from benchmarks import coverage, coverage_plot, r_mice
-from benchmarks.coverage import DESIGNS, METHODS
+from benchmarks.coverage import plot, r_mice, simulation
+from benchmarks.coverage.designs import DESIGNS
+from benchmarks.coverage.methods import METHODS
 
 
 def complete(design, n_tables):
@@ -22,7 +23,7 @@ def test_complete_rows_give_the_truth(name):
     """In all designs holes depend on regressors only, which leaves complete rows unbiased."""
     design = DESIGNS[name]
     rows = complete(design, 200)
-    slopes, variances = coverage.least_squares(rows["y"], design.inputs(rows))
+    slopes, variances = simulation.least_squares(rows["y"], design.inputs(rows))
     error = np.sqrt(variances[1 + design.term])
     assert abs(slopes[1 + design.term] - design.truth) < 4 * error
     assert error < 0.1 * abs(design.truth)
@@ -38,7 +39,7 @@ def test_as_many_cells_are_missing_as_the_design_says(name, rate):
 def test_least_squares_are_those_of_statsmodels():
     rows = complete(DESIGNS["product_30"], 1)
     inputs = DESIGNS["product_30"].inputs(rows)
-    slopes, variances = coverage.least_squares(rows["y"], inputs)
+    slopes, variances = simulation.least_squares(rows["y"], inputs)
     fit = sm.OLS(rows["y"], sm.add_constant(np.column_stack(inputs))).fit()
     np.testing.assert_allclose(slopes, fit.params)
     np.testing.assert_allclose(np.sqrt(variances), fit.bse)
@@ -57,11 +58,11 @@ def test_methods_fill_every_hole_and_leave_the_rest(method):
 
 def test_a_run_goes_on_where_it_stopped():
     designs, methods = ["fimd_2.5.3_x", "fimd_3.2.3_x"], ["complete_cases"]
-    first = pd.DataFrame(coverage.run(coverage.tasks(designs, methods, 3)))
-    assert coverage.tasks(designs, methods, 3, first) == []
-    rest = coverage.tasks(designs, methods, 4, first)
+    first = pd.DataFrame(simulation.run(simulation.tasks(designs, methods, 3)))
+    assert simulation.tasks(designs, methods, 3, first) == []
+    rest = simulation.tasks(designs, methods, 4, first)
     assert rest == [(design, "complete_cases", 3) for design in designs]
-    again = pd.DataFrame(coverage.run(coverage.tasks(designs, methods, 3)))
+    again = pd.DataFrame(simulation.run(simulation.tasks(designs, methods, 3)))
     pd.testing.assert_frame_equal(first.drop(columns="seconds"), again.drop(columns="seconds"))
 
 
@@ -78,7 +79,7 @@ def test_the_summary_of_known_repetitions():
             "seconds": [1.0, 2.0, 3.0, 10.0],
         }
     )
-    (row,) = coverage.summary(results).to_dict("records")
+    (row,) = simulation.summary(results).to_dict("records")
     assert row["n"] == 4 and row["coverage"] == 0.75 and row["seconds"] == 2.5
     assert row["bias"] == pytest.approx(0.1) and row["percent_bias"] == pytest.approx(10)
     assert row["width"] == pytest.approx((0.8 + 0.4 + 0.4 + 0.8) / 4)
@@ -95,13 +96,13 @@ def test_the_summary_of_known_repetitions():
 )
 def test_what_is_unknown_is_named(designs, methods, sentence):
     with pytest.raises(ValueError, match=sentence):
-        coverage.tasks(designs, methods, 1)
+        simulation.tasks(designs, methods, 1)
 
 
 def test_without_r_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(r_mice.shutil, "which", lambda _: None)
     with pytest.raises(ValueError, match="r-cran-mice"):
-        coverage.tasks(["product_20"], ["mice_pmm"], 1)
+        simulation.tasks(["product_20"], ["mice_pmm"], 1)
 
 
 def test_the_picture_says_what_the_summary_says(tmp_path):
@@ -109,6 +110,6 @@ def test_the_picture_says_what_the_summary_says(tmp_path):
     summary = pd.DataFrame(rows, columns=["design", "method", "coverage"]).assign(
         n=100, coverage_se=0.02, width=0.4
     )
-    said = coverage_plot.draw(summary, tmp_path / "coverage.png")
+    said = plot.draw(summary, tmp_path / "coverage.png")
     assert said.endswith("fimd_2.5.3_x: mgp 94 %, mice_norm 50 %; wave_30: mgp 100 %")
     assert (tmp_path / "coverage.png").read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import data
+from benchmarks.paper import data
 
 
 @pytest.fixture

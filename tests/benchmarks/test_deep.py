@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks.deep import DeepGP, Layer, _one_of
-from benchmarks.profiles import Budget
-from benchmarks.sparse import fit_links, predict
+from benchmarks.paper.methods.deep import DeepGP, Layer, _one_of
+from benchmarks.paper.methods.sparse import fit_links, predict
+from benchmarks.paper.profiles import Budget
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods.base import Gaussian
 from pyro_mgp.model.link import Link

@@ -1,4 +1,4 @@
-"""Runs that are killed for real; `pyro-mgp bench faults` does more of them."""
+"""Runs that are killed for real."""
 
 from __future__ import annotations
 

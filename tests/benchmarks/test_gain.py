@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.gain import Networks, gain
-from benchmarks.profiles import Budget
-from benchmarks.protocol import rmse, split
+from benchmarks.paper.methods.gain import Networks, gain
+from benchmarks.paper.profiles import Budget
+from benchmarks.paper.protocol import rmse, split
 
 
 @pytest.fixture

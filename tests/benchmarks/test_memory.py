@@ -1,4 +1,4 @@
-"""`pyro-mgp bench memory`: what was taken stands beside what was estimated."""
+"""Peak memory of fits and imputations beside its estimate."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def test_estimates_stand_beside_what_was_taken() -> None:
     fitted, imputed = memory.measure([(400, 3, 2, {"n_inducing": 20})])
     assert (fitted.what, imputed.what) == ("fit: 400 × 3", "impute: 400 × 3, m = 2")
     for row in (fitted, imputed):
-        found = re.fullmatch(r"(\d+) MB estimated, (-?\d+) MB taken n_inducing=20", row.detail)
+        found = re.fullmatch(r"(\d+) MB estimated, (-?\d+) MB peak n_inducing=20", row.detail)
         assert found is not None
-        estimated, taken = map(int, found.groups())
-        assert 50 < estimated < 100 and taken < estimated
+        estimated, peak = map(int, found.groups())
+        assert 50 < estimated < 100 and peak < estimated
         assert row.measured > 1

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import mixed
-from benchmarks.mixed import Answer
+from benchmarks.mixed import comparison
+from benchmarks.mixed.comparison import Answer
 
 
 def table(n: int = 60) -> pd.DataFrame:
@@ -25,10 +25,10 @@ def table(n: int = 60) -> pd.DataFrame:
 
 @pytest.mark.parametrize("method", ["mgp", "one_hot", "random_forests", "miceforest"])
 def test_methods_answer_for_every_hidden_cell(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixed, "_DRAWS", 3)
-    monkeypatch.setattr(mixed, "_TREES", 5)
-    monkeypatch.setattr(mixed, "_ROUNDS", 2)
-    rows = pd.DataFrame(mixed.run(table(), [method], [0]))
+    monkeypatch.setattr(comparison, "_DRAWS", 3)
+    monkeypatch.setattr(comparison, "_TREES", 5)
+    monkeypatch.setattr(comparison, "_ROUNDS", 2)
+    rows = pd.DataFrame(comparison.run(table(), [method], [0]))
     assert rows["column"].tolist() == ["x", "year", "sort", "yes"]
     numbers = rows["column"].isin(["x", "year"])
     assert rows.loc[numbers, ["rmse", "crps"]].notna().all(axis=None)
@@ -49,8 +49,8 @@ def test_scores_are_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None
             "sort": Answer(np.array([["a"] * n_sort, ["a"] * n_sort, ["b"] * n_sort]), None),
         }
 
-    monkeypatch.setitem(mixed.METHODS, "mgp", draws)
-    x, sort = mixed.run(full, ["mgp"], [3], 0.5)
+    monkeypatch.setitem(comparison.METHODS, "mgp", draws)
+    x, sort = comparison.run(full, ["mgp"], [3], 0.5)
     unit = full["x"].std()
     assert x["rmse"] == pytest.approx(1.0 / unit)
     assert x["crps"] == pytest.approx((2 - 4 / 2) / unit)
@@ -63,6 +63,6 @@ def test_scores_are_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_cannot_be_scored_is_an_error() -> None:
     with pytest.raises(ValueError, match="expected a complete table"):
-        next(mixed.run(table().mask(table() == 2008), ["mgp"], [0]))
+        next(comparison.run(table().mask(table() == 2008), ["mgp"], [0]))
     with pytest.raises(ValueError, match="got 'guess'"):
-        next(mixed.run(table(), ["guess"], [0]))
+        next(comparison.run(table(), ["guess"], [0]))

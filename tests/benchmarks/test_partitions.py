@@ -32,5 +32,5 @@ def test_tables_with_rows_or_cells_missing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected 3 rows in imputation 1, got 2"):
         partitions.check_complete(tmp_path, 3, 1)
     pd.DataFrame({"x": [1.0, None]}).to_parquet(folder / "part-0000.parquet")
-    with pytest.raises(ValueError, match="holes left"):
+    with pytest.raises(ValueError, match="expected no missing cells"):
         partitions.check_complete(tmp_path, 2, 1)

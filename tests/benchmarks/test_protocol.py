@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.protocol import coverage, rmse, split
+from benchmarks.paper.protocol import rmse, split
 
 
 def test_a_split_is_seven_to_three_and_has_the_holes_of_its_generator() -> None:
@@ -28,8 +28,3 @@ def test_rmse_is_averaged_over_columns_in_units_of_the_filled_training_rows() ->
     units = [np.std([0.0, 2.0, 1.0]), np.std([0.0, 10.0, 20.0])]
     expected = (np.sqrt(0.5) / units[0] + 2 / units[1]) / 2
     assert rmse(completed, truth, test, train) == pytest.approx(expected)
-
-
-def test_coverage_counts_the_true_cells_between_the_quantiles() -> None:
-    draws = np.linspace(0, 1, 101)[:, None] * np.ones(4)
-    assert coverage(draws, np.array([0.5, 0.04, 0.06, 2.0]), level=0.9) == 0.5

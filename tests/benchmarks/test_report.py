@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import report
-from benchmarks.plots import spread
-from benchmarks.ranking import rank
-from benchmarks.results import Results, Run, read
-from pyro_mgp import cli
+from benchmarks.paper import report
+from benchmarks.paper.plots import spread
+from benchmarks.paper.ranking import rank
+from benchmarks.paper.results import Results, Run, read
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def test_without_enough_methods_there_are_ranks_but_no_tests(path: Path) -> None
 def test_the_command_writes_tables_figures_and_every_failure(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["bench", "report", str(path), "-o", str(tmp_path / "out")]) == 0
+    assert report.main([str(path), "-o", str(tmp_path / "out")]) == 0
     told = [Path(line) for line in capsys.readouterr().out.split()]
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert names == {file.name for file in told} == {

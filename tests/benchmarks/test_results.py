@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.results import COLUMNS, Results, Run, read
+from benchmarks.paper.results import COLUMNS, Results, Run, read
 
 
 def _run(split: int = 0, method: str = "mean", dataset: str = "protein") -> Run:

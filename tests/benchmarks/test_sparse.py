@@ -8,7 +8,7 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-from benchmarks.sparse import fit_links, predict
+from benchmarks.paper.methods.sparse import fit_links, predict
 
 
 @pytest.fixture(scope="module")

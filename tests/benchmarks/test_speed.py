@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks import rivals, speed, step
 from benchmarks.figures import Row, in_turn, peak_gigabytes, resident_gigabytes
-from benchmarks.step import Problem
-from pyro_mgp import cli
+from benchmarks.speed import measurements, step, time_to_accuracy
+from benchmarks.speed.__main__ import main
+from benchmarks.speed.step import Problem
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.local_parameters import local_parameters
 
@@ -73,8 +73,8 @@ def test_the_command_shows_and_writes_the_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Row("import, ours", 1.25, "×", "≤ 1.3", "2.5 s, 2.0 s")
-    monkeypatch.setitem(speed.MEASUREMENTS, "import", lambda _: [row])
-    assert cli.main(["bench", "speed", "--only", "import", "-o", str(tmp_path / "speed.csv")]) == 0
+    monkeypatch.setitem(measurements.MEASUREMENTS, "import", lambda _: [row])
+    assert main(["--only", "import", "-o", str(tmp_path / "speed.csv")]) == 0
     assert "import, ours" in capsys.readouterr().out
     written = pd.read_csv(tmp_path / "speed.csv")
     assert written.loc[0, ["what", "measured", "unit"]].tolist() == ["import, ours", 1.25, "×"]
@@ -82,18 +82,18 @@ def test_the_command_shows_and_writes_the_figures(
 
 def test_the_command_offers_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["bench", "speed", "--help"])
+        main(["--help"])
     said = capsys.readouterr().out
-    assert all(name in said for name in speed.MEASUREMENTS)
+    assert all(name in said for name in measurements.MEASUREMENTS)
 
 
 def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     measured: list[str] = []
-    for name in speed.MEASUREMENTS:
-        monkeypatch.setitem(speed.MEASUREMENTS, name, lambda _, name=name: measured.append(name) or [])
-    for name in speed.ON_DATA:
-        monkeypatch.setitem(speed.ON_DATA, name, lambda _, name=name: measured.append(name) or [])
-    assert cli.main(["bench", "speed", "--data-dir", str(tmp_path)]) == 0
+    for name in measurements.MEASUREMENTS:
+        monkeypatch.setitem(measurements.MEASUREMENTS, name, lambda _, name=name: measured.append(name) or [])
+    for name in measurements.ON_DATA:
+        monkeypatch.setitem(measurements.ON_DATA, name, lambda _, name=name: measured.append(name) or [])
+    assert main(["--data-dir", str(tmp_path)]) == 0
     assert measured == ["step", "latency", "import", "sizes", "training", "forests"]
 
 
@@ -101,23 +101,23 @@ def test_a_measurement_without_its_data_says_where_to_put_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("PYRO_MGP_DATA", raising=False)
-    assert cli.main(["bench", "speed", "--only", "forests"]) == 2
+    assert main(["--only", "forests"]) == 2
     assert "need parkinson.csv and protein.csv.gz" in capsys.readouterr().err
 
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
     """A folder with small tables under the names of the public ones."""
-    speed.synthetic(120, 4).interpolate(limit_direction="both").to_csv(
+    measurements.synthetic(120, 4).interpolate(limit_direction="both").to_csv(
         tmp_path / "parkinson.csv", index=False
     )
-    protein = speed.synthetic(150, 4, seed=1).interpolate(limit_direction="both")
+    protein = measurements.synthetic(150, 4, seed=1).interpolate(limit_direction="both")
     protein.assign(constant=1.0).to_csv(tmp_path / "protein.csv.gz", header=False, index=False)
     return tmp_path
 
 
 def test_rivals_are_compared_on_the_tables_of_a_folder(tables: Path) -> None:
-    rows = rivals.against_trees("Parkinson 10 %", "parkinson", tables, 0.1, (0,), "≤ 0.25")
+    rows = time_to_accuracy.against_trees("Parkinson 10 %", "parkinson", tables, 0.1, (0,), "≤ 0.25")
     assert [row.what for row in rows] == [
         "Parkinson 10 %, time ÷ extra trees",
         "Parkinson 10 %, RMSE ÷ extra trees",
@@ -126,15 +126,15 @@ def test_rivals_are_compared_on_the_tables_of_a_folder(tables: Path) -> None:
 
 
 def test_training_is_compared_by_the_score_that_adam_ends_with(tables: Path) -> None:
-    rows = rivals.measure_training(tables, steps=30)
+    rows = time_to_accuracy.measure_training(tables, steps=30)
     assert [row.unit for row in rows] == ["×", "×"]
     assert rows[0].measured >= 1  # thirty steps of natural gradients are at least as good as thirty of Adam
 
 
 def test_the_mean_table_holds_the_mean_of_the_draws_and_the_observed_cells() -> None:
-    frame = speed.synthetic(60, 3)
+    frame = measurements.synthetic(60, 3)
     draws = MGPImputer(random_state=0, max_steps=2, progress=False).fit(frame).impute(m=4)
-    mean = rivals.mean_table(draws, frame)
+    mean = time_to_accuracy.mean_table(draws, frame)
     holes = frame["c1"].isna()
     assert mean.loc[holes, "c1"].to_numpy() == pytest.approx(draws.values["c1"].mean(0))
     assert mean.loc[~holes, "c1"].equals(frame.loc[~holes, "c1"])

@@ -1,4 +1,4 @@
-"""`pyro-mgp bench tables`: every run once, whatever happens on the way."""
+"""`python -m benchmarks.paper.tables`: every run once, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import tables
-from benchmarks.cell import Place, in_own_process, perform
-from benchmarks.results import MEASURED, Results, Run, read
-from benchmarks.systems import SYSTEMS
-from pyro_mgp import cli
+from benchmarks.paper import tables
+from benchmarks.paper.cell import Place, in_own_process, perform
+from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.results import MEASURED, Results, Run, read
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _command(folder: Path, out: Path, *more: str) -> list[str]:
     return [
-        "bench", "tables", "--data-dir", str(folder), "-o", str(out), "--datasets", "parkinson",
+        "--data-dir", str(folder), "-o", str(out), "--datasets", "parkinson",
         "--rates", "20", "30", "--splits", "0", "--methods", "mean", "mice", *more,
     ]  # fmt: skip
 
@@ -46,7 +45,7 @@ def _without_times(path: Path) -> str:
 
 def test_a_run_killed_in_the_middle_goes_on_to_the_same_results(folder: Path, tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed.csv", tmp_path / "whole.csv"
-    command = [sys.executable, "-m", "pyro_mgp", *_command(folder, killed)]
+    command = [sys.executable, "-m", "benchmarks.paper.tables", *_command(folder, killed)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ)
     deadline = time.monotonic() + 60
     while not killed.exists() or len(killed.read_text().splitlines()) < 3:
@@ -60,12 +59,12 @@ def test_a_run_killed_in_the_middle_goes_on_to_the_same_results(folder: Path, tm
     # As if it had been killed while it wrote a line.
     with killed.open("a") as file:
         file.write("quick,parkinson,20,0,mi")
-    assert cli.main(_command(folder, killed)) == 0
+    assert tables.main(_command(folder, killed)) == 0
     lines = killed.read_text().splitlines()[1:]
     assert len(lines) == 4
     # Their times are in these lines: they were not run again.
     assert set(before) <= set(lines)
-    assert cli.main(_command(folder, whole, "--jobs", "2")) == 0
+    assert tables.main(_command(folder, whole, "--jobs", "2")) == 0
     assert _without_times(killed) == _without_times(whole)
 
 
@@ -79,7 +78,7 @@ def test_a_finished_file_is_left_as_it_is(
     results.sort()
     before = out.read_text()
     monkeypatch.setattr(tables, "in_own_process", lambda *_: pytest.fail("nothing is left to run"))
-    assert cli.main(_command(folder, out)) == 0
+    assert tables.main(_command(folder, out)) == 0
     assert out.read_text() == before
     assert "4 runs in" in capsys.readouterr().out
 
@@ -94,15 +93,15 @@ def test_failures_are_rows_that_are_told_and_can_be_tried_again(
         return {"error": "ValueError: no"} if run.method == "mice" and len(calls) <= 4 else {"rmse": 1.0}
 
     monkeypatch.setattr(tables, "in_own_process", fail_on_mice)
-    assert cli.main(_command(folder, out)) == 0
+    assert tables.main(_command(folder, out)) == 0
     said = capsys.readouterr()
     assert "2 runs in" in said.out
     assert "2 that failed" in said.out
     assert "mice on parkinson, 20 %, split 0 failed: ValueError: no" in said.err
     assert (read(out)["error"] != "").sum() == 2
-    assert cli.main(_command(folder, out)) == 0
+    assert tables.main(_command(folder, out)) == 0
     assert len(calls) == 4
-    assert cli.main(_command(folder, out, "--retry-failed")) == 0
+    assert tables.main(_command(folder, out, "--retry-failed")) == 0
     assert len(calls) == 6
     assert (read(out)["error"] == "").all()
 
@@ -113,7 +112,7 @@ def test_an_exception_of_a_system_is_the_error_of_its_row(
     def broken(*_: Any) -> None:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("benchmarks.classical.mean", broken)
+    monkeypatch.setattr("benchmarks.paper.methods.classical.mean", broken)
     row = perform(Run("quick", "protein", 10, 0, "mean"), Place(str(folder)))
     assert row["error"] == "RuntimeError: out of luck"
 
@@ -121,7 +120,7 @@ def test_an_exception_of_a_system_is_the_error_of_its_row(
 def test_a_process_that_dies_is_the_error_of_its_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     row = in_own_process(Run("quick", "protein", 10, 0, "mean"), Place(str(folder)))
-    assert row["error"] == "the process ended with status 1: it said nothing"
+    assert row["error"] == "the process ended with status 1: it printed no message"
 
 
 def test_a_run_ends_with_the_process_that_wants_it(folder: Path, tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_a_run_ends_with_the_process_that_wants_it(folder: Path, tmp_path: Path)
 
 _WATCHED = """
 import time
-from benchmarks import cell
+from benchmarks.paper import cell
 cell._end_with_parent()
 print("watching", flush=True)
 time.sleep(60)
@@ -165,7 +164,7 @@ def test_runs_are_planned_split_by_split() -> None:
 def test_what_is_not_known_is_refused_before_anything_runs(
     option: str, value: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["bench", "tables", option, value, "-o", str(tmp_path / "r.csv")]) == 2
+    assert tables.main([option, value, "-o", str(tmp_path / "r.csv")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "r.csv").exists()
 
@@ -173,12 +172,12 @@ def test_what_is_not_known_is_refused_before_anything_runs(
 def test_a_missing_table_is_told_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["bench", "tables", "--data-dir", str(tmp_path), "-o", str(tmp_path / "r.csv")]) == 2
+    assert tables.main(["--data-dir", str(tmp_path), "-o", str(tmp_path / "r.csv")]) == 2
     assert "there is no" in capsys.readouterr().err
 
 
 def test_the_help_names_every_method_and_table(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["bench", "tables", "--help"])
+        tables.main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert all(name in said for name in [*SYSTEMS, "protein", "keggdirected", "keggundirected", "parkinson"])

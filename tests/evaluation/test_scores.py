@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks.imputed import GaussianMixture, Imputed, imputed_by_mixtures
-from benchmarks.protocol import rmse
-from benchmarks.scores import score, unit
+from benchmarks.paper.imputed import GaussianMixture, Imputed, imputed_by_mixtures
+from benchmarks.paper.protocol import rmse
+from benchmarks.paper.scores import score, unit
 from pyro_mgp.evaluation.scores import (
     central_interval,
     counts_of,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 
-from benchmarks.step import Problem
+from benchmarks.speed.step import Problem
 from pyro_mgp._support.processes import Workers
 from pyro_mgp.inference import closed_form, closed_form_rows
 from pyro_mgp.inference.adam import Adam
@@ -295,7 +295,7 @@ def test_a_step_imports_no_library_for_algebra():
     """Which takes a third of a second, as long as six steps of a small table."""
     code = (
         "import sys\n"
-        "from benchmarks.step import Problem, our_step\n"
+        "from benchmarks.speed.step import Problem, our_step\n"
         "our_step(Problem.make(50, 2, 5))()\n"
         "print('sympy' in sys.modules)\n"
     )

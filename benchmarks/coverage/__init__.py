@@ -1,0 +1,1 @@
+"""Coverage of pooled intervals over many tables drawn from designs with known parameters."""

@@ -1,0 +1,1 @@
+"""Imputation of numbers, booleans and categories, beside other methods."""

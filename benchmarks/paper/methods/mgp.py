@@ -1,0 +1,117 @@
+"""The package's own imputer: with its defaults, and in the paper's corner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch.distributions import Normal
+
+from benchmarks.paper.imputed import Cells, Density, Imputed, holes_of
+from benchmarks.paper.profiles import Budget
+from pyro_mgp._support.keyed_noise import KeyedNoise
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.model.chain import fresh_noise
+from pyro_mgp.model.link import Conditional, observed_as
+from pyro_mgp.sampling.local_gp import corrected
+
+# Components of the mixture whose density is reported, and rows that sweep together for it.
+_COMPONENTS, _ROWS_AT_ONCE = 50, 400
+
+
+def mgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
+    """`MGPImputer` as it comes, for tables that are not small; see `inputs`."""
+    imputer = MGPImputer(
+        inputs="others", random_state=seed, columns="all", device=budget.device, progress=False
+    )
+    return _impute(imputer, train, test, budget)
+
+
+def mgp_paper(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
+    """`MGPImputer.paper`: the paper's method and settings."""
+    imputer = MGPImputer.paper(
+        random_state=seed,
+        columns="all",
+        device=budget.device,
+        progress=False,
+        max_steps=budget.mgp_paper_steps,
+        batch_size=budget.mgp_paper_batch_size,
+        n_paths=budget.mgp_paper_paths,
+    )
+    return _impute(imputer, train, test, budget)
+
+
+def _impute(imputer: MGPImputer, train: pd.DataFrame, test: pd.DataFrame, budget: Budget) -> Imputed:
+    drawn = imputer.fit(train).impute(test, m=budget.draws)
+    draws = {str(column): np.asarray(values, np.float64) for column, values in drawn.values.items()}
+    return Imputed.from_draws(draws, log_density_of(imputer, test))
+
+
+def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
+    """What density a fitted imputer gives to values of missing cells, by sweeps through its chain.
+
+    It is that of the mixture over paths of each link's predictive distribution in the last sweep; of a column
+    of few values, that of the Gaussian from which these are chosen.
+
+    Args:
+        imputer: Fitted to numeric columns, all with links.
+        test: The table with the missing cells.
+    """
+
+    def log_density(values: Cells) -> Cells:
+        holes, truth = holes_of(test), test.copy()
+        for column, where in holes.items():
+            truth.loc[where, column] = values[column]
+        density = _encoded_log_density(imputer, test, truth)
+        logs: dict[str, NDArray[np.float64]] = {}
+        for d, codec in enumerate(imputer.codec_.columns):
+            column = str(codec.name)
+            if column in holes:
+                logs[column] = density[holes[column], d] - math.log(codec.scale[0])
+                if codec.warp is not None:
+                    logs[column] += codec.warp.log_slope(values[column])
+        return logs
+
+    return log_density
+
+
+@torch.no_grad()
+def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.DataFrame) -> NDArray[np.float64]:
+    """Log density of each true cell where it is missing in `test`, 0 elsewhere, `[n, D]`; encoded units."""
+    chain, device = imputer.chain_, imputer.initial_fill_.device
+    table, true_table = imputer.codec_.encode(test), imputer.codec_.encode(truth)
+    rows = EncodedTable(
+        torch.as_tensor(np.nan_to_num(table.values)),
+        torch.as_tensor(table.observed),
+        torch.as_tensor(table.keys.view(np.int64)),
+    )
+    values = torch.as_tensor(true_table.values)
+    density = torch.zeros_like(values)
+    marginals, neighbours = chain.conditionals(), imputer.neighbours_
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(imputer.seed_)
+        for here in torch.arange(len(rows)).split(_ROWS_AT_ONCE):
+            some, true_values = rows[here].to(device), values[here].to(device)
+            start = imputer.initial_fill_.draw(some, KeyedNoise(imputer.seed_, some.keys, range(_COMPONENTS)))
+            missing = [(~some.observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
+            conditionals: Sequence[Conditional] = marginals
+            if neighbours is not None:
+                point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
+                nearby = neighbours.around(chain, marginals, point, missing, paths)
+                conditionals = corrected(marginals, nearby)
+            conditionals = observed_as(conditionals, imputer.discrete_support_)
+            noises = [fresh_noise(start)] * chain.n_sweeps
+            *_, (_, visited) = chain.sweeps(
+                conditionals, start, some.observed, noises.__getitem__, chain.n_sweeps, missing
+            )
+            for i, (link, cells, moments) in enumerate(zip(chain.links, missing, visited, strict=True)):
+                spread = (moments.variance + conditionals[i].noise).sqrt()
+                components = Normal(moments.mean, spread).log_prob(true_values[cells, link.column])
+                mixture = components.logsumexp(0) - math.log(_COMPONENTS)
+                density[here[cells.cpu()], link.column] = mixture.cpu()
+    return density.numpy()

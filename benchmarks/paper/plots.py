@@ -1,0 +1,163 @@
+"""The figures of a report: RMSE by rate, and average ranks with their critical difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+import scikit_posthocs
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.paper.data import DATASETS
+from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.ranking import ALPHA, Ranking
+
+_DOTS_PER_INCH = 200
+# Colours that the colour-blind tell apart (Okabe and Ito 2008); in print, markers and dashes do.
+_BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _RED, _PURPLE, _GREY = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#777777",
+)  # fmt: skip
+_STYLES: dict[str, tuple[str, str, str]] = {
+    "mean": (_GREY, "_", ":"),
+    "median": (_GREY, "|", ":"),
+    "knn": (_PURPLE, "v", "--"),
+    "mice": (_ORANGE, "s", "-"),
+    "svgp": (_SKY, "o", "--"),
+    "gain": (_PURPLE, "x", ":"),
+    "mgp": (_BLACK, "D", "-"),
+    "extra_trees": (_GREEN, "^", "-"),
+    "miceforest": (_RED, "P", "-"),
+    "random_forests": (_GREEN, ">", "--"),
+    "dgp": (_BLUE, "h", "--"),
+    "mgp_paper": (_BLACK, "d", ":"),
+}
+# Vertical distance of two labels, as a share of the panel's height.
+_LABEL_HEIGHT = 0.043
+
+
+def write(summary: pd.DataFrame, ranking: Ranking, out: Path) -> dict[str, str]:
+    """Draw all figures that the results allow.
+
+    Args:
+        summary: See `report.summarise`.
+        ranking: The ranks.
+        out: Folder for the PNG files.
+
+    Returns:
+        Their names, and for each a text that says what it shows.
+    """
+    written = {}
+    for dataset in (name for name in DATASETS if name in set(summary["dataset"])):
+        part = summary[(summary["dataset"] == dataset) & summary["rmse"].notna()]
+        if not part.empty:
+            written[f"rmse_{dataset}.png"] = rmse_by_rate(part, dataset, out / f"rmse_{dataset}.png")
+    if ranking.is_tested:
+        written["ranks.png"] = critical_difference(ranking, out / "ranks.png")
+    return written
+
+
+def rmse_by_rate(part: pd.DataFrame, dataset: str, path: Path) -> str:
+    """RMSE of all methods on one table by the rate of missing cells; gives a text that says the same."""
+    figure = Figure(figsize=(6.5, 4.6), layout="constrained", dpi=_DOTS_PER_INCH)
+    axes = figure.subplots()
+    ends = {}
+    for method in (name for name in SYSTEMS if name in set(part["method"])):
+        line = part[part["method"] == method].sort_values("rate")
+        colour, marker, dashes = _STYLES[method]
+        axes.plot(
+            line["rate"], line["rmse"], color=colour, marker=marker, linestyle=dashes, markersize=5,
+            linewidth=2.4 if method == "mgp" else 1.2, zorder=3 if method == "mgp" else 2,
+        )  # fmt: skip
+        ends[method] = (float(line["rate"].iloc[-1]), float(line["rmse"].iloc[-1]))
+    axes.set_xticks(sorted(part["rate"].unique()))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("missing cells in %")
+    axes.set_ylabel("RMSE in standard deviations")
+    axes.set_title(DATASETS[dataset].title, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    _label_ends(axes, ends)
+    figure.savefig(path)
+    last = max(rate for rate, _ in ends.values())
+    order = sorted((rmse, method) for method, (rate, rmse) in ends.items() if rate == last)
+    named = ", ".join(f"{SYSTEMS[method].title} {rmse:.2f}" for rmse, method in order)
+    title = DATASETS[dataset].title
+    return f"RMSE on {title} by the share of missing cells; at {last:.0f} %, best first: {named}"
+
+
+def critical_difference(ranking: Ranking, path: Path) -> str:
+    """Average ranks on a line, methods that may differ by chance alone joined by bars; gives a text."""
+    names = {method: SYSTEMS[method].title for method in ranking.ranks}
+    scores = ranking.scores.rename(columns=names).reset_index(drop=True)
+    p_values = scikit_posthocs.posthoc_nemenyi_friedman(scores)
+    figure = Figure(figsize=(6.5, 1.1 + 0.17 * len(names)), layout="constrained", dpi=_DOTS_PER_INCH)
+    axes = figure.subplots()
+    with matplotlib.rc_context({"font.size": 9}):
+        scikit_posthocs.critical_difference_diagram(
+            {names[method]: rank for method, rank in ranking.ranks.items()},
+            p_values,
+            alpha=ALPHA,
+            ax=axes,
+            label_fmt_left="{label} ({rank:.1f})",
+            label_fmt_right="({rank:.1f}) {label}",
+            color_palette={title: _STYLES[method][0] for method, title in names.items()},
+        )
+    axes.set_title(
+        f"Average rank by RMSE; critical difference {ranking.critical_difference:.1f}", loc="left", fontsize=9
+    )
+    figure.savefig(path)
+    named = ", ".join(f"{names[method]} {rank:.1f}" for method, rank in ranking.ranks.items())
+    return (
+        f"Average ranks by RMSE over {ranking.blocks} tables and rates, best first: {named}; bars join "
+        "methods whose ranks differ by less than the critical difference of "
+        f"{ranking.critical_difference:.1f}"
+    )
+
+
+def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
+    """Name each line at its right end, the names pushed apart until none covers another."""
+    low, high = axes.get_ylim()
+    methods = sorted(ends, key=lambda method: ends[method][1])
+    places = spread([ends[method][1] for method in methods], _LABEL_HEIGHT * (high - low))
+    right = max(rate for rate, _ in ends.values())
+    span = right - min(axes.get_xticks()) or 1.0
+    for method, place in zip(methods, places, strict=True):
+        colour = _STYLES[method][0]
+        axes.annotate(
+            SYSTEMS[method].title,
+            ends[method],
+            (right + 0.09 * span, place),
+            color=colour,
+            fontsize=8,
+            fontweight="bold" if method == "mgp" else "normal",
+            va="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
+        )  # fmt: skip
+
+
+def spread(wanted: Sequence[float], distance: float) -> list[float]:
+    """Places at least `distance` apart and close to the wanted ones, which ascend.
+
+    Neighbours that are too close form a group around the mean of what they want; groups that come too close
+    are joined.
+    """
+    groups: list[list[float]] = []
+    for place in wanted:
+        groups.append([place])
+        while len(groups) > 1 and _span(groups[-2], distance)[1] + distance > _span(groups[-1], distance)[0]:
+            last = groups.pop()
+            groups[-1] += last
+    return [_span(group, distance)[0] + k * distance for group in groups for k in range(len(group))]
+
+
+def _span(group: Sequence[float], distance: float) -> tuple[float, float]:
+    """First and last place of a group."""
+    middle, half = sum(group) / len(group), distance * (len(group) - 1) / 2
+    return middle - half, middle + half

@@ -1,0 +1,199 @@
+"""Run the paper's experiments: public tables × rates of missing cells × splits × imputation methods.
+
+Each run has a process of its own. One line per run is added to the CSV file as soon as it is done; started
+again, the command continues where it stopped. `python -m benchmarks.paper.report` makes tables and figures of
+the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks import command
+from benchmarks.paper import data
+from benchmarks.paper.cell import Place, in_own_process
+from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.profiles import PROFILES
+from benchmarks.paper.results import Results, Run
+from pyro_mgp.cli.messages import count
+
+RATES = (10, 20, 30, 40)
+"""Percentages of missing cells, as in the paper."""
+
+SPLITS = (0, 1, 2, 3, 4)
+"""Numbers of the random splits into training and test rows."""
+
+
+def plan(
+    profile: str = "quick",
+    datasets: Sequence[str] = tuple(data.DATASETS),
+    rates: Sequence[int] = RATES,
+    splits: Sequence[int] = SPLITS,
+    methods: Sequence[str] = tuple(SYSTEMS),
+) -> list[Run]:
+    """Return all runs in the order in which they are done: the first split of everything before the second.
+
+    Args:
+        profile: Key of `PROFILES`.
+        datasets: Keys of `DATASETS`.
+        rates: Percentages of cells to remove, 1 to 99.
+        splits: Numbers of splits.
+        methods: Keys of `SYSTEMS`.
+
+    Raises:
+        ValueError: If a name or rate is invalid; the message lists the valid ones.
+    """
+    if profile not in PROFILES:
+        raise ValueError(f"there is no profile {profile!r}: choose one of {list(PROFILES)}")
+    for dataset in datasets:
+        data.check_name(dataset)
+    for method in methods:
+        if method not in SYSTEMS:
+            raise ValueError(f"there is no method {method!r}: choose from {list(SYSTEMS)}")
+    for rate in rates:
+        if not 0 < rate < 100:
+            raise ValueError(f"expected a rate of missing cells in per cent, between 1 and 99; got {rate}")
+    runs = itertools.product(splits, methods, datasets, rates)
+    return [Run(profile, dataset, rate, split, method) for split, method, dataset, rate in runs]
+
+
+def run(
+    runs: Iterable[Run],
+    out: Path,
+    place: Place,
+    *,
+    jobs: int = 1,
+    retry_failed: bool = False,
+    progress: bool = True,
+    log: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Do the runs that are not done yet, and sort the results.
+
+    Args:
+        runs: Runs to do.
+        out: CSV file of the results, in the format of `Results`.
+        place: Data folder, device and threads of the runs.
+        jobs: Number of simultaneous runs.
+        retry_failed: Whether to repeat runs that failed before.
+        progress: Whether to show a progress bar with the remaining time, on terminals only.
+        log: Function that gets a line about each run that fails.
+
+    Returns:
+        Number of failed runs, including those that failed before.
+
+    Raises:
+        ValueError: If `out` is not a file of results.
+        OSError: If a table is missing and cannot be fetched.
+    """
+    runs = list(dict.fromkeys(runs))
+    results = Results(out)
+    if retry_failed:
+        results.sort(keep_failed=False)
+    done = results.done()
+    remaining = [each for each in runs if each not in done]
+    _fetch_tables(remaining, place)
+    with tqdm(
+        total=len(runs), initial=len(runs) - len(remaining), unit="run", disable=None if progress else True
+    ) as bar:
+        for each, row in _in_any_order(remaining, place, jobs):
+            results.append(each, row)
+            bar.set_postfix_str(str(each), refresh=False)
+            bar.update()
+            if row.get("error"):
+                log(f"{each} failed: {row['error']}")
+    results.sort()
+    return len(set(runs) - results.done(count_failed=False))
+
+
+def _fetch_tables(runs: Sequence[Run], place: Place) -> None:
+    """Fetch missing tables before the first run, to report errors at once."""
+    for dataset in {each.dataset for each in runs}:
+        data.load(dataset, data.folder(place.data_dir), rows=1)
+
+
+def _in_any_order(runs: Sequence[Run], place: Place, jobs: int) -> Iterable[tuple[Run, dict[str, Any]]]:
+    """Do some runs at a time; yield each run and its row when it is done."""
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting: dict[Future[dict[str, Any]], Run] = {}
+        try:
+            for each in runs:
+                waiting[pool.submit(in_own_process, each, place)] = each
+                if len(waiting) >= jobs:
+                    yield from _finished(waiting)
+            while waiting:
+                yield from _finished(waiting)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _finished(waiting: dict[Future[dict[str, Any]], Run]) -> Iterable[tuple[Run, dict[str, Any]]]:
+    """Wait for the next run to end; yield and remove all that have ended."""
+    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+    for future in done:
+        yield waiting.pop(future), future.result()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do the runs that the results file lacks; return the exit status."""
+    parser = command.new_parser("paper.tables", __doc__)
+    option, at_least = parser.add_argument, command.at_least
+    option(
+        "--profile", choices=tuple(PROFILES), default="quick",
+        help="quick: at most 10,000 rows per table; paper: all rows and the paper's settings, for a GPU "
+        "(default: quick)",
+    )  # fmt: skip
+    option(
+        "--datasets", metavar="NAME", nargs="+", default=tuple(data.DATASETS),
+        help=f"{', '.join(data.DATASETS)} (default: all)",
+    )  # fmt: skip
+    option(
+        "--rates", metavar="PERCENT", type=at_least(1), nargs="+", default=RATES,
+        help=f"percentages of cells to remove (default: {' '.join(map(str, RATES))})",
+    )  # fmt: skip
+    option(
+        "--splits", metavar="NUMBER", type=at_least(0), nargs="+", default=SPLITS,
+        help="numbers of the random splits into training and test rows "
+        f"(default: {' '.join(map(str, SPLITS))})",
+    )  # fmt: skip
+    option(
+        "--methods", metavar="NAME", nargs="+", default=tuple(SYSTEMS),
+        help=f"{', '.join(SYSTEMS)} (default: all)",
+    )  # fmt: skip
+    command.add_data_dir(parser, "$PYRO_MGP_DATA; without either they are fetched")
+    option("-o", "--out", metavar="FILE", default="results.csv", help="CSV file (default: results.csv)")
+    option("--jobs", metavar="N", type=at_least(1), default=1, help="simultaneous runs (default: 1)")
+    option("--threads", metavar="N", type=at_least(1), default=1, help="threads of each run (default: 1)")
+    option("--device", default="cpu", help="torch device of the methods that use one (default: cpu)")
+    option("--retry-failed", action="store_true", help="repeat runs that failed before")
+    return command.execute(parser, argv, _run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    runs = plan(args.profile, args.datasets, args.rates, args.splits, args.methods)
+    place = Place(args.data_dir, args.device, args.threads)
+    try:
+        failed = run(
+            runs,
+            Path(args.out),
+            place,
+            jobs=args.jobs,
+            retry_failed=args.retry_failed,
+            log=lambda line: command.say(line, sys.stderr),
+        )
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"the same command continues from the results in {args.out}")
+        raise
+    ended = f"{count(len(runs) - failed, 'run')} in {args.out}"
+    command.say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed repeats them")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

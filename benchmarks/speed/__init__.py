@@ -1,0 +1,1 @@
+"""Speed of the package against plain code, the hardware and other methods."""
