@@ -33,7 +33,7 @@ _SMOOTHED = 3
 
 
 def measure_training(folder: Path, steps: int = _ADAM_STEPS) -> list[Row]:
-    """Measure steps and seconds until natural gradients reach the final held-out log density of Adam alone."""
+    """Measure how soon natural gradients reach the held-out log density that Adam alone ends with."""
     train, *_ = split(data.parkinson(folder), 0.1, 0)
     # The sparse GPs alone, without early stopping.
     imputer = MGPImputer(
