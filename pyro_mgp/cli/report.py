@@ -43,14 +43,14 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """`pyro-mgp report`: read, hide and impute again, write, tell."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.report import report
     from pyro_mgp.report.page import check_replaceable
     from pyro_mgp.results.imputations import Imputations
     from pyro_mgp.storage.header import HEADER, read_header
 
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
     out = Path(args.out)
     path = out / PAGE if args.page is None else Path(args.page)
     if not (out / HEADER).is_file():

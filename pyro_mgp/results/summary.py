@@ -99,8 +99,8 @@ def format_summary(summary: pd.DataFrame) -> list[str]:
     """
     parts = [part for _, part in summary.groupby("column", sort=False)]
     numeric = [part for part in parts if part["level"].isna().all()]
-    observed = _mean_and_sd(numeric, "observed")
-    imputed = _mean_and_sd(numeric, "imputed")
+    observed = _aligned(numeric, "observed")
+    imputed = _aligned(numeric, "imputed")
     digits = len(str(summary["missing"].max()))
     rows = [("column", "missing", "observed", "imputed")]
     for part in parts:
@@ -114,45 +114,46 @@ def format_summary(summary: pd.DataFrame) -> list[str]:
     ]
 
 
-def _mean_and_sd(parts: Sequence[pd.DataFrame], side: str) -> dict[Label, str]:
-    """Per numeric column "43.92 ± 5.46", the ± of all columns one below the other."""
-    texts = {}
-    for part in parts:
-        row = part.iloc[0]
-        moments = row[f"{side}_mean"], row[f"{side}_sd"]
-        if row["unit"]:
-            texts[row["column"]] = times(*moments, row["unit"])
-        else:
-            places = decimals(row["observed_sd"])
-            texts[row["column"]] = [number(moment, places) for moment in moments]
+def _aligned(parts: Sequence[pd.DataFrame], side: str) -> dict[Label, str]:
+    """Format mean and standard deviation of each numeric column as "43.92 ± 5.46", aligned at the ±."""
+    texts = {part["column"].iloc[0]: mean_and_sd(part.iloc[0], side) for part in parts}
     left = max((len(mean) for mean, _ in texts.values()), default=0)
     return {label: f"{mean:>{left}} ± {sd}" for label, (mean, sd) in texts.items()}
 
 
-def times(mean: float, sd: float, unit: str) -> list[str]:
-    """Mean and standard deviation of times in seconds, as a date or a length of time."""
-    is_date = unit != "s" and not math.isnan(mean)
-    return [f"{pd.Timestamp(mean, unit='s'):%Y-%m-%d}" if is_date else length(mean), length(sd)]
+def mean_and_sd(row: pd.Series[Any], side: str) -> tuple[str, str]:
+    """Format the mean and standard deviation of one side of a numeric column's row of `summarise`.
+
+    Args:
+        row: The row.
+        side: "observed" or "imputed".
+    """
+    mean, sd = row[f"{side}_mean"], row[f"{side}_sd"]
+    if row["unit"]:
+        is_date = row["unit"] != _UNITS["m"] and not math.isnan(mean)
+        return (f"{pd.Timestamp(mean, unit='s'):%Y-%m-%d}" if is_date else _duration(mean)), _duration(sd)
+    places = _decimals(row["observed_sd"])
+    return _number(mean, places), _number(sd, places)
 
 
-def length(seconds: float) -> str:
-    """Seconds in the largest unit of which they hold more than one."""
+def _duration(seconds: float) -> str:
+    """Format seconds in the largest unit of which they are at least one."""
     if math.isnan(seconds):
         return "-"
     unit, size = next((pair for pair in _LENGTHS if abs(seconds) >= pair[1]), ("s", 1))
     return f"{seconds / size:.3g} {unit}"
 
 
-def decimals(sd: float) -> int | None:
-    """Decimals that show three digits of a standard deviation; None where they would be too many."""
+def _decimals(sd: float) -> int | None:
+    """Return the decimals that show three digits of a standard deviation; None if they exceed five."""
     if not (math.isfinite(sd) and sd > 0):
         return None
     places = max(0, 2 - math.floor(math.log10(sd)))
     return places if places <= 5 else None
 
 
-def number(x: float, places: int | None) -> str:
-    """A number with so many decimals, or three digits if None or if it is huge."""
+def _number(x: float, places: int | None) -> str:
+    """Format a number with `places` decimals, or with three digits if that is None or the number is huge."""
     if math.isnan(x):
         return "-"
     if places is None or abs(x) >= 1e8:

@@ -1,17 +1,22 @@
-"""Pages: whatever users wrote stays text, and a page is written whole or not at all."""
+"""The page: text from tables is escaped, images are inside, and files are written atomically."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
-from pyro_mgp.report.page import Html, described, listed, page, picture, table, tag, together, write
+from pyro_mgp import Imputations
+from pyro_mgp.report.page import image, render, write
 
 
 class Reader(HTMLParser):
@@ -40,67 +45,98 @@ class Reader(HTMLParser):
         self.text += data
 
 
-@given(st.text(), st.text())
-def test_texts_and_attributes_come_back_as_they_were(text: str, value: str) -> None:
-    plain = text.replace("\r", "").replace("\0", "")
-    read = Reader(tag("p", plain, title=value.replace("\r", "").replace("\0", "")))
-    assert read.text == plain
-    assert read.found == [("p", {"title": value.replace("\r", "").replace("\0", "")})]
+IMAGE = {"source": "data:image/png;base64,", "width": 4.0, "height": 3.0}
 
 
-def test_elements_are_put_together() -> None:
-    inner = tag("em", "<b>")
-    assert inner == "<em>&lt;b&gt;</em>"
-    assert tag("p", "a", None, inner, class_="x", aria_label=None) == f'<p class="x">a{inner}</p>'
-    assert tag("img", alt='"') == '<img alt="&quot;">'
-    assert together(["<", None, Html("<br>")]) == "&lt;<br>"
-    assert listed(["<"]) == "<ul><li>&lt;</li></ul>"
-    assert described([("a", "b")]) == "<dl><div><dt>a</dt><dd>b</dd></div></dl>"
-
-
-def test_tables_have_headings_and_a_box_of_their_own() -> None:
-    read = Reader(table("What & why", ["name", "n"], [["<x>", "1"], ["y", "2"]]))
-    assert read.text == "What & whynamen<x>1y2"
-    assert [(name, a.get("scope")) for name, a in read.found if name == "th"] == [
-        ("th", "col"),
-        ("th", "col"),
-        ("th", "row"),
-        ("th", "row"),
-    ]
-    assert read.found[0] == (
-        "div",
-        {"class": "scroll", "role": "region", "aria-label": "What & why", "tabindex": "0"},
+def page(name: str = "t", column: str = "x", rows: Sequence[Sequence[str]] = ()) -> str:
+    """A page on two cells of a table, with one picture and one table."""
+    draws = Imputations(pd.DataFrame({"x": [1.0, None]}), {"x": [[2.0]]}, m=1)
+    shown = {"image": IMAGE, "name": column, "observed": "1", "imputed": "2", "n": 1}
+    return render(
+        {
+            "name": name,
+            "settings": {},
+            "draws": draws,
+            "imputer": None,
+            "holes": np.array([[False], [True]]),
+            "calibration": None,
+            "verdict": {"headline": "Not judged", "reason": "nobody looked", "look": ""},
+            "caveat": "A caveat.",
+            "trust": None,
+            "columns": rows,
+            "missing_cells": {},
+            "values": {"columns": [shown], "n_more": 0},
+            "cells": None,
+            "relevance": None,
+            "training": None,
+            "warnings": {"table": [], "sparse": [], "miscalibrated": [], "not_judged": []},
+            "made": "",
+        }
     )
 
 
+def read(text: str) -> Reader:
+    return Reader(text.removeprefix("<!DOCTYPE html>\n"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(), st.text())
+def test_texts_and_attributes_come_back_as_they_were(text: str, value: str) -> None:
+    plain, value = (each.replace("\r", "").replace("\0", "") for each in (text, value))
+    found, benign = read(page(plain, value)), read(page())
+    assert f"\n{plain}: multiple imputation\n" in found.text
+    assert found.text.count(f"{plain}: multiple imputation") >= 2
+    (picture,) = [attributes for name, attributes in found.found if name == "img"]
+    assert picture["alt"] == f"Distribution of {value}. Observed: 1. Imputed, 1 cells: 2."
+    assert [(name, set(attributes)) for name, attributes in found.found] == [
+        (name, set(attributes)) for name, attributes in benign.found
+    ]
+
+
+def test_tables_have_headings_and_a_box_of_their_own() -> None:
+    found = read(page(rows=[["<x>", "What & why", "1"], ["y", "", "2"]]))
+    assert "".join(found.text.split()).count("<x>What&why1y2") == 1
+    scopes = [attributes.get("scope") for name, attributes in found.found if name == "th"]
+    assert scopes == ["col"] * 6 + ["row"] * 2
+    (box,) = [attributes for _, attributes in found.found if attributes.get("role") == "region"]
+    assert (box["class"], box["tabindex"]) == ("scroll", "0")
+    assert (box["aria-label"] or "").startswith("Mean ± sd")
+    cells = [attributes["class"] for name, attributes in found.found if name == "td"]
+    assert cells == ["text", "figure"] * 2
+
+
 @pytest.mark.parametrize(("points", "kind"), [(3, "svg+xml"), (20_000, "png")])
-def test_pictures_are_lines_or_points_whichever_is_smaller(points: int, kind: str) -> None:
+def test_images_are_lines_or_points_whichever_is_smaller(points: int, kind: str) -> None:
     figure = Figure(figsize=(4, 3))
     figure.subplots().plot(range(points), [(7 * i) % 11 for i in range(points)], ",")
-    shown = picture(figure, 'A "line"', "Look & see")
-    assert picture(figure, 'A "line"', "Look & see") == shown
-    ((_, image),) = [each for each in Reader(shown).found if each[0] == "img"]
-    assert image["alt"] == 'A "line"'
-    assert image["src"] is not None
-    assert image["src"].startswith(f"data:image/{kind};base64,")
-    assert (image["width"], image["height"]) == ("384", "288")
+    shown = image(figure)
+    assert image(figure) == shown
+    assert shown["source"].startswith(f"data:image/{kind};base64,")
+    assert (shown["width"], shown["height"]) == (4.0, 3.0)
 
 
 def test_a_page_stands_alone() -> None:
-    whole = page("a < b", "1.0", tag("h1", "a < b"))
-    read = Reader(whole)
+    whole = page("a < b")
+    found = read(whole)
     assert whole.startswith('<!DOCTYPE html>\n<html lang="en">')
-    names = [name for name, _ in read.found]
+    names = [name for name, _ in found.found]
     assert names[:2] == ["html", "head"]
     assert "script" not in names and "link" not in names
-    assert "default-src 'none'" in (dict(read.found[5][1]).get("content") or "")
+    assert "default-src 'none'" in (dict(found.found[5][1]).get("content") or "")
+    (picture,) = [attributes for name, attributes in found.found if name == "img"]
+    assert (picture["width"], picture["height"], picture["style"]) == ("384", "288", "min-width:228px")
+
+
+def test_an_absent_variable_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="'holes' is undefined"):
+        render({"name": "t"})
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "deep" / "page.html"
-    assert write(target, page("one", "1")) == target
+    assert write(target, page("one")) == target
     with pytest.raises(ValueError, match="exists already"):
-        write(target, page("two", "1"))
+        write(target, page("two"))
 
     def fail(*_: object) -> None:
         raise OSError("no room")
@@ -108,18 +144,18 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as broken:
         broken.setattr(os, "replace", fail)
         with pytest.raises(OSError, match="no room"):
-            write(target, page("two", "1"), overwrite=True)
-    assert "<title>one</title>" in target.read_text("utf-8")
+            write(target, page("two"), overwrite=True)
+    assert "<title>one: multiple imputation</title>" in target.read_text("utf-8")
     assert [each.name for each in target.parent.iterdir()] == ["page.html"]
-    write(target, page("two", "1"), overwrite=True)
-    assert "<title>two</title>" in target.read_text("utf-8")
+    write(target, page("two"), overwrite=True)
+    assert "<title>two: multiple imputation</title>" in target.read_text("utf-8")
 
 
 def test_what_others_wrote_is_not_replaced(tmp_path: Path) -> None:
     other = tmp_path / "mine.html"
     other.write_text("<p>my own")
     with pytest.raises(ValueError, match="was not written by pyro_mgp"):
-        write(other, page("x", "1"), overwrite=True)
+        write(other, page("x"), overwrite=True)
     assert other.read_text() == "<p>my own"
     with pytest.raises(ValueError, match="is a folder"):
-        write(tmp_path, page("x", "1"), overwrite=True)
+        write(tmp_path, page("x"), overwrite=True)

@@ -1,4 +1,4 @@
-"""The report: complete, alone, honest about what was not looked at, and safe whatever the table holds."""
+"""The report: complete, self-contained, open about missing calibration, and safe whatever the table holds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hostile(n: int = 60) -> pd.DataFrame:
 
 
 def check(text: str) -> Reader:
-    """That a page is sound, alone, and for everyone."""
+    """Check that a page is well-formed, self-contained and accessible."""
     assert text.startswith("<!DOCTYPE html>\n")
     read = Reader(text.removeprefix("<!DOCTYPE html>\n"))
     elements = read.found
@@ -79,9 +79,7 @@ def fitted() -> tuple[MGPImputer, Imputations, Calibration]:
     return imputer, imputer.impute(m=4), calibrate(imputer, hostile(), folds=3, m=20, levels=[0.5, 0.9])
 
 
-def test_a_report_says_everything(
-    tmp_path: Path, fitted: tuple[MGPImputer, Imputations, Calibration]
-) -> None:
+def test_a_report_is_complete(tmp_path: Path, fitted: tuple[MGPImputer, Imputations, Calibration]) -> None:
     imputer, draws, calibration = fitted
     path = write_report(
         draws,
@@ -122,13 +120,13 @@ def test_a_report_says_everything(
     assert f"Loss over {len(imputer.history_.loss)} training steps" in alts
 
 
-def test_draws_alone_have_a_report_that_says_what_is_not_known(
+def test_a_report_on_draws_alone_states_that_calibration_is_missing(
     tmp_path: Path, fitted: tuple[MGPImputer, Imputations, Calibration]
 ) -> None:
     text = write_report(fitted[1], tmp_path / "r.html").read_text("utf-8")
     read = check(text)
-    assert "Not judged: no cells were hidden" in read.text
-    assert "Nobody has looked whether the draws are calibrated." in read.text
+    assert "Not judged. No cells were held out" in read.text
+    assert "The calibration of the draws was not checked." in read.text
     assert "How the model learnt" not in text
     assert "May these imputations be trusted?" not in text
     assert write_report(fitted[1], tmp_path / "again.html").read_text("utf-8") == text
@@ -143,7 +141,7 @@ def test_a_fitted_imputer_draws_and_is_calibrated_for_its_report(tmp_path: Path)
     assert "Not judged" not in read.text
 
 
-def test_specs_and_what_fitting_warned_of_are_told(tmp_path: Path) -> None:
+def test_specs_and_warnings_of_fitting_are_reported(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2, "one": 1.0})
     frame["total"] = frame["a"] + frame["b"]
     frame.loc[::7, ["b", "total", "one"]] = np.nan
@@ -157,11 +155,11 @@ def test_specs_and_what_fitting_warned_of_are_told(tmp_path: Path) -> None:
     assert "Calibration was left out of this report." in read.text
 
 
-def test_a_table_without_holes_has_a_report(tmp_path: Path) -> None:
+def test_a_table_without_missing_cells_has_a_report(tmp_path: Path) -> None:
     frame = hostile().dropna()
     text = write_report(Imputations(frame, {}, m=2), tmp_path / "r.html").read_text("utf-8")
     read = check(text)
-    assert "there is nothing to impute" in read.text
+    assert "There is nothing to impute" in read.text
     assert "No cell is missing." in read.text
 
 
@@ -172,7 +170,7 @@ def test_a_table_without_holes_has_a_report(tmp_path: Path) -> None:
         ({"given": 3}, TypeError, "expected Imputations or a fitted MGPImputer, got int"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_is_written(
+def test_invalid_arguments_are_refused_and_nothing_is_written(
     tmp_path: Path, asked: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     draws = Imputations(hostile().dropna(), {}, m=2)
@@ -228,7 +226,7 @@ def test_the_command_overwrites_its_own_pages_only(out: Path, capsys: pytest.Cap
     assert page.read_text() == "mine"
 
 
-def test_without_matplotlib_it_says_what_to_install(
+def test_without_matplotlib_the_error_names_what_to_install(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
