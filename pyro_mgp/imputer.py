@@ -59,7 +59,7 @@ from pyro_mgp.model.build import (
 from pyro_mgp.model.chain import Chain, Precision, Propagate
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_matern32
-from pyro_mgp.model.likelihoods.base import Observation
+from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.streaming import write_chunks
 from pyro_mgp.sampling.discrete_support import DiscreteSupport

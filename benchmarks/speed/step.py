@@ -16,7 +16,7 @@ from pyro_mgp.inference.closed_form import ConjugateStep
 from pyro_mgp.model.build import LinkSpec, build_chain
 from pyro_mgp.model.chain import Chain, fresh_noise
 from pyro_mgp.model.kernels import linear_matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.local_parameters import local_parameters
 
 

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
-from pyro_mgp.model.link import Conditional
 
 if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer

@@ -35,15 +35,10 @@ from torch import Tensor
 from pyro_mgp._support.processes import ALONE, Workers
 from pyro_mgp.inference.closed_form_rows import Part, Share, Walk, holes_of, slices
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
+from pyro_mgp.model.conditional import quadratic_conditionals
 from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, fastest_stack, send_back
-from pyro_mgp.model.link import (
-    can_be_inverted,
-    factorise,
-    invert_by_blocks,
-    naming,
-    observing,
-    quadratic_conditionals,
-)
+from pyro_mgp.model.link import can_be_inverted, observing
 from pyro_mgp.model.local_parameters import local_parameters, read
 
 # Part of a natural step that links of sites take: whole ones swing to and fro where values can be separated.
@@ -165,7 +160,7 @@ class ConjugateStep:
             with torch.no_grad():
                 jitter = max(link.jitter for link in self.chain.links)
                 with naming(self.chain.names):
-                    inverse = invert_by_blocks(factorise(among, jitter, ask=False))
+                    inverse = invert_by_blocks(factorise(among, jitter, check=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
                 for group in self._groups(kernels, inverse, own_noise, factor, share):
                     links = group.links

@@ -22,9 +22,10 @@ from torch.nn.functional import pad
 from pyro_mgp._support.tiles import TILE, filled_up
 from pyro_mgp.inference.sites import Sites
 from pyro_mgp.model.chain import Chain, Noise
+from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.kernel_stack import KernelStack, Seen
-from pyro_mgp.model.likelihoods.base import Scored
-from pyro_mgp.model.link import Conditional, Link, Moments
+from pyro_mgp.model.likelihoods import Scored
+from pyro_mgp.model.link import Link
 
 # Entries of K_Zf that are worked on at a time: what the processor's cache holds.
 _ENTRIES_AT_ONCE = 2**20

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.model.chain import Chain, Noise
+from pyro_mgp.model.cholesky import factorise, invert_by_blocks
+from pyro_mgp.model.conditional import Conditional, quadratic_conditionals
 from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
-from pyro_mgp.model.likelihoods.base import MIN_NOISE
-from pyro_mgp.model.link import Conditional, factorise, invert_by_blocks, quadratic_conditionals
+from pyro_mgp.model.likelihoods import MIN_NOISE
 from pyro_mgp.model.local_parameters import local_parameters
 
 # Turns before a function counts.

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods.base import Bounded, Scored
-from pyro_mgp.model.link import Moments
+from pyro_mgp.model.conditional import Moments
+from pyro_mgp.model.likelihoods import Bounded, Scored
 
 # Smallest precision of a site: where an observation says next to nothing.
 _LEAST_PRECISION = 1e-9

@@ -30,7 +30,7 @@ from pyro_mgp.inference import closed_form, training_state
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.natural_gradient import VariationalPair, natural_step, variational_pairs
 from pyro_mgp.model.chain import Chain, Noise, fresh_noise
-from pyro_mgp.model.link import NotPositiveDefiniteError
+from pyro_mgp.model.cholesky import NotPositiveDefiniteError
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.storage.checkpoint import Checkpoint, Identity, damaged
 from pyro_mgp.storage.scratch import pieces

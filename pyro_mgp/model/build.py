@@ -21,11 +21,16 @@ from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import best_order, complete_rows, is_curved, log_evidence
 from pyro_mgp.model.kernels import KernelFactory
-from pyro_mgp.model.likelihoods.base import Category, Gaussian, Likelihood
-from pyro_mgp.model.likelihoods.count import CountScale, NegativeBinomial
-from pyro_mgp.model.likelihoods.ordinal import Ordinal
-from pyro_mgp.model.likelihoods.student import HeavyTailed
-from pyro_mgp.model.likelihoods.truncated import Truncated
+from pyro_mgp.model.likelihoods import (
+    Category,
+    CountScale,
+    Gaussian,
+    HeavyTailed,
+    Likelihood,
+    NegativeBinomial,
+    Ordinal,
+    Truncated,
+)
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.sequential_chain import SequentialChain
 

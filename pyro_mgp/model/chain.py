@@ -20,8 +20,10 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods.base import Category, Observation
-from pyro_mgp.model.link import Conditional, Link, Moments, Observing, condition, gaussian_draw, naming
+from pyro_mgp.model.cholesky import naming
+from pyro_mgp.model.conditional import Conditional, Moments, Observing, gaussian_draw
+from pyro_mgp.model.likelihoods import Category, Observation
+from pyro_mgp.model.link import Link, condition
 from pyro_mgp.model.local_parameters import LocalModule, local_method
 
 Propagate = Literal["predictive", "latent"]
@@ -60,7 +62,7 @@ class Chain(LocalModule):
     Example:
         >>> from pyro_mgp.model.kernels import matern32
         >>> from pyro_mgp.model.link import Link
-        >>> from pyro_mgp.model.likelihoods.base import Gaussian
+        >>> from pyro_mgp.model.likelihoods import Gaussian
         >>> Xu = torch.zeros(1, 1).double()
         >>> links = [Link(matern32(1), Xu, d, [1 - d], Gaussian(0.5)) for d in (0, 1)]
         >>> chain = Chain(links, ["a", "b"], n_rows=3)

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain, Noise
-from pyro_mgp.model.link import ByPath, Conditional, Link, Moments, Shifted
+from pyro_mgp.model.conditional import ByPath, Conditional, Moments, Shifted
+from pyro_mgp.model.link import Link
 
 # Moves of a cell per sweep, and angles tried per move before it stays.
 _MOVES, _ANGLES = 1, 10

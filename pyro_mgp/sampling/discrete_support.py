@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods.base import Quantity
+from pyro_mgp.model.likelihoods import Quantity
 from pyro_mgp.storage.untrusted import build
 
 # Half squared distances in standard deviations, beyond the nearest value's, that count: an outlier shall

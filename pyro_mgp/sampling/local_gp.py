@@ -37,8 +37,9 @@ from torch import Tensor
 
 from pyro_mgp._support.tiles import evened, filled_up, whole_tiles
 from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.cholesky import invert
+from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments
 from pyro_mgp.model.kernels import matern32_of_square
-from pyro_mgp.model.link import Conditional, GaussianConditional, Moments, invert
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.storage.untrusted import build
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_mgp.inference.adam import Adam
-from pyro_mgp.model.link import invert
+from pyro_mgp.model.cholesky import invert
 from pyro_mgp.sampling.local_gp import LEAST_SCALE, MEDIAN_OF_SQUARE, LocalLink
 
 # Batches to learn from, Adam's steps on each, and cells and most neighbours in one. From two to four times as

@@ -39,10 +39,8 @@ from pyro_mgp.data.column_spec import Kind
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.likelihoods.base import Category, Likelihood, Observation
-from pyro_mgp.model.likelihoods.ordinal import log_between
-from pyro_mgp.model.likelihoods.truncated import Truncated
-from pyro_mgp.model.link import Conditional, Observing, observed_as
+from pyro_mgp.model.conditional import Conditional, Observing, observed_as
+from pyro_mgp.model.likelihoods import Category, Likelihood, Observation, Truncated, log_between
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value
 from pyro_mgp.sampling.local_gp import Neighbours, corrected

@@ -32,8 +32,8 @@ from torch.distributions import Normal
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.chain import Chain, Noise
+from pyro_mgp.model.conditional import Conditional, observed_as
 from pyro_mgp.model.kernels import lengthscales
-from pyro_mgp.model.link import Conditional, observed_as
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value, some_of_each
 from pyro_mgp.sampling.local_gp import (

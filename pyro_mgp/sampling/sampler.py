@@ -20,8 +20,8 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.inference.data_augmentation import Augmentation, Drawn
 from pyro_mgp.model.chain import Chain, Noise, Precision
-from pyro_mgp.model.likelihoods.base import Observation
-from pyro_mgp.model.link import Conditional, Moments, Shifted, observed_as
+from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_as
+from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import JointGaussian

@@ -11,7 +11,7 @@ from benchmarks.paper.methods.deep import DeepGP, Layer, _one_of
 from benchmarks.paper.methods.sparse import fit_links, predict
 from benchmarks.paper.profiles import Budget
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 
 BUDGET = Budget(dgp_steps=60, dgp_batch_size=100, dgp_paths=1)

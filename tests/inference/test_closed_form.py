@@ -17,9 +17,7 @@ from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.closed_form import ConjugateStep, Posterior
 from pyro_mgp.inference.natural_gradient import natural_step, variational_pairs
 from pyro_mgp.model.kernels import linear_matern32, matern32
-from pyro_mgp.model.likelihoods.base import Category
-from pyro_mgp.model.likelihoods.count import CountScale, NegativeBinomial
-from pyro_mgp.model.likelihoods.ordinal import Ordinal
+from pyro_mgp.model.likelihoods import Category, CountScale, NegativeBinomial, Ordinal
 from tests.model.test_chain import fixed, make_chain
 
 ROWS = torch.tensor([1, 3, 5, 6, 11])

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.inference.data_augmentation import Augmentation, Drawn, _chi_squared
 from pyro_mgp.model.kernels import linear_matern32, matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.sequential_chain import SequentialChain

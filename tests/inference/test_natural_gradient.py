@@ -18,7 +18,7 @@ from torch.distributions import MultivariateNormal, constraints, kl_divergence
 from pyro_mgp.inference.natural_gradient import natural_step, variational_pairs
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 
 Array = NDArray[np.float64]

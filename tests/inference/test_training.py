@@ -23,7 +23,7 @@ from pyro_mgp.inference.natural_gradient import variational_pairs
 from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 from pyro_mgp.sampling.initial_fill import JointGaussian
 

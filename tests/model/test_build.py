@@ -24,8 +24,7 @@ from pyro_mgp.model.build import (
     starting_noise,
 )
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
-from pyro_mgp.model.likelihoods.ordinal import Ordinal
+from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 # Encoded: height 0 (sd large), species=a 1, species=b 2, species=c 3, width 4, 7 5 (an integer as label).

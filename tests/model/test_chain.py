@@ -16,10 +16,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import linear_matern32, matern32
-from pyro_mgp.model.likelihoods.base import Category, Gaussian
-from pyro_mgp.model.likelihoods.count import CountScale, NegativeBinomial
-from pyro_mgp.model.likelihoods.ordinal import Ordinal
-from pyro_mgp.model.likelihoods.student import HeavyTailed
+from pyro_mgp.model.likelihoods import Category, CountScale, Gaussian, HeavyTailed, NegativeBinomial, Ordinal
 from pyro_mgp.model.link import Link
 
 

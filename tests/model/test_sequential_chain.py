@@ -16,10 +16,10 @@ from pyro_mgp import MGPImputer
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.inference.closed_form_rows import Share, Walk
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments, Shifted
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
-from pyro_mgp.model.likelihoods.ordinal import Ordinal
-from pyro_mgp.model.link import Conditional, GaussianConditional, Link, Moments, Shifted
+from pyro_mgp.model.likelihoods import Gaussian, Ordinal
+from pyro_mgp.model.link import Link
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 

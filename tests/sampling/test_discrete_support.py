@@ -12,7 +12,7 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.model.link import Moments, Observing
+from pyro_mgp.model.conditional import Moments, Observing
 from pyro_mgp.sampling import discrete_support
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value, some_of_each
 

@@ -17,9 +17,10 @@ from sklearn.gaussian_process.kernels import Matern
 from sklearn.neighbors import NearestNeighbors
 
 from pyro_mgp import MGPImputer
+from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales, linear_matern32, matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
-from pyro_mgp.model.link import Link, Moments
+from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.link import Link
 from pyro_mgp.sampling import local_gp
 from pyro_mgp.sampling.local_gp import LocalConditional, LocalGPParams, LocalLink, Neighbours, Turns
 

@@ -33,8 +33,10 @@ from benchmarks.paper.methods.scaling import Scaling
 from benchmarks.paper.methods.sparse import N_INDUCING, fit_links, new_link, tensors
 from benchmarks.paper.profiles import Budget
 from pyro_mgp.inference.adam import Adam
+from pyro_mgp.model.cholesky import factorise
+from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import Matern32
-from pyro_mgp.model.link import Link, Moments, condition, factorise
+from pyro_mgp.model.link import Link, condition
 from pyro_mgp.model.local_parameters import LocalModule, local_method
 
 N_LAYERS = 5

@@ -17,7 +17,7 @@ from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
-from pyro_mgp.model.link import Conditional, observed_as
+from pyro_mgp.model.conditional import Conditional, observed_as
 from pyro_mgp.sampling.local_gp import corrected
 
 # Components of the mixture whose density is reported, and rows that sweep together for it.

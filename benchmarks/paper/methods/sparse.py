@@ -21,7 +21,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.training import Options, train
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods.base import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 

@@ -1,1 +1,45 @@
-"""Observation models, one module per kind of column."""
+"""Observation models of columns, one module for each, with expected log densities under q(f)."""
+
+from pyro_mgp.model.likelihoods.base import (
+    MIN_NOISE,
+    Bounded,
+    Drawn,
+    Likelihood,
+    Observation,
+    OfFunction,
+    Quantity,
+    Scored,
+    mean_under_normal,
+    nodes_under_normal,
+)
+from pyro_mgp.model.likelihoods.category import Category
+from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
+from pyro_mgp.model.likelihoods.gaussian import ExpectedNormal, Gaussian
+from pyro_mgp.model.likelihoods.ordinal import ExpectedOrdinal, Ordinal, log_between
+from pyro_mgp.model.likelihoods.student import ExpectedStudentT, HeavyTailed
+from pyro_mgp.model.likelihoods.truncated import Truncated
+
+__all__ = [
+    "MIN_NOISE",
+    "Bounded",
+    "Category",
+    "CountScale",
+    "Drawn",
+    "ExpectedNegativeBinomial",
+    "ExpectedNormal",
+    "ExpectedOrdinal",
+    "ExpectedStudentT",
+    "Gaussian",
+    "HeavyTailed",
+    "Likelihood",
+    "NegativeBinomial",
+    "Observation",
+    "OfFunction",
+    "Ordinal",
+    "Quantity",
+    "Scored",
+    "Truncated",
+    "log_between",
+    "mean_under_normal",
+    "nodes_under_normal",
+]

@@ -1,16 +1,15 @@
-"""Counts: the negative binomial distribution, with the logarithm of its mean a latent function.
+"""Counts: the negative binomial distribution; the logarithm of its mean is the latent function.
 
     P(y | f) = Γ(y + r) / (Γ(r) y!) · (r / (r + λ))^r (λ / (r + λ))^y,   λ = exp(f + offset)
 
-Mean λ, variance λ + λ²/r; for large r it is Poisson's (Cameron and Trivedi, *Regression Analysis of Count
-Data*, section 3.3).
+The mean is λ and the variance λ + λ²/r; for large r it is the Poisson distribution (Cameron and Trivedi,
+*Regression Analysis of Count Data*, section 3.3).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,32 +21,32 @@ from torch.distributions import Normal, constraints
 from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.model.likelihoods.base import Drawn, OfFunction, Quantity, mean_under_normal, nodes_under_normal
 
-# r at the start, and its least value.
+# Starting value and smallest value of r.
 _FIRST_CONCENTRATION, _LEAST_CONCENTRATION = 10.0, 1e-2
-# Keeps a vanishing variance a divisor.
+# Keeps the division by a vanishing variance finite.
 _LEAST_VARIANCE = 1e-10
-# exp of more is more than any count.
+# The exponential of this is larger than any count.
 _LARGEST_LOG = 30.0
 
 
 @dataclass(frozen=True)
 class CountScale:
-    """How counts stand in the table: z = (log(1 + y) - mean) / scale."""
+    """Standardisation of counts y in the encoded table: z = (log(1 + y) - mean) / scale."""
 
     mean: float
     scale: float
 
     def counts(self, cells: Tensor) -> Tensor:
-        """The counts of standardised cells, any shape."""
+        """Return the counts of standardised cells, any shape."""
         return torch.expm1(cells * self.scale + self.mean).round().clamp(min=0)
 
     def cells(self, counts: Tensor) -> Tensor:
-        """The standardised cells of counts."""
+        """Return the standardised cells of counts, any shape."""
         return (torch.log1p(counts) - self.mean) / self.scale
 
 
 class ExpectedNegativeBinomial(OfFunction):
-    r"""Count of a Gaussian latent function, as a standardised cell.
+    r"""Negative binomial count given a Gaussian latent function, as a standardised cell.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log NB(y; \exp(f + \text{offset}), r)
 
@@ -58,7 +57,7 @@ class ExpectedNegativeBinomial(OfFunction):
         variance: Variance of q(f), same shape.
         concentration: r, a scalar.
         offset: Logarithm of the mean of counts where f is zero, a scalar.
-        scale: How counts stand in the table.
+        scale: Standardisation of the counts.
 
     Example:
         >>> d = ExpectedNegativeBinomial(
@@ -81,17 +80,17 @@ class ExpectedNegativeBinomial(OfFunction):
         super().__init__(mean, variance, validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Expected log probability of the count in a cell, batch shape."""
+        """Return the expected log probability of the count in a cell, batch shape."""
         counts, r = self.scale.counts(value), self.concentration
         centre = self.f_mean + self.offset - r.log()
         softplus = mean_under_normal(torch.nn.functional.softplus, centre, self.f_variance)
-        return _log_ways(counts, r) + counts * centre - (counts + r) * softplus
+        return _log_coefficient(counts, r) + counts * centre - (counts + r) * softplus
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Its log probability, f integrated out, batch shape."""
+        """Return the log probability of the count in a cell, f integrated out, batch shape."""
         counts, r = self.scale.counts(value)[..., None], self.concentration
         mean, variance = self.f_mean[..., None], self.f_variance[..., None] + _LEAST_VARIANCE
-        # The normal distribution near the integrand: nodes stand where the count says the function is.
+        # Quadrature nodes follow a normal approximation of the integrand, centred where the count is likely.
         precision = 1 / variance + counts * r / (counts + r)
         pull = mean / variance + counts * r / (counts + r) * (counts.clamp(min=0.5).log() - self.offset)
         near = Normal(pull / precision, precision.rsqrt(), validate_args=False)
@@ -99,38 +98,24 @@ class ExpectedNegativeBinomial(OfFunction):
         ratio = Normal(mean, variance.sqrt(), validate_args=False).log_prob(places) - near.log_prob(places)
         centre = places + self.offset - r.log()
         given = counts * centre - (counts + r) * torch.nn.functional.softplus(centre)
-        return _log_ways(counts[..., 0], r) + (given + ratio + log_weights).logsumexp(-1)
+        return _log_coefficient(counts[..., 0], r) + (given + ratio + log_weights).logsumexp(-1)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        """Draws from the predictive distribution, `sample_shape + batch_shape`."""
+        """Draw from the predictive distribution, `sample_shape + batch_shape`."""
         with torch.no_grad():
-            shape = self._extended_shape(sample_shape)
-            function = torch.normal(self.f_mean.expand(shape), self.f_variance.sqrt().expand(shape))
-            rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp()
-            gamma = torch.distributions.Gamma(self.concentration.expand(shape), self.concentration / rate)
+            rate = (self.draw_function(sample_shape) + self.offset).clamp(max=_LARGEST_LOG).exp()
+            concentration = self.concentration.expand(rate.shape)
+            gamma = torch.distributions.Gamma(concentration, self.concentration / rate)
             return self.scale.cells(torch.poisson(gamma.sample()))
-
-    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ExpectedNegativeBinomial:
-        """The same distribution with a larger batch shape."""
-        new = ExpectedNegativeBinomial(
-            self.f_mean.expand(batch_shape),
-            self.f_variance.expand(batch_shape),
-            self.concentration,
-            self.offset,
-            self.scale,
-            validate_args=False,
-        )
-        new._validate_args = self._validate_args
-        return new
 
 
 class NegativeBinomial(Drawn):
     """Likelihood of a column of counts, with r and the offset as parameters.
 
     Args:
-        scale: How counts stand in the table.
+        scale: Standardisation of the counts.
         average: The mean of the observed counts, positive.
-        like: A tensor whose dtype and device the parameters shall have.
+        like: A tensor of the dtype and on the device of the parameters.
     """
 
     noise: Tensor
@@ -145,27 +130,27 @@ class NegativeBinomial(Drawn):
         self.offset = PyroParam(like.new_tensor(math.log(average)))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNegativeBinomial:
-        """The observation distribution at rows whose latent function has these moments."""
+        """Return the observation distribution at rows whose latent function has these moments."""
         return ExpectedNegativeBinomial(mean, variance, self.concentration, self.offset, self.scale)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """See `likelihoods.Drawn`."""
+        """Draw values given the latent function and uniform numbers, all `[...]`."""
         rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp()
         r = float(self.concentration.detach())
-        # SciPy's, on the host: torch has no quantiles of counts.
+        # By SciPy, on the host: torch has no quantile function of counts.
         share = r / (r + rate.detach().cpu().numpy())
         u = uniform.cpu().numpy()
-        # Where zero is almost certain, the quantile function gives up.
+        # SciPy's quantile function fails where zero is almost certain.
         counts = np.where(u <= share**r, 0.0, np.ceil(special.nbdtrik(u, r, share)).clip(min=0))
         return self.scale.cells(torch.as_tensor(counts).to(function))
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """See `likelihoods.Observation`; in closed form of what is linear in the counts."""
+        """Return the mean of the values, or of a function of them; in closed form if linear in counts."""
         if isinstance(of, InverseTransform):
             return 1 + (mean + self.offset + variance / 2).clamp(max=_LARGEST_LOG).exp()
         return super().expectation(mean, variance, of)
 
 
-def _log_ways(counts: Tensor, r: Tensor) -> Tensor:
-    """Log Γ(y + r) / (Γ(r) y!)."""
+def _log_coefficient(counts: Tensor, r: Tensor) -> Tensor:
+    """Return log Γ(y + r) / (Γ(r) y!)."""
     return torch.lgamma(counts + r) - torch.lgamma(r) - torch.lgamma(counts + 1)

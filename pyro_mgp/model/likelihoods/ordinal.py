@@ -1,14 +1,12 @@
-"""Ordered values, two or more, seen through thresholds of a latent function: the cumulative probit model.
+"""Ordered values: the cumulative probit model, with thresholds of a latent function.
 
     P(x = aₖ | f) = Φ(tₖ - f) - Φ(tₖ₋₁ - f),   t₀ = -∞ < t₁ < ... < t_K = ∞
 
-A value is the interval into which the function and a noise of variance one fall (McCullagh 1980; Chu and
-Ghahramani, JMLR 6:1019-1041, 2005). Of two values, booleans say, it is probit regression.
+A value is the interval into which the function plus noise of variance one falls (McCullagh 1980; Chu and
+Ghahramani, JMLR 6:1019-1041, 2005). With two values (booleans) the model is probit regression.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from pyro.distributions import constraints as pyro_constraints
@@ -18,12 +16,12 @@ from torch import Tensor
 from pyro_mgp.model.likelihoods.base import OfFunction, Quantity, mean_under_normal
 from pyro_mgp.model.local_parameters import LocalModule
 
-# Where the first and the last threshold stand: as far as no function goes.
+# Distance of the outer thresholds from zero: larger than any value of the function.
 _FAR = 1e8
-# Least probability that a value of the table is given at the start.
+# Smallest starting probability of a value.
 _LEAST_SHARE = 1e-3
-# Largest log of a ratio of two probabilities whose difference is still one.
-_NO_MORE = -1e-15
+# Largest log ratio of two probabilities whose difference is not zero in floating point.
+_LARGEST_LOG_RATIO = -1e-15
 
 
 class ExpectedOrdinal(OfFunction):
@@ -57,45 +55,38 @@ class ExpectedOrdinal(OfFunction):
         super().__init__(mean, variance, validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Expected log probability of `value`, batch shape."""
+        """Return the expected log probability of `value`, batch shape."""
         low, high = (bound[..., None] for bound in self._bounds(value))
         return mean_under_normal(lambda f: log_between(low - f, high - f), self.f_mean, self.f_variance)
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of `value`, f integrated out, batch shape."""
+        """Return the log probability of `value`, f integrated out, batch shape."""
         low, high = self._bounds(value)
         scale = (1 + self.f_variance).sqrt()
         return log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        """Draws from the predictive distribution, `sample_shape + batch_shape`."""
+        """Draw from the predictive distribution, `sample_shape + batch_shape`."""
         with torch.no_grad():
             mean = self.f_mean.expand(self._extended_shape(sample_shape))
             uniform = torch.rand(mean.shape, dtype=mean.dtype, device=mean.device)
             variance = (1 + self.f_variance).expand_as(mean)
             return _draw(self.values, self.thresholds, mean, variance, uniform)
 
-    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ExpectedOrdinal:
-        """The same distribution with a larger batch shape."""
-        mean, variance = self.f_mean.expand(batch_shape), self.f_variance.expand(batch_shape)
-        new = ExpectedOrdinal(mean, variance, self.values, self.thresholds, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
-
     def _bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The thresholds below and above each value; above and below all of them, where there is none."""
+        """Return the thresholds below and above each value; the outer ones are very far away."""
         nearest = torch.searchsorted((self.values[1:] + self.values[:-1]) / 2, value.contiguous())
         far = self.thresholds.new_tensor([_FAR])
-        all_of_them = torch.cat([-far, self.thresholds, far])
-        return all_of_them[nearest], all_of_them[nearest + 1]
+        thresholds = torch.cat([-far, self.thresholds, far])
+        return thresholds[nearest], thresholds[nearest + 1]
 
 
 class Ordinal(LocalModule):
-    """Likelihood of a column of few ordered values, with its thresholds as parameters.
+    """Likelihood of a column of ordered values, with its thresholds as parameters.
 
     Args:
         values: Its standardised values, `[K]`, ascending, at least two.
-        shares: How frequent each of them is, `[K]`: where the thresholds start.
+        shares: Relative frequency of each value, `[K]`, which gives the starting thresholds.
     """
 
     noise: Tensor
@@ -110,31 +101,31 @@ class Ordinal(LocalModule):
         self.thresholds = PyroParam(torch.special.ndtri(below), pyro_constraints.ordered_vector)
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedOrdinal:
-        """The observation distribution at rows whose latent function has these moments."""
+        """Return the observation distribution at rows whose latent function has these moments."""
         return ExpectedOrdinal(mean, variance, self.values, self.thresholds)
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """See `likelihoods.Observation`."""
+        """Draw values whose latent function is N(mean, variance), given uniform numbers."""
         return _draw(self.values, self.thresholds, mean, 1 + variance, uniform)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """See `likelihoods.Observation`."""
+        """Return the mean of the values, or of a function of them, `[...]`."""
         quantities = self.values if of is None else of(self.values)
         reached = torch.special.ndtr((self.thresholds - mean[..., None]) / (1 + variance).sqrt()[..., None])
         return quantities[-1] - reached @ quantities.diff()
 
 
 def _draw(values: Tensor, thresholds: Tensor, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-    """Values where N(mean, variance) is cut at the thresholds, by uniform numbers, all `[...]`."""
-    fallen = mean + variance.sqrt() * torch.special.ndtri(uniform)
-    return values[torch.searchsorted(thresholds, fallen.contiguous())]
+    """Draw N(mean, variance), given uniform numbers, and return the values of its intervals, all `[...]`."""
+    latent = mean + variance.sqrt() * torch.special.ndtri(uniform)
+    return values[torch.searchsorted(thresholds, latent.contiguous())]
 
 
 def log_between(low: Tensor, high: Tensor) -> Tensor:
-    """log(Φ(high) - Φ(low)), accurate in both tails."""
-    # Right of the middle, both are seen from the other side.
-    turned = low > 0
-    low, high = torch.where(turned, -high, low), torch.where(turned, -low, high)
+    """Return log(Φ(high) - Φ(low)), accurate in both tails."""
+    # By symmetry, intervals in the upper tail are computed in the lower tail.
+    mirrored = low > 0
+    low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     above = torch.special.log_ndtr(high)
-    ratio = (torch.special.log_ndtr(low) - above).clamp(max=_NO_MORE)
+    ratio = (torch.special.log_ndtr(low) - above).clamp(max=_LARGEST_LOG_RATIO)
     return above + torch.log1p(-ratio.exp())

@@ -1,11 +1,11 @@
 """Numbers with outliers: Student's t around the latent function (Vanhatalo, Jylänki and Vehtari, NIPS 2009).
 
-Its density is not log-concave: a cell far off the function pulls at it less than one that is near.
+    p(x | f) = t_ν((x - f) / s) / s
+
+The density is not log-concave: the pull of a cell on the function vanishes with its distance from it.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from pyro.nn import PyroParam
@@ -22,12 +22,12 @@ from pyro_mgp.model.likelihoods.base import (
     nodes_under_normal,
 )
 
-# Degrees of freedom at the start; with two or fewer there is no variance.
+# Starting degrees of freedom; with two or fewer the variance is infinite.
 _FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
 
 
 class ExpectedStudentT(OfFunction):
-    r"""Student's t around a Gaussian latent function value.
+    r"""Student's t around a Gaussian latent function.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log t_\nu(x; f, s)
 
@@ -57,42 +57,33 @@ class ExpectedStudentT(OfFunction):
         super().__init__(mean, variance, validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Expected log density of `value`, batch shape."""
+        """Return the expected log density of `value`, batch shape."""
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
         return mean_under_normal(lambda f: noise.log_prob(value[..., None] - f), self.f_mean, self.f_variance)
 
     def least_precision(self, value: Tensor) -> Tensor:
-        """See `likelihoods.Bounded`; t is a mixture of normal distributions, of this mean precision."""
+        """Return the curvature of a lower bound, `[...]`: the mean precision of t as a mixture of normals."""
         squared = (value - self.f_mean).square() + self.f_variance
         return (self.freedom + 1) / (self.freedom * self.scale.square() + squared)
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Log density of `value`, f integrated out, batch shape."""
+        """Return the log density of `value`, f integrated out, batch shape."""
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
         functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
         return (noise.log_prob(value[..., None] - functions) + log_weights).logsumexp(-1)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        """Draws from the predictive distribution, `sample_shape + batch_shape`."""
+        """Draw from the predictive distribution, `sample_shape + batch_shape`."""
         with torch.no_grad():
-            shape = self._extended_shape(sample_shape)
-            function = torch.normal(self.f_mean.expand(shape), self.f_variance.sqrt().expand(shape))
-            return StudentT(self.freedom, function, self.scale).sample()
-
-    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ExpectedStudentT:
-        """The same distribution with a larger batch shape."""
-        mean, variance = self.f_mean.expand(batch_shape), self.f_variance.expand(batch_shape)
-        new = ExpectedStudentT(mean, variance, self.freedom, self.scale, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
+            return StudentT(self.freedom, self.draw_function(sample_shape), self.scale).sample()
 
 
 class HeavyTailed(Drawn):
     """Likelihood of a column of numbers with outliers, with ν and s as parameters.
 
     Args:
-        noise: Variance at which the noise starts, standardised units.
-        like: A tensor whose dtype and device the parameters shall have.
+        noise: Starting noise variance, standardised units.
+        like: A tensor of the dtype and on the device of the parameters.
     """
 
     noise: Tensor
@@ -107,15 +98,15 @@ class HeavyTailed(Drawn):
         self.freedom = PyroParam(like.new_tensor(_FIRST_FREEDOM), constraints.greater_than(_LEAST_FREEDOM))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
-        """The observation distribution at rows whose latent function has these moments."""
+        """Return the observation distribution at rows whose latent function has these moments."""
         return ExpectedStudentT(mean, variance, self.freedom, self.scale)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """See `likelihoods.Observation`."""
+        """Return the mean of the values, or of a function of them, `[...]`."""
         return mean if of is None else super().expectation(mean, variance, of)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """See `likelihoods.Drawn`."""
-        # SciPy's, on the host: torch has no quantiles of Student's t.
+        """Draw values given the latent function and uniform numbers, all `[...]`."""
+        # By SciPy, on the host: torch has no quantile function of Student's t.
         quantiles = special.stdtrit(float(self.freedom.detach()), uniform.cpu().numpy())
         return function + self.scale * torch.as_tensor(quantiles).to(function)

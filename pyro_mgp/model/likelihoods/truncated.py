@@ -1,4 +1,7 @@
-"""Draws of numbers that have bounds: the normal distribution that a link predicts, cut off at these."""
+"""Bounded numbers: the normal distribution that a link predicts, truncated at the bounds.
+
+p(x) ∝ N(x; mean, variance),   low ≤ x ≤ high
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from torch import Tensor
 
 from pyro_mgp.model.likelihoods.base import Quantity
 
-# Places in the distribution that stand for all of it.
+# Number of quantiles over which an expectation is averaged.
 _QUANTILES = 64
-# Standard deviations beyond which a normal distribution has no mass that a float can hold.
+# Standard deviations beyond which the mass of a normal distribution underflows.
 _FARTHEST = 37.0
 
 
 @dataclass(frozen=True)
 class Truncated:
-    """Values of N(mean, variance) that lie between two bounds.
+    """Normal distribution truncated to the interval between two bounds.
 
-    Nothing is moved to a bound: what would lie beyond is drawn again from what lies within.
+    Draws are not moved to a bound: all of them come from the distribution within the bounds.
 
     Example:
         >>> Truncated(0.0, 1.0).draw(torch.zeros(3), torch.ones(3), torch.tensor([0.1, 0.5, 0.9]))
@@ -30,29 +33,28 @@ class Truncated:
     low: float
     """Standardised units; may be infinite."""
     high: float
-    """Likewise."""
+    """Standardised units; may be infinite."""
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """See `likelihoods.Observation`."""
+        """Draw values whose latent function is N(mean, variance), given uniform numbers."""
         spread = variance.sqrt()
         low, high = ((bound - mean) / spread for bound in (self.low, self.high))
-        # Right of the middle, both are seen from the other side, where shares are small and not near one.
-        turned = low > 0
-        left, right = torch.where(turned, -high, low), torch.where(turned, -low, high)
+        # By symmetry, intervals in the upper tail are computed in the lower tail, where masses are small.
+        mirrored = low > 0
+        left, right = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
         left, right = left.clamp(-_FARTHEST, _FARTHEST), right.clamp(-_FARTHEST, _FARTHEST)
         below, above = _mass_below(left), _mass_below(right)
-        share = torch.where(turned, 1 - uniform, uniform)
-        fallen = torch.special.ndtri(below + share * (above - below)).clamp(left, right)
-        drawn = mean + torch.where(turned, -fallen, fallen) * spread
-        return drawn.clamp(self.low, self.high)
+        share = torch.where(mirrored, 1 - uniform, uniform)
+        drawn = torch.special.ndtri(below + share * (above - below)).clamp(left, right)
+        return (mean + torch.where(mirrored, -drawn, drawn) * spread).clamp(self.low, self.high)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """See `likelihoods.Observation`."""
+        """Return the mean of the values, or of a function of them, `[...]`."""
         places = (torch.arange(_QUANTILES, dtype=mean.dtype, device=mean.device) + 0.5) / _QUANTILES
         values = self.draw(mean[..., None], variance[..., None], places.expand(*mean.shape, _QUANTILES))
         return (values if of is None else of(values)).mean(-1)
 
 
 def _mass_below(x: Tensor) -> Tensor:
-    """Φ(x), to the last digit in the lower tail, where `torch.special.ndtr` is zero."""
+    """Return Φ(x), accurate in the lower tail, where `torch.special.ndtr` is zero."""
     return 0.5 * torch.special.erfc(-x / math.sqrt(2))

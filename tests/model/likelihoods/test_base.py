@@ -16,7 +16,7 @@ from scipy.stats import kstest, norm
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from pyro_mgp.model.likelihoods.base import MIN_NOISE, Category, ExpectedNormal, Gaussian
+from pyro_mgp.model.likelihoods import MIN_NOISE, Category, ExpectedNormal, Gaussian
 
 
 def moments(*shape: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

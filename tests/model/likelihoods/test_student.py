@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from pyro_mgp import ColumnSpec, MGPImputer
-from pyro_mgp.model.likelihoods.base import MIN_NOISE, ExpectedNormal
-from pyro_mgp.model.likelihoods.student import ExpectedStudentT, HeavyTailed
+from pyro_mgp.model.likelihoods import MIN_NOISE, ExpectedNormal, ExpectedStudentT, HeavyTailed
 
 WIDTH = 0.8
 MEAN = torch.tensor([0.3, -2.0, 4.0]).double()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import norm, truncnorm
 
-from pyro_mgp.model.likelihoods.truncated import Truncated
+from pyro_mgp.model.likelihoods import Truncated
 
 INF = np.inf
 MEAN, SPREAD = 0.3, 1.7

@@ -1,0 +1,356 @@
+"""Predictive moments of a link at any rows, from one Cholesky factorisation.
+
+    prior        f ~ GP(0, k),   u = f(Z) = L v,   L Lᵀ = K_ZZ,   v ~ N(0, I)       (whitened)
+    posterior    q(v) = N(r, T Tᵀ)
+    basis        φ(x) = L⁻¹ k_Z(x)                 so that α(x)ᵀ u = φ(x)ᵀ v
+    marginal     μ(x) = φᵀ r,      σ²(x) = k(x, x) - φᵀφ + ‖Tᵀ φ‖²
+    one function μ(x) = φᵀ v,      σ²(x) = k(x, x) - φᵀφ                            (v drawn once)
+
+These are the equations of `pyro.contrib.gp.util.conditional`, which factorises K_ZZ at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pyro_mgp._support.tiles import whole_registers
+from pyro_mgp.model.kernel_stack import KernelStack
+from pyro_mgp.model.likelihoods import Observation, Quantity, mean_under_normal
+
+# Keeps the square root of a vanishing variance differentiable.
+_LEAST_VARIANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of a latent function at some rows, for each path."""
+
+    mean: Tensor
+    """`[S, n]`, standardised units."""
+    variance: Tensor
+    """`[S, n]`, non-negative."""
+
+
+class Conditional(Protocol):
+    """Predictive distribution of a link given its current parameters, at any rows."""
+
+    @property
+    def noise(self) -> Tensor:
+        """Variance of the observation noise, a scalar."""
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the latent function at rows `[S, n, D]` of S filled tables."""
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return the function's mean `[1, n]`, or each of S drawn functions `[S, n]`, at rows `[n, D]`."""
+
+    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
+        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
+
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """Return the mean of the observations, or of a function of them, `[S, n]`."""
+
+
+class ByPath(Protocol):
+    """A `Conditional` that can be evaluated at rows of some paths only."""
+
+    @property
+    def noise(self) -> Tensor:
+        """Variance of the observation noise: a scalar, or one per path, `[S, 1]`."""
+
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """Return the moments `[k]` at rows `[k, D]` of the paths numbered `[k]`."""
+
+
+class GaussianConditional:
+    """Base of conditionals whose observations are a latent function plus Gaussian noise."""
+
+    def mean(self: Conditional, rows: Tensor) -> Tensor:
+        """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
+        return self.moments(rows).mean
+
+    def draw(self: Conditional, moments: Moments, eps: Tensor) -> Tensor:
+        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
+        return gaussian_draw(moments.mean, moments.variance + self.noise, eps)
+
+    def expectation(self: Conditional, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """Return the mean of the observations, or of a function of them by quadrature, `[S, n]`."""
+        if of is None:
+            return moments.mean
+        return mean_under_normal(of, moments.mean, moments.variance + self.noise)
+
+
+@dataclass(frozen=True)
+class _Wrapper:
+    """Conditional that passes every call on to another one."""
+
+    conditional: Conditional
+
+    @property
+    def noise(self) -> Tensor:
+        """Variance of the observation noise, a scalar."""
+        return self.conditional.noise
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the latent function at rows `[S, n, D]`."""
+        return self.conditional.moments(rows)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
+        return self.expectation(self.moments(rows))
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return the latent function's mean, or each drawn function, at rows `[n, D]`."""
+        return self.conditional.functions(rows)
+
+    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
+        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
+        return self.conditional.draw(moments, eps)
+
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """Return the mean of the observations, or of a function of them, `[S, n]`."""
+        return self.conditional.expectation(moments, of)
+
+
+@dataclass(frozen=True)
+class Observing(_Wrapper):
+    """Conditional whose observations follow an observation model other than Gaussian noise."""
+
+    observation: Observation
+    noisy: bool
+    """Whether the observation model is applied to the function plus noise, or to the function alone."""
+
+    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
+        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
+        return self.observation.draw(moments.mean, self._variance(moments), torch.special.ndtr(eps))
+
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """Return the mean of the observations, or of a function of them, `[S, n]`."""
+        return self.observation.expectation(moments.mean, self._variance(moments), of)
+
+    def _variance(self, moments: Moments) -> Tensor:
+        """Return the variance that the observation model is applied to, `[S, n]`."""
+        variance = moments.variance + self.noise if self.noisy else moments.variance
+        return variance.expand_as(moments.mean)
+
+
+@dataclass(frozen=True)
+class Shifted(_Wrapper):
+    """Conditional whose latent function is shifted by a constant; see `sensitivity`."""
+
+    shift: float
+    """Standardised units, or those of the latent function."""
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the shifted function at rows `[S, n, D]`."""
+        at = self.conditional.moments(rows)
+        return Moments(at.mean + self.shift, at.variance)
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return the shifted function's mean, or each drawn function, at rows `[n, D]`."""
+        return self.conditional.functions(rows) + self.shift
+
+
+def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
+    """Draw from N(mean, variance), given standard normal numbers; all `[S, n]`."""
+    return torch.addcmul(mean, eps, (variance + _LEAST_VARIANCE).sqrt())
+
+
+@dataclass(frozen=True)
+class BasisConditional(GaussianConditional):
+    """Moments by the whitened basis φ: differentiable, and accurate for any jitter."""
+
+    kernels: KernelStack
+    """Kernels of all links of the chain."""
+    number: int
+    """Number of the link in the chain."""
+    factor: Tensor
+    """Cholesky factor L of K_ZZ, `[M, M]`."""
+    weights: Tensor
+    """Whitened values v: `[1, M]` for the posterior mean r, `[S, M]` for one drawn function per path."""
+    scale_tril: Tensor | None
+    """Factor T of q(v), `[M, M]`; None when `weights` are drawn functions."""
+    noise: Tensor
+    """Variance of the observation noise, a scalar."""
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the latent function at rows `[S, n, D]`."""
+        basis, variance = self._basis(rows.flatten(0, 1))
+        return _moments(_per_path(self.weights, basis, len(rows)), variance)
+
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """Return the moments `[k]` at rows `[k, D]` of the paths numbered `[k]`."""
+        basis, variance = self._basis(rows)
+        return _moments(_on_path(self.weights, basis, paths), variance)
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return the latent function's mean, or each drawn function, at rows `[n, D]`."""
+        cross, _ = self.kernels.at(self.number, rows)
+        return self.weights @ torch.linalg.solve_triangular(self.factor, cross, upper=False)
+
+    def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return φ `[M, k]` and the variances of the latent function `[k]` at rows `[k, D]`."""
+        cross, variance = self.kernels.at(self.number, rows)
+        basis = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        variance = variance - basis.square().sum(0)
+        if self.scale_tril is not None:
+            variance = variance + (self.scale_tril.T @ basis).square().sum(0)
+        return basis, variance
+
+
+@dataclass(frozen=True)
+class QuadraticConditional(GaussianConditional):
+    """Moments by a quadratic form, one product per row, without gradients; K_ZZ must be well conditioned.
+
+    With W = L⁻¹ and q(v) = N(r, S), mean and variance of a row with covariances k to Z are kᵀWᵀr and
+    k(x, x) + kᵀAk, A = Wᵀ(S - I)W; of a drawn function v, kᵀWᵀv and A = -WᵀW. Single precision has too few
+    digits for A: there the row is whitened first, φ = Wk, and the form is that of φ.
+    """
+
+    kernels: KernelStack
+    """Kernels of all links of the chain."""
+    number: int
+    """Number of the link in the chain."""
+    weights: Tensor
+    """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`; of φ, r or v."""
+    form: Tensor | None
+    """A as `one_sided`, `[M, M]`; of the marginals with the weights below it, `[M + 1, M]`. Of φ, S - I, or
+    None for -I."""
+    noise: Tensor
+    """Variance of the observation noise: a scalar, or one per path, `[S, 1]`."""
+    inverse: Tensor | None
+    """W, `[M, M]`, if rows are whitened."""
+
+    @torch.no_grad()
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the latent function at rows `[S, n, D]`."""
+        basis, variance = self._basis(rows.flatten(0, 1))
+        # This takes the memory of the kernel's second matrix, which is in the processor's cache.
+        shape = len(basis if self.form is None else self.form), basis.shape[1]
+        product = self.kernels.workspace.take("decay", shape, basis)
+        if self.form is None:
+            torch.mul(basis, basis, out=product).neg_()
+        else:
+            half = whole_registers(len(basis) // 2)
+            torch.mm(self.form[half:], basis, out=product[half:])
+            torch.mm(self.form[:half, :half], basis[:half], out=product[:half])
+            product[: len(basis)] *= basis
+        if len(product) > len(basis):
+            mean = product[-1].view(len(rows), -1).clone()
+        else:
+            mean = _per_path(self.weights, basis, len(rows))
+        variance = variance + product[: len(basis)].sum(0)
+        return _moments(mean.to(rows), variance.to(rows))
+
+    @torch.no_grad()
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """Return the moments `[k]` at rows `[k, D]` of the paths numbered `[k]`."""
+        basis, variance = self._basis(rows)
+        form = -basis if self.form is None else self.form[: len(basis)] @ basis
+        variance = variance + (form * basis).sum(0)
+        return _moments(_on_path(self.weights, basis, paths).to(rows), variance.to(rows))
+
+    @torch.no_grad()
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
+        return _per_path(self.weights, self._basis(rows.flatten(0, 1))[0], len(rows)).to(rows)
+
+    @torch.no_grad()
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return the latent function's mean, or each drawn function, at rows `[n, D]`."""
+        return (self.weights @ self._basis(rows)[0]).to(rows)
+
+    def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the covariances to Z, or φ, `[M, k]` and the variances k(x, x) `[k]` at rows `[k, D]`."""
+        basis, variance = self.kernels.at(self.number, rows)
+        return (basis if self.inverse is None else self.inverse @ basis), variance
+
+
+def quadratic_conditionals(
+    kernels: KernelStack,
+    inverse: Tensor,
+    values: Tensor,
+    covariance: Tensor | None,
+    noise: Sequence[Tensor] | Tensor,
+) -> list[QuadraticConditional]:
+    """Return the conditionals of L links, given W of each.
+
+    Args:
+        kernels: Their kernels.
+        inverse: W = L⁻¹ of each K_ZZ, `[L, M, M]`.
+        values: Whitened values: r as `[L, 1, M]`, or drawn functions `[L, S, M]`.
+        covariance: S of q(v), `[L, M, M]`; None for drawn functions.
+        noise: Variance of each link's observation noise, `[L]`, or that of each drawn function, `[S, 1]`.
+    """
+    whitening: Sequence[Tensor | None] = [None] * len(noise)
+    forms: Sequence[Tensor | None] = [None] * len(noise)
+    whitens = kernels.dtype != inverse.dtype
+    if whitens:
+        whitening = inverse.to(kernels.dtype).unbind()
+    else:
+        values = values @ inverse
+    if covariance is not None:
+        middle = covariance - torch.eye(covariance.shape[-1]).to(covariance)
+        form = one_sided(middle if whitens else inverse.mT @ (middle @ inverse))
+        forms = torch.cat([form, values], dim=1).to(kernels.dtype).unbind()
+    elif not whitens:
+        forms = one_sided(-inverse.mT @ inverse).unbind()
+    weights = values.to(kernels.dtype).unbind()
+    return [
+        QuadraticConditional(kernels, i, *parts)
+        for i, parts in enumerate(zip(weights, forms, noise, whitening, strict=True))
+    ]
+
+
+def one_sided(forms: Tensor) -> Tensor:
+    """Return matrices `[..., M, M]` with the quadratic forms of symmetric ones and a block of zeros.
+
+    That block need not be multiplied, which saves a quarter of the product.
+
+    Example:
+        >>> one_sided(torch.ones(16, 16))[[0, 0, 8, 8], [0, 8, 0, 8]]
+        tensor([1., 0., 2., 1.])
+    """
+    half = whole_registers(forms.shape[-1] // 2)
+    forms = forms.clone()
+    forms[..., half:, :half] *= 2
+    forms[..., :half, half:] = 0
+    return forms
+
+
+def observed_as(
+    conditionals: Sequence[Conditional], observations: Sequence[Observation | None]
+) -> Sequence[Conditional]:
+    """Apply an observation model to the function plus noise of each link; None leaves a link as it is."""
+    return [
+        conditional if observation is None else Observing(conditional, observation, noisy=True)
+        for conditional, observation in zip(conditionals, observations, strict=True)
+    ]
+
+
+def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
+    """Apply each path's weights, `[1, M]` or `[S, M]`, to its own columns of `[M, S · n]`: `[S, n]`."""
+    if len(weights) == 1:
+        return (weights @ basis).view(n_paths, -1)
+    # One product per path would do with less than whole tiles.
+    product = weights.T.contiguous()[:, :, None] * basis.unflatten(1, (n_paths, -1))
+    return product.flatten(1).sum(0).view(n_paths, -1)
+
+
+def _on_path(weights: Tensor, basis: Tensor, paths: Tensor) -> Tensor:
+    """Apply the weights, `[1, M]` or `[S, M]`, of the paths numbered `[k]` to columns of `[M, k]`: `[k]`."""
+    own = weights if len(weights) == 1 else weights[paths]
+    return (own * basis.T).sum(-1)
+
+
+def _moments(mean: Tensor, variance: Tensor) -> Moments:
+    # k(x, x) - φᵀφ is non-negative up to rounding.
+    return Moments(mean, variance.clamp(min=0).view_as(mean))
