@@ -1,18 +1,42 @@
-"""Warnings that point at the user's own line, and how messages name rows, values and lists of them."""
+"""Warnings that point at the user's own line, messages with a hint, and names of rows and values."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 # Frames of these files stand between the user's call and the warning.
 _PASSED = (str(Path(__file__).parents[1]), "sklearn/utils", "contextlib.py", "torch/utils")
+
+
+class Hinted(str):
+    """Message of an error or warning that ends in a hint, worded for Python or for the command line.
+
+    Args:
+        message: The message without a hint.
+        python: The hint for callers in Python, which is part of the string.
+        shell: The hint that the command line shows in its place.
+
+    Example:
+        >>> message = Hinted("'out' exists already: ", "pass overwrite=True", shell="pass --overwrite")
+        >>> message, message.in_shell
+        ("'out' exists already: pass overwrite=True", "'out' exists already: pass --overwrite")
+    """
+
+    in_shell: str
+    """The message with the hint for the command line."""
+
+    def __new__(cls, message: str, python: str = "", *, shell: str = "") -> Self:
+        hinted = super().__new__(cls, message + python)
+        hinted.in_shell = message + shell
+        return hinted
 
 
 class FitWarning(UserWarning):
@@ -49,6 +73,7 @@ def listing(items: Iterable[object], most: int = 10) -> str:
     return f"[{', '.join(listed[:most] + more)}]"
 
 
-def drop_it(name: Hashable) -> str:
-    """Return the advice to drop a useless column."""
-    return f"Drop it: frame.drop(columns=[{name!r}])."
+def dropping(message: str, name: Hashable) -> Hinted:
+    """Return the message followed by the advice to drop a column."""
+    python = f" Drop it: frame.drop(columns=[{name!r}])."
+    return Hinted(message, python, shell=f" Drop it: --drop {shlex.quote(str(name))}.")

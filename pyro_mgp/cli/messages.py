@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 import warnings
@@ -26,30 +25,13 @@ def say(text: str, stream: Any = None) -> None:
     print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
 
 
-# What the package says to Python users, and what it means here.
-_IN_THE_SHELL = (
-    (r"frame\.drop\(columns=\['?(.+?)'?\]\)", r"--drop '\1'"),
-    (r"frame\.dropna\(how='all'\)", "a filter before"),
-    (r"set it missing: frame\.replace\(.+?\)", "leave it empty"),
-    (r"overwrite=True", "--overwrite"),
-    (r"write it as CSV", "try --format csv"),
-    (r"choose another path, or remove it to start over", "or start over without --resume"),
-)
-
-
-def in_the_shell(message: str) -> str:
-    """What the package says to Python users, in one line and in words of the command line."""
-    for pattern, replacement in _IN_THE_SHELL:
-        message = re.sub(pattern, replacement, message)
-    return " ".join(message.split())
-
-
 def sentence(error: BaseException) -> str:
-    """The error in one line, in words of the command line."""
+    """Return the message of an error or warning in one line, with its hint for the command line."""
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f" {str(error.filename)!r}"
         return "; ".join([f"cannot read or write{where}: {error.strerror}", *notes(error)])
-    return in_the_shell(str(error))
+    message = error.args[0] if error.args else ""
+    return " ".join(getattr(message, "in_shell", str(error)).split())
 
 
 def notes(error: BaseException) -> list[str]:
@@ -70,11 +52,11 @@ def one_line_warnings() -> Iterator[None]:
         show = warnings.showwarning
 
         def show_ours(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if not issubclass(category, (FitWarning, TableWarning)):
+            if not isinstance(message, (FitWarning, TableWarning)):
                 show(message, category, *where, **more)
             elif str(message) not in seen:
                 seen.add(str(message))
-                say(f"{PROGRAM}: warning: {in_the_shell(str(message))}", sys.stderr)
+                say(f"{PROGRAM}: warning: {sentence(message)}", sys.stderr)
 
         warnings.showwarning = show_ours
         yield

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 from scipy import optimize, stats
 
-from pyro_mgp._support.messages import drop_it, listing, plain, row_name
+from pyro_mgp._support.messages import Hinted, dropping, listing, plain, row_name
 from pyro_mgp.data.cells import numbers_of, objects, seconds_of, to_integers
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.dtypes import (
@@ -185,7 +185,7 @@ class ColumnCodec:
         natural = natural_kind(column)
         if natural is None:
             raise ValueError(
-                f"Column {name!r} is entirely missing: expected an observed cell, got none. {drop_it(name)}"
+                dropping(f"Column {name!r} is entirely missing: expected an observed cell, got none.", name)
             )
         family = FAMILIES[natural]
         kind = _chosen_kind(column, natural, spec)
@@ -667,8 +667,12 @@ def _check_size(column: pd.Series[Any], name: Label, numbers: NDArray[np.float64
     infinite = np.flatnonzero(np.isinf(numbers))
     if infinite.size:
         raise ValueError(
-            f"Column {name!r}: {row_name(column.index, infinite[0])} holds {numbers[infinite[0]]}; expected "
-            "finite numbers. Correct the cell, or set it missing: frame.replace([np.inf, -np.inf], np.nan)."
+            Hinted(
+                f"Column {name!r}: {row_name(column.index, infinite[0])} holds {numbers[infinite[0]]}; "
+                "expected finite numbers. Correct the cell, or ",
+                "set it missing: frame.replace([np.inf, -np.inf], np.nan).",
+                shell="leave it empty.",
+            )
         )
     huge = np.flatnonzero(np.abs(numbers) > LARGEST)
     if huge.size:

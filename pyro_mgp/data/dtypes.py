@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from pyro_mgp._support.messages import listing, plain, row_name
+from pyro_mgp._support.messages import Hinted, listing, plain, row_name
 from pyro_mgp.data.column_spec import Kind, Label
 
 Family = Literal["numbers", "booleans", "labels", "datetimes", "durations"]
@@ -136,8 +136,12 @@ def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
     }
     fitting = next((text for word, text in advice.items() if word in came.lower()), "Convert it.")
     return TypeError(
-        f"Column {column.name!r}: expected numbers, booleans, text, pandas categories or times, got dtype "
-        f"{came}. {fitting} Or drop it: frame.drop(columns=[{column.name!r}])."
+        Hinted(
+            f"Column {column.name!r}: expected numbers, booleans, text, pandas categories or times, got "
+            f"dtype {came}. {fitting} Or drop it: ",
+            f"frame.drop(columns=[{column.name!r}]).",
+            shell=f"--drop {column.name!r}.",
+        )
     )
 
 

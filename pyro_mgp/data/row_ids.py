@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pyro_mgp._support.messages import listing, row_name
+from pyro_mgp._support.messages import Hinted, listing, row_name
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_keys import Identity, Ranks
 
@@ -43,8 +43,11 @@ def without_ids(
             raise ValueError(f"row_ids names {row_ids!r}, but the columns are {listing(frame.columns)}")
         if row_ids in modelled:
             raise ValueError(
-                f"row_ids names {row_ids!r}, which the imputer was fitted to: fit it without the ids, "
-                f"fit(frame.drop(columns=[{row_ids!r}])), or give the ids as an array"
+                Hinted(
+                    f"row_ids names {row_ids!r}, which the imputer was fitted to: fit it without the ids, ",
+                    f"fit(frame.drop(columns=[{row_ids!r}])), or give the ids as an array",
+                    shell=f"`pyro-mgp fit` with --drop {row_ids}, or choose another column",
+                )
             )
         return frame.drop(columns=[row_ids]), _checked(frame[row_ids], frame.index)
     return frame, _checked(row_ids, frame.index)

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from pyro_mgp._support.messages import drop_it, listing, row_name, warn_user
+from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
 from pyro_mgp.data.cells import numbers_of, to_integers
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.column_spec import Kind, Label, Specs
@@ -251,8 +251,11 @@ class TableCodec:
             if any_hole and not column.width:
                 value = listing(set(table[column.name].dropna().tolist()))
                 warn_user(
-                    f"Column {column.name!r} is constant where it is observed: its holes get that value, "
-                    f"{value}, in every imputation. {drop_it(column.name)}",
+                    dropping(
+                        f"Column {column.name!r} is constant where it is observed: its missing cells get "
+                        f"that value, {value}, in every imputation.",
+                        column.name,
+                    ),
                     TableWarning,
                 )
 
@@ -531,7 +534,11 @@ def warn_of_empty_rows(index: pd.Index[Any], is_empty: NDArray[np.bool_]) -> Non
     first = ", ".join(row_name(index, i) for i in empty[:3]) + (", ..." if empty.size > 3 else "")
     are = "1 row is" if empty.size == 1 else f"{empty.size} rows are"
     warn_user(
-        f"{are} entirely missing: {first}. With nothing to predict from, such rows are imputed from the "
-        "marginal distribution of the columns. Drop them with frame.dropna(how='all') if that is not wanted.",
+        Hinted(
+            f"{are} entirely missing: {first}. With nothing to predict from, such rows are imputed from the "
+            "marginal distribution of the columns. If that is not wanted, ",
+            "drop them: frame.dropna(how='all').",
+            shell="remove them from the table.",
+        ),
         TableWarning,
     )

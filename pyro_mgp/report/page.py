@@ -17,6 +17,7 @@ import matplotlib as mpl
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from pyro_mgp._support.messages import Hinted
 from pyro_mgp.results.summary import percent
 from pyro_mgp.storage.atomic import atomic_file
 from pyro_mgp.storage.header import our_version
@@ -101,7 +102,8 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
     if path.is_dir():
         raise ValueError(f"{where} is a folder, expected a file to write the page into")
     if path.exists() and not overwrite:
-        raise ValueError(f"{where} exists already: choose another path, or pass overwrite=True")
+        advice = f"{where} exists already: choose another path, or pass "
+        raise ValueError(Hinted(advice, "overwrite=True", shell="--overwrite"))
     if path.exists() and _GENERATED not in path.read_bytes()[:1_000]:
         raise ValueError(
             f"{where} was not written by {GENERATOR}, so it is not overwritten: choose another path, or "

@@ -6,11 +6,10 @@ A completed table is put together when it is asked for; observed cells are never
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from pyro_mgp._support.messages import listing
+from pyro_mgp._support.messages import Hinted, listing
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Mixture, Posterior, mix
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import complete, missing
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
-from pyro_mgp.storage.atomic import atomic_folder
+from pyro_mgp.storage.atomic import atomic_file, atomic_folder
 from pyro_mgp.storage.frames import from_json, read_frame, to_json, write_frame
 from pyro_mgp.storage.header import read_header, write_header
 from pyro_mgp.storage.untrusted import MALFORMED
@@ -361,15 +360,11 @@ class Imputations:
                 f"{str(target)!r} holds imputations already, {old[0].name!r}: choose another folder"
             )
         target.mkdir(parents=True, exist_ok=True)
-        partial = target / f".{uuid.uuid4().hex[:8]}.partial"
-        partial.mkdir()
-        try:
-            names = table_names(self.m, suffix)
-            for name, table in zip(names, self, strict=True):
-                write_table(partial / name, table, suffix)
-            return [(partial / name).rename(target / name) for name in names]
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        paths = [target / name for name in table_names(self.m, suffix)]
+        with contextlib.ExitStack() as files:
+            for path, table in zip(paths, self, strict=True):
+                write_table(files.enter_context(atomic_file(path)), table, suffix)
+        return paths
 
     def _position(self, label: Label) -> int:
         labels: list[Label] = list(self.frame.columns)
@@ -569,4 +564,5 @@ def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
     try:
         table.to_parquet(path)
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise ValueError(f"the table cannot be written as Parquet, write it as CSV: {error}") from error
+        message = f"the table cannot be written as Parquet: {error}. "
+        raise ValueError(Hinted(message, "Write it as CSV.", shell="Try --format csv.")) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from pyro_mgp.data.parquet_table import without
 from pyro_mgp.data.row_ids import RowIds
 from pyro_mgp.results.imputations import table_names
 from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_partition
-from pyro_mgp.storage.atomic import flush
+from pyro_mgp.storage.atomic import atomic_file
 
 ROWS_AT_ONCE = 100_000
 """Rows of a part, unless a single row group has more."""
@@ -81,16 +80,10 @@ class Part:
         Raises:
             ValueError: If a column cannot be stored in the type it came in.
         """
-        partial = folder / f".{self.name}.{uuid.uuid4().hex[:8]}.partial"
-        try:
-            with _told(self.path):
-                as_text = all(isinstance(label, str) for label in frame.columns)
-                schema = pq.read_schema(self.path).remove_metadata() if as_text else None
-                pq.write_table(pa.Table.from_pandas(frame, schema), partial)
-            flush(partial)
-            partial.replace(folder / self.name)
-        finally:
-            partial.unlink(missing_ok=True)
+        with atomic_file(folder / self.name) as partial, _told(self.path):
+            as_text = all(isinstance(label, str) for label in frame.columns)
+            schema = pq.read_schema(self.path).remove_metadata() if as_text else None
+            pq.write_table(pa.Table.from_pandas(frame, schema), partial)
 
 
 def parts_of(folder: str | os.PathLike[str], rows_at_once: int = ROWS_AT_ONCE) -> list[Part]:

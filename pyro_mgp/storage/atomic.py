@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyro_mgp._support.messages import Hinted
 from pyro_mgp.storage.header import HEADER
 
 
@@ -59,9 +60,9 @@ def move_into_place(partial: Path, target: Path, *, overwrite: bool = False) -> 
     """
     _check_replaceable(target, overwrite)
     for path in [*partial.rglob("*"), partial]:
-        flush(path)
+        _flush(path)
     _move(partial, target)
-    flush(target.parent)
+    _flush(target.parent)
 
 
 @contextmanager
@@ -79,14 +80,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         yield partial
-        flush(partial)
+        _flush(partial)
         partial.replace(path)
-        flush(path.parent)
+        _flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def flush(path: Path) -> None:
+def _flush(path: Path) -> None:
     """Have the disk keep a file, or the names in a folder, before anything else is done."""
     if path.is_dir() and os.name == "nt":  # where folders cannot be opened
         return
@@ -101,7 +102,13 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
     if not target.exists():
         return
     if not overwrite:
-        raise ValueError(f"{str(target)!r} exists already: choose another path, or pass overwrite=True")
+        raise ValueError(
+            Hinted(
+                f"{str(target)!r} exists already: choose another path, or pass ",
+                "overwrite=True",
+                shell="--overwrite",
+            )
+        )
     if not target.is_dir() or (any(target.iterdir()) and not _is_ours(target)):
         raise ValueError(
             f"{str(target)!r} was not written by pyro_mgp, so it is not overwritten: "

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pyro_mgp._support.messages import Hinted
 from pyro_mgp._support.signals import Interruption
 from pyro_mgp.storage import untrusted
 from pyro_mgp.storage.arrays import write_arrays
@@ -193,8 +194,12 @@ def check_same(where: str, kept: Identity, identity: Identity) -> None:
     if differs:
         listed = "; ".join(_difference(name, kept.get(name), identity.get(name)) for name in differs)
         raise ValueError(
-            f"{where} keeps other work than this ({listed}): go on with the same table, settings and "
-            "versions, choose another path, or remove it to start over"
+            Hinted(
+                f"{where} keeps other work than this ({listed}): go on with the same table, "
+                "settings and versions, ",
+                "choose another path, or remove it to start over",
+                shell="or start over without --resume",
+            )
         )
 
 
