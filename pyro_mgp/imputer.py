@@ -63,11 +63,11 @@ from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.streaming import write_chunks
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
-from pyro_mgp.sampling.initial_fill import FillName, JointGaussian
+from pyro_mgp.sampling.initial_fill import FillName, InitialFill, JointGaussian
 from pyro_mgp.sampling.kept_draws import Batches, keep
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
-from pyro_mgp.sampling.refinement import MOST_ROWS, refine
-from pyro_mgp.sampling.sampler import CholeskyCache, InitialFill, Sampler
+from pyro_mgp.sampling.refinement import MAX_ROWS, refine
+from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
 from pyro_mgp.settings import Inputs, RandomState, at_least, check_settings, numbers_of, seed_of
 from pyro_mgp.storage.checkpoint import Checkpoint, fingerprint, versions
 from pyro_mgp.storage.scratch import Memory, Scratch, pieces
@@ -739,7 +739,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.neighbours_, self.discrete_support_ = refine(
                 self.chain_,
                 self.initial_fill_,
-                rows[:MOST_ROWS].to(device),
+                rows[:MAX_ROWS].to(device),
                 self.n_neighbors,
                 values_of_links(self.codec_, self._link_specs, device),
                 joint=self.joint_draws,

@@ -27,9 +27,10 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
-from pyro_mgp.sampling.initial_fill import JointGaussian
-from pyro_mgp.sampling.local_gp import MOST_NEIGHBOURS, LocalGPParams, Neighbours
-from pyro_mgp.sampling.sampler import CholeskyCache, InitialFill
+from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
+from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS, LocalGPParams
+from pyro_mgp.sampling.neighbours import Neighbours
+from pyro_mgp.sampling.sampler import CholeskyCache
 from pyro_mgp.settings import check_settings
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
 from pyro_mgp.storage.atomic import atomic_folder
@@ -106,7 +107,7 @@ def _refinements(imputer: MGPImputer) -> dict[str, Any]:
     neighbours = imputer.neighbours_
     if neighbours is None:
         return {"discrete_support": discrete_support, "characters": None}
-    characters = [[dataclasses.asdict(each) for each in of_link] for of_link in neighbours.characters]
+    characters = [[dataclasses.asdict(each) for each in of_link] for of_link in neighbours.params]
     return {
         "discrete_support": discrete_support,
         "n_neighbours": neighbours.n_neighbours,
@@ -319,7 +320,7 @@ def _restore_refinements(
         check(fits, f"{link.name!r} has other lengthscales than inputs")
         heard = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
         check(len(heard) <= 1, f"{link.name!r} has metrics that are not heard alike")
-        check(not of_link or 1 <= k <= min(n_known, MOST_NEIGHBOURS), f"{link.name!r} lacks neighbours")
+        check(not of_link or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
     imputer.neighbours_ = Neighbours.of(
         imputer.chain_, tensors["near.rows"], tensors["near.residuals"], known, k
     )

@@ -14,7 +14,7 @@ from pyro_mgp._support.devices import resolve_device
 from pyro_mgp.model.chain import Precision, Propagate
 from pyro_mgp.model.kernels import resolve_kernel
 from pyro_mgp.sampling.initial_fill import FillName
-from pyro_mgp.sampling.local_gp import MOST_NEIGHBOURS
+from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS
 
 if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer
@@ -46,8 +46,8 @@ def check_settings(imputer: MGPImputer) -> None:
         raise ValueError(
             f"discrete_support must be at most {_MOST_FEW_VALUES}, got {imputer.discrete_support}"
         )
-    if imputer.n_neighbors > MOST_NEIGHBOURS:
-        raise ValueError(f"n_neighbors must be at most {MOST_NEIGHBOURS}, got {imputer.n_neighbors}")
+    if imputer.n_neighbors > MAX_NEIGHBOURS:
+        raise ValueError(f"n_neighbors must be at most {MAX_NEIGHBOURS}, got {imputer.n_neighbors}")
     _one_of("propagate", imputer.propagate, get_args(Propagate))
     _one_of("initial_fill", imputer.initial_fill, get_args(FillName))
     _one_of("precision", imputer.precision, get_args(Precision))

@@ -1,12 +1,13 @@
-"""Numeric columns of few values, whose draws shall be among these: ratings, counts, doses, rounded readings.
+"""Discrete support: numeric columns with few different values, such as ratings, counts or rounded readings.
 
-    P(x = aⱼ) ∝ wⱼ exp(-λ (aⱼ - m)² / 2s²)          m, s²: what the link says of the cell
+    P(x = aⱼ) ∝ wⱼ exp(-λ (aⱼ - m)² / 2s²)          m, s²: predictive mean and variance of the cell
 
-With wⱼ and λ equal to one this is a Gaussian looked at in the few places where the column has values. The
-weights make rare values rare and frequent ones frequent, λ how sure the link may be. Both are those of a
-multinomial logistic regression of observed cells on what the link, had it not seen them, says of each value.
-Its log likelihood is concave; Newton's method finds the maximum in a few steps (Böhning 1992). Cells of each
-value are taken alike, so that rare ones are there, and the weights corrected for it (Prentice and Pyke 1979).
+With wⱼ and λ equal to one, this is a Gaussian evaluated at the values of the column. The weights wⱼ correct
+the frequencies of the values, the sharpness λ the precision of the prediction. They are the parameters of a
+multinomial logistic regression of observed cells on their leave-one-out predictions. Its log likelihood is
+concave, and Newton's method finds the maximum in a few steps (Böhning 1992). To represent rare values, the
+regression uses about equally many cells of each value, and corrects the weights for this selection (Prentice
+and Pyke 1979).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from torch import Tensor
 from pyro_mgp.model.likelihoods import Quantity
 from pyro_mgp.storage.untrusted import build
 
-# Half squared distances in standard deviations, beyond the nearest value's, that count: an outlier shall
-# neither be impossible nor decide the fit alone.
+# Largest difference of half squared standardised distances from that of the nearest value, which bounds the
+# influence of outliers.
 _FARTHEST = 30.0
-# What the regression is shrunk by, in cells: weights to the column's shares, λ to one.
+# Strength of the ridge, in cells: weights shrink to the column's frequencies, λ to one.
 _WEIGHT_RIDGE, _SHARPNESS_RIDGE = 0.1, 5.0
-_LEAST_SHARPNESS = 0.05
-# So many cells hold λ where it is.
+_MIN_SHARPNESS = 0.05
+# Ridge that fixes λ.
 _FIXED = 1e12
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
@@ -34,57 +35,57 @@ _TINY = 1e-16
 
 @dataclass(frozen=True)
 class DiscreteSupport:
-    """The values of a column, and how a link's predictions choose among them."""
+    """Distribution over the values of a column, given a link's prediction."""
 
     values: Tensor
-    """aⱼ, `[J]`, ascending, standardised units."""
+    """Values aⱼ, `[J]`, ascending, standardised units."""
     log_weights: Tensor
-    """log wⱼ, `[J]`."""
+    """Log weights log wⱼ, `[J]`."""
     sharpness: float
-    """λ."""
+    """Sharpness λ."""
 
     @classmethod
     def fit(
         cls, values: Tensor, observed: Tensor, mean: Tensor, variance: Tensor, shares: Tensor
     ) -> DiscreteSupport:
-        """The weights and λ that suit cells which the link has not seen.
+        """Estimate weights and λ from leave-one-out predictions of observed cells.
 
         Args:
-            values: The column's values, `[J]`, ascending.
-            observed: Cells, `[n]`, each one of them; the link's column has others, too.
-            mean: What the link says of them, `[n]`.
-            variance: How sure it is, `[n]`.
-            shares: Of each value in the whole column, `[J]`, positive.
+            values: Values of the column, `[J]`, ascending.
+            observed: A sample of observed cells, `[n]`.
+            mean: Predictive means of these cells, `[n]`.
+            variance: Predictive variances, `[n]`.
+            shares: Frequency of each value in the whole column, `[J]`, positive.
         """
         misfit = _misfit(values, mean, variance)
         chosen = nearest_value(values, observed)
         counts = torch.bincount(chosen, minlength=len(values)).to(values).clamp(min=1)
-        here = (counts / counts.sum()).log()
-        start = torch.cat([here, here.new_ones(1)])
-        ridge = torch.cat([torch.full_like(here, _WEIGHT_RIDGE), start.new_tensor([_SHARPNESS_RIDGE])])
+        of_sample = (counts / counts.sum()).log()
+        start = torch.cat([of_sample, of_sample.new_ones(1)])
+        ridge = torch.cat([torch.full_like(of_sample, _WEIGHT_RIDGE), start.new_tensor([_SHARPNESS_RIDGE])])
         found = _Regression(misfit, chosen, start, ridge).maximum()
-        if found[-1] < _LEAST_SHARPNESS:
-            start[-1], ridge[-1] = _LEAST_SHARPNESS, _FIXED
+        if found[-1] < _MIN_SHARPNESS:
+            start[-1], ridge[-1] = _MIN_SHARPNESS, _FIXED
             found = _Regression(misfit, chosen, start, ridge).maximum()
-        log_weights = found[:-1] + shares.log() - here
-        return cls(values, log_weights, max(float(found[-1]), _LEAST_SHARPNESS))
+        log_weights = found[:-1] + shares.log() - of_sample
+        return cls(values, log_weights, max(float(found[-1]), _MIN_SHARPNESS))
 
     def log_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Of each value, `[..., J]`, where the link says N(mean, variance), both `[...]`."""
+        """Return log probabilities `[..., J]` of the values given predictions N(mean, variance), `[...]`."""
         return (self.log_weights - self.sharpness * _misfit(self.values, mean, variance)).log_softmax(-1)
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Values drawn with these probabilities by uniform numbers, all `[...]`."""
+        """Draw values by inverting the distribution function at uniform numbers, all `[...]`."""
         reached = self.log_probabilities(mean, variance).exp_().cumsum(-1) < uniform[..., None]
         return self.values[reached.sum(-1).clamp(max=len(self.values) - 1)]
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Their mean under these probabilities, or that of something that depends on them, `[...]`."""
+        """Return the expectation of the values, or of a function `of` them, `[...]`."""
         quantities = self.values if of is None else of(self.values)
         return self.log_probabilities(mean, variance).exp_() @ quantities
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-able dict from which `from_dict` makes an equal one."""
+        """Return a JSON-serialisable dict for `from_dict`."""
         return {
             "values": self.values.tolist(),
             "log_weights": self.log_weights.tolist(),
@@ -93,16 +94,16 @@ class DiscreteSupport:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
-        """What `to_dict` wrote, of the dtype and on the device of `like`.
+        """Restore the output of `to_dict`, with the dtype and device of `like`.
 
         Raises:
-            ValueError: It is none.
+            ValueError: If fields are missing, unknown, of the wrong type or out of range.
         """
         found: _Saved = build(_Saved, state, "discrete_support")
         ascending = list(found.values) == sorted(set(found.values))
         if not ascending or len(found.values) != len(found.log_weights) or found.sharpness <= 0:
             raise ValueError(
-                "discrete_support: expected ascending values, a weight for each, and how sharp they are"
+                "discrete_support: expected ascending values, a weight for each, and a positive sharpness"
             )
         values, weights = (
             torch.tensor(each, dtype=torch.float64) for each in (found.values, found.log_weights)
@@ -112,7 +113,7 @@ class DiscreteSupport:
 
 @dataclass(frozen=True)
 class _Saved:
-    """What `DiscreteSupport.to_dict` gives."""
+    """Fields of the dict returned by `DiscreteSupport.to_dict`."""
 
     values: tuple[float, ...]
     log_weights: tuple[float, ...]
@@ -120,16 +121,16 @@ class _Saved:
 
 
 def nearest_value(values: Tensor, cells: Tensor) -> Tensor:
-    """Which of J ascending values each cell `[n]` is closest to, `[n]`."""
+    """Return the index of the closest of J ascending values for each cell `[n]`."""
     return torch.searchsorted((values[1:] + values[:-1]) / 2, cells.contiguous())
 
 
-def some_of_each(chosen: Tensor, most: int) -> Tensor:
-    """The first cells of each value in a column: numbers of at most so many of each.
+def first_of_each(chosen: Tensor, most: int) -> Tensor:
+    """Return the indices of the first cells of each value.
 
     Args:
-        chosen: Which value each cell has, `[n]`.
-        most: Cells of a value at most.
+        chosen: Index of each cell's value, `[n]`.
+        most: Largest number of cells per value.
     """
     order = chosen.argsort(stable=True)
     counts = torch.bincount(chosen)
@@ -139,65 +140,63 @@ def some_of_each(chosen: Tensor, most: int) -> Tensor:
 
 
 def _misfit(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """(aⱼ - m)²/2s², less that of the nearest value, `[..., J]`."""
+    """Return (aⱼ - m)²/2s² minus that of the nearest value, `[..., J]`."""
     halves = (values - mean[..., None]).square_().div_(2 * variance.clamp(min=_TINY)[..., None])
     return halves.sub_(halves.amin(-1, keepdim=True)).clamp_(max=_FARTHEST)
 
 
 @dataclass(frozen=True)
 class _Regression:
-    """log P = parameters[:J] - parameters[J] · misfit, normalised; with a ridge."""
+    """Multinomial ridge regression with log P = parameters[:J] - parameters[J] · misfit + constant."""
 
     misfit: Tensor
-    """`[n, J]`."""
+    """Half squared standardised distances, `[n, J]`."""
     chosen: Tensor
-    """Which value each cell has, `[n]`."""
+    """Index of each cell's value, `[n]`."""
     start: Tensor
-    """Where the ridge pulls to, `[J + 1]`."""
+    """Centre of the ridge, `[J + 1]`."""
     ridge: Tensor
-    """How strongly, `[J + 1]`."""
+    """Strength of the ridge, `[J + 1]`."""
 
     def maximum(self) -> Tensor:
-        """Newton's method, each step halved until it climbs."""
-        parameters, height = self.start, self.height(self.start)
+        """Return the maximum, by Newton's method with step halving."""
+        parameters, objective = self.start, self.objective(self.start)
         for _ in range(_NEWTON_STEPS):
             step = self.newton_step(parameters)
             for _ in range(_HALVINGS):
-                tried = self.height(parameters + step)
-                if tried >= height:
+                tried = self.objective(parameters + step)
+                if tried >= objective:
                     break
                 step = step / 2
             else:
                 return parameters
-            parameters, gain, height = parameters + step, tried - height, tried
+            parameters, gain, objective = parameters + step, tried - objective, tried
             if gain < _CONVERGED * len(self.chosen):
                 return parameters
         return parameters
 
     def log_probabilities(self, parameters: Tensor) -> Tensor:
+        """Return the log probabilities of all values for each cell, `[n, J]`."""
         return (parameters[:-1] - parameters[-1] * self.misfit).log_softmax(-1)
 
-    def height(self, parameters: Tensor) -> float:
-        """Log likelihood less the ridge."""
+    def objective(self, parameters: Tensor) -> float:
+        """Return the log likelihood minus the ridge penalty."""
         chosen = self.log_probabilities(parameters).gather(1, self.chosen[:, None]).sum()
         return float(chosen - (self.ridge * (parameters - self.start).square()).sum() / 2)
 
     def newton_step(self, parameters: Tensor) -> Tensor:
-        """The step to the top of the parabola that touches at the parameters."""
+        """Return the Newton step at the parameters."""
         P = self.log_probabilities(parameters).exp_()
         expected = (P * self.misfit).sum(1, keepdim=True)
         own = self.misfit.gather(1, self.chosen[:, None])
         counts = torch.bincount(self.chosen, minlength=P.shape[1]).to(P)
-        slope = torch.cat([counts - P.sum(0), (expected - own).sum()[None]])
+        gradient = torch.cat([counts - P.sum(0), (expected - own).sum()[None]])
         # Covariances of the indicators of the values, and of the misfit, under P, summed over cells.
         across = -(P * (self.misfit - expected)).sum(0)
         spread = (P * (self.misfit - expected).square()).sum()
         among = P.sum(0).diag() - P.T @ P
         curvature = torch.cat(
-            [
-                torch.cat([among, across[:, None]], dim=1),
-                torch.cat([across, spread[None]])[None],
-            ]
+            [torch.cat([among, across[:, None]], 1), torch.cat([across, spread[None]])[None]]
         )
-        slope = slope - self.ridge * (parameters - self.start)
-        return torch.linalg.solve(curvature + self.ridge.diag(), slope)
+        gradient = gradient - self.ridge * (parameters - self.start)
+        return torch.linalg.solve(curvature + self.ridge.diag(), gradient)

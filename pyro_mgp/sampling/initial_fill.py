@@ -1,9 +1,9 @@
-"""Starting fills: what stands in the holes before the first sweep through the chain.
+"""Initial fill: values of the missing cells before the first sweep through the chain.
 
-`mean` and `median` are the classical ones. `linear` fits one joint Gaussian to the incomplete table by
+`mean` and `median` impute a constant per column. `linear` fits one joint Gaussian to the incomplete table by
 expectation-maximisation (Little and Rubin, *Statistical Analysis with Missing Data*, section 11.2) and
-fills each row with its conditional mean or with a draw. It is the fixed point of chained ridge
-regressions, and unlike them it moves nearly collinear columns that are missing together at once.
+fills each row with its conditional mean or with a draw. It is the fixed point of chained ridge regressions,
+but updates nearly collinear columns that are missing together jointly.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.tiles import TILE, evened, whole_tiles
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.storage.scratch import pieces
 
 FillName = Literal["mean", "median", "linear"]
 
-# Rows that the expectation-maximisation looks at, and its limits. Beyond 10,000 rows a covariance matrix
-# of a few dozen columns is known to about one per cent, and only a starting point is wanted.
+# Rows used by expectation-maximisation, and its limits. 10,000 rows determine the covariance matrix of a few
+# dozen columns to about one per cent, and only a starting point is needed.
 _MAX_ROWS = 10_000
 _MAX_STEPS = 100
 _TOLERANCE = 1e-3
-# Rows conditioned at once, and entries of their [rows, D, D] matrices: bound the memory of these, of which
-# there are half a dozen.
-_MOST_AT_ONCE, _ENTRIES_AT_ONCE = 42 * TILE, 2**18
+# Rows conditioned at once, and entries of their [rows, D, D] matrices, of which half a dozen exist at a time.
+_MAX_AT_ONCE, _ENTRIES_AT_ONCE = 42 * TILE, 2**18
+# Stream of keyed noise; `sampler.py` has the others.
+_STREAM = 0
 
 
 @dataclass(frozen=True)
 class JointGaussian:
-    """A Gaussian over all encoded columns, from which the holes of a row are filled given what is observed.
+    """Gaussian over all encoded columns, which fills missing cells given the observed cells of their row.
 
-    With `covariance = 0` off the diagonal and `mean` the column means this is mean imputation.
+    With a diagonal covariance and the column means as `mean`, this is mean imputation.
 
     Example:
         >>> values = torch.tensor([[0.0, 0.0], [1.0, float("nan")], [2.0, 2.0]]).double()
@@ -45,21 +48,21 @@ class JointGaussian:
     """
 
     mean: Tensor
-    """Means (or medians) of the columns, `[D]`, standardised units."""
+    """Means or medians of the columns, `[D]`, standardised units."""
     covariance: Tensor
     """Covariance of the columns, `[D, D]`, positive definite."""
 
     @classmethod
     def fit(
-        cls, values: Tensor, observed: Tensor, fill: FillName, near: JointGaussian | None = None
+        cls, values: Tensor, observed: Tensor, fill: FillName, start: JointGaussian | None = None
     ) -> JointGaussian:
-        """Fit the fill named by `fill` to an incomplete table.
+        """Fit the Gaussian of an initial fill to an incomplete table.
 
         Args:
-            values: Standardised table, `[N, D]`; what stands in missing cells is ignored.
-            observed: Bool `[N, D]`, True where the cell is known.
+            values: Standardised table, `[N, D]`; values of missing cells are ignored.
+            observed: Bool `[N, D]`, True where the cell is observed.
             fill: "mean", "median" or "linear".
-            near: Where to start looking for the "linear" one, if something close is known.
+            start: Starting point of expectation-maximisation for "linear"; by default that of "mean".
 
         Raises:
             ValueError: If `fill` is not one of the three names.
@@ -68,35 +71,35 @@ class JointGaussian:
             raise ValueError(f"initial_fill must be one of {get_args(FillName)}, got {fill!r}")
         centre = _medians(values, observed) if fill == "median" else _means(values, observed)
         spread = _means(values, observed, around=centre)
-        start = cls(centre, torch.diag(spread.clamp(min=1e-6)))
+        independent = cls(centre, torch.diag(spread.clamp(min=1e-6)))
         if fill != "linear":
-            return start
+            return independent
         step = max(1, -(-len(values) // _MAX_ROWS))
-        return _maximise(near or start, values[::step], observed[::step])
+        return _maximise(start or independent, values[::step], observed[::step])
 
     def to(self, device: torch.device) -> JointGaussian:
-        """The same Gaussian on a device."""
+        """Return the Gaussian on a device."""
         return JointGaussian(self.mean.to(device), self.covariance.to(device))
 
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:
-        """The table `[N, D]` with its holes at their conditional mean given the row's observed cells."""
+        """Return the table `[N, D]` with missing cells at their means given the observed ones."""
         table, precision = torch.empty_like(values), self._precision()
         for here in _chunks(values):
             table[here], _ = self._fill(values[here], observed[here], precision)
         return table
 
     def draw(self, values: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
-        """The table with its holes drawn jointly given the row's observed cells.
+        """Draw the missing cells of each row jointly given its observed cells.
 
         Args:
             values: Standardised table, `[N, D]`.
             observed: Bool `[N, D]`.
-            noise: Standard normal numbers `[S, N, D]`: S tables are drawn.
+            noise: Standard normal numbers `[S, N, D]`, for S draws of the table.
 
         Returns:
             The S filled tables, `[S, N, D]`.
         """
-        # Written in place: what each chunk kept would lie amid the memory that the next one needs.
+        # Filled in place: results of separate chunks would fragment memory.
         tables, precision = values.new_empty(len(noise), *values.shape), self._precision()
         for here in _chunks(values):
             filled, factor = self._fill(values[here], observed[here], precision)
@@ -108,16 +111,16 @@ class JointGaussian:
         return tables
 
     def _precision(self) -> Tensor:
-        """The inverse of the covariance, with a row and a column of zeros if D is odd."""
+        """Return the inverse of the covariance, with a row and a column of zeros if D is odd."""
         precision = torch.cholesky_inverse(torch.linalg.cholesky(self.covariance))
         return evened(evened(precision).mT)
 
     def _fill(self, values: Tensor, observed: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-        """Filled rows `[n, D]` and the Cholesky factor `[n, D, D]` of the missing cells' precision.
+        """Return filled rows `[n, D]` and the Cholesky factor `[n, D, D]` of the missing cells' precision.
 
-        Rows have different holes. One batched factorisation serves them all, because the precision matrix
-        with the observed rows and columns replaced by those of the identity has the missing block's factor
-        in place and nothing else. If D is odd the factor has one column more, as if of an observed cell.
+        One batched factorisation serves rows with different missing cells: replacing the rows and columns of
+        observed cells in the precision matrix by those of the identity leaves the factor of the missing block
+        in place. If D is odd, the factor has one more column, like that of an observed cell.
         """
         missing = evened((~observed).to(values.dtype))
         block = missing[:, :, None] * precision * missing[:, None, :] + torch.diag_embed(1 - missing)
@@ -128,8 +131,40 @@ class JointGaussian:
         return torch.where(observed, values, self.mean - shift), factor
 
 
+@dataclass(frozen=True)
+class InitialFill:
+    """Values of missing cells before the first sweep."""
+
+    gaussian: JointGaussian
+    """Joint Gaussian over all columns of the chain."""
+    drawn: bool
+    """Whether rows start from a draw, or from the conditional mean."""
+
+    def draw(self, rows: EncodedTable, noise: KeyedNoise) -> Tensor:
+        """Return the initial fill of each path, `[S, n, D]`."""
+        if not self.drawn:
+            return self.expected(rows).expand(len(noise.imputations), -1, -1)
+        eps = noise.normals(_STREAM, len(self.gaussian.mean))
+        return self.gaussian.draw(rows.values, rows.observed, eps)
+
+    def draw_into(self, filled: Tensor, rows: EncodedTable, seed: int) -> None:
+        """Write the initial fill of the first path into a table `[n, D]`, piece by piece."""
+        for here in pieces(len(rows)):
+            piece = rows[here]
+            filled[here] = self.draw(piece, KeyedNoise(seed, piece.keys, range(1)))[0]
+
+    def expected(self, rows: EncodedTable) -> Tensor:
+        """Return the rows `[n, D]` with missing cells at their conditional means."""
+        return self.gaussian.conditional_mean(rows.values, rows.observed)
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which rows must lie."""
+        return self.gaussian.mean.device
+
+
 def _means(values: Tensor, observed: Tensor, around: Tensor | None = None) -> Tensor:
-    """Means of the observed cells `[D]`, or of their squared distances from a centre `[D]`."""
+    """Return the means `[D]` of the observed cells, or of their squared distances from a centre."""
     total, count = torch.zeros_like(values[0]), torch.zeros_like(observed[0], dtype=torch.int64)
     for rows in pieces(len(values)):
         cells = values[rows] if around is None else (values[rows] - around).square()
@@ -139,40 +174,41 @@ def _means(values: Tensor, observed: Tensor, around: Tensor | None = None) -> Te
 
 
 def _medians(values: Tensor, observed: Tensor) -> Tensor:
-    """Medians of the observed cells `[D]`; torch's own takes the lower of two middle values."""
-    known = [column[here].cpu().numpy() for column, here in zip(values.T, observed.T, strict=True)]
-    return values.new_tensor([np.median(cells) if len(cells) else np.nan for cells in known])
+    """Return the medians `[D]` of the observed cells; torch.median takes the lower of two middle values."""
+    columns = [column[here].cpu().numpy() for column, here in zip(values.T, observed.T, strict=True)]
+    return values.new_tensor([np.median(cells) if len(cells) else np.nan for cells in columns])
 
 
 def _chunks(values: Tensor) -> Iterator[slice]:
-    """The rows of a table `[N, D]` that are conditioned at once."""
+    """Yield the slices of the rows of a table `[N, D]` that are conditioned at once."""
     size = _chunk(values.shape[1])
     return (slice(i, i + size) for i in range(0, len(values), size))
 
 
 def _chunk(n_columns: int) -> int:
-    """How many rows are conditioned at once: whole tiles, or of wide tables equal parts of one."""
+    """Return how many rows are conditioned at once: whole tiles, or an equal part of one for wide tables."""
     most = max(1, _ENTRIES_AT_ONCE // n_columns**2)
     if most < TILE:
         return max(part for part in range(1, most + 1) if TILE % part == 0)
-    return min(_MOST_AT_ONCE, whole_tiles(most))
+    return min(_MAX_AT_ONCE, whole_tiles(most))
 
 
 def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> JointGaussian:
-    """Expectation-maximisation until the correlations stop moving; on the CPU, where sums have one order."""
+    """Run expectation-maximisation to convergence, on the CPU, where sums have a fixed order."""
     device = values.device
-    # Rows with as many holes stand together: a matrix has to have room for the most holes beside it.
+    # Sorting by number of missing cells keeps the matrices of a block small: the row with the most sets their
+    # size.
     order = observed.sum(1).argsort(stable=True)
     values, observed, gaussian = values[order].cpu(), observed[order].cpu(), gaussian.to(torch.device("cpu"))
-    parts = list(_alike(values, observed))
+    blocks = list(_blocks(values, observed))
     identity = torch.eye(values.shape[1], dtype=values.dtype)
     for _ in range(_MAX_STEPS):
         total = torch.zeros_like(identity)
         precision = torch.cholesky_inverse(torch.linalg.cholesky(gaussian.covariance))
-        table = torch.cat([part.expect(gaussian.mean, precision, total) for part in parts])
+        table = torch.cat([block.expect(gaussian.mean, precision, total) for block in blocks])
         mean = table.mean(0)
         centred = table - mean
-        # One pseudo-row of unit variance keeps collinear columns and few rows positive definite.
+        # A pseudo-row of unit variance keeps the matrix positive definite with collinear columns or few rows.
         covariance = (centred.T @ centred + total + identity) / (len(table) + 1)
         change = (covariance - gaussian.covariance).abs().max()
         gaussian = JointGaussian(mean, covariance)
@@ -182,18 +218,18 @@ def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> Join
 
 
 @dataclass(frozen=True)
-class _Holed:
-    """Rows with at most k holes."""
+class _Block:
+    """Rows with at most k missing cells each."""
 
     values: Tensor
-    """`[n, D]`."""
+    """Standardised values, `[n, D]`."""
     observed: Tensor
     """Bool `[n, D]`."""
     columns: Tensor
-    """Of their holes, and of some observed cells of rows with fewer, `[n, k]`."""
+    """Columns of the missing cells, and of observed ones in rows that miss fewer than k, `[n, k]`."""
 
     def expect(self, mean: Tensor, precision: Tensor, total: Tensor) -> Tensor:
-        """The rows with their holes at conditional means; adds the covariances of these to `total`."""
+        """Return rows with missing cells at conditional means; add the conditional covariances to `total`."""
         filled = torch.where(self.observed, self.values, mean)
         columns, n_columns = self.columns, len(mean)
         if columns.shape[1] == 0:
@@ -210,13 +246,13 @@ class _Holed:
         return filled.scatter_add(1, columns, -shift)
 
 
-def _alike(values: Tensor, observed: Tensor) -> Iterator[_Holed]:
-    """Rows in an order of falling numbers of holes, as many at once as have room."""
+def _blocks(values: Tensor, observed: Tensor) -> Iterator[_Block]:
+    """Split rows, sorted by falling number of missing cells, into blocks that fit into memory."""
     n_holes = (~observed).sum(1).tolist()
     start = 0
     while start < len(values):
         here = slice(start, start + _chunk(max(n_holes[start], 1)))
-        # Stable: holes by the order of their columns, then observed cells.
+        # A stable sort puts missing cells first, in the order of their columns.
         columns = observed[here].to(torch.int8).argsort(dim=1, stable=True)[:, : n_holes[start]]
-        yield _Holed(values[here], observed[here], columns)
+        yield _Block(values[here], observed[here], columns)
         start = here.stop

@@ -1,7 +1,7 @@
-"""Draws kept batch by batch, so that after a crash only the rest is drawn.
+"""Checkpoints of draws, from which an interrupted imputation continues.
 
-Only the draws of missing cells are kept, in one file per few batches. A draw is keyed by seed, imputation and
-row, so the rest is the same as it would have been.
+One file per few batches holds the draws of their missing cells. Noise is keyed by seed, imputation and row,
+so that an interrupted imputation gives the same draws as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.storage.checkpoint import Checkpoint, Identity, State, damaged
 
 Batches = Iterator[tuple[slice, Tensor]]
-"""Which rows, and these filled, `[S, n, D]`."""
+"""Slices of the rows, and these rows with missing cells drawn, `[S, n, D]`."""
 
 
 def keep(
     rows: EncodedTable, draw_from: Callable[[int], Batches], checkpoint: Checkpoint, identity: Identity
 ) -> Batches:
-    """Batches of draws, from the checkpoint's folder as far as they are there, else drawn and kept.
+    """Yield batches of draws, read from the checkpoint or else drawn and written to it.
 
     Args:
-        rows: The rows to complete.
-        draw_from: Draws them from the row of that number on, in batches of the same size each time.
-        checkpoint: A folder.
-        identity: What the draws are about.
+        rows: Rows to complete.
+        draw_from: Function that draws the rows from a given position on, in batches of constant size.
+        checkpoint: Checkpoint folder.
+        identity: Identity of the draws: table, imputer and settings.
 
     Yields:
-        Which rows, and these with their holes drawn, `[S, n, D]`.
+        The slice of a batch, and its rows with missing cells drawn, `[S, n, D]`.
 
     Raises:
-        ValueError: If the folder holds other draws than these.
-        OSError: If it cannot be written.
+        ValueError: If the folder holds draws of another identity.
+        OSError: If the folder cannot be written.
     """
     first = 0
     while (state := checkpoint.load(identity, _name(first))) is not None:
-        here, draws = _taken_up(rows, first, state, checkpoint.path / _name(first))
+        here, draws = _restore(rows, first, state, checkpoint.path / _name(first))
         yield here, _filled(rows[here], draws)
         first = here.stop
     waiting: list[tuple[slice, Tensor]] = []
@@ -53,19 +53,21 @@ def keep(
 
 
 def _name(first: int) -> str:
+    """Return the name of the file with the draws from row `first` on."""
     return f"from_row_{first:012d}"
 
 
 def _state(drawn: Sequence[tuple[slice, Tensor]]) -> State:
-    draws = torch.cat([holes for _, holes in drawn], dim=1)
+    """Pack the draws of batches for a file."""
+    draws = torch.cat([cells for _, cells in drawn], dim=1)
     return State({"draws": draws.cpu().numpy()}, {"stop": drawn[-1][0].stop})
 
 
-def _taken_up(rows: EncodedTable, first: int, state: State, path: Path) -> tuple[slice, Tensor]:
-    """Rows from `first` on whose draws were kept, and these draws `[S, holes]`.
+def _restore(rows: EncodedTable, first: int, state: State, path: Path) -> tuple[slice, Tensor]:
+    """Return the slice of rows from `first` on in a file, and the draws of their missing cells, `[S, cells]`.
 
     Raises:
-        ValueError: If the file says something else of itself.
+        ValueError: If the content of the file does not fit the rows.
     """
     stop, draws = state.fields.get("stop"), state.arrays.get("draws")
     if type(stop) is not int or not first < stop <= len(rows) or draws is None:
@@ -77,6 +79,7 @@ def _taken_up(rows: EncodedTable, first: int, state: State, path: Path) -> tuple
 
 
 def _filled(rows: EncodedTable, draws: Tensor) -> Tensor:
+    """Return rows with draws `[S, cells]` in their missing cells, `[S, n, D]`."""
     filled = rows.values.cpu().to(draws).repeat(len(draws), 1, 1)
     filled[:, ~rows.observed.cpu()] = draws
     return filled

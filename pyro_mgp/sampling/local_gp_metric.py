@@ -1,18 +1,18 @@
-"""Which rows are near: the lengthscales under which neighbours predict best.
+"""Metrics of local GPs: the lengthscales and nuggets under which neighbours predict best.
 
-A sparse GP's lengthscales say how a smooth function bends, not which rows are alike. The local GP of
-`neighbours.py` has lengthscales ℓ of its own, and a nugget η. They minimise the continuous ranked probability
-score of observed cells that are left out, y₋, each predicted from its k nearest rows with known residuals e
-(Gneiting and Raftery 2007, equation 21):
+The lengthscales of a sparse GP describe its smooth trend, not which rows are similar. The local GP of
+`local_gp.py` therefore has its own lengthscales ℓ and nugget η. They minimise the continuous ranked
+probability score (Gneiting and Raftery 2007, equation 21) of leave-one-out residuals y₋ of observed cells,
+each predicted from the residuals e of its k nearest rows:
 
     CRPS = s [z (2Φ(z) - 1) + 2φ(z) - 1/√π],   z = (y₋ - m)/s,   s² = a v + σ²
     w = C⁻¹c,   α = C⁻¹e,   m = wᵀe,   v = 1 + η - wᵀc,   a = (ν a₀ + eᵀα) / (ν + k)
 
-Unlike a log density the score cannot be bought by being very sure of rows that are repeated, at the expense
-of all others. It goes down by Adam on fresh batches of cells, along the gradient written out below:
+Unlike a log density, this score cannot be improved by becoming overconfident about repeated rows at the
+expense of all others. Adam minimises it on fresh batches of cells, with the gradient
 
     dm = αᵀdc - wᵀdC α,   dv = dη - 2wᵀdc + wᵀdC w,   d(eᵀα) = -αᵀdC α
-    d(1 + r)e⁻ʳ = 3 e⁻ʳ Δ_p²/ℓ_p² d log ℓ_p       of a pair of rows whose p-th inputs are Δ_p apart
+    d(1 + r)e⁻ʳ = 3 e⁻ʳ Δ_p²/ℓ_p² d log ℓ_p       for a pair of rows whose p-th inputs differ by Δ_p
 """
 
 from __future__ import annotations
@@ -27,65 +27,65 @@ from torch import Tensor, nn
 
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.model.cholesky import invert
-from pyro_mgp.sampling.local_gp import LEAST_SCALE, MEDIAN_OF_SQUARE, LocalLink
+from pyro_mgp.sampling.local_gp import MEDIAN_OF_SQUARE, MIN_SCALE, LocalLink
 
-# Batches to learn from, Adam's steps on each, and cells and most neighbours in one. From two to four times as
-# many of any of these made no difference on hidden cells that was not noise.
+# Batches, steps of Adam on each, cells per batch and largest k. With two to four times as many of any of
+# these, predictions of held-out cells did not improve beyond noise.
 _BATCHES, _STEPS, _CELLS, _NEIGHBOURS = 6, 3, 96, 10
 # Entries of the batches' inputs `[G, c, k, P]`, or of the rows they come from: bounds memory to some 50 MB.
 _ENTRIES_AT_ONCE = 2**20
-# Adam's learning rate falls linearly to a tenth of this; its averages are short, as the run is.
+# Adam's learning rate falls linearly to a tenth of its first value; its averages are short, as the run is.
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.15, 0.1, (0.8, 0.95)
-# The prior of the local scale, by which alone cells are judged here: ν, and a₀ in parts of the typical error.
+# Prior of the local scale used here: ν, and a₀ as a share of the typical squared error.
 _FREEDOM, _AMPLITUDE = 1.0, 0.3
-_LEAST_NUGGET = 1e-3
+_MIN_NUGGET = 1e-3
 _TINY = 1e-16
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """Observed cells, asked about as if they were missing."""
+class LeaveOneOut:
+    """Leave-one-out residuals of observed cells of a link."""
 
     own: Tensor
-    """Which reference rows they are in, `[c]`."""
+    """Indices of their reference rows, `[c]`."""
     rows: Tensor
-    """Their rows, holes filled, `[c, D]`."""
-    values: Tensor
-    """What the sparse GP leaves of them, had it not seen them, y₋, `[c]`."""
+    """Their rows with missing cells filled, `[c, D]`."""
+    residuals: Tensor
+    """Leave-one-out residuals y₋ of the sparse GP, `[c]`."""
     variance: Tensor
-    """Its own variance there, σ², `[c]`."""
+    """Variance σ² of the sparse GP's function, `[c]`."""
 
-    def __getitem__(self, which: slice) -> LeftOut:
-        return LeftOut(self.own[which], self.rows[which], self.values[which], self.variance[which])
+    def __getitem__(self, which: slice) -> LeaveOneOut:
+        return LeaveOneOut(self.own[which], self.rows[which], self.residuals[which], self.variance[which])
 
 
 def learn_metrics(
     links: Sequence[LocalLink],
-    leave_out: Sequence[Callable[[Tensor], LeftOut]],
+    leave_one_out: Sequence[Callable[[Tensor], LeaveOneOut]],
     n_columns: int,
     generator: torch.Generator,
 ) -> list[tuple[Tensor, float]]:
-    """Lengthscales and nuggets of some links' neighbours.
+    """Estimate the lengthscales and nuggets of the local GPs of several links.
 
     Args:
-        links: The neighbours of G links, with the lengthscales and the nuggets to start from.
-        leave_out: For each of them what gives the cells of reference rows `[c]`, left out.
-        n_columns: Columns of the table, D.
-        generator: Of the batches, on the CPU.
+        links: Local GPs of G links, with starting values of lengthscales and nuggets.
+        leave_one_out: For each link a function from reference rows `[c]` to their leave-one-out residuals.
+        n_columns: Number of encoded columns D.
+        generator: Generator of the random batches, on the CPU.
 
     Returns:
-        Lengthscales `[P]`, and the nugget η, of each.
+        Lengthscales `[P]` and nugget η of each link.
     """
     found: dict[int, tuple[Tensor, float]] = {}
     for together in _alike(links, n_columns):
-        cells = [_batches(links[i], leave_out[i], generator) for i in together]
+        cells = [_batches(links[i], leave_one_out[i], generator) for i in together]
         parameters = _learn([links[i] for i in together], cells)
         found |= {i: (each[:-1], float(each[-1])) for i, each in zip(together, parameters, strict=True)}
     return [found[i] for i in range(len(links))]
 
 
 def _alike(links: Sequence[LocalLink], n_columns: int) -> list[list[int]]:
-    """Which links have batches of one shape, in pieces that fit into memory."""
+    """Group links whose batches have the same shape, in pieces that fit into memory."""
     shapes = defaultdict[tuple[int, int, int], list[int]](list)
     for i, local in enumerate(links):
         n_cells, n_neighbours = min(_CELLS, len(local.references)), min(_NEIGHBOURS, local.n_neighbours)
@@ -98,19 +98,19 @@ def _alike(links: Sequence[LocalLink], n_columns: int) -> list[list[int]]:
 
 
 def _batches(
-    local: LocalLink, leave_out: Callable[[Tensor], LeftOut], generator: torch.Generator
-) -> list[LeftOut]:
-    """Its batches of cells."""
+    local: LocalLink, leave_one_out: Callable[[Tensor], LeaveOneOut], generator: torch.Generator
+) -> list[LeaveOneOut]:
+    """Draw random batches of leave-one-out residuals of a link."""
     n, size = len(local.references), min(_CELLS, len(local.references))
     picked = [torch.randperm(n, generator=generator)[:size] for _ in range(_BATCHES)]
-    cells = leave_out(local.references[torch.cat(picked).to(local.references.device)])
+    cells = leave_one_out(local.references[torch.cat(picked).to(local.references.device)])
     return [cells[k * size : (k + 1) * size] for k in range(_BATCHES)]
 
 
-def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeftOut]]) -> Tensor:
-    """Lengthscales and nuggets `[G, P + 1]` of links that are alike, from their batches of cells."""
+def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -> Tensor:
+    """Estimate lengthscales and nuggets `[G, P + 1]` of links whose batches have the same shape."""
     starts = [
-        torch.cat([local.lengthscales, local.lengthscales.new_tensor([local.character.nugget])])
+        torch.cat([local.lengthscales, local.lengthscales.new_tensor([local.params.nugget])])
         for local in links
     ]
     parameters = nn.Parameter(torch.stack(starts).log())
@@ -118,51 +118,56 @@ def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeftOut]]) -> Te
     for step in range(_BATCHES * _STEPS):
         if step % _STEPS == 0:
             lengthscales = parameters.data[:, :-1].exp()
-            moved = [local.at(each, n_neighbours) for local, each in zip(links, lengthscales, strict=True)]
-            batch = Batch.of(moved, [of_link[step // _STEPS] for of_link in cells])
+            pairs = zip(links, lengthscales, strict=True)
+            current = [local.with_lengthscales(each, n_neighbours) for local, each in pairs]
+            batch = Batch.of(current, [of_link[step // _STEPS] for of_link in cells])
         _, parameters.grad = batch.score(parameters.data)
         done = step / (_BATCHES * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)
-        parameters.data[:, -1].clamp_(min=math.log(_LEAST_NUGGET))
+        parameters.data[:, -1].clamp_(min=math.log(_MIN_NUGGET))
     return parameters.data.exp()
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells of G links that are left out, c of each, and their neighbours.
+    """Leave-one-out residuals of c cells of each of G links, with the cells' neighbours, in double precision.
 
-    In double precision: of a cell that lies far off, the neighbours may be a thousand times as far from it as
-    from each other, and in single precision all in one place.
+    The neighbours of a distant cell may be a thousand times as far from it as from each other, and would
+    coincide in single precision.
     """
 
     inputs: Tensor
-    """The neighbours' inputs less the cell's own, `[G, c, k, P]`."""
+    """Inputs of the neighbours minus those of the cell, `[G, c, k, P]`."""
     residuals: Tensor
-    """e, `[G, c, k]`."""
-    values: Tensor
-    """y₋, `[G, c]`."""
+    """Residuals e of the neighbours, `[G, c, k]`."""
+    targets: Tensor
+    """Leave-one-out residuals y₋ of the cells, `[G, c]`."""
     variance: Tensor
-    """σ², `[G, c]`."""
+    """Variance σ² of the sparse GP at the cells, `[G, c]`."""
     prior: Tensor
     """ν a₀, `[G]`."""
 
     @classmethod
-    def of(cls, links: Sequence[LocalLink], cells: Sequence[LeftOut]) -> Batch:
-        """Some cells of each link and their neighbours."""
+    def of(cls, links: Sequence[LocalLink], cells: Sequence[LeaveOneOut]) -> Batch:
+        """Find the neighbours of some cells of each link."""
         inputs, residuals = [], []
-        for local, left in zip(links, cells, strict=True):
-            nearest = local.nearest(left.rows, left.own)
-            apart = local.rows[local.references[nearest]] - left.rows[:, None]
-            inputs.append(apart[..., local.columns])
+        for local, own in zip(links, cells, strict=True):
+            nearest = local.nearest(own.rows, own.own)
+            difference = local.rows[local.references[nearest]] - own.rows[:, None]
+            inputs.append(difference[..., local.columns])
             residuals.append(local.residuals[nearest])
-        values = torch.stack([left.values for left in cells])
-        typical = values.square().median(1).values / MEDIAN_OF_SQUARE
-        variance = torch.stack([left.variance for left in cells])
+        targets = torch.stack([own.residuals for own in cells])
+        typical = targets.square().median(1).values / MEDIAN_OF_SQUARE
+        variance = torch.stack([own.variance for own in cells])
         prior = _FREEDOM * _AMPLITUDE * typical
-        return cls(torch.stack(inputs), torch.stack(residuals), values, variance, prior)
+        return cls(torch.stack(inputs), torch.stack(residuals), targets, variance, prior)
 
     def score(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean CRPS of each link `[G]`, and its gradient by log ℓ and log η, `[G, P + 1]` as these."""
+        """Return the mean CRPS of each link `[G]` and its gradient.
+
+        Args:
+            parameters: log ℓ and log η of each link, `[G, P + 1]`; the gradient has the same shape.
+        """
         n_links, n_cells, n_neighbours, n_inputs = self.inputs.shape
         precision, nugget = (-2 * parameters[:, :-1]).exp(), parameters[:, -1:].exp()
         squares = self.inputs.square()
@@ -174,26 +179,26 @@ class Batch:
         mean, v = (w * self.residuals).sum(-1), 1 + nugget - whitened[..., 0].square().sum(-1)
         freedom = _FREEDOM + n_neighbours
         a = (self.prior[:, None] + whitened[..., 1].square().sum(-1)) / freedom
-        a = a.clamp_(min=LEAST_SCALE)
-        score, of_mean, of_variance = _crps(self.values, mean, a * v + self.variance)
-        of_v, of_quadratic = of_variance * a, of_variance * v / freedom
-        # Of c, and of C, whose every entry stands there twice.
-        of_cross = of_mean[..., None] * alpha - 2 * of_v[..., None] * w
-        left = of_mean[..., None] * w + of_quadratic[..., None] * alpha
-        # Outer products, which as products of matrices cost three times as much.
-        of_among = (of_v[..., None] * w)[..., None] * w[..., None, :]
-        of_among.addcmul_(left[..., None], alpha[..., None, :], value=-1)
-        of_nugget = (of_v + of_among.diagonal(dim1=-2, dim2=-1).sum(-1)).sum(1, keepdim=True) * nugget
-        pairs = of_among.mul_(decay_among)
+        a = a.clamp_(min=MIN_SCALE)
+        score, d_mean, d_variance = _crps(self.targets, mean, a * v + self.variance)
+        d_v, d_quadratic = d_variance * a, d_variance * v / freedom
+        # Derivatives by c, and by C, in which every pair of neighbours occurs twice.
+        d_cross = d_mean[..., None] * alpha - 2 * d_v[..., None] * w
+        factor = d_mean[..., None] * w + d_quadratic[..., None] * alpha
+        # Elementwise outer products; as matrix products they cost three times as much.
+        d_among = (d_v[..., None] * w)[..., None] * w[..., None, :]
+        d_among.addcmul_(factor[..., None], alpha[..., None, :], value=-1)
+        d_nugget = (d_v + d_among.diagonal(dim1=-2, dim2=-1).sum(-1)).sum(1, keepdim=True) * nugget
+        pairs = d_among.mul_(decay_among)
         pairs = pairs + pairs.mT
-        weights = (of_cross * decay_cross).add_(pairs.sum(-1)).view(n_links, 1, -1)
-        of_lengths = (weights @ squares.view(n_links, -1, n_inputs))[:, 0]
-        of_lengths -= (self.inputs * (pairs @ self.inputs)).sum((1, 2))
-        gradient = torch.cat([3 * of_lengths * precision, of_nugget], dim=1) / n_cells
+        weights = (d_cross * decay_cross).add_(pairs.sum(-1)).view(n_links, 1, -1)
+        d_lengths = (weights @ squares.view(n_links, -1, n_inputs))[:, 0]
+        d_lengths -= (self.inputs * (pairs @ self.inputs)).sum((1, 2))
+        gradient = torch.cat([3 * d_lengths * precision, d_nugget], dim=1) / n_cells
         return score.mean(1), gradient
 
     def _covariances(self, precision: Tensor, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """C without its nugget and c, each with its e⁻ʳ."""
+        """Return C without its nugget, its factor e⁻ʳ, c, and its factor e⁻ʳ."""
         scaled = self.inputs * (3 * precision)[:, None, None]
         norms = (scaled * self.inputs).sum(-1)
         squared = (norms[..., :, None] + norms[..., None, :]).flatten(0, 1)
@@ -204,12 +209,12 @@ class Batch:
 
 
 def crps(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Continuous ranked probability score of Gaussians; all arguments of one shape, or spread to it."""
+    """Return the continuous ranked probability score of Gaussians; the arguments are broadcast."""
     return _crps(values, mean, variance)[0]
 
 
 def _crps(values: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The score, and its derivatives by mean and variance."""
+    """Return the score and its derivatives with respect to mean and variance."""
     s = variance.clamp(min=_TINY).sqrt()
     z = (values - mean) / s
     sign = torch.special.erf(z * math.sqrt(0.5))

@@ -1,20 +1,20 @@
-"""Observed cells under the posterior that imputations are drawn from: replicates, and log densities.
+"""Posterior predictive distribution of observed cells: replicates and log densities.
 
 For imputation j each observed cell y is predicted as if it alone were missing in its completed row x_j:
 
     y_rep ~ p(y | f_j, x_j),      log p(y | f_j, x_j)
 
-with f_j the function that imputation j has drawn for the cell's link. That is the distribution from which
-missing cells get their draws: the sparse GP's residual variance and the observation noise, or what residuals
-of neighbours say in their place (the cell's own row is none of them), among few values, between bounds, of
-counts or levels, as the column asks for. So checks of replicates speak about the imputations.
+where f_j is the function that imputation j has drawn for the cell's link. Missing cells are drawn from the
+same distribution: sparse GP and observation noise, or the local GP given neighbours other than the cell's own
+row, and the column's discrete support, bounds, counts or levels. Posterior predictive checks of replicates
+therefore apply to the imputations.
 
-The function has seen the cell in training. What it says of a cell that it had not seen, importance sampling
-finds (PSIS-LOO: Vehtari, Gelman and Gabry, Statistics and Computing 27:1413-1432, 2017).
+The function was trained on the cell. Importance sampling estimates the predictive density without it
+(PSIS-LOO: Vehtari, Gelman and Gabry, Statistics and Computing 27:1413-1432, 2017).
 
-Links that see all other columns have conditional log densities, to be added up over cells, but not over
-columns. Those that see earlier columns only predict from these, without what later ones know: the log
-densities of a row's cells add up to that of the row.
+Links that see all other columns give conditional log densities, which may be added over the cells of a column
+but not over columns. Links that see only earlier columns do not condition on later ones: the log densities of
+the cells of a row add up to that of the row.
 """
 
 from __future__ import annotations
@@ -39,55 +39,56 @@ from pyro_mgp.data.column_spec import Kind
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.conditional import Conditional, Observing, observed_as
+from pyro_mgp.model.conditional import Conditional, Observing
 from pyro_mgp.model.likelihoods import Category, Likelihood, Observation, Truncated, log_between
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value
-from pyro_mgp.sampling.local_gp import Neighbours, corrected
+from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.sampling.sampler import REPLICATE, Sampler
 
 Numbers = NDArray[np.float64]
 
-# Keeps a vanishing variance a divisor, as in draws.
-_LEAST_VARIANCE = 1e-12
-# Rows that are compared with all reference rows together: 100 MB for 10,000 of these and 20 columns.
+# Added to variances, which may be zero and divide.
+_MIN_VARIANCE = 1e-12
+# Rows compared with all reference rows at once: 100 MB for 10,000 of these and 20 columns.
 _COMPARED_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
 class Replicates:
-    """What m imputations say of the n observed cells of a column."""
+    """Replicates and log densities of the n observed cells of a column under m imputations."""
 
     rows: NDArray[np.intp]
     """Positions of the cells' rows in the table, `[n]`."""
     observed: NDArray[Any]
-    """The cells, `[n]`, as they come back from the encoded table."""
+    """Observed cells, decoded from the encoded table, `[n]`."""
     values: NDArray[Any]
-    """A replicate of each, `[m, n]`, as draws of missing cells are held; see `Imputations`."""
+    """Replicates, `[m, n]`, in the format of draws of missing cells; see `Imputations`."""
     log_density: NDArray[np.float64]
-    """`[m, n]`, per unit of the column (of times, per second); see `is_probability`."""
+    """Log densities or log probabilities, `[m, n]`, per unit of the column (of times, per second)."""
     is_probability: bool
-    """Whether the latter are log probabilities: of values, levels, counts, and of what is rounded (integers,
-    and times that were whole days, hours, minutes or seconds)."""
+    """Whether these are log probabilities: of a discrete support, levels, counts, and rounded values
+    (integers, and times in whole days, hours, minutes or seconds)."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A column with a link, or links of its levels."""
+    """A column with a link, or a category with the links of its levels."""
 
     codec: ColumnCodec
+    """Codec of the column."""
     links: tuple[int, ...]
     """Numbers of its links in the chain."""
     columns: tuple[int, ...]
-    """Its encoded columns."""
+    """Indices of its encoded columns."""
     category: Category | None
-    """Its levels, if they are asked for one after the other."""
+    """Levels of a category, which are modelled one after the other."""
     is_target: bool
-    """Whether it is the target of `fit(X, y)`, which is no column of the table."""
+    """Whether it is the target of `fit(X, y)`, which is not a column of the table."""
 
 
 def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> list[Variable]:
-    """The columns with a link, in the order of the chain."""
+    """Return the columns with a link, in the order of the chain."""
     found, groups = [], codec.groups
     of_category = {i: category for category in chain.categories for i in category.links}
     for i, link in enumerate(chain.links):
@@ -106,44 +107,47 @@ def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> li
 
 @dataclass(frozen=True)
 class ObservedCells:
-    """The observed cells of a table, and the chain that imputes it."""
+    """Observed cells of a table, with the sampler that imputes it."""
 
     sampler: Sampler
-    """Who draws the missing ones."""
+    """Sampler of the missing cells."""
     rows: EncodedTable
-    """The table, encoded."""
+    """Encoded table."""
     variables: Sequence[Variable]
-    """Its columns with a link."""
-    known_variances: Callable[[pd.DataFrame], Sequence[Tensor | None]]
-    """From the table to variances of its cells' errors of measurement for each link, `[N]`, standardised;
-    None if there are none."""
+    """Columns with a link."""
+    error_variances: Callable[[pd.DataFrame], Sequence[Tensor | None]]
+    """Function from the table to the variances of each link's measurement errors, `[N]`, standardised units;
+    None for a link without measurement errors."""
     names: Sequence[str]
-    """Of the D encoded columns."""
+    """Names of the D encoded columns."""
     reference_keys: Tensor | None
-    """Keys of the training table, as it came, in which neighbours are looked for; None if it is not known."""
+    """Keys of the training rows, in their original order, among which neighbours are selected; None if they
+    are not available."""
 
     @torch.no_grad()
     def replicate(self, frame: pd.DataFrame, m: int, positions: NDArray[np.intp]) -> list[Replicates]:
-        """What the first m imputations say of observed cells, one entry per variable.
+        """Replicate observed cells under the first m imputations.
 
         Args:
-            frame: The table as it came.
+            frame: The original table.
             m: Number of imputations.
-            positions: Rows to look at, `[n]`.
+            positions: Positions of the rows to replicate, `[n]`.
+
+        Returns:
+            One entry per variable.
 
         Raises:
-            ValueError: If a cell should have a known error of measurement, and has none.
+            ValueError: If the standard error of an observed cell is missing.
         """
         rows, parts = self.rows[torch.as_tensor(positions)], list[list[Replicates]]()
-        known = self.known_variances(frame)
-        known = [None if each is None else each[torch.as_tensor(positions)] for each in known]
+        errors = [
+            None if each is None else each[torch.as_tensor(positions)] for each in self.error_variances(frame)
+        ]
         with local_parameters():
             for here, batch, filled in self.sampler.swept(rows, range(m)):
-                errors = [None if each is None else each[here].to(filled) for each in known]
-                parts.append(list(self._of_batch(frame, batch, filled, positions[here], errors)))
-        if not parts:
-            return []
-        return [_joined(of_variable) for of_variable in zip(*parts, strict=True)]
+                own = [None if each is None else each[here].to(filled) for each in errors]
+                parts.append(list(self._of_batch(frame, batch, filled, positions[here], own)))
+        return [_concatenate(of_variable) for of_variable in zip(*parts, strict=True)]
 
     def _of_batch(
         self,
@@ -153,75 +157,62 @@ class ObservedCells:
         positions: NDArray[np.intp],
         errors: Sequence[Tensor | None],
     ) -> Iterator[Replicates]:
-        """The same of some rows, given as m paths have filled them, `[m, n, D]`."""
-        chain, imputations = self.sampler.chain, range(len(filled))
-        cells = [rows.observed[:, link.column].nonzero()[:, 0] for link in chain.links]
-        conditionals = self._conditionals(rows, cells, imputations)
-        noise = KeyedNoise(self.sampler.seed, rows.keys, imputations)
+        """Replicate the observed cells of a batch of rows, filled on m paths, `[m, n, D]`."""
+        sampler, imputations = self.sampler, range(len(filled))
+        cells = [rows.observed[:, link.column].nonzero()[:, 0] for link in sampler.chain.links]
+        own = None
+        if sampler.neighbours is not None:
+            own = own_references(rows, sampler.chain, sampler.neighbours, self.reference_keys)
+        conditionals = sampler.conditionals(rows, imputations, cells, own)
+        noise = KeyedNoise(sampler.seed, rows.keys, imputations)
         for variable in self.variables:
             here = cells[variable.links[0]]
-            seen = filled[:, here]
-            predicted = [_Predicted.of(conditionals[i], seen, errors[i], here) for i in variable.links]
+            predicted = [
+                _Predicted.of(conditionals[i], filled[:, here], errors[i], here) for i in variable.links
+            ]
             eps = noise.normal(REPLICATE, variable.links[-1], rows=here)
-            known = rows.values[here][:, list(variable.columns)]
+            observed = rows.values[here][:, list(variable.columns)]
             at = positions[here.cpu().numpy()]
-            drawn, log_density = _replicated(
-                variable, predicted, known, eps, _own(variable, frame, at, known)
-            )
-            few = isinstance(predicted[0].observation, DiscreteSupport)
+            numbers = _in_own_units(variable, frame, at, observed)
+            drawn, log_density = _replicate(variable, predicted, observed, eps, numbers)
+            is_discrete = isinstance(predicted[0].observation, DiscreteSupport)
             yield Replicates(
                 at,
-                variable.codec.decode(known.cpu().numpy(), few),
-                variable.codec.decode(drawn.cpu().numpy(), few),
+                variable.codec.decode(observed.cpu().numpy(), is_discrete),
+                variable.codec.decode(drawn.cpu().numpy(), is_discrete),
                 log_density.cpu().numpy(),
                 _is_probability(variable.codec, predicted[0].observation),
             )
 
-    def _conditionals(
-        self, rows: EncodedTable, cells: Sequence[Tensor], imputations: Sequence[int]
-    ) -> Sequence[Conditional]:
-        """What the links say of their cells in these rows, as `Sampler.draws` has it of missing ones."""
-        sampler = self.sampler
-        conditionals = sampler.sparse(imputations)
-        if sampler.neighbours is not None:
-            marginals, point = sampler.factorised.marginals(sampler.chain), sampler.start.expected(rows)
-            own = own_references(rows, sampler.chain, sampler.neighbours, self.reference_keys)
-            holes = sampler.chain.holes(rows.observed)
-            sampler.neighbours.settle(sampler.chain, marginals, point, holes, own)
-            nearby = sampler.neighbours.near(point, cells, imputations, own)
-            if sampler.joint:
-                nearby = sampler.neighbours.given(nearby, conditionals, marginals)
-            conditionals = corrected(conditionals, nearby)
-        return observed_as(conditionals, sampler.observations) if sampler.observations else conditionals
-
 
 def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:
-    """Which reference row each row is, `[n]`, -1 if none.
+    """Return the index of the reference row that each row is, `[n]`, -1 for none.
 
     Args:
-        rows: The rows.
+        rows: Rows of a table.
         chain: The chain.
-        neighbours: The reference rows.
-        keys: Those of the training table as it came. If they are not known, rows count as the same that are
-            equal where the given one is observed, if the same cells of columns with neighbours are.
+        neighbours: Local GPs with their reference rows.
+        keys: Keys of the training rows in their original order. Without keys, a row is identified with a
+            reference row that equals it in all observed cells, and misses the same cells of columns with a
+            local GP.
     """
     if keys is not None:
-        # In the order of fit.
+        # Training rows are fitted in the order of their keys.
         ordered = np.sort(keys.cpu().numpy().view(np.uint64))[: len(neighbours.rows)]
         own = rows.keys.cpu().numpy().view(np.uint64)
         place = np.searchsorted(ordered, own).clip(max=len(ordered) - 1)
         return torch.as_tensor(np.where(ordered[place] == own, place, -1)).to(rows.keys.device)
-    pairs = zip(chain.links, neighbours.residuals, neighbours.characters, strict=True)
-    # Of new rows the target is never known.
-    asked = [(link.column, ~left.isnan()) for link, left, characters in pairs if characters]
-    asked = [(column, known) for column, known in asked if rows.observed[:, column].any()]
+    pairs = zip(chain.links, neighbours.residuals, neighbours.links, strict=True)
+    compared = [(link.column, ~residuals.isnan()) for link, residuals, metrics in pairs if metrics]
+    # The target is missing in all rows of a table to impute.
+    compared = [(column, observed) for column, observed in compared if rows.observed[:, column].any()]
     parts = [rows.keys[:0]]
     for batch in torch.arange(len(rows)).split(_COMPARED_AT_ONCE):
         some = rows[batch]
         differs = (some.values[:, None] != neighbours.rows) & some.observed[:, None]
         same = ~differs.any(-1)
-        for column, known in asked:
-            same &= some.observed[:, column, None] == known
+        for column, observed in compared:
+            same &= some.observed[:, column, None] == observed
         parts.append(torch.where(same.any(1), same.int().argmax(1), -1))
     return torch.cat(parts)
 
@@ -231,24 +222,24 @@ def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, key
 
 @dataclass(frozen=True)
 class _Predicted:
-    """What a link says of c observed cells on m paths."""
+    """Predictive distribution of a link for c observed cells on m paths."""
 
     mean: Tensor
-    """`[m, c]`."""
+    """Mean of the function, `[m, c]`."""
     variance: Tensor
-    """`[m, c]`, noise included where the observation is not made of the function alone."""
+    """Variance, `[m, c]`, with noise unless the observation model depends on the function alone."""
     observation: Observation | None
-    """How they become an observation; None if they are its moments."""
+    """Observation model, or None for a Gaussian with these moments."""
 
     @classmethod
     def of(cls, conditional: Conditional, rows: Tensor, errors: Tensor | None, here: Tensor) -> _Predicted:
-        """What a link says of cells.
+        """Compute the predictive distribution of cells.
 
         Args:
-            conditional: The link.
-            rows: Their rows as m paths have filled them, `[m, c, D]`.
-            errors: Variances of errors of measurement in all rows, if there are any.
-            here: Numbers of the cells' rows among these, `[c]`.
+            conditional: Conditional of the link.
+            rows: Rows of the cells, filled on m paths, `[m, c, D]`.
+            errors: Variances of measurement errors in all rows, or None.
+            here: Indices of the cells' rows, `[c]`.
         """
         moments = conditional.moments(rows)
         mean, variance = moments.mean, moments.variance.expand_as(moments.mean)
@@ -257,22 +248,22 @@ class _Predicted:
             variance = variance + conditional.noise
         if errors is not None:
             variance = variance + errors[here]
-        return cls(mean, variance + _LEAST_VARIANCE, observation)
+        return cls(mean, variance + _MIN_VARIANCE, observation)
 
     def draw(self, eps: Tensor) -> Tensor:
-        """Observations by standard normal numbers, `[m, c]`."""
+        """Draw observations from standard normal numbers, `[m, c]`."""
         if self.observation is None:
             return self.mean + self.variance.sqrt() * eps
         return self.observation.draw(self.mean, self.variance, torch.special.ndtr(eps))
 
     def expectation(self) -> Tensor:
-        """Means of observations, `[m, c]`."""
+        """Return the mean of the observations, `[m, c]`."""
         if self.observation is None:
             return self.mean
         return self.observation.expectation(self.mean, self.variance)
 
     def log_prob(self, cells: Tensor) -> Tensor:
-        """Log density of standardised cells `[c]`, or log probability if they are values, `[m, c]`."""
+        """Return the log density, or log probability if discrete, of standardised cells `[c]`, `[m, c]`."""
         if isinstance(self.observation, DiscreteSupport):
             chosen = nearest_value(self.observation.values, cells).expand_as(self.mean)
             of_values = self.observation.log_probabilities(self.mean, self.variance)
@@ -282,62 +273,56 @@ class _Predicted:
         return Normal(self.mean, self.variance.sqrt()).log_prob(cells) - self._log_mass(*self._ends)
 
     def log_between(self, low: Tensor, high: Tensor) -> Tensor:
-        """Log probability, `[m, c]`, of what lies between standardised numbers `[c]`."""
+        """Return the log probability `[m, c]` of the intervals between standardised numbers `[c]`."""
         ends = self._ends
         return self._log_mass(low.clamp(*ends), high.clamp(*ends)) - self._log_mass(*ends)
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """What observations lie between."""
+        """Bounds of the observations."""
         bounds = self.observation
         return (bounds.low, bounds.high) if isinstance(bounds, Truncated) else (-math.inf, math.inf)
 
     def _log_mass(self, low: Tensor | float, high: Tensor | float) -> Tensor:
-        """The log probability that the normal distribution gives to an interval, `[m, c]`."""
+        """Return the log probability `[m, c]` of an interval under the untruncated normal distribution."""
         spread = self.variance.sqrt()
         return log_between((low - self.mean) / spread, (high - self.mean) / spread)
 
 
-def _replicated(
-    variable: Variable, predicted: Sequence[_Predicted], known: Tensor, eps: Tensor, own: Numbers
+def _replicate(
+    variable: Variable, predicted: Sequence[_Predicted], observed: Tensor, eps: Tensor, own: Numbers
 ) -> tuple[Tensor, Tensor]:
-    """Replicates of cells, `[m, c, width]`, standardised, and the cells' log densities, `[m, c]`.
+    """Return standardised replicates of cells, `[m, c, width]`, and the cells' log densities, `[m, c]`.
 
     Args:
         variable: The column.
-        predicted: What its links say.
-        known: The cells, `[c, width]`, standardised.
+        predicted: Predictive distributions of its links.
+        observed: The cells, `[c, width]`, standardised.
         eps: Standard normal numbers, `[m, c]`.
         own: The cells in the column's own units, `[c]`.
     """
-    if variable.category is not None:
-        return _replicated_levels(variable.category, predicted, known, eps)
-    (link,) = predicted
-    return link.draw(eps)[..., None], _log_density(variable.codec, link, known[:, 0], own)
-
-
-def _replicated_levels(
-    category: Category, predicted: Sequence[_Predicted], known: Tensor, eps: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The same of levels: the answers to all questions up to the first "yes" multiply."""
-    shares, total, asked = [], torch.zeros_like(eps), torch.ones_like(known[:, 0], dtype=torch.bool)
-    for link, answer in zip(predicted, known.unbind(1), strict=False):  # the last level has no question
+    if variable.category is None:
+        (link,) = predicted
+        return link.draw(eps)[..., None], _log_density(variable.codec, link, observed[:, 0], own)
+    # The probability of a level is the product of those of all questions up to the first "yes".
+    shares, total, asked = [], torch.zeros_like(eps), torch.ones_like(observed[:, 0], dtype=torch.bool)
+    for link, answer in zip(predicted, observed.unbind(1), strict=False):  # the last level has no question
         shares.append(link.expectation())
         total = total + torch.where(asked, link.log_prob(answer), 0.0)
         asked = asked & (answer < 0)
-    return category.draw(torch.stack(shares, dim=-1), torch.special.ndtr(eps)), total
+    return variable.category.draw(torch.stack(shares, dim=-1), torch.special.ndtr(eps)), total
 
 
 def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbers) -> Tensor:
-    """Log density of cells `[c]` in the column's own units, `[m, c]`, or log probability where it has one."""
+    """Return the log density `[m, c]` of cells `[c]` in own units, or the log probability if discrete."""
     step = _step(codec)
-    if _is_of_values(codec, link.observation):
+    if _is_discrete(codec, link.observation):
         return link.log_prob(cells)
     if step == 0:
         slope = np.zeros_like(own) if codec.warp is None else codec.warp.log_slope(own)
         log_density = link.log_prob(torch.as_tensor(_standardised(codec, own)).to(cells))
         return log_density + torch.as_tensor(slope - math.log(codec.scale[0])).to(cells)
-    # All that is rounded to the cell, and at the ends of what is drawn all beyond.
+    # The interval that is rounded to the cell, extended to infinity at the ends of the drawn range.
     own = np.rint(own / step) * step
     low, high = own - step / 2, own + step / 2
     if codec.kind is Kind.INTEGER or codec.warp is not None:
@@ -347,14 +332,17 @@ def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbe
     return link.log_between(*torch.as_tensor(ends).to(cells))
 
 
-def _own(variable: Variable, frame: pd.DataFrame, rows: NDArray[np.intp], known: Tensor) -> Numbers:
-    """Cells of a column of numbers or times in its own units, `[c]`.
+def _in_own_units(
+    variable: Variable, frame: pd.DataFrame, rows: NDArray[np.intp], observed: Tensor
+) -> Numbers:
+    """Return cells of a column of numbers or times in its own units, `[c]`.
 
-    Those of the table, since bent cells far beyond those of the fit are encoded nearer to these; else, and of
-    what is no observation, what the encoded ones say.
+    They come from the table if possible: transformed cells far beyond the training range are clamped when
+    they are encoded.
     """
-    codec, bent = variable.codec, known[:, 0].cpu().numpy() * variable.codec.scale[0] + variable.codec.mean[0]
-    decoded = np.asarray(bent if codec.warp is None else codec.warp.backward(bent))
+    codec = variable.codec
+    linear = observed[:, 0].cpu().numpy() * codec.scale[0] + codec.mean[0]
+    decoded = np.asarray(linear if codec.warp is None else codec.warp.backward(linear))
     if variable.is_target or codec.levels is not None:
         return decoded
     given = numbers_of(frame[codec.name].iloc[rows])
@@ -362,36 +350,36 @@ def _own(variable: Variable, frame: pd.DataFrame, rows: NDArray[np.intp], known:
 
 
 def _step(codec: ColumnCodec) -> float:
-    """What draws of a column are rounded to multiples of, in its own units; 0 if to nothing."""
+    """Return the rounding step of a column's draws in its own units; 0 if they are not rounded."""
     return 1.0 if codec.kind is Kind.INTEGER else codec.step
 
 
-def _is_of_values(codec: ColumnCodec, observation: Observation | None) -> bool:
-    """Whether a link's observations are values, that each have a probability."""
+def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
+    """Return whether each value of a link's observations has a probability."""
     return isinstance(observation, DiscreteSupport) or (
         _is_likelihood(observation) and codec.kind is not Kind.HEAVY_TAILED
     )
 
 
 def _is_probability(codec: ColumnCodec, observation: Observation | None) -> bool:
-    return _is_of_values(codec, observation) or _step(codec) > 0
+    return _is_discrete(codec, observation) or _step(codec) > 0
 
 
 def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:
-    """Whether an observation is a link's own likelihood, of which there is a log density."""
+    """Return whether an observation model is a likelihood, which has a log density."""
     return observation is not None and not isinstance(observation, DiscreteSupport | Truncated)
 
 
 def _standardised(codec: ColumnCodec, own: Numbers) -> Numbers:
-    """Numbers in own units as cells; infinite ends stay infinite."""
+    """Standardise numbers in own units; infinite ones stay infinite."""
     finite, direction = np.where(np.isinf(own), 0.0, own), own
     if codec.warp is not None:
         finite, direction = codec.warp.forward(finite), own * codec.warp.spread
     return np.where(np.isinf(own), direction, (finite - codec.mean[0]) / codec.scale[0])
 
 
-def _joined(parts: Sequence[Replicates]) -> Replicates:
-    """Replicates of batches of rows as one."""
+def _concatenate(parts: Sequence[Replicates]) -> Replicates:
+    """Concatenate the replicates of batches of rows."""
 
     def of_all(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts], axis=-1)

@@ -1,29 +1,29 @@
-"""What a trained chain learns from its own errors: local scales, and how columns of few values are drawn.
+"""Refinement of a trained chain: local GPs, and the discrete support of numeric columns.
 
-What these are stands in `neighbours.py` and `discrete_support.py`; here is how they are found.
+`local_gp.py` and `discrete_support.py` define these; this module estimates them from leave-one-out errors.
 
-The holes of the training rows are filled twice: at conditional means, for the rows to be neighbours, and by
-draws, for the rows to be asked about. Each link then takes the ℓ and η, and after them the ν, a₀ and cut,
-that predict some of its observed cells best, each cell left out of its own neighbourhood and of the sparse
-GP: with the leverage h = φᵀSφ/s², the residual of a cell that was left out is e/(1 - h). In tables that are
-not small a link learns several metrics ℓ and η, each from other cells, and hears all of them as suits the
-first. Links whose neighbours do not clearly help go without; so do those of ordered values and of categories.
+The missing cells of the training rows are filled twice: with conditional means, where the rows serve as
+neighbours, and with draws, where the rows are queried. Each link selects the ℓ and η, and then the ν, a₀ and
+bound on innovations, that best predict a sample of its observed cells. Each of these cells is excluded from
+its own neighbourhood and from the sparse GP: with leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 -
+h). In all but small tables a link learns several metrics ℓ and η from different cells; they share the other
+hyperparameters of the first. Links that the local GP does not clearly improve get none, nor do links of
+ordered levels and of categories.
 
-Columns of few values then learn, from cells that were left out, how likely each value is where the link says
-N(m, s²).
+Columns with a discrete support then learn, from leave-one-out predictions N(m, s²), how likely each value is.
 
-At last some observed cells are hidden and imputed by the whole machinery. The inflation τ is the one under
-which their values are most probable: it makes up for holes in the inputs, for references that stand at means,
-and for whatever else a sweep does to the spread of its draws.
+Finally some observed cells are held out and imputed by the complete sampler. The inflation τ is the one under
+which their values are most probable. It accounts for missing inputs, for reference rows that are at
+conditional means, and for other effects of a sweep on the spread of its draws.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -35,58 +35,58 @@ from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, observed_as
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value, some_of_each
+from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
+from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import (
-    LEAST_SCALE,
     MEDIAN_OF_SQUARE,
-    Gathered,
+    MIN_SCALE,
     LocalGPParams,
     LocalLink,
-    Neighbours,
+    Neighbourhood,
     ParamsPerLink,
-    corrected,
-    settle,
+    gather_neighbours,
 )
-from pyro_mgp.sampling.local_gp_metric import LeftOut, crps, learn_metrics
-from pyro_mgp.sampling.sampler import SETTLING, InitialFill
+from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
+from pyro_mgp.sampling.neighbours import Neighbours, fill_sparse_means, with_local_gps
+from pyro_mgp.sampling.sampler import burn_in
 
-MOST_ROWS = 10_000
-"""Reference rows at most; more cost time in every draw and say little more."""
-# A link with fewer observed cells than this many per neighbour has none that are near.
-_LEAST_PER_NEIGHBOUR = 4
-# Walks by which the means of the sparse GPs alone, and draws from them, are settled.
+MAX_ROWS = 10_000
+"""Largest number of reference rows; more slow down every draw and hardly improve it."""
+# Observed cells per neighbour below which a link gets no local GP.
+_MIN_PER_NEIGHBOUR = 4
+# Sweeps that converge to the means of the sparse GPs alone, and to draws from them.
 _SWEEPS = 3
-# What is learnt starts at the sparse GP's lengthscales divided by this, and at this η.
+# Starting values: ℓ is the sparse GP's divided by the first, η the second.
 _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
-# Metrics of a link in tables of more than so many rows; in smaller ones a fit shall take less time.
+# Metrics of a link in tables of more than so many rows; smaller tables get one, to save time.
 _METRICS, _SMALL = 4, 2000
-# To choose from: the cut, ν, and a₀ in parts of the typical squared error.
+# Candidates for the bound on innovations, ν, and a₀ as a share of the typical squared error.
 _CUTS = (None, 4.0)
 _FREEDOMS = (1.0, 10.0)
 _AMPLITUDES = (0.1, 0.3, 1.0)
-# Cells left out to choose by, and those besides that the sparse GP predicts worst.
-_LEFT_OUT, _WORST = 900, 100
-# Numbers that are kept at a time of the neighbours of cells that are left out: 16 MB.
+# Random cells by which candidates are scored, and those that the sparse GP predicts worst.
+_N_SCORED, _N_WORST = 900, 100
+# Values stored at a time for the neighbourhoods of these cells: 16 MB.
 _KEPT_AT_ONCE = 2**21
-# The same for weights of few values: in all, and at least so many of each value.
-_JUDGED, _JUDGED_OF_EACH = 600, 10
-# Standard errors by which neighbours must predict better than the sparse GP alone.
+# Cells to which a discrete support is fitted: in total, and the minimum per value.
+_FITTED, _FITTED_OF_EACH = 600, 10
+# Standard errors by which the local GP must improve on the sparse GP alone.
 _CLEARLY = 2.0
-# Hidden cells: in so many rows at most; half a cell per row, since the rest must look as it will when nothing
-# is hidden, but at least so many per column, and no more than this share of the observed ones.
-_HIDDEN_ROWS, _HIDDEN_PER_ROW, _HIDDEN_PER_COLUMN, _HIDDEN_SHARE = 4000, 0.5, 30, 0.1
-# Components of the mixtures that are to hold them, by one metric and by several: sweeps that count, at most
-# so many of each path. A mixture of few is narrower than what it stands for, which τ would make up for.
+# Held-out cells lie in at most so many rows. There is half a cell per row, since the rest of the table must
+# look as it does in imputation, but at least so many per column and at most this share of the observed cells.
+_HELD_OUT_ROWS, _HELD_OUT_PER_ROW, _HELD_OUT_PER_COLUMN, _HELD_OUT_SHARE = 4000, 0.5, 30, 0.1
+# Components of the predictive mixtures of held-out cells, with one metric and with several, and the most
+# sweeps of a path that contribute. A mixture of fewer components is too narrow, which τ would compensate.
 _COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 24, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
-# Standard deviation of log τ that is expected.
+# Prior standard deviation of log τ.
 _EXPECTED_INFLATION = 0.2
-# A hidden cell counts as no farther off than four standard deviations of a typical one; one of few values as
-# no less likely than one in a thousand.
+# Limits to the influence of a held-out cell: a density at four standard deviations, or a probability of
+# 0.001.
 _FARTHEST = 0.5 * 4.0**2 + 0.5 * math.log(2 * math.pi)
 _LEAST_LIKELY = math.log(1e-3)
-# Most of its own residual that a cell explains.
-_MOST_LEVERAGE = 0.9
+# Largest leverage of a cell.
+_MAX_LEVERAGE = 0.9
 # Smallest standard deviation, where neighbours agree to the last digit.
 _TINY = 1e-8
 
@@ -101,31 +101,31 @@ def refine(
     joint: bool,
     seed: int,
 ) -> tuple[Neighbours | None, list[DiscreteSupport | None]]:
-    """Find the local scales of a trained chain, and how its columns of few values are drawn.
+    """Estimate the local GPs and the discrete supports of a trained chain.
 
     Args:
         chain: The chain.
-        start: Fill that a sweep starts from.
-        rows: Training rows in an order that means nothing, on the chain's device.
-        n_neighbours: k; 0 for no local scales.
-        values: For each link the values of its column if they are few, ascending, `[J]`, or None.
-        joint: Whether imputations have drawn functions, see `sampling.Sampler`.
-        seed: Of the draws and choices made here.
+        start: Initial fill of the sweeps.
+        rows: Training rows in random order, on the chain's device.
+        n_neighbours: Number of neighbours k; 0 for no local GPs.
+        values: Values of each link's column if it has a discrete support, ascending, `[J]`; otherwise None.
+        joint: Whether imputations draw functions, see `sampler.Sampler`.
+        seed: Seed of the draws and random subsets.
 
     Returns:
-        The local scales, or None if no link has any, and each link's few values.
+        The local GPs, or None if no link has one, and the discrete support of each link, or None.
     """
     if n_neighbours == 0 and all(of_link is None for of_link in values):
         return None, [None] * len(values)
     with torch.no_grad(), local_parameters():
-        fit = _Fit(chain, start, rows[:MOST_ROWS], n_neighbours, joint, seed)
+        fit = _Fit(chain, start, rows[:MAX_ROWS], n_neighbours, joint, seed)
         neighbours = fit.find_neighbours() if n_neighbours else None
-        few = [fit.fit_values(i, of_link, neighbours) for i, of_link in enumerate(values)]
-        return None if neighbours is None else fit.inflate(neighbours, few), few
+        supports = [fit.fit_support(i, of_link, neighbours) for i, of_link in enumerate(values)]
+        return None if neighbours is None else fit.calibrate(neighbours, supports), supports
 
 
 class _Fit:
-    """The training rows with their holes filled in two ways, and the local scales as far as known."""
+    """State of a refinement: the training rows with missing cells at means (`point`) and drawn (`drawn`)."""
 
     def __init__(
         self, chain: Chain, start: InitialFill, rows: EncodedTable, n_neighbours: int, joint: bool, seed: int
@@ -134,39 +134,39 @@ class _Fit:
         self.n_neighbours, self.joint, self.seed = n_neighbours, joint, seed
         self.generator = torch.Generator().manual_seed(seed)
         self.marginals: Sequence[Conditional] = chain.conditionals()
-        # Their variance is what inducing values cannot say; the marginals' has that of q(u) besides.
+        # Their variance is that given the inducing values; the variance of the marginals includes that of
+        # q(u).
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
-        # As in imputations, the first sweeps do not count.
-        self.n_counted = min(_COUNTED, chain.n_sweeps - chain.n_sweeps // SETTLING)
+        self.n_counted = min(_COUNTED, chain.n_sweeps - burn_in(chain.n_sweeps))
         self.n_metrics = _METRICS if len(rows) > _SMALL else 1
         n_components = _COMPONENTS if self.n_metrics == 1 else _OF_SEVERAL
-        self.n_hidden_paths = math.ceil(n_components / self.n_counted)
+        self.n_paths = math.ceil(n_components / self.n_counted)
         self.holes = chain.holes(rows.observed)
         self.point = start.expected(rows)
         self.drawn = self.point.clone()
-        settle(chain, self.marginals, self.point, self.holes, _SWEEPS)
+        fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
         self.draw(self.marginals, _SWEEPS)
 
     def find_neighbours(self) -> Neighbours | None:
-        """The local scales."""
-        guesses = self.neighbours([self.first_guess(i) for i in range(len(self.holes))])
-        learnt = self.learn(guesses.links)
+        """Estimate the local GPs; None if no link has one."""
+        initial = self.neighbours([self.initial_params(i) for i in range(len(self.holes))])
+        learnt = self.learn_metrics(initial.links)
         first = self.neighbours(learnt)
-        self.point = self.point.clone()  # The references shall not move while others are looked at.
+        self.point = self.point.clone()  # `first` must keep its reference rows while these change.
         for i, here in enumerate(self.holes):
-            first.improve(i, self.chain, self.marginals, self.point, here)
+            first.update_means(i, self.chain, self.marginals, self.point, here)
         found = self.neighbours(learnt)
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             holes = self.chain.holes(self.rows.observed[here])
-            nearby = found.near(self.point[here], holes, range(1))
-            self.draw(corrected(self.marginals, nearby), 1, here)
+            local = found.condition(self.point[here], holes, range(1))
+            self.draw(with_local_gps(self.marginals, local), 1, here)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
-        return dataclasses.replace(found, links=links) if any(links) else None
+        return replace(found, links=links) if any(links) else None
 
     def draw(
         self, conditionals: Sequence[Conditional], n_sweeps: int, here: Tensor | slice = slice(None)
     ) -> None:
-        """Redraw the holes of the rows to be asked about, or of some of these."""
+        """Redraw the missing cells of the query rows, or of some of them."""
         observed = self.rows.observed[here]
         start, holes = self.drawn[None, here], self.chain.holes(observed)
         sweeps = self.chain.sweeps(conditionals, start, observed, lambda _: self.noise(1), n_sweeps, holes)
@@ -174,191 +174,185 @@ class _Fit:
         self.drawn[here] = paths[0]
 
     def noise(self, n_paths: int) -> Noise:
-        """Noise of sweeps by so many paths, from this fit's generator."""
+        """Return noise of the sweeps of several paths from the generator of this fit."""
         return lambda _, rows: self.normal(n_paths, len(rows))
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers from this fit's generator."""
+        """Draw standard normal numbers from the generator of this fit."""
         return torch.randn(shape, generator=self.generator, dtype=self.point.dtype).to(self.point.device)
 
-    def neighbours(self, characters: ParamsPerLink) -> Neighbours:
-        """The reference rows as they are filled now, with local scales of the given characters."""
+    def neighbours(self, params: ParamsPerLink) -> Neighbours:
+        """Build local GPs with these hyperparameters from the current reference rows."""
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
-            if not characters[i]:
-                continue
-            known = self.rows.observed[:, link.column]
-            mean = self.marginals[i].mean(self.point[known][None])[0]
-            residuals[i, known] = self.rows.values[known, link.column] - mean
-        return Neighbours.of(self.chain, self.point, residuals, characters, self.n_neighbours)
+            if params[i]:
+                here = self.rows.observed[:, link.column]
+                mean = self.marginals[i].mean(self.point[here][None])[0]
+                residuals[i, here] = self.rows.values[here, link.column] - mean
+        return Neighbours.of(self.chain, self.point, residuals, params, self.n_neighbours)
 
-    def first_guess(self, i: int) -> list[LocalGPParams]:
-        """Something to begin with; nothing for a link that goes without."""
-        if not self.chain.links[i].is_gaussian:
-            return []
-        n_known = int(self.rows.observed[:, self.chain.links[i].column].sum())
-        if n_known < _LEAST_PER_NEIGHBOUR * self.n_neighbours:
-            return []
+    def initial_params(self, i: int) -> list[LocalGPParams]:
+        """Return starting values for the i-th link; empty if it cannot have a local GP."""
         link = self.chain.links[i]
+        n_observed = int(self.rows.observed[:, link.column].sum())
+        if not link.is_gaussian or n_observed < _MIN_PER_NEIGHBOUR * self.n_neighbours:
+            return []
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
         return [LocalGPParams(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
 
-    def learn(self, links: Sequence[Sequence[LocalLink]]) -> ParamsPerLink:
-        """The characters of links, one of each or none, with lengthscales and nuggets that suit them."""
+    def learn_metrics(self, links: Sequence[Sequence[LocalLink]]) -> ParamsPerLink:
+        """Estimate the metrics of links that have one local GP, or none, each."""
         learnt: list[list[LocalGPParams]] = [[] for _ in links]
         some = {i: local for i, metrics in enumerate(links) for local in metrics}
-        leave_out = [functools.partial(self.left_out, i) for i in some]
+        leave_one_out = [functools.partial(self.leave_one_out, i) for i in some]
         for _ in range(self.n_metrics):
-            found = learn_metrics(list(some.values()), leave_out, self.point.shape[1], self.generator)
+            found = learn_metrics(list(some.values()), leave_one_out, self.point.shape[1], self.generator)
             for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
-                learnt[i].append(
-                    dataclasses.replace(local.character, lengthscales=tuple(lengths.tolist()), nugget=nugget)
-                )
+                learnt[i].append(replace(local.params, lengthscales=tuple(lengths.tolist()), nugget=nugget))
         return learnt
 
     def choose(self, i: int, metrics: Sequence[LocalLink]) -> list[LocalLink]:
-        """The local scales of the i-th link, with the character that suits them; none if none clearly helps.
+        """Set the prior of the i-th link's local GPs; return none if they do not clearly improve the link.
 
-        Metrics differ by the cells they are learnt from only. What suits the first one suits the others: to
-        judge each one by itself takes more time, and scores the same.
+        The metrics differ only by the cells from which they were learnt, so the prior that is best with the
+        first one is used for all. Scoring each of them takes more time, and predicts equally well.
         """
-        if not metrics:
-            return []
-        best = self.choose_character(i, metrics[0])
-        if best is None:
-            return []
-        return [local.with_params(best) for local in metrics]
+        best = self.choose_params(i, metrics[0]) if metrics else None
+        return [] if best is None else [local.with_prior(best) for local in metrics]
 
-    def choose_character(self, i: int, local: LocalLink) -> LocalGPParams | None:
-        """The one that predicts left-out cells of the i-th link best; None if none clearly helps."""
-        numbers, weights = self._to_judge_by(local)
+    def choose_params(self, i: int, local: LocalLink) -> LocalGPParams | None:
+        """Return the prior that predicts left-out cells best, or None if none clearly improves the link."""
+        numbers, weights = self._scoring_cells(local)
         candidates: list[LocalGPParams] = []
         gains = []
-        for cells in local.references[numbers].split(_at_once(local)):
-            left = self.left_out(i, cells)
-            gathered = local.gather(local.nearest(left.rows, left.own))
-            candidates = candidates or _candidates(local, left, gathered)
-            gains.append(_gain(local, candidates, left, gathered, self.marginals[i].noise))
+        for references in local.references[numbers].split(_at_once(local)):
+            cells = self.leave_one_out(i, references)
+            neighbourhood = gather_neighbours([local], [local.nearest(cells.rows, cells.own)])
+            candidates = candidates or _candidates(local, cells, neighbourhood)
+            gains.append(_gain(local, candidates, cells, neighbourhood, self.marginals[i].noise))
         gain = torch.cat(gains, dim=1)
-        # A rare cell is worth more than all others, and tells nothing of how sure that is.
+        # The standard error is that of ordinary cells: a rare one may outweigh all others.
         ordinary = gain[:, weights > 1] if (weights > 1).any() else gain
         clear = ordinary.mean(1) > _CLEARLY * ordinary.std(1) / math.sqrt(ordinary.shape[1])
         best = (gain @ weights).where(clear, -math.inf).argmax()
         return candidates[int(best)] if clear[best] else None
 
-    def _to_judge_by(self, local: LocalLink) -> tuple[Tensor, Tensor]:
-        """Some of a link's references, by their numbers, and for how many cells each of them stands.
+    def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
+        """Select references of a link by which to score candidates, with sampling weights.
 
-        What is best for a rare value, or after an outlier, only few cells can tell: these are all among them.
+        The worst predicted cells are all included: only few cells show which candidate suits rare values and
+        neighbours of outliers.
         """
         order = local.residuals.abs().argsort(descending=True)
-        worst, others = order[:_WORST], order[_WORST:]
-        picked = torch.randperm(len(others), generator=self.generator)[:_LEFT_OUT].to(order.device)
-        weight = len(others) / max(len(picked), 1)
-        numbers = torch.cat([others[picked], worst])
-        return numbers, torch.cat([weight * torch.ones(len(picked)), torch.ones(len(worst))]).to(
-            local.residuals
-        )
+        worst, others = order[:_N_WORST], order[_N_WORST:]
+        picked = torch.randperm(len(others), generator=self.generator)[:_N_SCORED].to(order.device)
+        weights = [len(others) / max(len(picked), 1) * torch.ones(len(picked)), torch.ones(len(worst))]
+        return torch.cat([others[picked], worst]), torch.cat(weights).to(local.residuals)
 
-    def hide(self, n_rows: int) -> Tensor:
-        """Cells of linked columns to hide if observed, `[n, D]`; a category's indicators together."""
+    def hold_out(self, n_rows: int) -> Tensor:
+        """Draw cells to hold out if observed, Bool `[n, D]`; the indicators of a category go together."""
         columns = [link.column for link in self.chain.links]
-        share = max(_HIDDEN_PER_ROW / len(columns), _HIDDEN_PER_COLUMN / n_rows)
+        share = max(_HELD_OUT_PER_ROW / len(columns), _HELD_OUT_PER_COLUMN / n_rows)
         chance = torch.rand(n_rows, self.point.shape[1], generator=self.generator)
         for category in self.chain.categories:
             chance[:, list(category.columns)] = chance[:, [category.columns[0]]]
             columns += category.columns
-        hidden = torch.zeros_like(chance, dtype=torch.bool)
-        hidden[:, columns] = chance[:, columns] < min(share, _HIDDEN_SHARE)
-        return hidden.to(self.point.device)
+        held_out = torch.zeros_like(chance, dtype=torch.bool)
+        held_out[:, columns] = chance[:, columns] < min(share, _HELD_OUT_SHARE)
+        return held_out.to(self.point.device)
 
-    def left_out(self, i: int, cells: Tensor) -> LeftOut:
-        """Observed cells of the i-th link, by their rows `[c]`, had its sparse GP not seen them."""
+    def leave_one_out(self, i: int, cells: Tensor) -> LeaveOneOut:
+        """Return leave-one-out residuals of the i-th link's observed cells in rows `[c]`."""
         rows, noise = self.drawn[cells], self.marginals[i].noise
         at, given_u = self.marginals[i].moments(rows[None]), self.given_u[i].moments(rows[None])
-        leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MOST_LEVERAGE)
+        leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MAX_LEVERAGE)
         residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
-        return LeftOut(cells, rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
+        return LeaveOneOut(cells, rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
 
-    def fit_values(self, i: int, values: Tensor | None, found: Neighbours | None) -> DiscreteSupport | None:
-        """How the i-th link's draws choose among its values, if they are few."""
+    def fit_support(self, i: int, values: Tensor | None, found: Neighbours | None) -> DiscreteSupport | None:
+        """Fit the discrete support of the i-th link's column to its values, if there are any."""
         if values is None or not self.chain.links[i].is_gaussian:
             return None
         column = self.chain.links[i].column
-        known = self.rows.observed[:, column].nonzero()[:, 0]
-        known = known[torch.randperm(len(known), generator=self.generator).to(known.device)]
+        observed = self.rows.observed[:, column].nonzero()[:, 0]
+        observed = observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
         values = values.to(self.point)
-        chosen = nearest_value(values, self.rows.values[known, column])
-        cells = known[some_of_each(chosen, max(_JUDGED // len(values), _JUDGED_OF_EACH))]
-        left, observed = self.left_out(i, cells), self.rows.values[cells, column]
-        mean, variance = observed - left.values, left.variance + self.marginals[i].noise
+        chosen = nearest_value(values, self.rows.values[observed, column])
+        cells = observed[first_of_each(chosen, max(_FITTED // len(values), _FITTED_OF_EACH))]
+        loo, targets = self.leave_one_out(i, cells), self.rows.values[cells, column]
+        mean, variance = targets - loo.residuals, loo.variance + self.marginals[i].noise
         for local in [] if found is None else found.links[i][:1]:
-            at = local.around(left.rows, cells).moments(left.rows[None])
+            at = local.posterior(loo.rows, cells).moments(loo.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
-        return DiscreteSupport.fit(values, observed, mean, variance, counts / counts.sum())
+        return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum())
 
-    def inflate(self, found: Neighbours, few: Sequence[DiscreteSupport | None]) -> Neighbours:
-        """Let the draws of hidden cells spread as far as their values do."""
-        picked = torch.randperm(len(self.rows), generator=self.generator)[:_HIDDEN_ROWS].to(self.point.device)
-        hidden = self.rows.observed[picked] & self.hide(len(picked))
-        # Rows sweep alone: those in which nothing is hidden would sweep for nothing.
-        some = hidden.any(1)
+    def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
+        """Set the inflation τ of the local GPs such that draws of held-out cells have the right spread."""
+        picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS].to(
+            self.point.device
+        )
+        held_out = self.rows.observed[picked] & self.hold_out(len(picked))
+        # Rows are imputed independently: those without held-out cells are not needed.
+        some = held_out.any(1)
         if not some.any():
             return found
-        picked, hidden = picked[some], hidden[some]
+        picked, held_out = picked[some], held_out[some]
         sparse = self.marginals
         if self.joint:
-            functions = self.chain.functions(lambda _, size: self.normal(self.n_hidden_paths, size))
+            functions = self.chain.functions(lambda _, size: self.normal(self.n_paths, size))
             sparse = self.chain.conditionals(functions)
         parts = [
-            self.impute_hidden(found, sparse, few, picked[here], hidden[here])
+            self.impute_held_out(found, sparse, supports, picked[here], held_out[here])
             for here in torch.arange(len(picked)).split(found.rows_at_once)
         ]
         links: list[list[LocalLink]] = []
         for i, (metrics, *of_link) in enumerate(zip(found.links, *parts, strict=True)):
             if metrics:
                 cells, mean, variance = (torch.cat(part, dim=-1) for part in zip(*of_link, strict=True))
-                inflation = self.inflation(i, cells, mean, variance, few[i])
+                inflation = self.inflation(i, cells, mean, variance, supports[i])
             links.append([local.inflated(inflation) for local in metrics])
-        return dataclasses.replace(found, links=links)
+        return replace(found, links=links)
 
-    def impute_hidden(
+    def impute_held_out(
         self,
         found: Neighbours,
         sparse: Sequence[Conditional],
-        few: Sequence[DiscreteSupport | None],
+        supports: Sequence[DiscreteSupport | None],
         picked: Tensor,
-        hidden: Tensor,
+        held_out: Tensor,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Walk through rows of which some observed cells are hidden.
+        """Sweep through rows with held-out cells.
 
         Args:
-            found: The local scales.
-            sparse: The links' sparse GPs, at drawn functions if imputations have such.
-            few: How draws choose among few values.
-            picked: The rows, `[n]`.
-            hidden: Bool `[n, D]`.
+            found: The local GPs.
+            sparse: Sparse GPs of the links, at drawn functions if imputations draw these.
+            supports: Discrete support of each link, or None.
+            picked: Indices of the rows, `[n]`.
+            held_out: Bool `[n, D]`, True at held-out cells.
 
         Returns:
-            For each link the hidden cells, by their rows, `[c]`, and what it said of them on each path of
-            some sweeps: means and variances, `[K, c]`.
+            For each link the rows of its held-out cells, `[c]`, and their predictive means and variances on
+            every path of the last sweeps, `[K, c]`.
         """
         rows = self.rows[picked]
-        seen = EncodedTable(rows.values, rows.observed & ~hidden, rows.keys)
-        holes, point = self.chain.holes(seen.observed), self.start.expected(seen)
-        imputations = range(self.n_hidden_paths)
-        nearby = found.around(self.chain, self.marginals, point, holes, imputations, picked)
+        given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
+        holes, point = self.chain.holes(given.observed), self.start.expected(given)
+        imputations = range(self.n_paths)
+        found.fill_means(self.chain, self.marginals, point, holes, picked)
+        local = found.condition(point, holes, imputations, picked)
         if self.joint:
-            nearby = found.given(nearby, sparse, self.marginals)
-        conditionals = observed_as(corrected(sparse, nearby), few)
-        paths = self.start.draw(seen, KeyedNoise(self.seed, seen.keys, imputations))
-        noise, n_sweeps = self.noise(self.n_hidden_paths), self.chain.n_sweeps
-        sweeps = list(self.chain.sweeps(conditionals, paths, seen.observed, lambda _: noise, n_sweeps, holes))
+            local = found.given_functions(local, sparse, self.marginals)
+        conditionals = observed_as(with_local_gps(sparse, local), supports)
+        paths = self.start.draw(given, KeyedNoise(self.seed, given.keys, imputations))
+        noise, n_sweeps = self.noise(self.n_paths), self.chain.n_sweeps
+        sweeps = list(
+            self.chain.sweeps(conditionals, paths, given.observed, lambda _: noise, n_sweeps, holes)
+        )
         cells = []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
-            which, counted = hidden[here, link.column], sweeps[-self.n_counted :]
+            which, counted = held_out[here, link.column], sweeps[-self.n_counted :]
             moments = [visited[i] for _, visited in counted]
             mean = torch.cat([at.mean for at in moments])[:, which]
             variance = torch.cat([at.variance for at in moments])[:, which]
@@ -366,82 +360,83 @@ class _Fit:
         return cells
 
     def inflation(
-        self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, few: DiscreteSupport | None
+        self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, support: DiscreteSupport | None
     ) -> float:
-        """The τ of the i-th link that suits cells which were hidden from a sweep.
+        """Return the most probable inflation τ of the i-th link given its held-out cells.
 
         Args:
             i: Number of the link.
-            cells: Their rows, `[c]`.
-            mean: Mean of each cell, on each path of some sweeps, `[K, c]`.
-            variance: Its variance, likewise.
-            few: How its draws choose among few values.
+            cells: Rows of the cells, `[c]`.
+            mean: Predictive mean of each cell on each path of the last sweeps, `[K, c]`.
+            variance: Predictive variance, `[K, c]`.
+            support: Discrete support of the column, if it has one.
         """
         values = self.rows.values[cells, self.chain.links[i].column]
-        # The sparse GP has seen the cells when it was trained: its mean without them lies farther off.
-        left = self.left_out(i, cells).values
+        # The sparse GP was trained on the held-out cells: shift its mean to that without them.
         residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
-        mean = mean - (left - residual)
-        return (
-            _inflation(mean, variance, values) if few is None else _few_inflation(mean, variance, values, few)
-        )
+        mean = mean - (self.leave_one_out(i, cells).residuals - residual)
+        if support is None:
+            return _inflation(mean, variance, values)
+        return _discrete_inflation(mean, variance, values, support)
 
 
 def _at_once(local: LocalLink) -> int:
-    """Cells whose neighbours are looked at together."""
+    """Return the number of cells whose neighbourhoods fit into memory together."""
     k = local.n_neighbours
     return max(1, _KEPT_AT_ONCE // (k * (k + len(local.columns))))
 
 
-def _candidates(local: LocalLink, left: LeftOut, gathered: Gathered) -> list[LocalGPParams]:
-    """ParamsPerLink to choose from, of the link's ℓ and η and of scales that suit some cells."""
-    error = left.values - local.hear(gathered).moments(left.rows[None]).mean[0]
-    typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.character.nugget)
+def _candidates(local: LocalLink, cells: LeaveOneOut, neighbourhood: Neighbourhood) -> list[LocalGPParams]:
+    """Return candidate priors with the link's ℓ and η, and with scales typical of the errors of cells."""
+    error = cells.residuals - local.condition(neighbourhood).moments(cells.rows[None]).mean[0]
+    typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.params.nugget)
     return [
-        dataclasses.replace(
-            local.character, cut=cut, freedom=freedom, scale=max(amplitude * typical, LEAST_SCALE)
-        )
+        replace(local.params, cut=cut, freedom=freedom, scale=max(amplitude * typical, MIN_SCALE))
         for cut, freedom, amplitude in itertools.product(_CUTS, _FREEDOMS, _AMPLITUDES)
     ]
 
 
 def _gain(
-    local: LocalLink, candidates: Sequence[LocalGPParams], left: LeftOut, gathered: Gathered, noise: Tensor
+    local: LocalLink,
+    candidates: Sequence[LocalGPParams],
+    cells: LeaveOneOut,
+    neighbourhood: Neighbourhood,
+    noise: Tensor,
 ) -> Tensor:
-    """How much better than the sparse GP alone each of G characters predicts cells, `[G, c]`."""
-    heard = local.hear_as(candidates, gathered)
-    cross, v = heard[0].relation(left.rows[None])
-    mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in heard])
-    variance = torch.stack([v[:, 0] * each.scale for each in heard]) + left.variance
-    alone = crps(left.values, torch.zeros_like(left.values), noise + left.variance)
-    return alone - crps(left.values, mean, variance)
+    """Return by how much each of G candidates lowers the CRPS of the sparse GP alone, `[G, c]`."""
+    posteriors = local.condition_each(candidates, neighbourhood)
+    cross, v = posteriors[0].cross_covariance(cells.rows[None])
+    mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in posteriors])
+    variance = torch.stack([v[:, 0] * each.scale for each in posteriors]) + cells.variance
+    alone = crps(cells.residuals, torch.zeros_like(cells.residuals), noise + cells.variance)
+    return alone - crps(cells.residuals, mean, variance)
 
 
 def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
-    """The τ that makes values `[c]` likeliest in mixtures of Gaussians `[K, c]`, near one if in doubt."""
+    """Return the most probable τ given values `[c]` and their Gaussian mixtures `[K, c]`."""
     if len(values) == 0:
         return 1.0
     inflations = torch.tensor(_INFLATIONS).to(values)
     components = Normal(mean, inflations[:, None, None] * variance.sqrt().clamp(min=_TINY))
     density = components.log_prob(values).logsumexp(1) - math.log(len(mean))
     lowest = -variance.clamp(min=_TINY**2).log().median() / 2 - _FARTHEST
-    return _likeliest(density.clamp(min=lowest).sum(1))
+    return _most_probable(density.clamp(min=lowest).sum(1))
 
 
-def _few_inflation(mean: Tensor, variance: Tensor, values: Tensor, few: DiscreteSupport) -> float:
-    """The same in a column of few values."""
-    chosen = nearest_value(few.values, values).expand(mean.shape)
+def _discrete_inflation(mean: Tensor, variance: Tensor, values: Tensor, support: DiscreteSupport) -> float:
+    """Return the most probable τ given values `[c]` of a column with a discrete support."""
+    chosen = nearest_value(support.values, values).expand(mean.shape)
     likelihoods = []
     for inflation in _INFLATIONS:
-        components = few.log_probabilities(mean, inflation**2 * variance)
+        components = support.log_probabilities(mean, inflation**2 * variance)
         of_chosen = components.gather(-1, chosen[..., None])[..., 0]
         mixture = of_chosen.logsumexp(0) - math.log(len(mean))
         likelihoods.append(mixture.clamp(min=_LEAST_LIKELY).sum())
-    return _likeliest(torch.stack(likelihoods))
+    return _most_probable(torch.stack(likelihoods))
 
 
-def _likeliest(likelihoods: Tensor) -> float:
-    """The τ of the largest of its log likelihoods, each less what is against a τ far from one."""
+def _most_probable(likelihoods: Tensor) -> float:
+    """Return the τ of largest posterior density, given the log likelihood of each and a log-normal prior."""
     inflations = torch.tensor(_INFLATIONS)
     prior = (inflations.log() / _EXPECTED_INFLATION).square() / 2
     return _INFLATIONS[int((likelihoods.cpu() - prior).argmax())]

@@ -1,8 +1,8 @@
-"""From a fitted chain to draws of missing cells, batch of rows by batch of rows.
+"""Sampler of missing cells from a fitted chain, in batches of rows.
 
-For imputation j one function per link is drawn from q(u) and shared by all rows; each row then starts from
-its own joint Gaussian draw and sweeps through the chain several times. All noise is keyed (`noise.py`), so a
-row's draws do not depend on the rows around it.
+Imputation j draws one function per link from q(u), shared by all rows. Each row then starts from its own draw
+of a joint Gaussian, and several sweeps through the chain redraw its missing cells. All noise is keyed
+(`keyed_noise.py`), so that the draws of a row do not depend on the other rows of its batch.
 """
 
 from __future__ import annotations
@@ -24,41 +24,43 @@ from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_a
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
-from pyro_mgp.sampling.initial_fill import JointGaussian
-from pyro_mgp.sampling.local_gp import Neighbours, corrected
-from pyro_mgp.storage.scratch import pieces
+from pyro_mgp.sampling.initial_fill import InitialFill
+from pyro_mgp.sampling.neighbours import Neighbours, with_local_gps
 
-# What a stream of keyed noise is for.
-_START, _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(7)
+# Streams of keyed noise; number 0 is that of the initial fill.
+_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(1, 7)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
-# Draws farther off than so many standard deviations diverged: a cell in 10¹⁰ would be an outlier there.
+# Draws beyond this many standard deviations have diverged: even one outlier in 10¹⁰ cells would be closer.
 _FARTHEST = 1e5
-SETTLING = 3
-"""The first of so many parts of the sweeps does not count: the sweep still remembers where it started."""
 # Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
 
 
+def burn_in(n_sweeps: int) -> int:
+    """Return the number of sweeps to discard as burn-in, which still depend on the initial fill."""
+    return n_sweeps // 3
+
+
 @dataclass(frozen=True)
-class Mixture:
-    """Predictive distribution of cells: equally weighted Gaussians."""
+class GaussianMixture:
+    """Predictive distribution of n cells as an equally weighted mixture of K Gaussians."""
 
     mean: Tensor
-    """`[K, n]`."""
+    """Means of the components, `[K, n]`."""
     variance: Tensor
-    """`[K, n]`."""
+    """Variances of the components, `[K, n]`."""
 
     def expectation(self) -> Tensor:
-        """Mean of each cell, `[n]`."""
+        """Return the mean of each cell, `[n]`."""
         return self.mean.mean(0)
 
     def standard_deviation(self) -> Tensor:
-        """Standard deviation of each cell, `[n]`."""
+        """Return the standard deviation of each cell, `[n]`."""
         return (self.variance.mean(0) + self.mean.var(0, correction=0)).sqrt()
 
     def quantile(self, level: float) -> Tensor:
-        """The quantile of each cell `[n]`, by bisection to about 1e-9 of its range."""
+        """Return the quantile of each cell `[n]`, by bisection to about 1e-9 of its range."""
         scale = self.variance.sqrt()
         low = (self.mean - 10 * scale).amin(0)
         high = (self.mean + 10 * scale).amax(0)
@@ -69,57 +71,22 @@ class Mixture:
         return (low + high) / 2
 
 
-@dataclass(frozen=True)
-class InitialFill:
-    """What stands in the holes before the first sweep."""
-
-    gaussian: JointGaussian
-    """Over all columns of the chain."""
-    drawn: bool
-    """Whether rows start from a draw, or from the conditional mean."""
-
-    def draw(self, rows: EncodedTable, noise: KeyedNoise) -> Tensor:
-        """The first fill of each path, `[S, n, D]`."""
-        if not self.drawn:
-            return self.expected(rows).expand(len(noise.imputations), -1, -1)
-        eps = noise.normals(_START, len(self.gaussian.mean))
-        return self.gaussian.draw(rows.values, rows.observed, eps)
-
-    def draw_into(self, filled: Tensor, rows: EncodedTable, seed: int) -> None:
-        """The first fill of the first path, written into a table `[n, D]` piece by piece."""
-        for here in pieces(len(rows)):
-            piece = rows[here]
-            filled[here] = self.draw(piece, KeyedNoise(seed, piece.keys, range(1)))[0]
-
-    def expected(self, rows: EncodedTable) -> Tensor:
-        """The rows filled by their conditional means, `[n, D]`."""
-        return self.gaussian.conditional_mean(rows.values, rows.observed)
-
-    @property
-    def device(self) -> torch.device:
-        """Where rows have to be."""
-        return self.gaussian.mean.device
-
-
 class CholeskyCache:
-    """The conditionals that were asked for, as long as the parameters of their chain do not change.
+    """Cache of factorised links, valid until the parameters of their chain change.
 
-    Factorising all links takes longer than drawing a single row. The marginals are kept, and what else was
-    asked for last. Copies start empty. Torch counts changes of a parameter, but not those made through its
-    `.data`: after such, fit, load or copy again.
+    Factorising all links takes longer than drawing a single row. The cache holds the marginals and the most
+    recent other request. Copies start empty. Torch counts changes of a parameter, but not those made through
+    its `.data`: after such a change, fit, load or copy the imputer again.
     """
 
     def __init__(self) -> None:
         self._state: object = None
-        self._clear()
-
-    def _clear(self) -> None:
         self._marginals: Sequence[Conditional] | None = None
         self._last: tuple[object, Sequence[Conditional]] = (None, ())
 
     def marginals(self, chain: Chain) -> Sequence[Conditional]:
-        """The conditionals at the means of q(u)."""
-        self._forget_others(chain)
+        """Return the conditionals at the means of q(u)."""
+        self._clear_if_changed(chain)
         if self._marginals is None:
             self._marginals = chain.conditionals()
         return self._marginals
@@ -127,23 +94,20 @@ class CholeskyCache:
     def get(
         self, chain: Chain, request: object, make: Callable[[], Sequence[Conditional]]
     ) -> Sequence[Conditional]:
-        """What `make` gives for this chain and request, now or the last time."""
-        self._forget_others(chain)
-        key, conditionals = self._last
-        if key != request:
-            conditionals = make()
-            self._last = request, conditionals
-        return conditionals
+        """Return the result of `make()`, cached if the last request was the same."""
+        self._clear_if_changed(chain)
+        if self._last[0] != request:
+            self._last = request, make()
+        return self._last[1]
 
-    def _forget_others(self, chain: Chain) -> None:
+    def _clear_if_changed(self, chain: Chain) -> None:
         state = (
             chain.precision,
             tuple(link.jitter for link in chain.links),
             tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters()),
         )
         if state != self._state:
-            self._clear()
-            self._state = state
+            self._state, self._marginals, self._last = state, None, (None, ())
 
     def __reduce__(self) -> tuple[type[CholeskyCache], tuple[()]]:
         return CholeskyCache, ()
@@ -151,61 +115,63 @@ class CholeskyCache:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws missing cells from a fitted chain."""
+    """Sampler of missing cells from a fitted chain."""
 
     chain: Chain
+    """The fitted chain."""
     start: InitialFill
-    """The fill before the first sweep."""
+    """Initial fill of the sweeps."""
     joint: bool
-    """One drawn function per imputation, shared by all rows; otherwise each cell alone, from q(f)."""
+    """Whether an imputation draws one function per link, shared by all rows, or each cell from q(f) alone."""
     n_sweeps: int
-    """Walks before a draw counts."""
+    """Number of sweeps through the chain."""
     seed: int
+    """Seed of all noise."""
     neighbours: Neighbours | None = None
-    """Local scales of the links."""
+    """Local GPs of the links, if there are any."""
     observations: Sequence[Observation | None] = ()
-    """For each link how its function and noise become draws, None if by their sum; () if so for all."""
+    """Observation model of each link, None for function plus Gaussian noise; empty if all are None."""
     inverse_transforms: Sequence[InverseTransform | None] = ()
     """Inverse transform of each link's column, None for a column without one; empty if there are none."""
     shifts: Mapping[int, float] = field(default_factory=dict)
-    """How far functions are shifted, by the column of their link; see `sensitivity`."""
-    factorised: CholeskyCache = field(default_factory=CholeskyCache)
-    """Kept from one sampler of a chain to the next."""
+    """Shifts of functions in the last sweep, by the column of their link; see `sensitivity.shifts`."""
+    cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)
+    """Cache shared by all samplers of a chain."""
     training: EncodedTable | None = None
-    """The training rows that functions of a sequential chain are drawn given; None to draw from q(u)."""
+    """Training rows given which the functions of a sequential chain are drawn; None to draw from q(u)."""
 
     @torch.no_grad()
     def draws(
         self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Draws of the numbered imputations.
+        """Draw missing cells for the given imputations.
 
         Args:
-            rows: The rows to complete, on any device.
+            rows: Rows to complete, on any device.
             imputations: Numbers of the S imputations.
-            batch_size: Rows at a time; chosen by memory when None. The draws do not depend on it.
+            batch_size: Rows per batch; None to choose it by memory. The draws do not depend on it.
 
         Yields:
-            Which rows, and these rows with their holes drawn, `[S, n, D]`.
+            The slice of a batch, and its rows with missing cells drawn, `[S, n, D]`.
         """
         for here, batch, filled in self.swept(rows, imputations, batch_size):
             if self.chain.propagate == "latent":
-                filled = self._observed(filled, batch, imputations)
+                filled = self._with_noise(filled, batch, imputations)
             yield here, self._rounded(filled)
 
     @torch.no_grad()
     def swept(
         self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, EncodedTable, Tensor]]:
-        """The rows as links see them at the end of the sweeps; takes the arguments of `draws`.
+        """Sweep through the chain, without noise on propagated functions; takes the arguments of `draws`.
 
         Yields:
-            Which rows, these rows, and the same filled, `[S, n, D]`.
+            The slice of a batch, its rows, and these with missing cells filled, `[S, n, D]`.
         """
 
         def sweep(here: slice) -> tuple[EncodedTable, Tensor]:
             batch = self._batch(rows, here)
-            conditionals = self._conditionals(batch, imputations)
+            conditionals = self.conditionals(batch, imputations)
             if self.shifts:
                 return batch, self._shifted(conditionals, batch, imputations)
             *_, (filled, _) = self._sweeps(conditionals, batch, imputations)
@@ -218,43 +184,42 @@ class Sampler:
                 yield here, batch[:n_rows], filled[:, :n_rows]
 
     def _check(self, filled: Tensor, rows: EncodedTable) -> None:
-        """That draws `[S, n, D]` have stayed within reason.
+        """Check that draws `[S, n, D]` have not diverged.
 
         Raises:
-            FloatingPointError: They have not; names the column.
+            FloatingPointError: If draws of a column exceed any plausible value.
         """
         columns = [link.column for link in self.chain.links]
         if filled.numel() == 0 or not columns:
             return
         farthest = filled.detach()[..., columns].abs().amax((0, 1)).tolist()
-        # Far from an observed cell that is itself far away may be right.
-        known = rows.values.where(rows.observed, 0.0).abs().max().clamp(min=1)
+        # Observed outliers may legitimately move draws of other cells far away.
+        largest = rows.values.where(rows.observed, 0.0).abs().max().clamp(min=1)
         for name, far in zip(self.chain.names, farthest, strict=True):
-            if not far <= _FARTHEST * float(known):
+            if not far <= _FARTHEST * float(largest):
                 raise FloatingPointError(
                     f"column {name!r}: draws diverged, to {far:.3g} standard deviations after "
-                    f"{self.n_sweeps} sweeps: columns that nearly follow from each other can drive each "
-                    "other on. Leave one of them out, give the column bounds (ColumnSpec(lower=..., "
-                    "upper=...)), "
-                    "or use fewer n_sweeps"
+                    f"{self.n_sweeps} sweeps. Nearly collinear columns can amplify each other's draws: leave "
+                    "one of them out, give the column bounds (ColumnSpec(lower=..., upper=...)), or use "
+                    "fewer n_sweeps"
                 )
 
     @torch.no_grad()
     def means(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
-        """The rows `[n, D]` with their holes at the predictive mean, in bent columns that of the value.
+        """Return the rows `[n, D]` with missing cells at their predictive means.
 
-        It is averaged over paths and over the last two thirds of the sweeps: each sweep's conditional means,
-        which vary less than its draws do.
+        They are conditional means, which vary less than draws, averaged over paths and over the sweeps after
+        burn-in. In transformed columns the mean is taken in the column's own units.
         """
         inverses = self.inverse_transforms or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here, batch in self._batches(rows, len(imputations)):
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
-            total, conditionals = torch.zeros_like(point), self._conditionals(batch, imputations)
-            counted = range(self.n_sweeps // SETTLING, self.n_sweeps)
+            total, conditionals = torch.zeros_like(point), self.conditionals(batch, imputations)
+            counted = range(burn_in(self.n_sweeps), self.n_sweeps)
             for sweep, (filled, visited) in enumerate(self._sweeps(conditionals, batch, imputations)):
                 if sweep in counted:
-                    expected = self._expected(conditionals, filled, visited, holes)
+                    expected = self._expected(conditionals, filled, visited, holes, inverses)
                     self._add_means(total, expected, holes)
             total /= len(counted)
             for link, cells, inverse in zip(self.chain.links, holes, inverses, strict=True):
@@ -269,9 +234,12 @@ class Sampler:
         filled: Tensor,
         visited: Sequence[Moments],
         holes: Sequence[Tensor],
+        inverses: Sequence[InverseTransform | None],
     ) -> list[Tensor]:
-        """Expectations of missing cells after the inverse transform, `[S, cells]`; draws under weights."""
-        inverses = self.inverse_transforms or [None] * len(self.chain.links)
+        """Return the expectation of each link's missing cells after the inverse transform, `[S, cells]`.
+
+        In a sequential chain the draws replace it, since later links reweight them.
+        """
         if isinstance(self.chain, SequentialChain):
             columns = [link.column for link in self.chain.links]
             drawn = [filled[:, cells, column] for cells, column in zip(holes, columns, strict=True)]
@@ -282,7 +250,7 @@ class Sampler:
         ]
 
     def _add_means(self, total: Tensor, expected: Sequence[Tensor], holes: Sequence[Tensor]) -> None:
-        """Add to missing cells, in place, the mean over paths of what links expect there, `[S, cells]`."""
+        """Add the mean over paths of expectations `[S, cells]` to the missing cells, in place."""
         of_categories = {i for category in self.chain.categories for i in category.links}
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if i not in of_categories:
@@ -294,7 +262,7 @@ class Sampler:
             total[cells[:, None], list(category.columns)] += mean
 
     def _with_means(self, point: Tensor, means: Tensor, observed: Tensor) -> Tensor:
-        """Rows `[n, D]` with the means in the missing cells of all columns that are drawn."""
+        """Put means into the missing cells of all columns that are drawn, in rows `[n, D]`."""
         drawn = {link.column for link in self.chain.links}
         drawn |= {column for category in self.chain.categories for column in category.columns}
         columns = sorted(drawn)
@@ -303,23 +271,23 @@ class Sampler:
         return point
 
     @torch.no_grad()
-    def target(self, rows: EncodedTable, imputations: Sequence[int]) -> Mixture:
-        """Predictive distribution of the last link's column, missing in all rows, noise included.
+    def target(self, rows: EncodedTable, imputations: Sequence[int]) -> GaussianMixture:
+        """Return the predictive distribution, with noise, of the last link's column, missing in all rows.
 
-        Its components are the paths in the last two thirds of the sweeps.
+        Its components are the paths in the sweeps after burn-in.
         """
         parts = []
         for here, batch in self._batches(rows, len(imputations)):
-            conditionals = self._conditionals(batch, imputations)
+            conditionals = self.conditionals(batch, imputations)
             sweeps = [visited[-1] for _, visited in self._sweeps(conditionals, batch, imputations)]
-            counted = sweeps[self.n_sweeps // SETTLING :]
+            counted = sweeps[burn_in(self.n_sweeps) :]
             variance = torch.cat([m.variance for m in counted]) + conditionals[-1].noise
             moments = torch.cat([m.mean for m in counted]), variance
             parts.append([each[:, : here.stop - here.start] for each in moments])
-        return Mixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+        return GaussianMixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
-    def _observed(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
-        """Function values in the holes made observations of them: what later links did not see."""
+    def _with_noise(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
+        """Add observation noise to function values in missing cells, if links propagate functions only."""
         noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows.observed)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if isinstance(link.likelihood, Observation):
@@ -329,9 +297,9 @@ class Sampler:
         return filled
 
     def _rounded(self, filled: Tensor) -> Tensor:
-        """Draws without the rounding errors of the arithmetic, which depend on the batch.
+        """Round draws, since the errors of floating-point arithmetic depend on the batch.
 
-        Those of few values are exact, and may lie closer together than what is rounded away.
+        Values of a discrete support are exact, and may differ by less than the rounding.
         """
         rounded = torch.round(filled, decimals=_DECIMALS[self.chain.precision])
         if self.observations:
@@ -340,27 +308,41 @@ class Sampler:
             rounded[..., exact] = filled[..., exact]
         return rounded
 
-    def _conditionals(self, rows: EncodedTable, imputations: Sequence[int]) -> Sequence[Conditional]:
-        """What the links say of the holes of these rows."""
+    @torch.no_grad()
+    def conditionals(
+        self,
+        rows: EncodedTable,
+        imputations: Sequence[int],
+        cells: Sequence[Tensor] | None = None,
+        own: Tensor | None = None,
+    ) -> Sequence[Conditional]:
+        """Return the predictive distribution of each link at its cells: sparse GP, local GP, observation.
+
+        Args:
+            rows: Rows of the table, `[n]`, on the sampler's device.
+            imputations: Numbers of the S imputations.
+            cells: Rows of each link's cells; None for its missing cells.
+            own: Index of the reference row that each row is, `[n]`, -1 for none; None if no row is one.
+        """
         conditionals = self.sparse(imputations)
         if self.neighbours is not None:
-            marginals, point = self.factorised.marginals(self.chain), self.start.expected(rows)
-            holes = self._holes(rows.observed)
-            nearby = self.neighbours.around(self.chain, marginals, point, holes, imputations)
+            marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
+            self.neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
+            cells = self._holes(rows.observed, imputations) if cells is None else cells
+            local = self.neighbours.condition(point, [filled_up(each) for each in cells], imputations, own)
             if self.joint:
-                nearby = self.neighbours.given(nearby, conditionals, marginals)
-            cells = self._holes(rows.observed, imputations)
-            nearby = [near and near.of_first(len(own)) for near, own in zip(nearby, cells, strict=True)]
-            conditionals = corrected(conditionals, nearby)
+                local = self.neighbours.given_functions(local, conditionals, marginals)
+            local = [each and each.first(len(here)) for each, here in zip(local, cells, strict=True)]
+            conditionals = with_local_gps(conditionals, local)
         return observed_as(conditionals, self.observations) if self.observations else conditionals
 
     @torch.no_grad()
     def sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
-        """The links' sparse GPs, at the functions of these imputations or at the marginals of q(u)."""
+        """Return the sparse GPs at the functions of these imputations, or at the marginals of q(u)."""
         if not self.joint:
-            return self.factorised.marginals(self.chain)
+            return self.cholesky_cache.marginals(self.chain)
         request = (self.seed, tuple(imputations))
-        return self.factorised.get(self.chain, request, lambda: self._drawn_conditionals(imputations))
+        return self.cholesky_cache.get(self.chain, request, lambda: self._drawn_conditionals(imputations))
 
     def _drawn_conditionals(self, imputations: Sequence[int]) -> Sequence[Conditional]:
         if self.training is None:
@@ -370,7 +352,7 @@ class Sampler:
 
     @torch.no_grad()
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
-        """One function per link and imputation: whitened inducing values `[S, M]`."""
+        """Return one function per link and imputation, as whitened inducing values `[S, M]`."""
         if self.training is not None:
             return self._augmented(self.training, imputations)[1].functions
 
@@ -381,7 +363,7 @@ class Sampler:
         return self.chain.functions(noise)
 
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
-        """Functions and noises of a sequential chain, each imputation's given its own completed table."""
+        """Draw the functions and noises of a sequential chain given each imputation's own completed table."""
         augmentation = Augmentation(self.chain, training.observed)
         parts = [
             self._augment(augmentation, training, imputations[here])
@@ -412,10 +394,11 @@ class Sampler:
     def _shifted(
         self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
     ) -> Tensor:
-        """The rows filled, `[S, n, D]`, some functions shifted in the last sweep.
+        """Return the rows `[S, n, D]`, filled with some functions shifted in the last sweep.
 
-        In every sweep, columns that predict each other would shift each other again and again. Links after
-        the shifted ones see their draws in that sweep, those before in another, which leaves these alone.
+        Shifted in every sweep, columns that predict each other would shift each other repeatedly. Links after
+        the shifted ones condition on the shifted draws in the last sweep; links before them are visited once
+        more, while the shifted cells are kept.
         """
         noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
         filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
@@ -429,60 +412,60 @@ class Sampler:
         ]
         filled, _ = self.chain.sweep(shifted, filled, observed, noise(last), holes)
         if isinstance(self.chain, SequentialChain):
-            return self._settled(conditionals, filled, rows, imputations)
+            return self._after_shifts(conditionals, filled, rows, imputations)
         moved = [i for i, link in enumerate(links) if link.column in self.shifts]
         before = [i < max(moved, default=0) and i not in moved for i in range(len(links))]
         again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
         return self.chain.sweep(conditionals, filled, observed, noise(last), again)[0]
 
-    def _settled(
+    def _after_shifts(
         self,
         conditionals: Sequence[Conditional],
         filled: Tensor,
         rows: EncodedTable,
         imputations: Sequence[int],
     ) -> Tensor:
-        """The rows after all links of a sequential chain have heard of shifted cells as of known ones."""
-        known = rows.observed.clone()
-        known[:, list(self.shifts)] = True
-        here = (known != rows.observed).any(1)
-        holes = [filled_up(cells[here[cells]], len(imputations)) for cells in self.chain.holes(known)]
+        """Redraw the other missing cells of a sequential chain with shifted cells treated as observed."""
+        observed = rows.observed.clone()
+        observed[:, list(self.shifts)] = True
+        here = (observed != rows.observed).any(1)
+        holes = [filled_up(cells[here[cells]], len(imputations)) for cells in self.chain.holes(observed)]
         noise = self._sweep_noise(rows, imputations)
-        # Cells that are weighed move, and are not redrawn: far from where they belong they need several
-        # sweeps, and noise that they have seen would move them back.
+        # Reweighting moves cells instead of redrawing them: it takes several sweeps until they have their
+        # conditional distribution, and noise that was used before would move them back.
         *_, (filled, _) = self.chain.sweeps(
-            conditionals, filled, known, lambda sweep: noise(self.n_sweeps + sweep), self.n_sweeps, holes
+            conditionals, filled, observed, lambda sweep: noise(self.n_sweeps + sweep), self.n_sweeps, holes
         )
         return filled
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
-        """The noise of each sweep."""
+        """Return a function from the number of a sweep to its noise."""
         noise = KeyedNoise(self.seed, rows.keys, imputations)
         return lambda sweep: lambda link, cells: noise.normal(_SWEEP, sweep, link, rows=cells)
 
     def _holes(self, observed: Tensor, imputations: Sequence[int] = range(1)) -> list[Tensor]:
-        """For each link the rows of its missing cells, given Bool `[n, D]`; whole tiles along their paths."""
-        near = self.neighbours
-        n_paths = len(imputations) if near is None else near.together(imputations)
+        """Return the rows of each link's missing cells, given Bool `[n, D]`, filled up to whole tiles."""
+        neighbours = self.neighbours
+        n_paths = len(imputations) if neighbours is None else neighbours.values_per_cell(imputations)
         return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 
     def _batches(self, rows: EncodedTable, n_paths: int) -> Iterator[tuple[slice, EncodedTable]]:
-        """Slices of the rows, and the rows there, as `_batch` gives them."""
+        """Yield the slices of batches, and the rows there as `_batch` returns them."""
         return ((here, self._batch(rows, here)) for here in self._slices(rows, n_paths, None))
 
     def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None) -> Iterator[slice]:
-        """Slices of the rows that are worked on together."""
+        """Yield the slices of batches of rows."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once))
         return _slices(len(rows), size)
 
     def _batch(self, rows: EncodedTable, here: slice) -> EncodedTable:
-        """Some of the rows, on the device and in whole tiles."""
+        """Return the rows of a slice on the sampler's device, filled up to whole tiles."""
         index = filled_up(torch.arange(here.start, here.stop, device=rows.keys.device))
         return rows[index].to(self.start.device)
 
 
 def _slices(n: int, size: int) -> Iterator[slice]:
-    """Slices of so many entries at most that make up n."""
+    """Yield slices of at most `size` entries that cover n entries."""
     return (slice(i, min(i + size, n)) for i in range(0, n, size))

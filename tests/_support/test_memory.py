@@ -13,7 +13,7 @@ import pytest
 
 from pyro_mgp import MGPImputer, cli
 from pyro_mgp._support import memory
-from pyro_mgp.sampling import local_gp, refinement
+from pyro_mgp.sampling import neighbours, refinement
 
 GB = 10**9
 
@@ -29,7 +29,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, there: float) -> None:
 
 def test_estimates_count_the_metrics_that_a_fit_learns() -> None:
     assert memory._METRICS == refinement._METRICS
-    assert memory._KEPT_AT_ONCE == local_gp._KEPT_AT_ONCE
+    assert memory._KEPT_AT_ONCE == neighbours._KEPT_AT_ONCE
 
 
 def test_what_does_not_fit_is_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:

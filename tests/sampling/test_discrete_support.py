@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from pyro_mgp import MGPImputer
 from pyro_mgp.model.conditional import Moments, Observing
 from pyro_mgp.sampling import discrete_support
-from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value, some_of_each
+from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
 
 
 def three() -> DiscreteSupport:
@@ -71,7 +71,7 @@ def test_weights_and_sharpness_are_found_again() -> None:
 
 def test_a_sample_with_as_many_cells_of_each_value_gives_the_same_weights() -> None:
     truth, observed, mean, variance = cells(40_000, [0.0, -2.0, 1.0], 1.5)
-    some = some_of_each(nearest_value(truth.values, observed), 800)
+    some = first_of_each(nearest_value(truth.values, observed), 800)
     assert torch.bincount(observed[some].long()).tolist() == [800, 800, 800]
     found = DiscreteSupport.fit(
         truth.values, observed[some], mean[some], variance[some], shares(truth.values, observed)
@@ -82,7 +82,7 @@ def test_a_sample_with_as_many_cells_of_each_value_gives_the_same_weights() -> N
 
 def test_the_first_cells_of_each_value_are_taken() -> None:
     chosen = torch.tensor([2, 0, 2, 2, 0, 1])
-    assert sorted(some_of_each(chosen, 2).tolist()) == [0, 1, 2, 4, 5]
+    assert sorted(first_of_each(chosen, 2).tolist()) == [0, 1, 2, 4, 5]
 
 
 def test_two_values_are_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_the_newton_step_is_gradient_and_curvature_of_the_height() -> None:
         chosen = logs.gather(1, observed.long()[:, None]).sum()
         return chosen - (ridge * (parameters - start).square()).sum() / 2
 
-    assert regression.height(at) == pytest.approx(float(height(at)))
+    assert regression.objective(at) == pytest.approx(float(height(at)))
     gradient = torch.autograd.functional.jacobian(height, at)
     hessian = torch.autograd.functional.hessian(height, at)
     torch.testing.assert_close(regression.newton_step(at), -torch.linalg.solve(hessian, gradient))
@@ -149,26 +149,26 @@ def ratings(n: int = 600, seed: int = 0) -> pd.DataFrame:
 
 
 def punched(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    hidden = np.random.default_rng(1).random(len(frame)) < 0.3
-    return frame.assign(grade=frame["grade"].mask(hidden)), hidden
+    held_out = np.random.default_rng(1).random(len(frame)) < 0.3
+    return frame.assign(grade=frame["grade"].mask(held_out)), held_out
 
 
 @pytest.mark.parametrize("dtype", ["float64", "Int64", "float32"])
 def test_draws_are_values_of_the_column_to_the_last_digit(dtype: str) -> None:
     frame = ratings()
     frame["grade"] = (2 * frame["grade"] if dtype == "Int64" else frame["grade"] / 3).astype(dtype)
-    holes, hidden = punched(frame)
+    holes, held_out = punched(frame)
     draws = MGPImputer(random_state=0).fit(holes).impute(m=5)
     seen = set(holes["grade"].dropna())
-    assert set(draws[0].loc[hidden, "grade"]) <= seen
+    assert set(draws[0].loc[held_out, "grade"]) <= seen
     assert draws[0]["grade"].dtype == holes["grade"].dtype
 
 
 def test_each_value_is_drawn_as_often_as_it_is_there() -> None:
     frame = ratings(1500)
-    holes, hidden = punched(frame)
+    holes, held_out = punched(frame)
     drawn = np.asarray(MGPImputer(random_state=0).fit(holes).impute(m=20).values["grade"])
-    truth = frame.loc[hidden, "grade"].to_numpy()
+    truth = frame.loc[held_out, "grade"].to_numpy()
     for value in np.unique(truth):
         share = np.mean(truth == value)
         error = math.sqrt(share * (1 - share) / len(truth))
@@ -178,9 +178,9 @@ def test_each_value_is_drawn_as_often_as_it_is_there() -> None:
 
 
 def test_it_can_be_switched_off_and_numbers_that_do_not_come_again_are_left_alone() -> None:
-    holes, hidden = punched(ratings())
+    holes, held_out = punched(ratings())
     loose = MGPImputer(random_state=0, discrete_support=0).fit(holes).impute(m=2)
-    assert not set(loose[0].loc[hidden, "grade"]) <= set(holes["grade"].dropna())
+    assert not set(loose[0].loc[held_out, "grade"]) <= set(holes["grade"].dropna())
     few = MGPImputer(random_state=0, discrete_support=4).fit(holes)
     assert few.discrete_support_ == [None]
     unique = holes.assign(grade=holes["grade"] + np.arange(len(holes)) * 1e-6)
@@ -188,9 +188,9 @@ def test_it_can_be_switched_off_and_numbers_that_do_not_come_again_are_left_alon
 
 
 def test_transform_gives_means_which_need_not_be_values() -> None:
-    holes, hidden = punched(ratings())
+    holes, held_out = punched(ratings())
     imputer = MGPImputer(random_state=0).fit(holes)
-    point = imputer.transform(holes).loc[hidden, "grade"].to_numpy()
+    point = imputer.transform(holes).loc[held_out, "grade"].to_numpy()
     drawn = np.asarray(imputer.impute(m=200).values["grade"]).mean(0)
     assert np.abs(point - drawn).max() < 0.35
     assert np.abs(point - drawn).mean() < 0.06

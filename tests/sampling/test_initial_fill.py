@@ -186,7 +186,7 @@ def test_rows_are_filled_alike_alone_and_in_a_table_of_several_chunks(device: to
 
 
 def test_wide_tables_are_conditioned_by_fewer_rows_at_once() -> None:
-    assert initial_fill._chunk(5) == initial_fill._MOST_AT_ONCE
+    assert initial_fill._chunk(5) == initial_fill._MAX_AT_ONCE
     assert initial_fill._chunk(40) == TILE
     assert initial_fill._chunk(120) == 16
     assert initial_fill._chunk(10_000) == 1
@@ -234,7 +234,7 @@ def test_linear_agrees_with_the_closed_form_where_there_is_one(
 def test_looking_from_a_close_start_finds_the_same(device: torch.device) -> None:
     values, observed = incomplete_table(300, 4, 0.3, device)
     alone = JointGaussian.fit(values, observed, "linear")
-    resumed = JointGaussian.fit(values, observed, "linear", near=alone)
+    resumed = JointGaussian.fit(values, observed, "linear", start=alone)
     assert_close(resumed.covariance, alone.covariance.cpu().numpy(), atol=5e-3)
 
 

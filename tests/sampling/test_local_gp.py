@@ -21,21 +21,22 @@ from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
-from pyro_mgp.sampling import local_gp
-from pyro_mgp.sampling.local_gp import LocalConditional, LocalGPParams, LocalLink, Neighbours, Turns
+from pyro_mgp.sampling import local_gp, neighbours
+from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
+from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
     """A local scale of the column 1, predicted from 0 and 2, at n reference rows."""
     rows = torch.randn(n, 3).double()
     residuals = torch.sin(5 * rows[:, 0])
-    character = dataclasses.replace(LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), **changes)
-    return LocalLink.of(torch.tensor([0, 2]), rows, residuals, k, character)
+    params = dataclasses.replace(LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), **changes)
+    return LocalLink.of(torch.tensor([0, 2]), rows, residuals, k, params)
 
 
 def test_with_all_rows_as_neighbours_it_is_exact_gp_regression() -> None:
     local, rows = make(), torch.randn(2, 5, 3).double()
-    nearby = local.around(rows[0])
+    nearby = local.posterior(rows[0])
     at = nearby.moments(rows)
     exact = GaussianProcessRegressor(Matern(1.0, nu=1.5), alpha=0.3, optimizer=None)
     exact.fit(local.inputs.numpy(), local.residuals.numpy())
@@ -50,18 +51,18 @@ def test_the_scale_is_the_posterior_mode_of_its_conjugate_prior_and_the_residual
     covariance = Matern(1.0, nu=1.5)(local.inputs.numpy()) + 0.3 * np.eye(40)
     e = local.residuals.numpy()
     scale = (3.0 * 0.2 + e @ np.linalg.solve(covariance, e)) / (3.0 + 40)
-    nearby = local.around(torch.randn(1, 3).double())
+    nearby = local.posterior(torch.randn(1, 3).double())
     np.testing.assert_allclose(nearby.scale, 4 * scale, rtol=1e-9)
 
 
 def test_references_are_the_rows_whose_cell_is_known() -> None:
     rows, residuals = torch.randn(4, 3).double(), torch.tensor([1.0, math.nan, 3.0, 4.0]).double()
-    character = LocalGPParams((0.5, 2.0), 0.3, 3.0, 0.2)
-    local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 2, character)
+    params = LocalGPParams((0.5, 2.0), 0.3, 3.0, 0.2)
+    local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 2, params)
     assert local.references.tolist() == [0, 2, 3]
     torch.testing.assert_close(local.residuals, residuals[[0, 2, 3]])
     torch.testing.assert_close(local.inputs, rows[[0, 2, 3]][:, [0, 2]] / torch.tensor([0.5, 2.0]).double())
-    elsewhere = local.at(torch.tensor([1.0, 1.0]).double(), 3)
+    elsewhere = local.with_lengthscales(torch.tensor([1.0, 1.0]).double(), 3)
     torch.testing.assert_close(elsewhere.inputs, rows[[0, 2, 3]][:, [0, 2]])
     assert elsewhere.n_neighbours == 3
 
@@ -69,14 +70,14 @@ def test_references_are_the_rows_whose_cell_is_known() -> None:
 def test_a_cut_keeps_an_outlier_from_carrying_the_others_away() -> None:
     """And leaves neighbours alone that agree."""
     local, rows = make(n=60, k=20), torch.randn(12, 3).double()
-    honest = local.around(rows).moments(rows[None])
+    honest = local.posterior(rows).moments(rows[None])
     residuals = local.residuals.clone()
     outlier = local.nearest(rows)[0, 5]
     residuals[outlier] = 100.0
     spoilt = dataclasses.replace(local, residuals=residuals)
-    cut = dataclasses.replace(local.character, cut=4.0)
-    carried = spoilt.around(rows).moments(rows[None])
-    robust = dataclasses.replace(spoilt, character=cut).around(rows).moments(rows[None])
+    cut = dataclasses.replace(local.params, cut=4.0)
+    carried = spoilt.posterior(rows).moments(rows[None])
+    robust = dataclasses.replace(spoilt, params=cut).posterior(rows).moments(rows[None])
     touched = (local.nearest(rows) == outlier).any(1)
 
     def off(at: Moments) -> torch.Tensor:
@@ -85,8 +86,8 @@ def test_a_cut_keeps_an_outlier_from_carrying_the_others_away() -> None:
     assert off(carried) > 1.0
     assert off(robust) < 0.1 * off(carried)
     assert (robust.variance / carried.variance)[0, touched].median() < 1e-3
-    wide = dataclasses.replace(local, character=dataclasses.replace(cut, cut=50.0))
-    torch.testing.assert_close(wide.around(rows).moments(rows[None]).mean, honest.mean)
+    wide = dataclasses.replace(local, params=dataclasses.replace(cut, cut=50.0))
+    torch.testing.assert_close(wide.posterior(rows).moments(rows[None]).mean, honest.mean)
 
 
 def test_neighbours_are_the_nearest_rows() -> None:
@@ -131,7 +132,7 @@ def test_neighbours_do_not_depend_on_how_many_rows_are_asked_for(monkeypatch: py
 
 def test_no_cells_have_no_neighbours() -> None:
     local = make()
-    at = local.around(torch.zeros(0, 3).double()).moments(torch.zeros(4, 0, 3).double())
+    at = local.posterior(torch.zeros(0, 3).double()).moments(torch.zeros(4, 0, 3).double())
     assert at.mean.shape == at.variance.shape == (4, 0)
 
 
@@ -146,8 +147,8 @@ def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
             return self.moments(rows).mean
 
     local, rows = make(k=6), torch.randn(3, 4, 3).double()
-    nearby = local.around(rows[0])
-    corrected = LocalConditional(Sparse(), Turns.of([local], range(3), rows[0]))
+    nearby = local.posterior(rows[0])
+    corrected = LocalConditional(Sparse(), PathPosteriors.of([local], range(3), rows[0]))
     at, alone = corrected.moments(rows), nearby.moments(rows)
     torch.testing.assert_close(at.mean, rows[..., 0] + alone.mean)
     torch.testing.assert_close(at.variance, alone.variance)
@@ -162,26 +163,26 @@ def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
     with torch.no_grad():
         mean, drawn = link(), link(values)
         residuals = rows[:, 1] - mean.functions(rows)[0]
-        character = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
-        local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, character)
+        params = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
+        local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, params)
         cells = torch.randn(3, 7, 3).double()
-        nearby = Turns.of([local], range(3), cells[0])
-        found = nearby.given(drawn, mean).moments(cells)
+        nearby = PathPosteriors.of([local], range(3), cells[0])
+        found = nearby.given_functions(drawn, mean).moments(cells)
         for path, function in enumerate(drawn.functions(rows)):
-            own = dataclasses.replace(local, residuals=rows[:, 1] - function).around(cells[0])
+            own = dataclasses.replace(local, residuals=rows[:, 1] - function).posterior(cells[0])
             torch.testing.assert_close(found.mean[path], own.moments(cells[path : path + 1]).mean[0])
         torch.testing.assert_close(found.variance, nearby.moments(cells).variance)
 
 
 def test_imputations_take_turns_between_metrics() -> None:
     rows = torch.randn(40, 3).double()
-    characters = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
+    params = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
     residuals = torch.sin(5 * rows[:, 0])
-    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, each) for each in characters]
+    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, each) for each in params]
     cells = torch.randn(5, 7, 3).double()
-    found = Turns.of(metrics, [4, 7, 6, 9, 10], cells[0]).of_first(6).moments(cells[:, :6])
+    found = PathPosteriors.of(metrics, [4, 7, 6, 9, 10], cells[0]).first(6).moments(cells[:, :6])
     for path, metric in enumerate([0, 1, 0, 1, 0]):
-        expected = metrics[metric].around(cells[0, :6]).moments(cells[path, None, :6])
+        expected = metrics[metric].posterior(cells[0, :6]).moments(cells[path, None, :6])
         torch.testing.assert_close(found.mean[path], expected.mean[0])
         torch.testing.assert_close(found.variance[path], expected.variance[0])
 
@@ -197,20 +198,20 @@ def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_t
             return self.slopes[:, None] * rows[:, 0]
 
     rows = torch.randn(40, 3).double()
-    characters = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
-    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, rows[:, 1], 12, each) for each in characters]
+    params = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
+    metrics = [LocalLink.of(torch.tensor([0, 2]), rows, rows[:, 1], 12, each) for each in params]
     cells, slopes = torch.randn(3, 7, 3).double(), (0.5, -1.0, 2.0)
-    nearby = Turns.of(metrics, range(3), cells[0])
-    found = nearby.given(Lines(*slopes), Lines(0.0)).moments(cells)
+    nearby = PathPosteriors.of(metrics, range(3), cells[0])
+    found = nearby.given_functions(Lines(*slopes), Lines(0.0)).moments(cells)
     for path, slope in enumerate(slopes):
         own = dataclasses.replace(metrics[path % 2], residuals=rows[:, 1] - slope * rows[:, 0])
-        expected = own.around(cells[0]).moments(cells[path, None])
+        expected = own.posterior(cells[0]).moments(cells[path, None])
         torch.testing.assert_close(found.mean[path], expected.mean[0])
 
 
 def test_a_metric_is_heard_as_another_with_its_own_lengthscales() -> None:
     one, other = make(nugget=0.1), make(nugget=0.5, scale=2.0, freedom=1.0, cut=4.0)
-    assert one.with_params(other.character).character == dataclasses.replace(other.character, nugget=0.1)
+    assert one.with_prior(other.params).params == dataclasses.replace(other.params, nugget=0.1)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +233,14 @@ def test_the_numbers_of_paths_that_hear_by_one_metric_are_counted(
 ) -> None:
     links = [[make()] * n for n in n_metrics]
     none = torch.zeros(0, 3).double()
-    assert Neighbours(none, none, k, links).together(imputations) == together
+    assert Neighbours(none, none, k, links).values_per_cell(imputations) == together
 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_near_rows_that_are_known_all_imputations_say_the_same(joint: bool) -> None:
     frame = repeated()
-    imputer, hidden = fit(frame, joint_draws=joint)
-    draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][hidden].to_numpy()
+    imputer, held_out = fit(frame, joint_draws=joint)
+    draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][held_out].to_numpy()
     low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
     assert 0.92 < np.mean((low <= truth) & (truth <= high)) < 0.99
     # Were what the drawn functions differ by added to the neighbours' doubt, it would be .98.
@@ -277,11 +278,11 @@ def steps(n_rows: int = 2100, seed: int = 0) -> pd.DataFrame:
 
 
 def fit(frame: pd.DataFrame, **settings: object) -> tuple[MGPImputer, np.ndarray]:
-    """An imputer of the table with three in ten cells of y hidden, and which."""
-    hidden = np.random.default_rng(1).random(len(frame)) < 0.3
+    """An imputer of the table with three in ten cells of y held_out, and which."""
+    held_out = np.random.default_rng(1).random(len(frame)) < 0.3
     with torch.random.fork_rng(devices=[]):
-        imputer = MGPImputer(random_state=0, **settings).fit(frame.assign(y=frame["y"].mask(hidden)))
-    return imputer, hidden
+        imputer = MGPImputer(random_state=0, **settings).fit(frame.assign(y=frame["y"].mask(held_out)))
+    return imputer, held_out
 
 
 @pytest.fixture(scope="module")
@@ -292,22 +293,22 @@ def jumps() -> tuple[MGPImputer, np.ndarray]:
 def test_neighbours_remember_rows_of_a_sort() -> None:
     frame, errors = repeated(), {}
     for k in (0, 16):
-        imputer, hidden = fit(frame, n_neighbors=k)
+        imputer, held_out = fit(frame, n_neighbors=k)
         assert (imputer.neighbours_ is None) == (k == 0)
         point = np.asarray(imputer.impute(m=50).values["y"]).mean(0)
-        errors[k] = np.sqrt(np.mean((point - frame["y"][hidden]) ** 2))
+        errors[k] = np.sqrt(np.mean((point - frame["y"][held_out]) ** 2))
     assert errors[16] < 0.3 * errors[0]
 
 
 def test_intervals_are_as_wide_as_the_noise_nearby_and_hold_what_they_should(jumps) -> None:
-    frame, (imputer, hidden) = steps(), jumps
-    draws, truth = np.asarray(imputer.impute(m=200).values["y"]), frame["y"][hidden].to_numpy()
+    frame, (imputer, held_out) = steps(), jumps
+    draws, truth = np.asarray(imputer.impute(m=200).values["y"]), frame["y"][held_out].to_numpy()
     low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
     held = np.mean((low <= truth) & (truth <= high))
     # Three standard errors of the share of these cells, and of the 140 on which the inflation was found.
     error = math.sqrt(0.95 * 0.05 * (1 / len(truth) + 1 / 140))
     assert held == pytest.approx(0.95, abs=3 * error)
-    spread, noisy = draws.std(0), frame["x"][hidden].to_numpy() > 0
+    spread, noisy = draws.std(0), frame["x"][held_out].to_numpy() > 0
     assert np.median(spread[noisy]) > 1.3 * np.median(spread[~noisy])
 
 
@@ -333,7 +334,7 @@ def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> N
     new = steps(50, seed=3).assign(y=np.nan)
     expected = np.asarray(jumps[0].impute(new, m=2).values["y"])
     most = jumps[0].neighbours_.rows_at_once
-    monkeypatch.setattr(local_gp, "_KEPT_AT_ONCE", 7 * local_gp._KEPT_AT_ONCE // most)
+    monkeypatch.setattr(neighbours, "_KEPT_AT_ONCE", 7 * neighbours._KEPT_AT_ONCE // most)
     assert jumps[0].neighbours_.rows_at_once < 10
     np.testing.assert_array_equal(jumps[0].impute(new, m=2).values["y"], expected)
 
@@ -341,10 +342,10 @@ def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> N
 def test_a_fit_needs_no_more_memory_than_is_allowed_and_finds_the_same(monkeypatch) -> None:
     frame = steps(600)
     expected, _ = fit(frame, inputs="others")
-    monkeypatch.setattr(local_gp, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
+    monkeypatch.setattr(neighbours, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
     found, _ = fit(frame, inputs="others")
     assert found.neighbours_.rows_at_once == 40
-    pairs = zip(found.neighbours_.characters, expected.neighbours_.characters, strict=True)
+    pairs = zip(found.neighbours_.params, expected.neighbours_.params, strict=True)
     for (one,), (other,) in pairs:
         assert one.lengthscales == other.lengthscales
         assert one.inflation == pytest.approx(other.inflation, rel=0.25)

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from pyro_mgp.sampling import local_gp_metric
 from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
-from pyro_mgp.sampling.local_gp_metric import Batch, LeftOut, crps, learn_metrics
+from pyro_mgp.sampling.local_gp_metric import Batch, LeaveOneOut, crps, learn_metrics
 
 
 @pytest.mark.parametrize(("value", "mean", "sd"), [(0.3, 0.0, 1.0), (-2.0, 0.5, 0.7), (5.0, 0.0, 0.1)])
@@ -41,7 +41,7 @@ def by_hand(batch: Batch, parameters: torch.Tensor) -> torch.Tensor:
         lengthscales, nugget = of_link[:-1].exp(), of_link[-1].exp()
         scores = []
         for inputs, e, value, variance in zip(
-            batch.inputs[i], batch.residuals[i], batch.values[i], batch.variance[i], strict=True
+            batch.inputs[i], batch.residuals[i], batch.targets[i], batch.variance[i], strict=True
         ):
             points = torch.cat([inputs, torch.zeros(1, 3).double()]) / lengthscales
             distance = (points[:, None] - points).square().sum(-1).add(1e-30).sqrt() * math.sqrt(3)
@@ -76,17 +76,17 @@ def local_link(n: int = 1500, n_inputs: int = 2, n_neighbours: int = 24) -> Loca
     """Residuals that depend, and jump, with the first of some inputs only."""
     rows = torch.rand(n, n_inputs).double()
     residuals = torch.floor(8 * rows[:, 0]) % 2 + 0.05 * torch.randn(n).double()
-    character = LocalGPParams((0.25,) * n_inputs, 0.3, 1.0, 0.1)
-    return LocalLink.of(torch.arange(n_inputs), rows, residuals, n_neighbours, character)
+    params = LocalGPParams((0.25,) * n_inputs, 0.3, 1.0, 0.1)
+    return LocalLink.of(torch.arange(n_inputs), rows, residuals, n_neighbours, params)
 
 
 def learn(*links: LocalLink) -> list[tuple[torch.Tensor, float]]:
-    def left_out_of(local: LocalLink) -> Callable[[torch.Tensor], LeftOut]:
-        def leave_out(cells: torch.Tensor) -> LeftOut:
+    def left_out_of(local: LocalLink) -> Callable[[torch.Tensor], LeaveOneOut]:
+        def leave_one_out(cells: torch.Tensor) -> LeaveOneOut:
             rows = local.inputs[cells] * local.lengthscales
-            return LeftOut(cells, rows, local.residuals[cells], torch.zeros(len(cells)).double())
+            return LeaveOneOut(cells, rows, local.residuals[cells], torch.zeros(len(cells)).double())
 
-        return leave_out
+        return leave_one_out
 
     generator = torch.Generator().manual_seed(0)
     return learn_metrics(links, [left_out_of(local) for local in links], 2, generator)
@@ -103,8 +103,8 @@ def test_cells_are_predicted_better_than_before() -> None:
     ((found, _),) = learn(local)
     rows = new.inputs * new.lengthscales
     errors = [
-        (link.around(rows).moments(rows[None]).mean[0] - new.residuals).square().mean()
-        for link in (local, local.at(found, 24))
+        (link.posterior(rows).moments(rows[None]).mean[0] - new.residuals).square().mean()
+        for link in (local, local.with_lengthscales(found, 24))
     ]
     assert errors[1] < 0.75 * errors[0]
 
@@ -141,7 +141,7 @@ def test_neighbours_of_a_cell_far_off_can_be_told_from_each_other() -> None:
     local = local_link()
     rows = local.inputs[:30] * local.lengthscales + 3000 * local.lengthscales
     nothing = torch.zeros(30).double()
-    some = Batch.of([local], [LeftOut(local.references[:30], rows, nothing, nothing)])
+    some = Batch.of([local], [LeaveOneOut(local.references[:30], rows, nothing, nothing)])
     score, gradient = some.score(torch.cat([local.lengthscales, torch.tensor([1e-3]).double()]).log()[None])
     assert score.isfinite().all()
     assert gradient.isfinite().all()

@@ -16,13 +16,13 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import refinement
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
-from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
-from pyro_mgp.sampling.local_gp_metric import LeftOut, crps
+from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink, gather_neighbours
+from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps
 from pyro_mgp.sampling.refinement import (
-    _LEFT_OUT,
-    _WORST,
+    _N_SCORED,
+    _N_WORST,
     _candidates,
-    _few_inflation,
+    _discrete_inflation,
     _Fit,
     _gain,
     _inflation,
@@ -58,18 +58,18 @@ def test_candidates_are_judged_together_as_each_would_be_alone() -> None:
     rows, values = torch.randn(9, 3).double(), 3 * torch.randn(9).double()
     references, residuals = torch.randn(60, 3).double(), torch.randn(60).double()
     residuals[:5] = 50.0
-    character = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
-    local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, character)
-    left = LeftOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
-    gathered, noise = local.gather(local.nearest(rows)), torch.tensor(0.5).double()
-    candidates = _candidates(local, left, gathered)
-    gain = _gain(local, candidates, left, gathered, noise)
+    params = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
+    local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, params)
+    left = LeaveOneOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
+    neighbourhood, noise = gather_neighbours([local], [local.nearest(rows)]), torch.tensor(0.5).double()
+    candidates = _candidates(local, left, neighbourhood)
+    gain = _gain(local, candidates, left, neighbourhood, noise)
     assert (
         len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(gain.unique(dim=0))
     )
     alone = crps(values, torch.zeros(9).double(), noise + left.variance)
     for candidate, found in zip(candidates, gain, strict=True):
-        at = dataclasses.replace(local, character=candidate).around(rows).moments(rows[None])
+        at = dataclasses.replace(local, params=candidate).posterior(rows).moments(rows[None])
         torch.testing.assert_close(found, alone - crps(values, at.mean[0], at.variance[0] + left.variance))
 
 
@@ -103,7 +103,7 @@ def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -
         link.u_loc, S = posterior(torch.arange(80))
         link.u_scale_tril = torch.linalg.cholesky(S)
         fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
-        left = fit.left_out(0, torch.arange(80)).values
+        left = fit.leave_one_out(0, torch.arange(80)).residuals
         for i in range(0, 80, 13):
             loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
             torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
@@ -114,10 +114,10 @@ def test_cells_to_judge_by_stand_for_all_and_hold_the_worst(n_known: int) -> Non
     fit, residuals = small_fit(wave(80)), torch.randn(n_known).double()
     rows = torch.randn(n_known, 2).double()
     local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, LocalGPParams((0.4,), 0.3, 3.0, 0.2))
-    numbers, weights = fit._to_judge_by(local)
+    numbers, weights = fit._scoring_cells(local)
     assert float(weights.sum()) == pytest.approx(n_known)
-    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_known, _LEFT_OUT + _WORST)
-    worst = residuals.abs().topk(min(n_known, _WORST)).indices
+    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_known, _N_SCORED + _N_WORST)
+    worst = residuals.abs().topk(min(n_known, _N_WORST)).indices
     assert set(worst.tolist()) <= set(numbers.tolist())
     assert (weights[torch.isin(numbers, worst)] == 1).all()
 
@@ -130,45 +130,45 @@ def test_larger_tables_have_several_metrics_that_differ_by_what_they_are_learnt_
     values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     fit = small_fit(pd.DataFrame(values, columns=["a", "b", "c"]))
     with torch.no_grad(), local_parameters():
-        guesses = fit.neighbours([fit.first_guess(i) for i in range(len(fit.chain.links))])
-        learnt = fit.neighbours(fit.learn(guesses.links))
-        characters = learnt.characters[0]
+        guesses = fit.neighbours([fit.initial_params(i) for i in range(len(fit.chain.links))])
+        learnt = fit.neighbours(fit.learn_metrics(guesses.links))
+        params = learnt.params[0]
         monkeypatch.setattr(refinement, "_CLEARLY", -math.inf)
-        chosen = [local.character for local in fit.choose(0, learnt.links[0])]
-    assert len(characters) == len({each.lengthscales for each in characters}) == expected
-    assert [each.lengthscales for each in chosen] == [each.lengthscales for each in characters]
+        chosen = [local.params for local in fit.choose(0, learnt.links[0])]
+    assert len(params) == len({each.lengthscales for each in params}) == expected
+    assert [each.lengthscales for each in chosen] == [each.lengthscales for each in params]
     assert len({(each.freedom, each.scale, each.cut) for each in chosen}) == 1
     # Each has its own nugget; the prior is no longer the guess's.
-    assert [each.nugget for each in chosen] == [each.nugget for each in characters]
-    assert chosen[0].scale != characters[0].scale
+    assert [each.nugget for each in chosen] == [each.nugget for each in params]
+    assert chosen[0].scale != params[0].scale
 
 
-@pytest.mark.parametrize("hidden", [[], [3, 5], [0, 40, 77, 150]])
+@pytest.mark.parametrize("held_out", [[], [3, 5], [0, 40, 77, 150]])
 def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
-    hidden: list[int], monkeypatch: pytest.MonkeyPatch
+    held_out: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     fit, swept = small_fit(pd.DataFrame(values, columns=["a", "b", "c"])), []
     link = fit.chain.links[0]
 
-    def hide(n_rows: int) -> torch.Tensor:
+    def hold_out(n_rows: int) -> torch.Tensor:
         cells = torch.zeros(n_rows, 3, dtype=torch.bool)
-        cells[hidden, link.column] = True
+        cells[held_out, link.column] = True
         return cells
 
     def impute(found: object, sparse: object, few: object, picked: torch.Tensor, cells: torch.Tensor) -> Any:
         swept.append(cells.any(1))
-        return impute_hidden(found, sparse, few, picked, cells)  # type: ignore[arg-type]
+        return impute_held_out(found, sparse, few, picked, cells)  # type: ignore[arg-type]
 
-    impute_hidden = fit.impute_hidden
-    monkeypatch.setattr(fit, "hide", hide)
-    monkeypatch.setattr(fit, "impute_hidden", impute)
+    impute_held_out = fit.impute_held_out
+    monkeypatch.setattr(fit, "hold_out", hold_out)
+    monkeypatch.setattr(fit, "impute_held_out", impute)
     with torch.no_grad(), local_parameters():
-        found = fit.neighbours([fit.first_guess(i) for i in range(len(fit.chain.links))])
-        inflated = fit.inflate(found, [None] * len(fit.chain.links))
+        found = fit.neighbours([fit.initial_params(i) for i in range(len(fit.chain.links))])
+        inflated = fit.calibrate(found, [None] * len(fit.chain.links))
     assert all(each.all() for each in swept)
-    assert len(swept) == bool(hidden)
-    assert hidden or inflated.characters == found.characters
+    assert len(swept) == bool(held_out)
+    assert held_out or inflated.params == found.params
 
 
 @pytest.mark.parametrize(
@@ -191,19 +191,19 @@ def test_draws_are_calibrated_on_as_many_components_however_few_walks(
     fit.chain.n_sweeps = n_sweeps
     with torch.no_grad(), local_parameters():
         fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
-    assert (fit.n_counted, fit.n_hidden_paths) == (counted, paths)
+    assert (fit.n_counted, fit.n_paths) == (counted, paths)
 
 
 def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
     fit = small_fit(frame.assign(y=generator.normal(size=400)))
-    hidden = fit.hide(400)
+    held_out = fit.hold_out(400)
     category = list(fit.chain.categories[0].columns)
-    assert (hidden[:, category].all(1) == hidden[:, category].any(1)).all()
-    assert 0 < hidden.double().mean() < 0.15
+    assert (held_out[:, category].all(1) == held_out[:, category].any(1)).all()
+    assert 0 < held_out.double().mean() < 0.15
     fit.chain.links, fit.chain.categories = fit.chain.links[:1], ()
-    assert set(fit.hide(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
+    assert set(fit.hold_out(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
 
 
 def test_a_few_valued_link_that_is_too_sure_is_made_less_so() -> None:
@@ -211,7 +211,7 @@ def test_a_few_valued_link_that_is_too_sure_is_made_less_so() -> None:
     few = DiscreteSupport(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), 1.0)
     mean = torch.randn(1, 3000).double().expand(4, -1)
     values = few.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
-    assert _few_inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
+    assert _discrete_inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
 
 
 def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:

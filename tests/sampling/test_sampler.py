@@ -14,7 +14,7 @@ from scipy.stats import norm
 from pyro_mgp import MGPImputer
 from pyro_mgp.model import chain
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.sampler import Mixture
+from pyro_mgp.sampling.sampler import GaussianMixture
 
 
 def toy(n_rows=120, seed=0):
@@ -67,7 +67,7 @@ def test_cells_have_the_same_marginals_drawn_together_or_alone():
 
 def test_quantiles_of_a_mixture_invert_its_distribution_function():
     mean, variance = torch.randn(5, 8).double(), torch.rand(5, 8).double() + 0.1
-    mixture = Mixture(mean, variance)
+    mixture = GaussianMixture(mean, variance)
     for level in (0.025, 0.5, 0.9):
         found = mixture.quantile(level).numpy()
         reached = norm.cdf(found, mean.numpy(), variance.sqrt().numpy()).mean(0)
@@ -75,7 +75,7 @@ def test_quantiles_of_a_mixture_invert_its_distribution_function():
 
 
 def test_moments_of_a_mixture_are_those_of_its_draws():
-    mixture = Mixture(torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0], [3.0]]))
+    mixture = GaussianMixture(torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0], [3.0]]))
     assert float(mixture.expectation()) == 2.0
     assert float(mixture.standard_deviation()) == pytest.approx((2 + 4) ** 0.5)
 

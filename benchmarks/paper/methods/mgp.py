@@ -18,7 +18,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
 from pyro_mgp.model.conditional import Conditional, observed_as
-from pyro_mgp.sampling.local_gp import corrected
+from pyro_mgp.sampling.neighbours import with_local_gps
 
 # Components of the mixture whose density is reported, and rows that sweep together for it.
 _COMPONENTS, _ROWS_AT_ONCE = 50, 400
@@ -102,8 +102,8 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
             conditionals: Sequence[Conditional] = marginals
             if neighbours is not None:
                 point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
-                nearby = neighbours.around(chain, marginals, point, missing, paths)
-                conditionals = corrected(marginals, nearby)
+                neighbours.fill_means(chain, marginals, point, missing)
+                conditionals = with_local_gps(marginals, neighbours.condition(point, missing, paths))
             conditionals = observed_as(conditionals, imputer.discrete_support_)
             noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(

@@ -1,0 +1,287 @@
+"""Local GPs of all links of a chain.
+
+Lengthscales learnt from different training cells differ, and predict about equally well. A link may therefore
+have several such metrics; imputations alternate between them, which carries the uncertainty about the metric
+into the draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pyro_mgp._support.tiles import filled_up
+from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments
+from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink, gather_neighbours
+
+# Values stored for the neighbourhoods of the rows of one batch: 500 MB.
+_KEPT_AT_ONCE = 2**26
+# Sweeps that compute the conditional means at which neighbours are selected, the first without neighbours,
+# and the decimals to which these means are rounded: rounding errors, which depend on the number of rows, must
+# not decide between neighbours.
+_PILOT_SWEEPS, _POINT_DECIMALS = 2, 3
+
+
+@dataclass(frozen=True)
+class PathPosteriors:
+    """Local GP of a link at c cells on S paths, each of which uses one of G metrics."""
+
+    posterior: LocalPosterior
+    """Local GP at G · c cells: the c cells in each metric, one metric after the other."""
+    paths: Tensor
+    """Indices of the paths of each metric, `[S', G]`; shorter columns repeat their last index."""
+
+    @classmethod
+    def of(
+        cls,
+        metrics: Sequence[LocalLink],
+        imputations: Sequence[int],
+        rows: Tensor,
+        own: Tensor | None = None,
+    ) -> PathPosteriors:
+        """Condition on the neighbours of cells in the metric of each imputation.
+
+        Args:
+            metrics: Local GPs of one link, equal but for ℓ and η.
+            imputations: Numbers of the S imputations; number j uses metric j modulo G.
+            rows: Rows of the cells, `[c, D]`.
+            own: Reference rows of the cells, see `LocalLink.nearest`.
+        """
+        of_path = torch.tensor(imputations, device=rows.device) % len(metrics)
+        used = of_path.unique().tolist()
+        paths = [(of_path == number).nonzero()[:, 0] for number in used]
+        most = max(map(len, paths))
+        even = [torch.cat([each, each[-1:].expand(most - len(each))]) for each in paths]
+        nearest = [metrics[number].nearest(rows, own) for number in used]
+        neighbourhood = gather_neighbours([metrics[number] for number in used], nearest)
+        return cls(metrics[0].condition(neighbourhood), torch.stack(even, dim=1))
+
+    def given_functions(self, drawn: Conditional, mean: Conditional) -> PathPosteriors:
+        """Return the posteriors for a sparse GP at S drawn functions, see `LocalPosterior`."""
+        local, nearest = self.posterior.local, self.posterior.neighbourhood.nearest
+        used, place = nearest.unique(return_inverse=True)
+        there = local.rows[local.references[filled_up(used)]]
+        difference = (drawn.functions(there) - mean.functions(there))[self.paths]
+        n_paths, n_metrics = self.paths.shape
+        of_metrics = place.view(1, n_metrics, -1).expand(n_paths, -1, -1)
+        of_cells = difference.gather(2, of_metrics).view(n_paths, *nearest.shape)
+        return replace(self, posterior=self.posterior.given_functions(of_cells))
+
+    def first(self, n: int) -> PathPosteriors:
+        """Return the posteriors of the first n cells."""
+        n_metrics = self.paths.shape[1]
+        cells = torch.arange(len(self.posterior.scale), device=self.paths.device)
+        if n * n_metrics == len(cells):
+            return self
+        return replace(self, posterior=self.posterior[cells.view(n_metrics, -1)[:, :n].flatten()])
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Return mean and variance of the cells in their rows on the paths, `[S, c, D]`."""
+        n_metrics = self.paths.shape[1]
+        if n_metrics == 1:
+            return self.posterior.moments(rows)
+        at = self.posterior.moments(rows[self.paths].flatten(1, 2))
+        place = torch.empty(len(rows), dtype=torch.long, device=rows.device)
+        place[self.paths.flatten()] = torch.arange(self.paths.numel(), device=rows.device)
+
+        def in_order(values: Tensor) -> Tensor:
+            return values.unflatten(1, (n_metrics, -1)).flatten(0, 1)[place]
+
+        return Moments(in_order(at.mean), in_order(at.variance))
+
+
+@dataclass(frozen=True)
+class LocalConditional(GaussianConditional):
+    """Sum of a link's sparse GP and its local GP, at certain cells."""
+
+    sparse: Conditional
+    """Sparse GP, at its mean or at drawn functions."""
+    local: PathPosteriors
+    """Local GP at the cells."""
+
+    @property
+    def noise(self) -> Tensor:
+        """Zero: the local variance is already that of an observation."""
+        return torch.zeros_like(self.sparse.noise)
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of observations of the cells in their rows on S paths, `[S, c, D]`."""
+        local = self.local.moments(rows)
+        return Moments(self.sparse.mean(rows) + local.mean, local.variance)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of observations of the cells in their rows on S paths, `[S, c, D]`."""
+        return self.moments(rows).mean
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return the functions of the sparse GP at any rows."""
+        return self.sparse.functions(rows)
+
+
+def with_local_gps(
+    conditionals: Sequence[Conditional], local: Sequence[PathPosteriors | None]
+) -> list[Conditional]:
+    """Add the local GPs to the conditionals of the links that have one."""
+    return [
+        sparse if own is None else LocalConditional(sparse, own)
+        for sparse, own in zip(conditionals, local, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Local GPs of the links of a chain, with their shared reference rows."""
+
+    rows: Tensor
+    """Reference rows with missing cells at conditional means, `[R, D]`."""
+    residuals: Tensor
+    """Residuals of each link's sparse GP at these rows, NaN where the cell is missing, `[L, R]`."""
+    n_neighbours: int
+    """Number of neighbours k."""
+    links: Sequence[Sequence[LocalLink]]
+    """Local GPs of each link, one per metric; empty for a link that they do not improve."""
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        chain: Chain,
+        rows: Tensor,
+        residuals: Tensor,
+        params: ParamsPerLink,
+        n_neighbours: int,
+    ) -> Neighbours:
+        """Build the local GPs of a chain from reference rows, residuals and hyperparameters."""
+        with local_parameters():
+            links = [
+                [LocalLink.of(link.inputs, rows, own, n_neighbours, each) for each in of_link]
+                for link, own, of_link in zip(chain.links, residuals, params, strict=True)
+            ]
+        return cls(rows, residuals, n_neighbours, links)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Largest batch of rows whose neighbourhoods fit into memory if all cells are missing."""
+        k = self.n_neighbours
+        each = sum(k * (k + len(local.columns)) for metrics in self.links for local in metrics)
+        return max(1, _KEPT_AT_ONCE // max(each, 1))
+
+    @property
+    def params(self) -> ParamsPerLink:
+        """Hyperparameters of each link's local GPs."""
+        return [[local.params for local in metrics] for metrics in self.links]
+
+    def values_per_cell(self, imputations: Sequence[int]) -> int:
+        """Return a divisor of the number of values computed together per cell, for `tiles.filled_up`.
+
+        There is one value for each path, and k for each entry of `PathPosteriors.paths`.
+        """
+        numbers, found = torch.tensor(imputations), len(imputations)
+        for n_metrics in {len(metrics) for metrics in self.links if metrics}:
+            _, n_paths = (numbers % n_metrics).unique(return_counts=True)
+            found = math.gcd(found, self.n_neighbours * len(n_paths) * int(n_paths.max()))
+        return found
+
+    @torch.no_grad()
+    def fill_means(
+        self,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        point: Tensor,
+        holes: Sequence[Tensor],
+        own: Tensor | None = None,
+    ) -> None:
+        """Fill missing cells with the conditional means at which neighbours are selected, in place.
+
+        Args:
+            chain: The chain.
+            marginals: Conditionals of its links at the means of q(u).
+            point: Rows with an initial fill, `[n, D]`.
+            holes: Rows of each link's missing cells.
+            own: Index of the reference row that each row is, `[n]`, -1 for none; None if no row is one.
+        """
+        fill_sparse_means(chain, marginals, point, holes)
+        for _ in range(_PILOT_SWEEPS - 1):
+            point.round_(decimals=_POINT_DECIMALS)
+            for i, here in enumerate(holes):
+                self.update_means(i, chain, marginals, point, here, own)
+        point.round_(decimals=_POINT_DECIMALS)
+
+    @torch.no_grad()
+    def condition(
+        self,
+        point: Tensor,
+        cells: Sequence[Tensor],
+        imputations: Sequence[int],
+        own: Tensor | None = None,
+    ) -> list[PathPosteriors | None]:
+        """Condition the local GPs on the neighbours of cells.
+
+        Args:
+            point: Rows as filled by `fill_means`, `[n, D]`.
+            cells: Rows of each link's cells.
+            imputations: Numbers of the imputations.
+            own: As for `fill_means`.
+
+        Returns:
+            The local GP of each link at its cells, None for a link without one.
+        """
+        return [
+            PathPosteriors.of(metrics, imputations, point[here], None if own is None else own[here])
+            if metrics
+            else None
+            for metrics, here in zip(self.links, cells, strict=True)
+        ]
+
+    def given_functions(
+        self,
+        local: Sequence[PathPosteriors | None],
+        drawn: Sequence[Conditional],
+        marginals: Sequence[Conditional],
+    ) -> list[PathPosteriors | None]:
+        """Return the local GPs for sparse GPs at drawn functions instead of their means."""
+        return [
+            None if own is None else own.given_functions(functions, mean)
+            for own, functions, mean in zip(local, drawn, marginals, strict=True)
+        ]
+
+    def update_means(
+        self,
+        i: int,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        point: Tensor,
+        here: Tensor,
+        own: Tensor | None = None,
+    ) -> None:
+        """Fill the cells `here` of the i-th link with conditional means in its first metric, in place."""
+        if any(i in category.links for category in chain.categories):
+            # Categories have no local GP, and `fill_sparse_means` has filled their levels.
+            return
+        rows = point[here]
+        mean = marginals[i].mean(rows[None])[0]
+        for local in self.links[i][:1]:
+            posterior = local.posterior(rows, None if own is None else own[here])
+            mean = mean + posterior.moments(rows[None]).mean[0]
+        point[here, chain.links[i].column] = mean
+
+
+def fill_sparse_means(
+    chain: Chain, marginals: Sequence[Conditional], point: Tensor, holes: Sequence[Tensor], n_sweeps: int = 1
+) -> None:
+    """Fill missing cells of rows `[n, D]` with the conditional means of the sparse GPs alone, in place."""
+    for _ in range(n_sweeps):
+        means: list[Tensor] = []
+        for link, conditional, here in zip(chain.links, marginals, holes, strict=True):
+            means.append(conditional.mean(point[here][None]))
+            point[here, link.column] = means[-1][0]
+            for category in chain.categories:
+                if category.links[-1] == len(means) - 1:
+                    answers = torch.stack([means[i] for i in category.links], dim=-1)
+                    point[here[:, None], list(category.columns)] = category.expectation(answers)[0]
