@@ -1,18 +1,19 @@
-"""Which column informs which: how much each link's function moves with each of its inputs.
+"""Relevance of columns for each other: how strongly each link's function varies with each of its inputs.
 
-ARD lengthscales say how fast the Matérn part of a kernel forgets along an input; the linear part has none,
-and a short lengthscale of a function that hardly varies says nothing. So we ask the function that was learnt:
+ARD lengthscales describe how fast the Matérn part of a kernel decorrelates along an input. The linear part
+has no lengthscale, and the lengthscale of a function that hardly varies has no meaning. The default measure
+is therefore computed from the learnt function,
 
     relevance of input p = √ mean_i (∂μ(x_i) / ∂x_p)²,
 
-μ being the posterior mean of the link's latent function and x_i the training rows. If it is linear, this is
-the size of its slope.
+where μ is the posterior mean of the link's latent function and x_i are the training rows. For a linear
+function this is the absolute slope.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -21,46 +22,47 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from pyro_mgp.analysis.protocols import ChainImputer
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
-
-if TYPE_CHECKING:
-    from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.model.link import Link
 
 Measure = Literal["derivative", "lengthscale"]
+Numbers = NDArray[np.float64]
 
-# Rows whose derivatives are taken at a time, and at most: the mean square of so many is known to a per cent.
-_AT_ONCE, _MOST_ROWS = 2_000, 20_000
+# Rows differentiated at a time, and in total: enough to know a mean square to one per cent.
+_AT_ONCE, _MAX_ROWS = 2_000, 20_000
 
 
 def relevance(
-    imputer: MGPImputer, X: pd.DataFrame | ArrayLike | None = None, *, by: Measure = "derivative"
+    imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = None, *, by: Measure = "derivative"
 ) -> pd.DataFrame:
-    """How much each column tells about each column with a link.
+    """Return how relevant each column is for predicting each column with a link.
 
-    Units are standardised ones of both columns (of bent numbers, after the bend), or those of the latent
-    function: probit of booleans, ordered levels and categories, log of counts. So compare columns within a
-    row of the result. What nearby rows add to a link is not in it.
+    Relevance is measured in standardised units of both columns (after the transform, if a column has one).
+    The predicted column is measured on its latent scale: probit for booleans, ordered levels and categories,
+    log for counts. Values are therefore comparable within a row of the result. Local GPs are not included.
 
-    A category counts as one column: of its indicators, with correlations C among the rows and derivatives g,
-    the square is gᵀCg, of what the function varies by as the category does; where it is predicted, squares
-    are averaged over its links.
+    A category counts as one column: with derivatives g by its indicators, and their correlations C over the
+    rows, its squared relevance is gᵀCg. For a predicted category, squares are averaged over its links.
 
     Args:
-        imputer: A fitted imputer.
-        X: Rows to take derivatives at, their holes filled by the starting fill; None for the training table.
-            Of more than 20,000 rows, as many that stand evenly apart are taken.
-        by: "derivative", or "lengthscale" for inverse ARD lengthscales, roots of sums of squares of
-            categories; 1 where a kernel has none.
+        imputer: Fitted imputer.
+        X: Rows at which to differentiate, with missing cells at the initial fill; None for the training
+        table.
+            Of more than 20,000 rows, evenly spaced ones are used.
+        by: "derivative", or "lengthscale" for inverse ARD lengthscales, which are 1 where a kernel has none,
+        and
+            root sums of squares for categories.
 
     Returns:
-        One row per column with a link, a target last, one column per column that may inform it. NaN where it
-        may not: the column itself, constant ones, and those that specs leave out.
+        One row per column with a link (the target last), and one column per potential predictor. NaN for
+        columns that are not inputs: the column itself, constant ones, and those excluded by column specs.
 
     Raises:
-        ValueError: `by` is none of these, X does not fit the fitted table, or is None for a loaded imputer.
+        ValueError: If `by` is unknown, X does not match the fitted table, or X is None for a loaded imputer.
 
     Example:
         >>> from pyro_mgp import MGPImputer
@@ -79,38 +81,38 @@ def relevance(
     groups, columns = _groups(imputer)
     if by == "derivative":
         gradients = _gradients(imputer.chain_.conditionals(), _rows(imputer, X))
-        squares = [_mean_squares(gradient, groups, columns) for gradient in gradients]
+        found = [_mean_squares(gradient, groups, columns) for gradient in gradients]
     else:
-        precisions = [_precisions(lengthscales(link.kernel, len(link.inputs)), link.inputs) for link in links]
-        squares = [_sums(precision, groups, len(columns)) for precision in precisions]
-    inputs = [np.isin(np.arange(len(columns)), groups[link.inputs.cpu().numpy()]) for link in links]
-    of_links = np.array(
-        [np.where(seen, square, np.nan) for seen, square in zip(inputs, squares, strict=True)]
-    )
-    return _by_column(imputer, of_links.reshape(len(links), len(columns)), groups)
+        found = [_inverse_squares(link, groups, len(columns)) for link in links]
+    squares = np.full((len(links), len(columns)), np.nan)
+    for own, link, square in zip(squares, links, found, strict=True):
+        inputs = groups[link.inputs.cpu().numpy()]
+        own[inputs] = square[inputs]
+    return _by_column(imputer, squares, groups)
 
 
-def _groups(imputer: MGPImputer) -> tuple[NDArray[np.intp], list[ColumnCodec]]:
-    """To which column each of the chain's D columns belongs, `[D]`, and their codecs; a target's is last."""
+def _groups(imputer: ChainImputer) -> tuple[NDArray[np.intp], list[ColumnCodec]]:
+    """Return the column of each of the D encoded columns, `[D]`, and the columns' codecs, a target's last."""
     groups, columns = imputer.codec_.groups, list(imputer.codec_.columns)
     if imputer.target_codec_ is not None:
         groups, columns = np.append(groups, len(columns)), [*columns, imputer.target_codec_]
     return groups, columns
 
 
-def _rows(imputer: MGPImputer, X: pd.DataFrame | ArrayLike | None) -> Tensor:
-    """Rows with their holes filled, `[n, D]`."""
+def _rows(imputer: Any, X: pd.DataFrame | ArrayLike | None) -> Tensor:
+    """Return encoded rows with missing cells at the initial fill, `[n, D]`."""
     if X is None and not hasattr(imputer, "_fitted"):
         raise ValueError(
             "this imputer does not hold the table it was fitted to: give rows as relevance(imputer, X)"
         )
     rows = (imputer._own_table() if X is None else imputer._encode(X)).rows
-    apart = torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).long()
-    return imputer.initial_fill_.expected(rows[apart].to(imputer.initial_fill_.device))
+    some = torch.linspace(0, len(rows) - 1, min(len(rows), _MAX_ROWS)).long()
+    filled: Tensor = imputer.initial_fill_.expected(rows[some].to(imputer.initial_fill_.device))
+    return filled
 
 
 def _gradients(conditionals: Sequence[Conditional], rows: Tensor) -> list[Tensor]:
-    """Derivatives of each link's mean function by all columns of the table, `[n, D]`."""
+    """Return the derivatives of each link's mean function by all encoded columns, `[n, D]`."""
     found = []
     for conditional in conditionals:
         parts = []
@@ -122,10 +124,8 @@ def _gradients(conditionals: Sequence[Conditional], rows: Tensor) -> list[Tensor
     return found
 
 
-def _mean_squares(
-    gradient: Tensor, groups: NDArray[np.intp], columns: Sequence[ColumnCodec]
-) -> NDArray[np.float64]:
-    """Mean squares of derivatives `[n, D]` by C columns, `[C]`."""
+def _mean_squares(gradient: Tensor, groups: NDArray[np.intp], columns: Sequence[ColumnCodec]) -> Numbers:
+    """Return the mean squares of derivatives `[n, D]` by C columns, `[C]`."""
     g = gradient.cpu().numpy()
     found = np.zeros(len(columns))
     for c, column in enumerate(columns):
@@ -135,30 +135,25 @@ def _mean_squares(
     return found
 
 
-def _correlations(column: ColumnCodec) -> NDArray[np.float64]:
-    """Among the encoded columns of a column: of its rows, just one indicator is on."""
+def _correlations(column: ColumnCodec) -> Numbers:
+    """Return the correlations of the indicators of a category, of which exactly one is on in each row."""
     if column.width == 1:
         return np.ones((1, 1))
     shares, scale = np.array(column.mean), np.array(column.scale)
     return (np.diag(shares) - np.outer(shares, shares)) / np.outer(scale, scale)
 
 
-def _precisions(scales: Tensor, inputs: Tensor) -> NDArray[np.float64]:
-    """Squares of inverse lengthscales, placed in the columns of the table, `[D]` or fewer."""
-    placed = torch.zeros(int(inputs.max()) + 1)
-    placed[inputs.cpu()] = scales.square().reciprocal()
-    return placed.double().numpy()
+def _inverse_squares(link: Link, groups: NDArray[np.intp], n_columns: int) -> Numbers:
+    """Return the sums of inverse squared lengthscales over the encoded columns of each column, `[C]`."""
+    inverse = lengthscales(link.kernel, len(link.inputs)).square().reciprocal().cpu().numpy()
+    return np.bincount(groups[link.inputs.cpu().numpy()], inverse, minlength=n_columns).astype(np.float64)
 
 
-def _sums(values: NDArray[np.float64], groups: NDArray[np.intp], n_columns: int) -> NDArray[np.float64]:
-    return np.bincount(groups[: len(values)], values, minlength=n_columns).astype(np.float64)
-
-
-def _by_column(imputer: MGPImputer, squares: NDArray[np.float64], groups: NDArray[np.intp]) -> pd.DataFrame:
-    """Roots of mean squares over the links of each column, from squares per link, `[L, C]`."""
+def _by_column(imputer: ChainImputer, squares: Numbers, groups: NDArray[np.intp]) -> pd.DataFrame:
+    """Return roots of mean squares over the links of each column, from the squares of links, `[L, C]`."""
     labels: list[Label] = [column.name for column in imputer.codec_.columns]
     if imputer.target_codec_ is not None:
-        labels.append(imputer._link_specs[-1].name)  # which is none of the others
+        labels.append(imputer.order_[-1])  # differs from all other labels
     own = groups[[link.column for link in imputer.chain_.links]] if len(squares) else groups[:0]
     linked = np.unique(own)
     means = np.array([squares[own == c].mean(0) for c in linked]).reshape(len(linked), len(labels))

@@ -1,15 +1,15 @@
-"""Cells that are missing for reasons of their own: what if the imputations were shifted?
+"""Sensitivity analysis for cells missing not at random, by shifting the imputations (δ-adjustment).
 
-A fitted chain assumes that the missing cells of a column are like observed ones with the same predictors.
-Shifted by δ, its draws say what follows if they are not (van Buuren, *Flexible Imputation of Missing Data*,
-sections 3.8 and 9.2). A scan over δ finds the tipping point, where a conclusion changes.
+A fitted chain assumes that the missing cells of a column are distributed like observed ones with the same
+predictors. Draws shifted by δ show the consequences if they are not (van Buuren, *Flexible Imputation of
+Missing Data*, sections 3.8 and 9.2). A scan over δ finds the tipping point, where a conclusion changes.
 """
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,25 +18,28 @@ from scipy import stats
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, pool
+from pyro_mgp.analysis.protocols import Imputer
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.table import TableCodec
 
-if TYPE_CHECKING:
-    from pyro_mgp.imputer import MGPImputer
-
 
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
-    """The shifts of links' functions, by their encoded columns, that δ of some columns mean.
+    """Return the shifts of the links' functions for given shifts δ of columns.
 
     Args:
-        codec: The table's codec.
-        delta: δ by label, on the scale of the column's likelihood: in its own units for numbers and times (in
-            seconds), in those of the bend for numbers that are bent (a log for a log bend), standard
-            deviations of the probit for booleans, ordered levels and categories of two levels (towards the
-            later one), and the log of the mean for counts.
+        codec: Codec of the table.
+        delta: δ by label, on the scale of the column's likelihood: own units for numbers and times (in
+        seconds),
+            units of the transform for transformed numbers (say, of the log), standard deviations of the
+            probit for booleans, ordered levels and categories of two levels (towards the later one), and the
+            log of the mean for counts.
+
+    Returns:
+        Shifts in standardised units, by encoded column; empty if all are zero.
 
     Raises:
-        ValueError: A column is not there, or has more than two unordered levels, or δ is not finite.
+        ValueError: If a column is unknown or constant, has more than two unordered levels, or δ is not
+        finite.
     """
     columns = {column.name: column for column in codec.columns}
     found: dict[int, float] = {}
@@ -53,17 +56,17 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
                     f"delta of column {label!r}: a category of {column.width} levels has no scale to be "
                     "shifted on; make it ordered, or a boolean of one level against the others"
                 )
-            found[first] = -float(value)  # its link asks whether it is the first level
+            found[first] = -float(value)  # the link models the indicator of the first level
         elif column.ordinal is not None or column.kind is Kind.COUNT:
             found[first] = float(value)
         else:
             found[first] = float(value) / column.scale[0]
-    # A column not to be shifted beside one that is: a scan of both then meets its own 0 smoothly.
+    # A zero beside other shifts is kept, so that a scan over both is continuous at zero.
     return found if any(found.values()) else {}
 
 
 def tipping_point(
-    imputer: MGPImputer,
+    imputer: Imputer,
     analysis: Callable[[pd.DataFrame], Fit],
     column: Label,
     deltas: Iterable[float],
@@ -74,23 +77,23 @@ def tipping_point(
     level: float = 0.95,
     null: float = 0.0,
 ) -> pd.DataFrame:
-    """How a pooled estimate changes as the imputations of a column are shifted.
+    """Scan a pooled estimate over shifts of a column's imputations, to find where a conclusion changes.
 
     Args:
-        imputer: A fitted imputer; one fit serves all shifts.
-        analysis: What is done with each completed table; gives `params` and `bse`, as statsmodels does.
-        column: The column whose draws are shifted.
-        deltas: Shifts to try, see `MGPImputer.impute`; zero, the assumption of the fit, is tried in any case.
-        term: The estimate to follow: its name in `params`, or its position.
-        X: Table to impute; None for the fitted one.
+        imputer: Fitted imputer; it is not refitted.
+        analysis: Analysis of a completed table, which returns `params` and `bse` as statsmodels does.
+        column: Column whose draws are shifted.
+        deltas: Shifts δ, in the units of `MGPImputer.impute`; zero is always added.
+        term: Estimate to follow: its name in `params`, or its position.
+        X: Table to impute; None for the training table.
         m: Number of imputations.
-        level: Probability of the intervals.
-        null: What the estimate is compared with.
+        level: Confidence level of the intervals.
+        null: Null value of the estimate.
 
     Returns:
-        One row per shift, ascending: `delta`; `imputed_mean` of the shifted column's draws, NaN for labels;
-        `estimate`, `low`, `high`, `p` against the null; and `tipped`, whether the interval says something
-        else about the null than at zero: above, below, or neither.
+        One row per shift in ascending order, with columns `delta`; `imputed_mean`, the mean of the shifted
+        draws (NaN for labels); `estimate`, `low`, `high`, and `p` of the null value; and `tipped`, whether
+        the interval lies above, below or around the null value unlike the interval at δ = 0.
 
     Raises:
         ValueError: As for `MGPImputer.impute`, or if the column has no missing cells.

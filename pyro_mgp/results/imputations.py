@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pyro_mgp._support.messages import Hinted, listing
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
-from pyro_mgp.analysis.posterior_mixture import Mixture, Posterior, mix
+from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import complete, missing
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
@@ -219,20 +219,20 @@ class Imputations:
         *,
         group_by_chain: bool = False,
         level: float = 0.95,
-    ) -> Mixture:
+    ) -> PosteriorMixture:
         """Draw from a posterior given every completed table, and mix the draws.
 
         Args:
             posterior: From a completed table to draws of each parameter, `[draws, ...]`, as
-                `MCMC.get_samples()` of Pyro gives; see `mixing.mix`.
+                `MCMC.get_samples()` of Pyro gives; see `posterior_mixture.mix`.
             group_by_chain: Whether these are `[chains, draws, ...]`.
             level: Probability of the intervals.
 
         Raises:
-            TypeError, ValueError: As for `mixing.mix`.
+            TypeError, ValueError: As for `posterior_mixture.mix`.
 
         Warns:
-            MixingWarning: Chains have not converged within a table, or there are too few tables.
+            MixtureWarning: Chains have not converged within a table, or there are too few tables.
 
         Example:
             >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, np.nan]}), {"x": [[1.6], [1.4]]}, m=2)

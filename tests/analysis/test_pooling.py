@@ -106,7 +106,7 @@ def test_what_cannot_be_pooled_is_an_error(Q: Any, U: Any, sentence: str) -> Non
 
 def test_fits_of_different_things_are_an_error() -> None:
     one, other = pd.Series([1.0], index=["a"]), pd.Series([1.0], index=["b"])
-    with pytest.raises(ValueError, match=r"different things: \['a'\] and \['b'\]"):
+    with pytest.raises(ValueError, match=r"different estimates: \['a'\] and \['b'\]"):
         pool([SimpleNamespace(params=params, bse=[1.0]) for params in (one, other)])
     with pytest.raises(ValueError, match="level must lie between 0 and 1, got 95"):
         pool(fits([[1.0], [2.0]], [[1.0], [1.0]]), level=95)
@@ -262,7 +262,7 @@ def test_a_result_is_frozen_and_keeps_what_it_rests_on() -> None:
             r"variance nan of 0 in table 0; leave",
         ),
         ([([1.0, np.inf], [1.0, 1.0])] * 2, ValueError, "got inf with variance 1.0 of 1 in table 0"),
-        ([(1.0, 1.0), ([1.0, 2.0], [1.0, 1.0])], ValueError, r"different things: \[0\] and \[0, 1\]"),
+        ([(1.0, 1.0), ([1.0, 2.0], [1.0, 1.0])], ValueError, r"different estimates: \[0\] and \[0, 1\]"),
         (
             [([1.0, 2.0], np.eye(2)), ([1.0, 2.0], [1.0, 1.0])],
             ValueError,

@@ -14,7 +14,7 @@ from pyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
 
 from pyro_mgp import Imputations, pool
-from pyro_mgp.analysis.posterior_mixture import MixingWarning, mix
+from pyro_mgp.analysis.posterior_mixture import MixtureWarning, mix
 
 M, N_DRAWS = 400, 250
 
@@ -90,7 +90,7 @@ def test_chains_that_have_not_converged_within_a_table_are_a_warning() -> None:
     several = posteriors([0.0] * 5)
     several[3]["b"][0] += 3
     with pytest.warns(
-        MixingWarning, match=r"R-hat of \['b'\] within a table is up to 1\.\d+: chains"
+        MixtureWarning, match=r"R-hat of \['b'\] within a table is up to 1\.\d+: chains"
     ) as caught:
         mixture = mix(several, group_by_chain=True)
     assert caught[0].filename == __file__
@@ -102,12 +102,12 @@ def test_a_single_chain_is_compared_with_itself() -> None:
     several = posteriors([0.0] * 5, (201,))
     assert mix(several).by_table["rhat"].between(0.99, 1.05).all()
     several[1]["b"] += np.linspace(-1.5, 1.5, 201)
-    with pytest.warns(MixingWarning, match="within a table"):
+    with pytest.warns(MixtureWarning, match="within a table"):
         assert mix(several).by_table["rhat"].idxmax() == (1, "b")
 
 
 def test_few_tables_that_differ_are_a_warning_and_as_many_as_it_says_are_not() -> None:
-    with pytest.warns(MixingWarning, match=r"3 posteriors is too narrow by \d+% \(b\): draw 1[2-9] imp"):
+    with pytest.warns(MixtureWarning, match=r"3 posteriors is too narrow by \d+% \(b\): draw 1[2-9] imp"):
         mix(posteriors([-1.0, 0.0, 1.0]), group_by_chain=True)
     mix(posteriors(np.linspace(-1.5, 1.5, 19)), group_by_chain=True)
 
