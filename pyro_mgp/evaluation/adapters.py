@@ -1,10 +1,10 @@
-"""Draws of missing cells from anything that imputes: ours, scikit-learn's, or a function.
+"""Draws of missing cells from any imputer: an `MGPImputer`, a scikit-learn transformer, or a function.
 
-| what | how it is asked for m draws |
+| imputer | how its m draws are obtained |
 |---|---|
-| an object with `fit(frame)` and `impute(m=...)` | a clone is fitted and asked once |
-| a scikit-learn transformer | clones are fitted to the columns of numbers, m times with other seeds |
-| a function `(frame, m, seed)` | it is called, and gives m completed tables |
+| an object with `fit(frame)` and `impute(m=...)` | a clone is fitted once and imputes m times |
+| a scikit-learn transformer | m clones with different seeds are fitted to the numeric columns |
+| a function `(frame, m, seed)` | it returns m completed tables |
 """
 
 from __future__ import annotations
@@ -12,30 +12,47 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
+import sklearn.base
 from numpy.typing import NDArray
-from sklearn.base import clone
 
+from pyro_mgp._support.messages import FitWarning
 from pyro_mgp.data.cells import cells_of, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.dtypes import is_numeric
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableWarning, missing
-from pyro_mgp.imputer import FitWarning
 from pyro_mgp.results.imputations import Imputations
 
-AnyImputer: TypeAlias = Any
-"""What `draw` understands: see the table above."""
+
+class Imputer(Protocol):
+    """Object that is fitted to a table and draws its missing cells, such as `MGPImputer`."""
+
+    fit: Callable[..., Any]
+    """Learn from a table: `fit(frame)`, or `fit(frame, y)` with a target."""
+    impute: Callable[..., Any]
+    """Return imputations: `impute(m=...)` of the fitted table, or `impute(frame, m=...)` of another."""
+
+
+class Transformer(Protocol):
+    """Object that completes a numeric table, such as scikit-learn's imputers."""
+
+    fit_transform: Callable[..., Any]
+    """Return the completed table as an array, `[N, C]`."""
+
+
+AnyImputer: TypeAlias = Imputer | Transformer | Callable[[pd.DataFrame, int, int], Iterable[pd.DataFrame]]
+"""Imputers that `draw` accepts."""
 
 Draws = dict[Label, NDArray[Any]]
-"""Per column with missing cells its draws `[m, n_missing]`: float64, or object for levels."""
+"""Draws of the missing cells of each incomplete column, `[m, n_missing]`: float64, or objects for levels."""
 
 
 def rules_of(imputer: AnyImputer, frame: pd.DataFrame) -> Rules:
-    """What an imputer was told of the table."""
+    """Return the rules in the column specs of an imputer, if it has some."""
     return Rules.parse(getattr(imputer, "specs", None), frame.columns.tolist())
 
 
@@ -49,58 +66,57 @@ def draw(
     refit: bool = True,
     levels: Iterable[Label] = (),
 ) -> Draws:
-    """M draws of the missing cells of a table.
+    """Draw the missing cells of a table m times.
 
     Args:
-        imputer: One of those named above; it stays as it is.
+        imputer: The imputer; it is not changed.
         frame: The table.
         m: Number of draws.
-        seed: What randomness starts from.
-        y: Target to fit to besides; for imputers with `fit(frame, y)`.
-        refit: Fit a clone to the table; otherwise what the imputer has learnt before is used.
+        seed: Seed of the draws.
+        y: Target, for imputers with `fit(frame, y)`.
+        refit: Fit a clone to the table; otherwise the fitted imputer itself is used.
         levels: Labels of the columns whose cells are levels, not numbers.
 
     Returns:
-        Draws of the columns that the imputer fills.
+        Draws of the columns that the imputer completes.
 
     Raises:
-        TypeError: It is nothing that imputes.
-        ValueError: It leaves cells missing, gives other tables than it was asked for, or cannot draw without
-            being fitted.
+        TypeError: `imputer` is not an imputer.
+        ValueError: The imputer leaves cells missing, returns tables of another size or number, or cannot
+            impute without being fitted.
     """
     if hasattr(imputer, "impute"):
-        with warnings.catch_warnings():  # the user has heard what there is to say of the table
+        with warnings.catch_warnings():  # about the user's table, which the user has been warned of before
             warnings.simplefilter("ignore", TableWarning)
             if refit:
                 warnings.simplefilter("ignore", FitWarning)
-            given = _impute(imputer, frame, m, seed, y, refit)
+                clone = _seeded(imputer, seed)
+                clone.fit(frame) if y is None else clone.fit(frame, y)
+            completed = clone.impute(m=m) if refit else imputer.impute(frame, m=m)
     elif not refit:
         raise ValueError(f"refit=False needs an imputer with impute(frame, m=...), got {imputer!r}")
     elif hasattr(imputer, "fit_transform"):
-        given = _transform(imputer, frame, m, seed, set(levels))
+        completed = _transform(imputer, frame, m, seed, set(levels))
     elif callable(imputer):
-        given = list(imputer(frame.copy(), m, seed))
+        completed = list(imputer(frame.copy(), m, seed))
     else:
         raise TypeError(
             "expected an imputer with fit and impute, a scikit-learn transformer, or a function "
-            f"(frame, m, seed) that gives m completed tables; got {imputer!r}"
+            f"(frame, m, seed) that returns m completed tables; got {imputer!r}"
         )
-    return _read(given, frame, m, set(levels))
+    return _read(completed, frame, m, set(levels))
 
 
-def _impute(imputer: AnyImputer, frame: pd.DataFrame, m: int, seed: int, y: Any, refit: bool) -> Any:
-    if not refit:
-        return imputer.impute(frame, m=m)
-    fresh = _seeded(imputer, seed)
-    fresh.fit(frame) if y is None else fresh.fit(frame, y)
-    return fresh.impute(m=m)
+def objects_of(column: pd.Series[Any]) -> NDArray[Any]:
+    """Return the cells of a column of levels as Python's own objects, `[N]`."""
+    return np.asarray(cells_of(column).astype(object))
 
 
 def _seeded(estimator: Any, seed: int) -> Any:
-    """An unfitted copy with a seed of its own."""
+    """Return an unfitted copy of an estimator with another seed."""
     if not hasattr(estimator, "get_params"):
         return copy.deepcopy(estimator)
-    fresh = clone(estimator)
+    fresh = sklearn.base.clone(estimator)
     names = [name for name in fresh.get_params() if name.split("__")[-1] == "random_state"]
     return fresh.set_params(**dict.fromkeys(names, seed))
 
@@ -108,13 +124,13 @@ def _seeded(estimator: Any, seed: int) -> Any:
 def _transform(
     transformer: Any, frame: pd.DataFrame, m: int, seed: int, levels: set[Label]
 ) -> list[pd.DataFrame]:
-    """Completed tables of the columns of numbers; a transformer that draws nothing is asked twice only.
+    """Return m completed tables of the numeric columns; a deterministic transformer is fitted only twice.
 
-    Booleans are seen as numbers, but not filled: what lies between 0 and 1 is no boolean.
+    Booleans are predictors of a transformer, but are not completed: its results lie between 0 and 1.
     """
     numeric = frame[[label for label in frame if is_numeric(frame[label])]]
     numbers = numeric.apply(lambda column: column.to_numpy(np.float64, na_value=np.nan))
-    if not all(isinstance(label, str) for label in numbers):  # scikit-learn knows no others beside text
+    if not all(isinstance(label, str) for label in numbers):  # scikit-learn refuses a mixture of label types
         numbers.columns = pd.Index([f"x{j}" for j in range(numbers.shape[1])])
     tables: list[pd.DataFrame] = []
     for j in range(m):
@@ -128,41 +144,34 @@ def _transform(
     return tables
 
 
-def _read(given: Any, frame: pd.DataFrame, m: int, levels: set[Label]) -> Draws:
-    """Draws from what an imputer gave."""
+def _read(completed: Any, frame: pd.DataFrame, m: int, levels: set[Label]) -> Draws:
+    """Return the draws in completed tables or `Imputations`."""
     labels: list[Label] = list(frame.columns)
-    holes = {label: here for label, here in zip(labels, missing(frame).T, strict=True) if here.any()}
-    read: Callable[[Label], NDArray[Any]]
-    if isinstance(given, Imputations):
-        values: Mapping[Label, NDArray[Any]] = given.values
-        filled = [label for label in holes if label in values]
-
-        def read(label: Label) -> NDArray[Any]:
-            return _as_numbers(values[label]) if label not in levels else values[label].astype(object)
-
+    holes = {label: own for label, own in zip(labels, missing(frame).T, strict=True) if own.any()}
+    if isinstance(completed, Imputations):
+        values: Mapping[Label, NDArray[Any]] = completed.values
+        draws = {
+            label: values[label].astype(object) if label in levels else _as_numbers(values[label])
+            for label in holes
+            if label in values
+        }
     else:
-        tables = list(given)
+        tables = list(completed)
         if len(tables) != m or any(len(table) != len(frame) for table in tables):
-            raise ValueError(f"expected {m} completed tables of {len(frame)} rows, got {_sizes(tables)}")
-        filled = [label for label in holes if all(label in table for table in tables)]
-
-        def read(label: Label) -> NDArray[Any]:
-            cells = (lambda x: cells_of(x).astype(object)) if label in levels else numbers_of
-            return np.stack([cells(table[label])[holes[label]] for table in tables])
-
-    draws = {label: read(label) for label in filled}
+            sizes = f"{len(tables)} of {sorted({len(table) for table in tables})} rows"
+            raise ValueError(f"expected {m} completed tables of {len(frame)} rows, got {sizes}")
+        draws = {}
+        for label, own in holes.items():
+            if all(label in table for table in tables):
+                read = objects_of if label in levels else numbers_of
+                draws[label] = np.stack([read(table[label])[own] for table in tables])
     if any(len(values) != m for values in draws.values()):
         raise ValueError(f"expected {m} imputations, got {len(next(iter(draws.values())))}")
     return draws
 
 
 def _as_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Draws of numbers or times, as they are held, as numbers or seconds."""
+    """Return stored draws of numbers, or of times in microseconds, as numbers or seconds."""
     if values.dtype.kind in "Mm":
         return np.where(np.isnat(values), np.nan, values.astype(np.int64) / 1e6)
     return values.astype(np.float64)
-
-
-def _sizes(tables: list[Any]) -> str:
-    lengths = sorted({len(table) for table in tables})
-    return f"{len(tables)} of {lengths} rows"

@@ -1,7 +1,8 @@
-"""What hidden cells say of an imputer: figures per column, tests of calibration, and a verdict in words.
+"""Calibration of an imputer on held-out cells: figures per column, tests, and a verdict in words.
 
-Each hidden cell needs an interval (of levels: a set) of some level to be held: that level is uniform on
-(0, 1) if the truth is one more draw. Coverage at a nominal level is the share of cells that need no more.
+For each held-out cell the smallest level is found whose interval (for levels of a category: set) contains its
+true value. That level is uniform on (0, 1) if the true value is exchangeable with the draws. Coverage at a
+nominal level is the share of cells that need no higher level.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,49 +23,51 @@ from scipy import stats
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 
-# Deviations of less than so many standard deviations of one cell are of no consequence: 5 points in the
-# coverage of 50 % intervals, 2 points in that of 95 %, 3 points in the mean of the PIT.
+# Smallest deviation that matters, in standard deviations of one cell: 5 points in the coverage of 50 %
+# intervals, 2 points in that of 95 %, 3 points in the mean of the PIT.
 _TOLERANCE = 0.1
-# A deviation of so much must have been possible to see before a column is called well calibrated.
+# Largest half-width of a confidence interval for coverage with which a column is called well calibrated.
 _VISIBLE = 0.1
-# Probability of any false alarm, of intervals for coverage to miss it.
+# Probability of any false alarm, and of a confidence interval for coverage to miss it.
 _ALPHA = 0.05
 
 
 class Verdict(enum.StrEnum):
-    """What can be said of the draws of a column."""
+    """Result of the tests of calibration of a column's draws."""
 
     WELL = "well calibrated"
-    """No deviation that counts, and enough cells to have seen one of ten points."""
+    """No deviation that matters, with enough cells to detect one of ten points."""
     NARROW = "too narrow"
-    """Intervals hold the truth less often than they say: the draws are too certain."""
+    """Intervals contain the truth less often than their level: the draws are too certain."""
     WIDE = "too wide"
-    """Intervals hold the truth more often than they say: the draws are less certain than they could be."""
+    """Intervals contain the truth more often than their level: the draws are too uncertain."""
     OFF = "off centre"
-    """The truth lies on one side of the draws too often."""
+    """The truth is too often on one side of the draws."""
     FEW = "too few cells to tell"
-    """Nothing that speaks against the draws, but little that could."""
+    """No deviation found, with too few cells to detect one of ten points."""
 
 
 _ADVICE = {
-    Verdict.NARROW: "Standard errors of what hangs on {columns} will be too small: say in a spec what is "
-    "known (kind, bounds), let more columns predict, or compare with other imputers (diagnostics.compare).",
-    Verdict.WIDE: "What hangs on {columns} is safe, but its intervals are wider than they need be: columns "
-    "that predict better, or more rows, would help.",
-    Verdict.OFF: "Averages of {columns} may be biased: look at observed beside imputed cells, and say in a "
-    "spec what is known (kind, bounds).",
-    Verdict.FEW: "Of {columns} too little is known to judge: hide every cell once (folds=5), which is all "
-    "that the table can tell.",
+    Verdict.NARROW: "Standard errors of estimates that use {columns} will be too small: set the kind and the "
+    "bounds in a spec, let more columns predict, or compare with other imputers (diagnostics.compare).",
+    Verdict.WIDE: "Estimates that use {columns} are valid, but their intervals are wider than necessary: "
+    "more rows, or columns that predict better, would help.",
+    Verdict.OFF: "Averages of {columns} may be biased: compare imputed with observed cells, and set the kind "
+    "and the bounds in a spec.",
+    Verdict.FEW: "{columns}: too few cells to judge. Hold out every cell once (folds=5) to use all cells.",
 }
 CAVEAT = (
-    "Cells were hidden at random: this says nothing of cells that are missing because of their own value."
+    "Cells were held out at random: this says nothing about cells that are missing because of their value."
 )
-"""What no comparison with hidden cells can show."""
+"""Limitation of all comparisons with held-out cells."""
+
+_Judgement: TypeAlias = tuple[Verdict, str, float]
+"""Verdict, reason and smallest p-value."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration:
-    """What an imputer said of hidden cells, beside what they are.
+    """Draws of held-out cells compared with their true values.
 
     Example:
         >>> import pandas as pd
@@ -80,15 +83,15 @@ class Calibration:
     """
 
     cells: pd.DataFrame
-    """One row per hidden cell:
+    """One row per held-out cell:
 
     - `row`: index label; `position`: of the row; `column`: label; `fold`; `kind`: "number" or "level";
       `truth`; `point`: mean of the draws of numbers (of times in seconds), most frequent level.
-    - `pit`: where the truth stands among the draws (see `scores.pit`; of levels as `needed`); `needed`: level
-      of the smallest central interval, or set of levels, that holds the truth, randomised among equal draws.
-    - `closed_95` (and the like, for every level): whether the central 95 % interval, both ends included, or
-      the smallest set of levels, holds the truth; `width_95`: its width in the column's own units, or number
-      of levels. Missing where the draws are too few for the level.
+    - `pit`: rank of the truth among the draws (see `scores.pit`; of levels as `needed`); `needed`: level of
+      the smallest central interval, or set of levels, that contains the truth, randomised among equal draws.
+    - `closed_95` (and so on for every level): whether the closed central 95 % interval, or the smallest set
+      of levels, contains the truth; `width_95`: its width in the column's own units, or number of levels.
+      Missing if there are too few draws for the level.
     - `error`: point - truth, and `crps`: fair continuous ranked probability score, both in the column's own
       units (times in seconds); `brier`: fair Brier score of levels; `log_score`: natural log of the density
       per standard deviation (`scores.log_density`), or of the level's share, one more draw taken from the
@@ -96,13 +99,13 @@ class Calibration:
     - `scale`: standard deviation of the column's observed cells.
     """
     left_out: pd.DataFrame
-    """What could not be hidden: `column`, `cells`, `why`."""
+    """Cells that could not be held out: `column`, `cells` (how many), `why`."""
     levels: tuple[float, ...]
     """Nominal levels, ascending."""
     m: int
     """Draws per cell."""
     how: str
-    """How cells were hidden, in words."""
+    """Design of the holdout, in words."""
 
     # ---------------------------------------------------------------------------------------- figures
 
@@ -110,16 +113,16 @@ class Calibration:
     def table(self) -> pd.DataFrame:
         """Figures per column.
 
-        - `column`, `kind`, `cells` (hidden ones).
-        - For each level, say 95 %: `coverage_95`: share of cells held, 95 % if calibrated; `se_95`: its Monte
-          Carlo standard error (of all columns together clustered by rows of the table); `low_95`, `high_95`:
-          Wilson's 95 % interval for it; `closed_95`, `width_95`: share held by, and mean width of, intervals
-          as they are, whose ends draws may equal: these hold more than they say where values come again.
-        - `pit_mean`: one half if calibrated; above where the truth is larger than the draws.
+        - `column`, `kind`, `cells` (number of held-out cells).
+        - For each level, say 95 %: `coverage_95`: share of cells in their intervals, 95 % if calibrated;
+          `se_95`: its Monte Carlo standard error (of all columns together clustered by rows of the table);
+          `low_95`, `high_95`: Wilson's 95 % interval for it; `closed_95`, `width_95`: coverage and mean width
+          of closed intervals, which have more than nominal coverage where values are tied.
+        - `pit_mean`: one half if calibrated; larger if the truth is larger than the draws.
         - `rmse`, `bias` (mean of point - truth), `crps`: in the column's own units; `rmse_sd`, `crps_sd`: in
           standard deviations.
         - `log_score`: mean, higher is better. `accuracy`, `brier`: of levels.
-        - `verdict`, and `why` in words.
+        - `verdict`, and `why`, the figures behind it.
         """
         rows = [self._figures(part) for part in self._parts]
         for row, (verdict, why, _) in zip(rows, self._judged, strict=True):
@@ -128,7 +131,7 @@ class Calibration:
 
     @cached_property
     def overall(self) -> pd.Series[Any]:
-        """The same of all cells together; means over columns of what has a unit."""
+        """Figures of `table` for all cells together; scores in standard deviations are means over columns."""
         row = self._figures(self.cells) | {"column": None, "kind": None, "rmse": np.nan, "bias": np.nan}
         row |= {"crps": np.nan, "log_score": self.table["log_score"].mean()}
         row |= {name: self.table[name].mean() for name in ("rmse_sd", "crps_sd", "accuracy", "brier")}
@@ -138,24 +141,24 @@ class Calibration:
 
     @property
     def verdict(self) -> Verdict:
-        """Of all cells together."""
-        return self._of_all[0]
+        """Verdict on all cells together."""
+        return self._overall[0]
 
     @property
     def why(self) -> str:
-        """The figures behind the verdict, in words."""
-        return self._of_all[1]
+        """Figures behind the verdict, in words."""
+        return self._overall[1]
 
     @property
     def worst(self) -> Label:
-        """The column whose hidden cells speak most against its draws."""
+        """Label of the column with the smallest p-value."""
         labels: list[Label] = self.table["column"].tolist()
         return labels[int(np.argmin([p for _, _, p in self._judged]))]
 
     @property
     def words(self) -> str:
-        """The verdict in a few sentences: overall, the worst column, what to do."""
-        verdict, why, _ = self._of_all
+        """Verdict in a few sentences: overall, the worst column, and advice."""
+        verdict, why, _ = self._overall
         sentences = [f"Overall {verdict}: {why}."]
         table = self.table.set_index("column")
         bad = [v for v in (Verdict.NARROW, Verdict.OFF, Verdict.WIDE) if (table["verdict"] == v).any()]
@@ -169,18 +172,19 @@ class Calibration:
         few = [Verdict.FEW] if verdict is Verdict.FEW or (table["verdict"] == Verdict.FEW).all() else []
         for each in [*bad, *few]:
             labels = table.index[table["verdict"] == each].tolist() or table.index.tolist()
-            sentences.append(_ADVICE[each].format(columns=_names(labels)))
+            names = repr(labels[0]) if len(labels) == 1 else listing(labels, 5)
+            sentences.append(_ADVICE[each].format(columns=names))
         if len(self.left_out):
             parts = [f"{row.column!r} {row.why} ({row.cells})" for row in self.left_out.itertuples()]
-            sentences.append(f"Not hidden: {'; '.join(parts)}.")
+            sentences.append(f"Not held out: {'; '.join(parts)}.")
         return " ".join([*sentences, CAVEAT])
 
     def band(self, n: float, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Band that holds coverage at nominal levels 0, 0.01, ..., 1, if n independent cells are calibrated.
+        """Return the band of coverage at nominal levels 0, 0.01, ..., 1 for n independent calibrated cells.
 
         Args:
             n: Number of cells; `effective_cells` for clustered ones.
-            level: Probability of the band, at each nominal level alone.
+            level: Pointwise probability of the band.
         """
         nominal = np.linspace(0, 1, 101)
         tails = (1 - level) / 2
@@ -188,16 +192,16 @@ class Calibration:
 
     @cached_property
     def effective_cells(self) -> float:
-        """How many independent cells all hidden ones are worth: those of one row hang together."""
-        worth = []
+        """Effective number of independent cells: the cells of a row are correlated."""
+        ratios = []
         for level in self.levels:
             held = self.cells["needed"].to_numpy() <= level
             binomial = math.sqrt(level * (1 - level) / len(held))
             clustered = _clustered_se(held, self.cells["position"].to_numpy())
-            worth.append(min(1.0, (binomial / clustered) ** 2) if clustered > 0 else 1.0)
-        return float(np.mean(worth)) * len(self.cells)
+            ratios.append(min(1.0, (binomial / clustered) ** 2) if clustered > 0 else 1.0)
+        return float(np.mean(ratios)) * len(self.cells)
 
-    # ------------------------------------------------------------------------------------------ faces
+    # ---------------------------------------------------------------------------------------- display
 
     def __repr__(self) -> str:
         lines = [self._title(), "", *self._shown().to_string(index=False, na_rep="").splitlines(), ""]
@@ -210,10 +214,10 @@ class Calibration:
     def _title(self) -> str:
         n, columns = len(self.cells), len(self.table)
         plural = "" if columns == 1 else "s"
-        return f"Calibration: {n} hidden cells of {columns} column{plural}, {self.m} draws each; {self.how}"
+        return f"Calibration: {n} held-out cells of {columns} column{plural}, {self.m} draws each; {self.how}"
 
     def _shown(self) -> pd.DataFrame:
-        """The figures that fit on a screen, as text."""
+        """Return the most important figures as text."""
         rows = [*self.table.to_dict("records")]
         if len(rows) > 1:
             rows.append(self.overall.to_dict() | {"column": "all"})
@@ -234,16 +238,16 @@ class Calibration:
 
     @cached_property
     def _parts(self) -> list[pd.DataFrame]:
-        """The cells of one column after the other."""
+        """Cells of each column."""
         codes = pd.factorize(self.cells["column"])[0]
         return [self.cells[codes == code] for code in range(codes.max() + 1)]
 
     @cached_property
-    def _judged(self) -> list[tuple[Verdict, str, float]]:
-        return _judge(self._parts, self.levels)
+    def _judged(self) -> list[_Judgement]:
+        return _judge_columns(self._parts, self.levels)
 
     @cached_property
-    def _of_all(self) -> tuple[Verdict, str, float]:
+    def _overall(self) -> _Judgement:
         return _judge_all(self.cells, self.levels)
 
     def _figures(self, cells: pd.DataFrame) -> dict[str, Any]:
@@ -280,7 +284,7 @@ class Calibration:
 
 
 def wilson(held: int, n: int, level: float = 1 - _ALPHA) -> tuple[float, float]:
-    """Wilson's interval for a probability, of `held` out of `n` (Wilson 1927).
+    """Return Wilson's interval for a probability, given `held` successes out of `n` (Wilson 1927).
 
     Example:
         >>> low, high = wilson(90, 100)
@@ -295,7 +299,7 @@ def wilson(held: int, n: int, level: float = 1 - _ALPHA) -> tuple[float, float]:
 
 
 def holm(p: Sequence[float]) -> NDArray[np.float64]:
-    """P-values adjusted so that the probability of any false alarm is kept (Holm 1979).
+    """Return p-values adjusted to control the familywise error rate (Holm 1979).
 
     Example:
         >>> holm([0.01, 0.04, 0.03]).tolist()
@@ -309,109 +313,99 @@ def holm(p: Sequence[float]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class _Finding:
-    """One test of one column."""
+class _Test:
+    """Result of one test of calibration."""
 
     verdict: Verdict
-    """If it fails."""
+    """Verdict if the test fails."""
     p: float
+    """P-value."""
     off: float
-    """How far off, in standard deviations of one cell."""
+    """Deviation in standard deviations of one cell."""
     words: str
+    """Figures in words."""
 
 
-def _judge(columns: Sequence[pd.DataFrame], levels: Sequence[float]) -> list[tuple[Verdict, str, float]]:
-    """Verdict, reason and smallest p-value of each column; false alarms are kept over all columns and tests.
+def _judge_columns(columns: Sequence[pd.DataFrame], levels: Sequence[float]) -> list[_Judgement]:
+    """Judge each column, with p-values adjusted for all columns and tests.
 
-    A column holds one cell per row of the table: its coverage is tested as binomial.
+    Coverage of a column is tested as binomial, because a column has one cell per row of the table.
     """
-    findings = [_findings(cells, levels) for cells in columns]
-    adjusted = iter(holm([each.p for tests in findings for each in tests]))
+    tests = [_test_column(cells, levels) for cells in columns]
+    adjusted = iter(holm([test.p for own in tests for test in own]))
     judged = []
-    for cells, tests in zip(columns, findings, strict=True):
-        wrong = [(next(adjusted), each) for each in tests]
-        judged.append(_conclude(wrong, max(_reach(_held(cells, level), len(cells)) for level in levels)))
+    for cells, own in zip(columns, tests, strict=True):
+        intervals = [wilson(int((cells["needed"] <= level).sum()), len(cells)) for level in levels]
+        half_width = max((high - low) / 2 for low, high in intervals)
+        judged.append(_conclude([next(adjusted) for _ in own], own, half_width))
     return judged
 
 
-def _judge_all(cells: pd.DataFrame, levels: Sequence[float]) -> tuple[Verdict, str, float]:
-    """The same of all cells, by normal tests with standard errors that are clustered by rows."""
+def _judge_all(cells: pd.DataFrame, levels: Sequence[float]) -> _Judgement:
+    """Judge all cells together, by normal tests with standard errors clustered by rows."""
     rows, n = cells["position"].to_numpy(), len(cells)
-    tests, reaches = [], []
+    tests, errors = [], []
     for level in levels:
         held = cells["needed"].to_numpy() <= level
-        se = _clustered_se(held, rows) or math.sqrt(level * (1 - level) / n)
+        errors.append(_clustered_se(held, rows) or math.sqrt(level * (1 - level) / n))
         off = float(held.mean()) - level
         words = (
-            f"of {n} hidden cells {100 * held.mean():.1f} % lie in their {_percent(level)} % intervals "
-            f"(Monte Carlo standard error {100 * se:.1f} points)"
+            f"of {n} held-out cells {100 * held.mean():.1f} % lie in their {_percent(level)} % intervals "
+            f"(Monte Carlo standard error {100 * errors[-1]:.1f} points)"
         )
-        p = 2 * float(stats.norm.sf(abs(off) / se))
-        tests.append(_of_coverage(off, level, p, words))
-        reaches.append(float(stats.norm.ppf(1 - _ALPHA / 2)) * se)
-    adjusted = holm([each.p for each in tests])
-    return _conclude(list(zip(adjusted, tests, strict=True)), max(reaches), of_note=len(tests) - 1)
+        tests.append(_coverage_test(off, level, 2 * float(stats.norm.sf(abs(off) / errors[-1])), words))
+    half_width = float(stats.norm.ppf(1 - _ALPHA / 2)) * max(errors)
+    return _conclude(holm([test.p for test in tests]).tolist(), tests, half_width, reported=len(tests) - 1)
 
 
-def _findings(cells: pd.DataFrame, levels: Sequence[float]) -> list[_Finding]:
-    n, tests = len(cells), []
+def _test_column(cells: pd.DataFrame, levels: Sequence[float]) -> list[_Test]:
+    """Test the coverage of a column at each level and, of numbers, the mean of the PIT."""
+    n, is_number, tests = len(cells), cells["kind"].iloc[0] == "number", []
     for level in levels:
-        held = _held(cells, level)
-        off = held / n - level
+        held = int((cells["needed"] <= level).sum())
         low, high = wilson(held, n)
-        kind = "sets" if cells["kind"].iloc[0] == "level" else "intervals"
         words = (
-            f"{100 * held / n:.0f} % of {n} hidden cells lie in their {_percent(level)} % {kind} "
-            f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
+            f"{100 * held / n:.0f} % of {n} held-out cells lie in their {_percent(level)} % "
+            f"{'intervals' if is_number else 'sets'} (95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
         )
         p = min(1.0, 2 * float(min(stats.binom.cdf(held, n, level), stats.binom.sf(held - 1, n, level))))
-        tests.append(_of_coverage(off, level, p, words))
-    if cells["kind"].iloc[0] == "number":
+        tests.append(_coverage_test(held / n - level, level, p, words))
+    if is_number:
         off = float(cells["pit"].mean()) - 0.5  # of uniform numbers, with variance 1/12
         p = 2 * float(stats.norm.sf(abs(off) * math.sqrt(12 * n)))
         side = "larger" if off > 0 else "smaller"
         words = f"the truth is {side} than {50 + 100 * abs(off):.0f} % of its draws, on average"
-        tests.append(_Finding(Verdict.OFF, p, off * math.sqrt(12), words))
+        tests.append(_Test(Verdict.OFF, p, off * math.sqrt(12), words))
     return tests
 
 
-def _of_coverage(off: float, level: float, p: float, words: str) -> _Finding:
+def _coverage_test(off: float, level: float, p: float, words: str) -> _Test:
     verdict = Verdict.NARROW if off < 0 else Verdict.WIDE
-    return _Finding(verdict, p, off / math.sqrt(level * (1 - level)), words)
+    return _Test(verdict, p, off / math.sqrt(level * (1 - level)), words)
 
 
 def _conclude(
-    tests: Sequence[tuple[float, _Finding]], reach: float, of_note: int | None = None
-) -> tuple[Verdict, str, float]:
-    """Verdict, reason and smallest p-value from tests with their adjusted p-values.
+    adjusted: Sequence[float], tests: Sequence[_Test], half_width: float, reported: int | None = None
+) -> _Judgement:
+    """Judge by tests and their adjusted p-values.
 
     Args:
-        tests: Them.
-        reach: How far off a coverage may be, at most, without being noticed.
-        of_note: Which test to name if all are passed; None for the one that comes nearest to failing.
+        adjusted: Adjusted p-values.
+        tests: Results of the tests.
+        half_width: Largest half-width of a confidence interval for coverage.
+        reported: Index of the test to report if all are passed; None for the one with the smallest p-value.
     """
-    failed = [(p, each) for p, each in tests if p < _ALPHA and abs(each.off) > _TOLERANCE]
-    smallest = min(each.p for _, each in tests)
+    failed = [t for p, t in zip(adjusted, tests, strict=True) if p < _ALPHA and abs(t.off) > _TOLERANCE]
+    smallest = min(test.p for test in tests)
     if failed:
-        _, worst = min(failed, key=lambda pair: pair[1].p)
+        worst = min(failed, key=lambda test: test.p)
         return worst.verdict, worst.words, smallest
-    nearest = min((each for _, each in tests), key=lambda each: each.p)
-    named = nearest if of_note is None else tests[of_note][1]
-    return Verdict.WELL if reach <= _VISIBLE else Verdict.FEW, named.words, smallest
-
-
-def _reach(held: int, n: int) -> float:
-    """Half the width of Wilson's interval."""
-    low, high = wilson(held, n)
-    return (high - low) / 2
-
-
-def _held(cells: pd.DataFrame, level: float) -> int:
-    return int((cells["needed"] <= level).sum())
+    named = min(tests, key=lambda test: test.p) if reported is None else tests[reported]
+    return Verdict.WELL if half_width <= _VISIBLE else Verdict.FEW, named.words, smallest
 
 
 def _clustered_se(held: NDArray[np.bool_], clusters: NDArray[Any]) -> float:
-    """Standard error of a share whose cells hang together within clusters (Liang and Zeger 1986)."""
+    """Return the standard error of a share of cells, clustered (Liang and Zeger 1986)."""
     sums = pd.Series(held - held.mean()).groupby(clusters).sum().to_numpy()
     g = len(sums)
     return float(math.sqrt((sums**2).sum() * g / (g - 1)) / len(held)) if g > 1 else math.nan
@@ -419,7 +413,3 @@ def _clustered_se(held: NDArray[np.bool_], clusters: NDArray[Any]) -> float:
 
 def _percent(level: float) -> str:
     return f"{100 * level:g}"
-
-
-def _names(labels: Sequence[Label]) -> str:
-    return repr(labels[0]) if len(labels) == 1 else listing(labels, 5)

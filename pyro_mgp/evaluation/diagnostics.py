@@ -1,8 +1,8 @@
-"""May these imputations be trusted? Hide observed cells, impute them, compare.
+"""Calibration of imputers: hold out observed cells, impute them, and compare.
 
-Whoever imputes says of each missing cell how uncertain it is. Cells that are observed tell whether that is
-so: some are hidden, a copy of the imputer learns from the rest, and of a hundred 90 % intervals of its draws
-about ninety must hold what was hidden.
+Imputations state the uncertainty of each missing cell. Observed cells can check this statement: some are held
+out, a copy of the imputer is fitted to the rest, and of a hundred 90 % intervals of its draws about ninety
+must contain the true value.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import pandas as pd
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from pyro_mgp.data.cells import cells_of, numbers_of
+from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import as_frame, missing
 from pyro_mgp.evaluation import scores
-from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, rules_of
+from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of, rules_of
 from pyro_mgp.evaluation.calibration import Calibration, Verdict
-from pyro_mgp.evaluation.holdout import Plan, hide, is_label, plan
+from pyro_mgp.evaluation.holdout import Holdout, choose_holdout, holds_levels
+from pyro_mgp.evaluation.missingness import without_cells
 
 __all__ = ["Calibration", "Verdict", "calibrate", "compare"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-"""Nominal levels of intervals."""
+"""Default nominal levels of intervals."""
 
 
 def calibrate(
@@ -44,34 +45,33 @@ def calibrate(
     random_state: int | np.random.Generator | None = 0,
     progress: bool = True,
 ) -> Calibration:
-    """Hide observed cells, draw them m times, and compare the draws with the truth.
+    """Hold out observed cells, draw them m times, and compare the draws with the true values.
 
-    Draws are judged where they matter: in columns that have holes, beside the holes that are there. A cell
-    that follows from others by the imputer's specs is never hidden, nor the last cell of a level or a row.
+    By default cells are held out of incomplete columns, beside the cells that are missing there. A cell that
+    follows from others by the imputer's specs is never held out, nor the last cell of a level or of a row.
 
     Args:
-        imputer: An `MGPImputer`, fitted or not; it is not changed. Or anything else with `fit(frame)` and
-            `impute(m=...)`; a scikit-learn transformer, whose draws come from m fits with different seeds, to
-            the columns of numbers; or a function `(frame, m, seed)` that gives m completed tables.
-        frame: The table, holes included.
-        columns: Whose cells to hide; None for those with holes (all, if none has).
-        share: Of the observed cells of each column, completely at random.
-        folds: Hide every observed cell once instead, in so many parts: as many fits, and all that the table
-            can tell.
+        imputer: An `MGPImputer`, fitted or not, which is not changed; any other object with `fit(frame)` and
+            `impute(m=...)`; a scikit-learn transformer, whose draws are m fits to the numeric columns with
+            different seeds; or a function `(frame, m, seed)` that returns m completed tables.
+        frame: The table, with its missing cells.
+        columns: Columns whose cells are held out; None for incomplete columns, or all of a complete table.
+        share: Share of the observed cells of each column, held out completely at random.
+        folds: If given, hold out every observed cell once, in this many folds with a fit each.
         m: Draws per cell. An interval of level p needs (1 + p)/(1 - p) of them: 39 for 95 %.
         levels: Nominal levels of intervals.
-        refit: Fit a clone to what is not hidden. False conditions the fitted imputer on it, at no cost; but
-            it learnt from the hidden cells, so its errors look smaller than they are.
+        refit: Fit a clone to the cells that are not held out. If False, the fitted imputer conditions on
+            them, which saves time but underestimates errors, because it was fitted to the held-out cells.
         y: Target, if the imputer was fitted with one.
-        random_state: Seed or generator: what is hidden, and the seeds of the clones.
+        random_state: Seed or generator for the choice of cells and the seeds of the clones.
         progress: Show a progress bar over folds, on terminals only.
 
     Returns:
-        The figures, and a verdict in words.
+        Coverage, scores and a verdict.
 
     Raises:
-        ValueError: No cell can be hidden, a setting makes no sense, or the imputer leaves a cell missing.
-        TypeError: `imputer` is nothing that imputes.
+        ValueError: No cell can be held out, a setting is out of range, or the imputer leaves a cell missing.
+        TypeError: `imputer` is not an imputer.
 
     Example:
         >>> from pyro_mgp import MGPImputer
@@ -103,25 +103,14 @@ def compare(
     random_state: int | np.random.Generator | None = 0,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """What several imputers say of the same hidden cells.
+    """Compare several imputers on the same held-out cells.
 
-    Args:
-        imputers: By name; see `calibrate` for what they may be, and for the other arguments. What one of them
-            fills nothing of has no row in the column.
-        frame: The table.
-        columns: See `calibrate`.
-        share: See `calibrate`.
-        folds: See `calibrate`.
-        m: See `calibrate`.
-        levels: See `calibrate`.
-        refit: See `calibrate`.
-        y: See `calibrate`.
-        random_state: See `calibrate`.
-        progress: See `calibrate`.
+    `imputers` are of the types that `calibrate` accepts, by name; the other arguments are those of
+    `calibrate`. An imputer has no row for a column that it does not complete.
 
     Returns:
-        The rows of `Calibration.table`, column by column, each with the name of the `imputer`; at the end
-        those of `Calibration.overall`, whose `column` is None.
+        Rows of `Calibration.table`, column by column, with the name of the `imputer`, followed by those of
+        `Calibration.overall`, whose `column` is None.
 
     Raises:
         ValueError, TypeError: As `calibrate`.
@@ -166,58 +155,52 @@ def _calibrate(
     random_state: int | np.random.Generator | None,
     progress: bool,
 ) -> dict[str, Calibration]:
-    """Each imputer's calibration on the same hidden cells."""
+    """Return each imputer's calibration on the same held-out cells."""
     if m < 2:
-        raise ValueError(f"m must be at least 2: one draw says nothing of how much they vary; got {m}")
+        raise ValueError(f"m must be at least 2, because one draw does not show a spread; got {m}")
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must lie between 0 and 1, got {list(levels)}")
     frame = as_frame(X)
     generator = np.random.default_rng(random_state)
     rules = {name: rules_of(imputer, frame) for name, imputer in imputers.items()}
-    told = next((each for each in rules.values() if not each.trivial), next(iter(rules.values())))
-    chosen = plan(frame, columns, share, folds, told, generator)
-    seeds = generator.integers(2**31, size=len(chosen.folds)).tolist()
+    shared = next((each for each in rules.values() if not each.trivial), next(iter(rules.values())))
+    holdout = choose_holdout(frame, columns, share, folds, shared, generator)
+    seeds = generator.integers(2**31, size=len(holdout.folds)).tolist()
+    of_levels: set[Label] = {label for label in frame.columns if holds_levels(frame[label], label, shared)}
     ascending = tuple(sorted(levels))
-    how = _how(share, folds, refit)
+    chosen = (
+        f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
+    )
+    how = f"{chosen}, {'fitted without them' if refit else 'by the imputer that was fitted with them'}"
     rounds = tqdm(
-        list(zip(chosen.folds, seeds, strict=True)),
+        list(zip(holdout.folds, seeds, strict=True)),
         desc="calibrating",
         unit="fold",
         disable=None if progress and folds else True,
         leave=False,
     )
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in imputers}
-    for k, (hidden, seed) in enumerate(rounds):
-        if not hidden.any():
+    for k, (held_out, seed) in enumerate(rounds):
+        if not held_out.any():
             continue
-        holed = hide(frame, hidden)
-        columns_of: list[Label] = list(frame.columns)
-        labels = [label for label in columns_of if is_label(frame[label], label, told)]
+        rest = without_cells(frame, held_out)
         for name, imputer in imputers.items():
-            drawn = draw(imputer, holed, m, seed, y=y, refit=refit, levels=labels)
-            # Every imputer is judged by the same randomisation.
-            ties = np.random.default_rng(seed)
-            scored = _scored(frame, holed, hidden, drawn, rules[name], set(labels), ascending, ties)
+            draws = draw(imputer, rest, m, seed, y=y, refit=refit, levels=of_levels)
+            ties = np.random.default_rng(seed)  # the same for every imputer
+            scored = _scored(frame, rest, held_out, draws, rules[name], of_levels, ascending, ties)
             parts[name] += [part.assign(fold=k) for part in scored]
-    return {name: _result(name, parts[name], chosen, ascending, m, how) for name in imputers}
+    return {name: _calibration(name, parts[name], holdout, ascending, m, how) for name in imputers}
 
 
-def _how(share: float, folds: int | None, refit: bool) -> str:
-    hidden = (
-        f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
-    )
-    return f"{hidden}, {'fitted without them' if refit else 'by the imputer that had seen them'}"
-
-
-def _result(
-    name: str, parts: list[pd.DataFrame], chosen: Plan, levels: tuple[float, ...], m: int, how: str
+def _calibration(
+    name: str, parts: list[pd.DataFrame], holdout: Holdout, levels: tuple[float, ...], m: int, how: str
 ) -> Calibration:
     if not parts:
-        raise ValueError(f"imputer {name!r} fills none of the hidden cells" if name else "no cell was filled")
+        prefix = f"imputer {name!r}" if name else "the imputer"
+        raise ValueError(f"{prefix} completes none of the held-out cells")
     cells = pd.concat(parts, ignore_index=True)
-    order = {label: i for i, label in enumerate(dict.fromkeys(cells["column"]))}
-    by = np.lexsort([cells["position"], cells["column"].map(order)])
-    return Calibration(cells.iloc[by].reset_index(drop=True), chosen.left_out, levels, m, how)
+    by = np.lexsort([cells["position"].to_numpy(), pd.factorize(cells["column"])[0]])
+    return Calibration(cells.iloc[by].reset_index(drop=True), holdout.left_out, levels, m, how)
 
 
 # ------------------------------------------------------------------------------------------------ scores
@@ -225,52 +208,52 @@ def _result(
 
 def _scored(
     frame: pd.DataFrame,
-    holed: pd.DataFrame,
-    hidden: NDArray[np.bool_],
+    rest: pd.DataFrame,
+    held_out: NDArray[np.bool_],
     draws: Draws,
     rules: Rules,
-    labels: set[Label],
+    of_levels: set[Label],
     levels: Sequence[float],
     generator: np.random.Generator,
 ) -> list[pd.DataFrame]:
-    """Draws of hidden cells beside the truth, one table per column."""
-    holes, errors, parts = missing(holed), rules.standard_errors(frame), []
+    """Return true values, draws and scores of held-out cells, one table per column."""
+    holes, errors, parts = missing(rest), rules.standard_errors(frame), []
+    labels: list[Label] = list(frame.columns)
     noise = generator.spawn(1)[0]
-    for j, label in enumerate(frame.columns):
-        here = hidden[:, j]
-        if not here.any():
-            continue
-        uniform = generator.random(int(here.sum()))
+    for j in np.flatnonzero(held_out.any(0)):
+        label, cells = labels[j], held_out[:, j]
+        n = int(cells.sum())
+        uniform = generator.random(n)
         if label not in draws:
             continue
-        drawn = draws[label][:, here[holes[:, j]]]
+        drawn = draws[label][:, cells[holes[:, j]]]
         if pd.isna(drawn).any():
             raise ValueError(f"column {label!r}: the imputer leaves cells missing")
-        if label in errors:  # what was observed has a known error, which draws of the truth have not
-            drawn = drawn + errors[label][here] * noise.normal(size=drawn.shape)
-        score = _of_levels if label in labels else _of_numbers
-        scored = score(frame[label], here, holed[label], drawn, uniform, levels)
-        kind = "level" if label in labels else "number"
+        if label in errors:  # draws are of the true value, the held-out cell has an error of measurement
+            drawn = drawn + errors[label][cells] * noise.normal(size=drawn.shape)
+        score, kind = (_score_levels, "level") if label in of_levels else (_score_numbers, "number")
         where = {
-            "row": pd.Series(frame.index[here].to_flat_index(), dtype=object),
-            "position": np.flatnonzero(here),
-            "column": pd.Series([label] * int(here.sum()), dtype=object),
+            "row": pd.Series(frame.index[cells].to_flat_index(), dtype=object),
+            "position": np.flatnonzero(cells),
+            "column": pd.Series([label] * n, dtype=object),
             "kind": kind,
         }
+        scored = score(frame[label], cells, rest[label], drawn, uniform, levels)
         parts.append(pd.DataFrame(where | scored))
     return parts
 
 
-def _of_numbers(
+def _score_numbers(
     column: pd.Series[Any],
-    here: NDArray[np.bool_],
-    visible: pd.Series[Any],
+    cells: NDArray[np.bool_],
+    rest: pd.Series[Any],
     draws: NDArray[np.float64],
     uniform: NDArray[np.float64],
     levels: Sequence[float],
 ) -> dict[str, Any]:
-    numbers, seen = numbers_of(column), numbers_of(visible)
-    truth, point, seen = numbers[here], draws.mean(0), seen[~np.isnan(seen)]
+    """Return scores of held-out numbers, by the name of their column in `Calibration.cells`."""
+    numbers, kept = numbers_of(column), numbers_of(rest)
+    truth, point, kept = numbers[cells], draws.mean(0), kept[~np.isnan(kept)]
     rank = scores.pit(draws, truth, uniform)
     closed: dict[str, Any] = {}
     for level in levels:
@@ -280,7 +263,7 @@ def _of_numbers(
         closed |= {f"closed_{100 * level:g}": inside, f"width_{100 * level:g}": high - low}
     steps = np.diff(np.unique(numbers[~np.isnan(numbers)]))
     return {
-        "truth": column[here].astype(object).reset_index(drop=True),
+        "truth": column[cells].astype(object).reset_index(drop=True),
         "point": pd.Series(point, dtype=object),
         "pit": rank,
         "needed": np.abs(2 * rank - 1),
@@ -288,35 +271,34 @@ def _of_numbers(
         "error": point - truth,
         "crps": scores.fair_crps(draws, truth),
         "brier": np.nan,
-        "log_score": scores.log_density(draws, truth, seen.mean(), seen.std(ddof=1), steps.min()),
+        "log_score": scores.log_density(draws, truth, kept.mean(), kept.std(ddof=1), steps.min()),
         "scale": np.nanstd(numbers, ddof=1),
     }
 
 
-def _of_levels(
+def _score_levels(
     column: pd.Series[Any],
-    here: NDArray[np.bool_],
-    visible: pd.Series[Any],
+    cells: NDArray[np.bool_],
+    rest: pd.Series[Any],
     draws: NDArray[Any],
     uniform: NDArray[np.float64],
     levels: Sequence[float],
 ) -> dict[str, Any]:
-    truth = _objects(column)[here]
-    seen = _objects(visible)
-    seen = seen[~pd.isna(seen)]
-    found = np.array(pd.unique(np.concatenate([seen, truth, draws.ravel()])), dtype=object)
+    """Return scores of held-out levels, by the name of their column in `Calibration.cells`."""
+    truth, kept = objects_of(column)[cells], objects_of(rest)
+    kept = kept[~pd.isna(kept)]
+    found = np.array(pd.unique(np.concatenate([kept, truth, draws.ravel()])), dtype=object)
     counts = scores.counts_of(draws, found)
     at = pd.Index(found, dtype=object).get_indexer(pd.Index(truth, dtype=object))
+    of_truth = (np.arange(len(at)), at)
     rank = scores.rank_of_level(counts, at, uniform)
     closed: dict[str, Any] = {}
     for level in levels:
-        held = scores.smallest_set(counts, level)
-        closed |= {
-            f"closed_{100 * level:g}": held[np.arange(len(at)), at].astype(np.float64),
-            f"width_{100 * level:g}": held.sum(1).astype(np.float64),
-        }
-    shares = scores.counts_of(seen[:, None], found)[0] / len(seen)
-    chance = (counts[np.arange(len(at)), at] + shares[at]) / (len(draws) + 1)
+        smallest = scores.smallest_set(counts, level)
+        closed[f"closed_{100 * level:g}"] = smallest[of_truth].astype(np.float64)
+        closed[f"width_{100 * level:g}"] = smallest.sum(1).astype(np.float64)
+    shares = scores.counts_of(kept[:, None], found)[0] / len(kept)
+    chance = (counts[of_truth] + shares[at]) / (len(draws) + 1)
     return {
         "truth": pd.Series(truth, dtype=object),
         "point": pd.Series(found[counts.argmax(1)], dtype=object),
@@ -329,8 +311,3 @@ def _of_levels(
         "log_score": np.log(chance),
         "scale": np.nan,
     }
-
-
-def _objects(column: pd.Series[Any]) -> NDArray[Any]:
-    """Cells of a column of levels as Python's own objects."""
-    return np.asarray(cells_of(column).astype(object))

@@ -1,7 +1,7 @@
-"""Which observed cells to hide, so that what an imputer says of them can be compared with what they are.
+"""Choice of observed cells to hold out, so that their imputations can be compared with their true values.
 
-Cells are hidden completely at random, column by column. Some stay: a fit needs observed cells of every column
-and level, and a cell that follows from others is no test of anything.
+Cells are held out completely at random, column by column. Some are always kept: a fit needs observed cells of
+every column and level, and a cell that follows from other cells does not test an imputer.
 """
 
 from __future__ import annotations
@@ -13,59 +13,58 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pandas.api import types
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.dtypes import is_boolean, is_numeric, label_of
+from pyro_mgp.data.column_spec import Kind, Label
+from pyro_mgp.data.dtypes import label_of, natural_kind
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import missing
+from pyro_mgp.evaluation.missingness import without_cells
 
-FEWEST_CELLS = 10
-"""A column with fewer observed cells is not hidden from."""
-
-# Most of the observed cells of a column that may be hidden at a time.
+# Columns with fewer observed cells are not held out from.
+_FEWEST_CELLS = 10
+# Largest share of the observed cells of a column that may be held out at a time.
 _MOST = 0.5
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is hidden."""
+class Holdout:
+    """Cells of a table that are held out."""
 
     folds: tuple[NDArray[np.bool_], ...]
-    """Which cells to hide at a time, Bool `[N, C]` each; no cell is in two."""
+    """Masks of the cells to hold out at a time, Bool `[N, C]` each; no cell is in two."""
     left_out: pd.DataFrame
-    """What could not be hidden: `column`, `cells` (how many), `why`."""
+    """Cells that could not be held out: `column`, `cells` (how many), `why`."""
 
 
-def plan(
+def choose_holdout(
     frame: pd.DataFrame,
     columns: Sequence[Label] | None,
     share: float,
     n_folds: int | None,
     rules: Rules,
     generator: np.random.Generator,
-) -> Plan:
-    """Choose the cells to hide.
+) -> Holdout:
+    """Choose the cells to hold out.
 
     Args:
         frame: The table.
-        columns: Whose cells; None for the columns that have holes, or for all if none has: what an imputer
-            makes of columns that are complete nobody needs to know, and predictors with holes are another
-            task than predictors without.
-        share: Of the observed cells of each of them, above 0 and at most 0.5; at least one cell is hidden.
-        n_folds: Hide every cell once, in so many folds, instead (but the last one of a level, say).
-        rules: What is known of the table: cells that follow from others are not hidden.
-        generator: What the cells are chosen with.
+        columns: Columns whose cells are held out; None for the incomplete ones, or for all columns of a
+            complete table. Complete columns are never imputed, and predicting with missing predictors is
+            another task than predicting with complete ones.
+        share: Share of the observed cells of each column, above 0 and at most 0.5; at least one cell.
+        n_folds: If given, hold out every cell once, in this many folds, except those that a fit needs.
+        rules: Rules of the table; cells that follow from others are not held out.
+        generator: Source of randomness.
 
     Raises:
-        ValueError: The share or the number of folds makes no sense, a column is unknown, or no cell can be
-            hidden.
+        ValueError: The share or the number of folds is out of range, a column is unknown, or no cell can be
+            held out.
 
     Example:
         >>> frame = pd.DataFrame({"x": [None, 1.0, 2.0, 3.0] * 5, "y": range(20)})
-        >>> chosen = plan(frame, None, 0.2, None, Rules.parse(None, ["x", "y"]), np.random.default_rng(0))
-        >>> chosen.folds[0].sum(axis=0).tolist()
+        >>> rules, generator = Rules.parse(None, ["x", "y"]), np.random.default_rng(0)
+        >>> choose_holdout(frame, None, 0.2, None, rules, generator).folds[0].sum(axis=0).tolist()
         [3, 0]
     """
     if n_folds is None and not 0 < share <= _MOST:
@@ -75,120 +74,76 @@ def plan(
     observed, labels = ~missing(frame), [label_of(label) for label in frame.columns]
     left_out: list[tuple[Label, int, str]] = []
     fold_of = np.full(frame.shape, -1)
-    levels: dict[int, bool] = {}
-    for label in _chosen(frame, columns, observed):
+    of_levels: dict[int, bool] = {}
+    for label in _candidates(labels, columns, observed):
         j = labels.index(label)
-        why = _no_test(frame[label], observed[:, j], label, rules)
+        why = _unsuitable(frame[label], observed[:, j], label, rules)
         if why is not None:
             left_out.append((label, int(observed[:, j].sum()), why))
             continue
-        levels[j] = is_label(frame[label], label, rules)
-        fold_of[:, j] = _spread_over_folds(frame[label], observed[:, j], levels[j], share, n_folds, generator)
+        of_levels[j] = holds_levels(frame[label], label, rules)
+        fold_of[:, j] = _assign_folds(frame[label], observed[:, j], of_levels[j], share, n_folds, generator)
     if n_folds is not None:
-        _no_row_in_one_fold(fold_of, observed, n_folds, generator)
-    for j, is_level in levels.items():
-        _keep_enough(frame[labels[j]], fold_of[:, j], is_level, n_folds or 1, generator)
+        _spread_rows(fold_of, observed, n_folds, generator)
+    for j, levels in of_levels.items():
+        _keep_enough(frame[labels[j]], fold_of[:, j], levels, n_folds or 1, generator)
     folds = []
     for k in range(n_folds or 1):
-        hidden, removed = _without_what_follows(frame, fold_of == k, rules)
-        hidden = _keep_a_cell_per_row(hidden, observed, generator)
-        folds.append(hidden)
-        left_out += [
-            (label, int(count), "follows from other cells")
-            for label, count in zip(frame.columns, removed, strict=True)
-            if count
-        ]
+        held_out, removed = _without_deducible(frame, fold_of == k, rules)
+        # A row without any observed cell could not be imputed from its own cells.
+        for i in np.flatnonzero(held_out.any(1) & ~(observed & ~held_out).any(1)):
+            held_out[i, generator.choice(np.flatnonzero(held_out[i]))] = False
+        folds.append(held_out)
+        counts = zip(labels, removed.tolist(), strict=True)
+        left_out += [(label, count, "follows from other cells") for label, count in counts if count]
     if not np.any(folds):
         reasons = "; ".join(f"{label!r}: {why}" for label, _, why in left_out)
         reasons = reasons or "each is the last one of its level or row"
-        raise ValueError(f"there is no cell to hide ({reasons}): name other columns")
-    return Plan(tuple(folds), _counted(left_out))
+        raise ValueError(f"there is no cell to hold out ({reasons}): name other columns")
+    table = pd.DataFrame(left_out, columns=["column", "cells", "why"])
+    counted = table.groupby(["column", "why"], sort=False, as_index=False).sum()
+    return Holdout(tuple(folds), counted[table.columns])
 
 
-def hide(frame: pd.DataFrame, hidden: NDArray[np.bool_]) -> pd.DataFrame:
-    """A copy of the table with cells hidden; what they are stays, integers integers and booleans booleans.
-
-    Args:
-        frame: The table.
-        hidden: Which cells, Bool `[N, C]`.
-
-    Returns:
-        The table with more holes. Integers and booleans that cannot hold any become pandas' nullable ones.
-
-    Example:
-        >>> frame = pd.DataFrame({"n": [1, 2], "yes": [True, False]})
-        >>> hide(frame, np.array([[True, False], [False, True]]))
-              n    yes
-        0  <NA>   True
-        1     2   <NA>
-    """
-    holed = frame.copy()
-    for label, here in zip(frame.columns, hidden.T, strict=True):
-        if here.any():
-            holed[label] = with_room(frame[label]).mask(here)
-    return holed
-
-
-def with_room(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The column with a dtype that can hold missing cells."""
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iub":
-        name = "boolean" if column.dtype.kind == "b" else column.dtype.name
-        return column.astype(types.pandas_dtype(name.replace("uint", "UInt").replace("int", "Int")))
-    return column
-
-
-def is_label(column: pd.Series[Any], label: Label, rules: Rules) -> bool:
-    """Whether cells are levels rather than numbers or times."""
+def holds_levels(column: pd.Series[Any], label: Label, rules: Rules) -> bool:
+    """Return whether the cells of a column are levels, not numbers or times."""
     spec = rules.specs.get(label)
-    if spec is not None and str(spec.kind) in ("categorical", "boolean"):
+    if spec is not None and spec.kind in (Kind.CATEGORICAL, Kind.BOOLEAN):
         return True
-    if isinstance(column.dtype, pd.CategoricalDtype) or is_boolean(column):
-        return True
-    is_time = getattr(column.dtype, "kind", "O") in "Mm"
-    return not (is_time or is_numeric(column))
+    is_category = isinstance(column.dtype, pd.CategoricalDtype)
+    return is_category or natural_kind(column) in (Kind.BOOLEAN, Kind.CATEGORICAL)
 
 
-# ------------------------------------------------------------------------------------------------ steps
-
-
-def _counted(left_out: list[tuple[Label, int, str]]) -> pd.DataFrame:
-    """What was left out, one row per column and reason."""
-    counts: dict[tuple[Label, str], int] = {}
-    for label, count, why in left_out:
-        counts[label, why] = counts.get((label, why), 0) + count
-    rows = [(label, count, why) for (label, why), count in counts.items()]
-    return pd.DataFrame(rows, columns=["column", "cells", "why"])
-
-
-def _chosen(frame: pd.DataFrame, columns: Sequence[Label] | None, observed: NDArray[np.bool_]) -> list[Label]:
-    labels: list[Label] = list(frame.columns)
+def _candidates(
+    labels: Sequence[Label], columns: Sequence[Label] | None, observed: NDArray[np.bool_]
+) -> Sequence[Label]:
+    """Return the labels of the columns from which cells are held out, if they are suitable."""
     if columns is None:
-        incomplete = [label for label, here in zip(labels, observed.T, strict=True) if not here.all()]
-        return incomplete or labels
+        return [label for label, own in zip(labels, observed.T, strict=True) if not own.all()] or labels
     unknown = [label for label in columns if label not in labels]
     if unknown:
         raise ValueError(
-            f"there is no column {unknown[0]!r} to hide cells of; the table has {listing(labels)}"
+            f"there is no column {unknown[0]!r} to hold cells out of; the table has {listing(labels)}"
         )
     return list(dict.fromkeys(columns))
 
 
-def _no_test(column: pd.Series[Any], observed: NDArray[np.bool_], label: Label, rules: Rules) -> str | None:
-    """Why cells of a column are not to be hidden, if there is a reason."""
+def _unsuitable(
+    column: pd.Series[Any], observed: NDArray[np.bool_], label: Label, rules: Rules
+) -> str | None:
+    """Return the reason why cells of a column cannot be held out, None if they can."""
     if label in rules.derived:
         return "is derived from other columns"
     if label in rules.not_modelled:
         return "holds standard errors"
     if label in rules.not_imputed:
         return "is not imputed (impute=False)"
-    if observed.sum() < FEWEST_CELLS:
-        return f"has fewer than {FEWEST_CELLS} observed cells"
-    if column[observed].nunique() < 2:
-        return "is constant"
-    return None
+    if observed.sum() < _FEWEST_CELLS:
+        return f"has fewer than {_FEWEST_CELLS} observed cells"
+    return "is constant" if column[observed].nunique() < 2 else None
 
 
-def _spread_over_folds(
+def _assign_folds(
     column: pd.Series[Any],
     observed: NDArray[np.bool_],
     levels: bool,
@@ -196,33 +151,33 @@ def _spread_over_folds(
     n_folds: int | None,
     generator: np.random.Generator,
 ) -> NDArray[np.intp]:
-    """Fold of each cell of a column, [N]; -1 where it stays."""
+    """Return the fold of each cell of a column, `[N]`, -1 for cells that are kept."""
     rows = generator.permutation(np.flatnonzero(observed))
     fold_of = np.full(len(column), -1)
     if n_folds is None:
         fold_of[rows[: max(1, round(share * len(rows)))]] = 0
     else:
-        if levels:  # in turn, so that no fold gets all cells of one
+        if levels:  # in turn, so that no fold gets all cells of a level
             rows = rows[np.argsort(pd.factorize(column.astype(object))[0][rows], kind="stable")]
         fold_of[rows] = (np.arange(len(rows)) + generator.integers(n_folds)) % n_folds
     return fold_of
 
 
-def _no_row_in_one_fold(
+def _spread_rows(
     fold_of: NDArray[np.intp], observed: NDArray[np.bool_], n_folds: int, generator: np.random.Generator
 ) -> None:
-    """Move a cell of each row all of whose cells are hidden together to the next fold, in place.
+    """Move one cell of each row whose cells are all in one fold to the next fold, in place.
 
-    That of a column of which the next fold has least: no fold shall hide most of a column.
+    The cell is of a column with the fewest cells in the next fold, so that no fold gets most of a column.
     """
     sizes = np.stack([(fold_of == k).sum(0) for k in range(n_folds)])
     lowest = np.where(observed, fold_of, n_folds).min(1)
     highest = np.where(observed, fold_of, -1).max(1)
     for i in np.flatnonzero((lowest == highest) & (highest >= 0) & (observed.sum(1) > 1)):
-        fold, here = highest[i], np.flatnonzero(observed[i])
+        fold, columns = highest[i], np.flatnonzero(observed[i])
         after = (fold + 1) % n_folds
-        more = sizes[after, here] - sizes[fold, here]
-        moved = generator.choice(here[more == more.min()])
+        more = sizes[after, columns] - sizes[fold, columns]
+        moved = generator.choice(columns[more == more.min()])
         fold_of[i, moved] = after
         sizes[[fold, after], moved] += [-1, 1]
 
@@ -234,46 +189,32 @@ def _keep_enough(
     n_folds: int,
     generator: np.random.Generator,
 ) -> None:
-    """Let some cells of a column stay, in place.
-
-    Of each level one stays in every fold, as otherwise nothing could be said of it; of numbers enough that
-    they are not all the same.
-    """
+    """Keep the cells of a column that fits need, in place: one of each level, or two different numbers."""
     codes = pd.factorize(column.astype(object))[0]
     for k in range(n_folds):
-        hidden = fold_of == k
-        stay = np.unique(codes[(codes >= 0) & ~hidden])
-        gone = np.setdiff1d(codes[hidden], stay)
-        for code in gone if levels else gone[: max(0, 2 - len(stay))]:
-            fold_of[generator.choice(np.flatnonzero(hidden & (codes == code)))] = -1
+        held_out = fold_of == k
+        kept = np.unique(codes[(codes >= 0) & ~held_out])
+        lost = np.setdiff1d(codes[held_out], kept)
+        for code in lost if levels else lost[: max(0, 2 - len(kept))]:
+            fold_of[generator.choice(np.flatnonzero(held_out & (codes == code)))] = -1
 
 
-def _without_what_follows(
-    frame: pd.DataFrame, hidden: NDArray[np.bool_], rules: Rules
+def _without_deducible(
+    frame: pd.DataFrame, held_out: NDArray[np.bool_], rules: Rules
 ) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """What is hidden without cells that follow from those that stay, and how many these are per column [C].
+    """Return the held-out cells that do not follow from kept ones, and the number of others per column `[C]`.
 
-    Nor are cells hidden of which the table does not tell whether they apply.
+    Cells are also kept if the remaining table does not determine whether their column applies.
     """
-    removed = np.zeros_like(hidden)
+    removed = np.zeros_like(held_out)
     while not rules.trivial:
-        deduced = rules.deduce(hide(frame, hidden))
-        gives_away = hidden & ~missing(deduced)
+        deduced = rules.deduce(without_cells(frame, held_out))
+        deducible = held_out & ~missing(deduced)
         for label, formula in rules.only_if.items():
             j = frame.columns.get_loc(label)
-            gives_away[:, j] |= hidden[:, j] & ~formula.sources_observed(deduced)
-        if not gives_away.any():
+            deducible[:, j] |= held_out[:, j] & ~formula.sources_observed(deduced)
+        if not deducible.any():
             break
-        removed |= gives_away
-        hidden = hidden & ~gives_away
-    return hidden, removed.sum(0)
-
-
-def _keep_a_cell_per_row(
-    hidden: NDArray[np.bool_], observed: NDArray[np.bool_], generator: np.random.Generator
-) -> NDArray[np.bool_]:
-    """What is hidden, but for one cell of each row that would lose all: nothing would speak for them."""
-    kept = hidden.copy()
-    for i in np.flatnonzero(hidden.any(1) & ~(observed & ~hidden).any(1)):
-        kept[i, generator.choice(np.flatnonzero(hidden[i]))] = False
-    return kept
+        removed |= deducible
+        held_out = held_out & ~deducible
+    return held_out, removed.sum(0)

@@ -1,8 +1,9 @@
-"""Holes: where they are, what they connect, and how to make some on purpose.
+"""Missing-data patterns: their description, and amputation of tables.
 
-`patterns` and `flux` describe the holes of a table (van Buuren, *Flexible Imputation of Missing Data*, 2nd
-ed., section 4.1); `ampute` makes holes in a table whose answers are known, so that imputations of it can be
-judged (Schouten, Lugtig and Vink, *Journal of Statistical Computation and Simulation* 88:2909-2930, 2018).
+`patterns` and `flux` describe the missing cells of a table (van Buuren, *Flexible Imputation of Missing
+Data*, 2nd ed., section 4.1); `ampute` makes cells missing whose true values are known, so that imputations
+can be compared with them (Schouten, Lugtig and Vink, *Journal of Statistical Computation and Simulation*
+88:2909-2930, 2018).
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from pyro_mgp.data.dtypes import is_numeric
 from pyro_mgp.data.table import missing
 
 Mechanism = Literal["MCAR", "MAR", "MNAR"]
-"""Whether holes come completely at random, by cells that stay observed, or by those that are lost."""
+"""Missing completely at random, depending on cells that stay observed, or on cells that go missing."""
 Tendency = Literal["right", "left", "mid", "tail"]
-"""Which scores make holes likely: high, low, average or extreme ones."""
+"""Scores that make missing cells likely: high, low, average or extreme ones."""
 Unit = Literal["rows", "cells"]
-"""What a proportion counts."""
+"""Unit of a proportion."""
 
 _COUNTS = ("rows", "missing")
 
 
-# --------------------------------------------------------------------------------------- what holes are there
+# ------------------------------------------------------------------------------------------------ description
 
 
 def patterns(frame: pd.DataFrame) -> pd.DataFrame:
-    """The different patterns of holes in the rows of a table.
+    """Return the distinct missing-data patterns of the rows of a table.
 
     Args:
         frame: The table.
 
     Returns:
-        One row per pattern, the most frequent first, of equally frequent ones that with fewer holes: a Bool
-        column per column of the table, True where it is observed, then `rows`, in how many rows the pattern
-        is found, and `missing`, the number of its holes.
+        One row per pattern, the most frequent first, and of equally frequent ones that with fewer missing
+        cells first: a Bool column per column of the table, True where it is observed, then `rows`, the number
+        of rows with the pattern, and `missing`, the number of missing cells in it.
 
     Raises:
-        TypeError: `frame` is no DataFrame.
+        TypeError: `frame` is not a DataFrame.
         ValueError: Its column labels are not unique, or one is "rows" or "missing".
 
     Example:
@@ -72,9 +73,9 @@ def patterns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def distinct_patterns(frame: pd.DataFrame) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """The patterns, Bool `[K, C]`, and in how many rows each is found, `[K]`; see `patterns`."""
+    """Return the distinct patterns of observed cells, Bool `[K, C]`, and their numbers of rows, `[K]`."""
     observed = ~missing(frame)
-    # Eight cells to a byte: sorting rows is what takes the time.
+    # Sorting rows takes most of the time; eight cells to a byte make it faster.
     packed = np.packbits(observed, axis=1)
     _, first, rows = np.unique(packed, axis=0, return_index=True, return_counts=True)
     distinct = observed[first]
@@ -83,25 +84,25 @@ def distinct_patterns(frame: pd.DataFrame) -> tuple[NDArray[np.bool_], NDArray[n
 
 
 def flux(frame: pd.DataFrame) -> pd.DataFrame:
-    """How well the holes of each column are connected to the cells of the others.
+    """Return the influx and outflux of each column, which connect its missing cells to the other columns.
 
-    With r = 1 for an observed cell and 0 for a hole, rows i, columns j and k (*Flexible Imputation of Missing
-    Data*, section 4.1.3),
+    With r = 1 for an observed cell and 0 for a missing one, rows i, columns j and k (*Flexible Imputation of
+    Missing Data*, section 4.1.3),
 
         influx_j = Σ_ik (1 - r_ij) r_ik / Σ_ik r_ik,    outflux_j = Σ_ik r_ij (1 - r_ik) / Σ_ik (1 - r_ik)
 
-    A column of high influx has many observed cells beside its holes to be imputed from; one of high outflux
-    is observed beside many holes, and so may help to impute these.
+    The missing cells of a column of high influx have many observed cells beside them, from which they can be
+    imputed; a column of high outflux is observed beside many missing cells, and may help to impute these.
 
     Args:
         frame: The table.
 
     Returns:
-        One row per column: `observed`, the proportion of its cells that are, `influx` and `outflux`. A
-        complete column has influx 0 and outflux 1. NaN where the whole table has no cell, or no hole.
+        One row per column: `observed`, the proportion of observed cells, `influx` and `outflux`. A complete
+        column has influx 0 and outflux 1. NaN where the whole table has no observed, or no missing, cell.
 
     Raises:
-        TypeError: `frame` is no DataFrame.
+        TypeError: `frame` is not a DataFrame.
         ValueError: Its column labels are not unique.
 
     Example:
@@ -115,17 +116,17 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
     r = (~missing(frame)).astype(np.float64)
     n_rows, n_columns = r.shape
     in_row = r.sum(1)
-    known = in_row.sum()
+    n_observed = in_row.sum()
     with np.errstate(invalid="ignore"):
         shares = {
             "observed": r.sum(0) / n_rows,
-            "influx": (1 - r).T @ in_row / known,
-            "outflux": r.T @ (n_columns - in_row) / (r.size - known),
+            "influx": (1 - r).T @ in_row / n_observed,
+            "outflux": r.T @ (n_columns - in_row) / (r.size - n_observed),
         }
     return pd.DataFrame(shares, index=frame.columns)
 
 
-# -------------------------------------------------------------------------------------- holes made on purpose
+# ------------------------------------------------------------------------------------------------- amputation
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,11 @@ class _Pattern:
     """Columns that go missing together."""
 
     columns: list[int]
-    """Their positions."""
+    """Positions of the columns."""
     weights: dict[int, float]
-    """What the score of a row is made of, by the positions of columns."""
+    """Weights of columns in the scores of rows, by position."""
     share: float
-    """Of the rows."""
+    """Share of the rows that the pattern is assigned to."""
 
 
 def ampute(
@@ -152,46 +153,45 @@ def ampute(
     by: Unit = "rows",
     random_state: int | np.random.Generator | None = None,
 ) -> pd.DataFrame:
-    """Make holes in a table: multivariate amputation.
+    """Make cells of a table missing: multivariate amputation.
 
-    Each row is dealt one pattern, at random. Of the rows of a pattern with weights w and standardised cells z
+    Each row is assigned one pattern at random. For rows of a pattern with weights w and standardised cells z
 
         P(the row loses the cells of its pattern) = 1 / (1 + exp(-b - t(s))),    s = Σ_j w_j z_j,
 
     where s is then standardised, and t(s) is s for type "right", -s for "left", -|s| for "mid" and |s| for
     "tail", and b is solved for such that the proportion holds. Rows are drawn with exactly these
-    probabilities, but systematically, so that the number of holes is the one asked for: to a row, or to the
-    cells of one pattern.
+    probabilities, but by systematic sampling, which meets the proportion up to one row, or up to the cells of
+    one pattern.
 
-    In scores, booleans are 0 and 1, times are seconds, and labels count by their position: of categories in
-    their own order, of text in alphabetical order. Cells that were missing before stand at the mean. Where
-    all scores are equal, so are the probabilities.
+    In scores, booleans are 0 and 1, times are seconds, and labels are their positions, in the categories' own
+    order or in alphabetical order. Cells that were missing before count as the mean.
 
     Args:
-        frame: The table; it may have holes, which stay.
-        proportion: Share of the rows that lose cells, or of the observed cells that are lost; see `by`. In a
-            complete table, the share of incomplete rows, or of missing cells.
-        mechanism: "MCAR", completely at random: s is 0. "MAR", at random: s depends on columns that the
-            pattern leaves alone. "MNAR", not at random: s depends on columns that go missing.
+        frame: The table; its missing cells stay missing.
+        proportion: Share of the rows that lose cells, or of the observed cells that go missing; see `by`. In
+            a complete table, the share of incomplete rows, or of missing cells.
+        mechanism: "MCAR", missing completely at random: s is 0. "MAR", missing at random: s depends on
+            columns outside the pattern. "MNAR", not at random: s depends on columns in the pattern.
         patterns: Columns that go missing together, by label; None for each column alone.
-        weights: For each pattern its w, by label, 0 if not named. None for 1 on all columns that the
-            pattern leaves alone (MAR) or makes missing (MNAR).
-        frequencies: For each pattern its share of the rows, in any unit; None for equal ones.
-        type: Which scores make holes likely: high ones ("right"), low ones ("left"), those near the mean
-            ("mid"), or those far from it ("tail").
-        by: What `proportion` counts, "rows" or "cells".
-        random_state: Seed, generator or None for one of the system's.
+        weights: For each pattern its w, by label, 0 if not named. None for 1 on all columns that are not in
+            the pattern (MAR) or in it (MNAR).
+        frequencies: Relative frequency of each pattern; None for equal ones.
+        type: Scores that make missing cells likely: high ones ("right"), low ones ("left"), those near the
+            mean ("mid"), or those far from it ("tail").
+        by: Unit of `proportion`, "rows" or "cells".
+        random_state: Seed or generator; None for a seed of the operating system.
 
     Returns:
-        A copy with more holes: same index, columns and, where they can hold a hole, dtypes. Columns of
-        bool and of integers that lose cells become pandas' nullable "boolean" and "Int64" (or of another
-        width).
+        A copy with more missing cells: same index, columns and, where they can hold missing cells, dtypes.
+        Columns of bool and of integers that lose cells become pandas' nullable "boolean" and "Int64" (or of
+        another width).
 
     Raises:
-        TypeError: `frame` is no DataFrame, a pattern or its weights are no collection, or a column's dtype
-            can lose no cells (sparse ones) or enter no score (periods and intervals).
+        TypeError: `frame` is not a DataFrame, a pattern or its weights are not a collection, or a column's
+            dtype cannot hold missing cells (sparse ones) or be part of a score (periods and intervals).
         ValueError: An argument is out of range, a column is unknown, weights contradict the mechanism, or the
-            patterns cannot make so many holes.
+            patterns cannot make so many cells missing.
 
     Example:
         >>> frame = pd.DataFrame({"x": np.arange(200.0), "n": range(200), "sex": ["male", "female"] * 100})
@@ -212,14 +212,40 @@ def ampute(
     if not isinstance(proportion, numbers.Real) or not 0 <= proportion <= 1:
         raise ValueError(f"proportion must be a number between 0 and 1, got {proportion!r}")
     chosen = _read_patterns(frame, patterns, mechanism, weights, frequencies)
-    hidden = _hidden(frame, float(proportion), chosen, type, by, np.random.default_rng(random_state))
-    amputed = frame.copy()
-    for j in np.flatnonzero(hidden.any(0)).tolist():
-        amputed.isetitem(j, _without(frame.iloc[:, j], hidden[:, j]))
-    return amputed
+    generator = np.random.default_rng(random_state)
+    return without_cells(frame, _amputed(frame, float(proportion), chosen, type, by, generator))
 
 
-def _hidden(
+def without_cells(frame: pd.DataFrame, cells: NDArray[np.bool_]) -> pd.DataFrame:
+    """Return a copy of a table in which some cells are missing.
+
+    Columns of integers and booleans that cannot hold missing cells get pandas' nullable dtypes.
+
+    Args:
+        frame: The table.
+        cells: Mask of the cells to remove, Bool `[N, C]`.
+
+    Example:
+        >>> frame = pd.DataFrame({"n": [1, 2], "yes": [True, False]})
+        >>> without_cells(frame, np.array([[True, False], [False, True]]))
+              n    yes
+        0  <NA>   True
+        1     2   <NA>
+    """
+    copy = frame.copy()
+    for j in np.flatnonzero(cells.any(0)).tolist():
+        column = frame.iloc[:, j]
+        dtype, nullable = column.dtype, column.dtype
+        if isinstance(dtype, np.dtype) and dtype.kind in "iub":
+            prefix = {"i": "Int", "u": "UInt"}.get(dtype.kind)
+            nullable = types.pandas_dtype(f"{prefix}{8 * dtype.itemsize}" if prefix else "boolean")
+        array = column.astype(nullable).array.copy()
+        array[cells[:, j]] = np.nan if types.is_complex_dtype(dtype) else None
+        copy.isetitem(j, pd.Series(array, index=column.index, name=column.name, dtype=array.dtype))
+    return copy
+
+
+def _amputed(
     frame: pd.DataFrame,
     proportion: float,
     chosen: Sequence[_Pattern],
@@ -227,39 +253,35 @@ def _hidden(
     by: Unit,
     generator: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Which observed cells are lost, Bool `[N, C]`."""
+    """Return a mask of the observed cells that go missing, Bool `[N, C]`."""
     observed = ~missing(frame)
-    dealt = _deal(len(frame), [pattern.share for pattern in chosen], generator)
-    lost = [observed[rows][:, p.columns].sum(1) for p, rows in zip(chosen, dealt, strict=True)]
-    counts = lost if by == "cells" else [np.minimum(cells, 1) for cells in lost]
+    # Each pattern gets as many rows as its share says, rounded, in random order.
+    ends = np.rint(len(frame) * np.cumsum([pattern.share for pattern in chosen])).astype(np.intp)
+    assigned = np.split(generator.permutation(len(frame)), ends[:-1])
+    counts = [observed[rows][:, p.columns].sum(1) for p, rows in zip(chosen, assigned, strict=True)]
+    if by == "rows":
+        counts = [np.minimum(count, 1) for count in counts]
     total = round(proportion * (observed.sum() if by == "cells" else len(frame)))
     reachable = sum(int(count.sum()) for count in counts)
     if total > reachable:
         raise ValueError(
-            f"proportion={proportion} asks for {total} {by}, but the patterns can take no more than "
-            f"{reachable} {'observed cells' if by == 'cells' else 'rows that have something to lose'}: "
-            "ask for less, or for patterns of more columns"
+            f"proportion={proportion} means {total} {by}, but these patterns can reach only {reachable} "
+            f"{by}: lower the proportion, or give patterns of more columns"
         )
-    hidden, short = np.zeros_like(observed), 0.0
-    for pattern, rows, count in zip(chosen, dealt, counts, strict=True):
+    lost, short = np.zeros_like(observed), 0.0
+    for pattern, rows, count in zip(chosen, assigned, counts, strict=True):
         rows, count = rows[count > 0], count[count > 0]
-        # What rounding takes from one pattern, the next makes good.
+        # The next pattern makes up for the rounding of the last one.
         goal = short + (total * count.sum() / reachable if total else 0.0)
         scores = _scores(frame, pattern.weights)[rows]
         drawn = _draw(_probabilities(_tendency(scores, tendency), count, goal), count, generator)
         short = goal - count[drawn].sum()
-        hidden[np.ix_(rows[drawn], pattern.columns)] = True
-    return hidden & observed
-
-
-def _deal(n_rows: int, shares: Sequence[float], generator: np.random.Generator) -> list[NDArray[np.intp]]:
-    """Which rows have which pattern: as many as their shares say, rounded, in random order."""
-    ends = np.rint(n_rows * np.cumsum(shares)).astype(np.intp)
-    return np.split(generator.permutation(n_rows), ends[:-1])
+        lost[np.ix_(rows[drawn], pattern.columns)] = True
+    return lost & observed
 
 
 def _scores(frame: pd.DataFrame, weights: Mapping[int, float]) -> NDArray[np.float64]:
-    """Weighted sums of standardised cells, `[N]`."""
+    """Return weighted sums of standardised cells, `[N]`."""
     total = np.zeros(len(frame))
     for j, weight in weights.items():
         total += weight * _standardised(_as_numbers(frame.iloc[:, j]))
@@ -267,13 +289,13 @@ def _scores(frame: pd.DataFrame, weights: Mapping[int, float]) -> NDArray[np.flo
 
 
 def _as_numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """A column as one number per cell, `[N]`, NaN where missing."""
+    """Return a column as one number per cell, `[N]`, NaN where missing."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes = column.cat.codes.to_numpy()
     elif getattr(column.dtype, "kind", "O") in "Mm" or is_numeric(column):
         cells = numbers_of(column)
         if np.isinf(cells).any():
-            raise ValueError(f"column {column.name!r} holds infinite numbers, of which no score can be made")
+            raise ValueError(f"column {column.name!r} holds infinite numbers, which cannot be scored")
         return cells
     else:
         codes = pd.factorize(cells_of(column), sort=True)[0]
@@ -281,30 +303,30 @@ def _as_numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
 
 
 def _standardised(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cells of mean 0 and standard deviation 1, 0 where missing or constant."""
-    known = cells[~np.isnan(cells)]
-    if not len(known) or known.min() == known.max():
+    """Return cells scaled to mean 0 and standard deviation 1, 0 where missing or constant."""
+    observed = cells[~np.isnan(cells)]
+    if not len(observed) or observed.min() == observed.max():
         return np.zeros_like(cells)
-    largest = np.abs(known).max()  # so that squares of huge numbers are finite
-    scaled, known = cells / largest, known / largest
-    spread = known.std()
-    if spread == 0:  # they differ by less than rounding can tell
+    largest = np.abs(observed).max()  # squares of huge numbers would be infinite
+    scaled, observed = cells / largest, observed / largest
+    spread = observed.std()
+    if spread == 0:  # their differences are below rounding error
         return np.zeros_like(cells)
-    return np.nan_to_num((scaled - known.mean()) / spread)
+    return np.nan_to_num((scaled - observed.mean()) / spread)
 
 
 def _tendency(scores: NDArray[np.float64], tendency: Tendency) -> NDArray[np.float64]:
-    """Logits of losing cells, but for an intercept."""
+    """Return the logits of losing cells, without their intercept."""
     s = _standardised(scores)
     return {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[tendency]
 
 
 def _probabilities(logits: NDArray[np.float64], count: NDArray[np.intp], goal: float) -> NDArray[np.float64]:
-    """Probabilities `[n]` with that intercept for which Σ count · probability is the goal."""
+    """Return probabilities `[n]` whose intercept is such that Σ count · probability equals the goal."""
     share = goal / max(int(count.sum()), 1)
     if share <= 0 or share >= 1:
         return np.full(len(logits), float(share >= 1))
-    # If all logits were as the largest, or the smallest, these would be the intercepts.
+    # The intercepts for all logits equal to the largest, or to the smallest.
     low, high = logit(share) - logits.max() - 1, logit(share) - logits.min() + 1
     intercept = brentq(lambda b: count @ expit(logits + b) - goal, low, high, xtol=1e-13)
     return np.asarray(expit(logits + intercept))
@@ -313,27 +335,15 @@ def _probabilities(logits: NDArray[np.float64], count: NDArray[np.intp], goal: f
 def _draw(
     probabilities: NDArray[np.float64], count: NDArray[np.intp], generator: np.random.Generator
 ) -> NDArray[np.intp]:
-    """A systematic sample: positions drawn with these probabilities, together as many as their sum says.
+    """Draw a systematic sample of positions with these inclusion probabilities.
 
-    Lined up by what they count, so that the sum of the counts is no more than the largest count away.
+    Positions are ordered by their counts, so that the sum of the counts differs from its expectation by at
+    most the largest count.
     """
     line = generator.permutation(len(probabilities))
     line = line[np.argsort(count[line], kind="stable")]
     passed = np.floor(np.round(np.cumsum(probabilities[line]), 6) + generator.random())
     return line[np.diff(passed, prepend=0.0) > 0]
-
-
-def _without(column: pd.Series[Any], hidden: NDArray[np.bool_]) -> pd.Series[Any]:
-    """A column that has lost some cells."""
-    dtype = column.dtype
-    holder: Any = dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in "iu":
-        holder = f"{'U' if dtype.kind == 'u' else ''}Int{8 * dtype.itemsize}"
-    elif isinstance(dtype, np.dtype) and dtype.kind == "b":
-        holder = "boolean"
-    array = column.astype(holder).array.copy()
-    array[hidden] = np.nan if types.is_complex_dtype(dtype) else None
-    return pd.Series(array, index=column.index, name=column.name, dtype=array.dtype)
 
 
 # ----------------------------------------------------------------------------------------------------- checks
@@ -344,7 +354,7 @@ def _check_frame(frame: object) -> None:
         raise TypeError(f"expected a pandas DataFrame, got {frame.__class__.__name__}")
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"column labels must be unique, {twice!r} comes more than once")
+        raise ValueError(f"column labels must be unique, {twice!r} occurs more than once")
 
 
 def _read_patterns(
@@ -375,7 +385,7 @@ def _read_patterns(
 
 
 def _columns(places: Mapping[Hashable, int], pattern: object, k: int) -> list[int]:
-    """Positions of the columns of pattern number k."""
+    """Return the positions of the columns of pattern k."""
     if isinstance(pattern, str) or not isinstance(pattern, Collection):
         raise TypeError(
             f"pattern {k} must be a collection of column labels, such as [{pattern!r}], got {pattern!r}"
@@ -384,20 +394,18 @@ def _columns(places: Mapping[Hashable, int], pattern: object, k: int) -> list[in
     if unknown:
         raise ValueError(f"pattern {k} names {unknown[0]!r}, but the columns are {listing(places)}")
     if not pattern:
-        raise ValueError(f"pattern {k} makes no column missing: leave it out, and lower the proportion")
+        raise ValueError(f"pattern {k} contains no column: remove it, and lower the proportion")
     return sorted({places[label] for label in pattern})
 
 
 def _shares(frequencies: Sequence[float] | None, n_patterns: int) -> list[float]:
-    numbers_given = [1.0] * n_patterns if frequencies is None else [float(each) for each in frequencies]
-    if len(numbers_given) != n_patterns:
-        raise ValueError(
-            f"frequencies must be one number per pattern, {n_patterns}, got {len(numbers_given)}"
-        )
-    total = math.fsum(numbers_given)
-    if not all(0 <= each < math.inf for each in numbers_given) or not 0 < total < math.inf:
-        raise ValueError(f"frequencies must be finite, not negative and not all zero, got {numbers_given}")
-    return [each / total for each in numbers_given]
+    relative = [1.0] * n_patterns if frequencies is None else [float(each) for each in frequencies]
+    if len(relative) != n_patterns:
+        raise ValueError(f"frequencies must be one number per pattern, {n_patterns}, got {len(relative)}")
+    total = math.fsum(relative)
+    if not all(0 <= each < math.inf for each in relative) or not 0 < total < math.inf:
+        raise ValueError(f"frequencies must be finite, not negative and not all zero, got {relative}")
+    return [each / total for each in relative]
 
 
 def _weights(
@@ -407,15 +415,15 @@ def _weights(
     mechanism: Mechanism,
     k: int,
 ) -> dict[int, float]:
-    """The weights of pattern number k by position, those that are zero left out."""
+    """Return the nonzero weights of pattern k by position."""
     if mechanism == "MCAR":
         return {}
     if weights is None:
         own = {j: 1.0 for j in places.values() if (j in columns) == (mechanism == "MNAR")}
         if not own:
             raise ValueError(
-                f"pattern {k} makes all columns missing: under 'MAR' holes depend on columns that stay "
-                "observed. Leave one out of the pattern, or choose mechanism='MCAR' or 'MNAR'"
+                f"pattern {k} makes all columns missing, but under 'MAR' missingness depends on columns that "
+                "stay observed. Remove one from the pattern, or choose mechanism='MCAR' or 'MNAR'"
             )
         return own
     if not isinstance(weights, Mapping):
@@ -426,17 +434,17 @@ def _weights(
     own = {places[label]: float(weight) for label, weight in weights.items() if weight != 0}
     if not own or not all(map(math.isfinite, own.values())):
         raise ValueError(
-            f"weights of pattern {k} must be finite and not all zero, got {dict(weights)}: for holes that "
-            "depend on no column choose mechanism='MCAR'"
+            f"weights of pattern {k} must be finite and not all zero, got {dict(weights)}: for missingness "
+            "that depends on no column choose mechanism='MCAR'"
         )
-    of_lost = [label for label, j in places.items() if j in own and j in columns]
-    if mechanism == "MAR" and of_lost:
+    inside = [label for label, j in places.items() if j in own and j in columns]
+    if mechanism == "MAR" and inside:
         raise ValueError(
-            f"weights of pattern {k} name {of_lost[0]!r}, which the pattern makes missing: under 'MAR' holes "
-            "depend on columns that stay observed. Choose mechanism='MNAR', or another column"
+            f"weights of pattern {k} name {inside[0]!r}, which the pattern makes missing, but under 'MAR' "
+            "missingness depends on columns that stay observed. Choose mechanism='MNAR', or another column"
         )
-    if mechanism == "MNAR" and not of_lost:
+    if mechanism == "MNAR" and not inside:
         raise ValueError(
-            f"weights of pattern {k} name no column that the pattern makes missing: that is mechanism='MAR'"
+            f"weights of pattern {k} name no column that the pattern makes missing: choose mechanism='MAR'"
         )
     return own

@@ -1,7 +1,7 @@
-"""How far draws of a cell are from its true value, and whether they vary as much as they should.
+"""Scores of draws of a cell against its true value, and ranks for tests of calibration.
 
-Scores called fair neither favour many draws nor few. What is said of calibration rests on one fact: if the
-truth could as well be one more draw, its rank among the draws is uniform.
+Scores called fair do not depend on the number of draws in expectation. Calibration is tested by ranks: if the
+true value is exchangeable with the draws, its rank among them is uniform.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def fair_crps(draws: Floats, truth: Floats) -> Floats:
-    """Continuous ranked probability score of each cell, unbiased in the number of draws.
+    """Return the continuous ranked probability score of each cell, unbiased in the number of draws.
 
     mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)): dividing by m² instead would favour many draws (Ferro
     2014, *Fair scores for ensemble forecasts*).
@@ -41,10 +41,10 @@ def fair_crps(draws: Floats, truth: Floats) -> Floats:
 
 
 def central_interval(draws: Floats, level: float) -> tuple[Floats, Floats] | None:
-    """Bounds `[cells]` between which a new draw falls with the given probability, or None for too few draws.
+    """Return bounds `[cells]` that contain a new draw with a given probability, None for too few draws.
 
-    They are quantiles that a new draw is below with exactly their probability (Weibull's), however many draws
-    there are; those that NumPy takes by default hold 93 % of new draws at 100 draws and a level of 95 %.
+    They are Weibull's quantiles, which are exact for any number of draws; NumPy's default quantiles contain
+    93 % of new draws at 100 draws and a level of 95 %.
 
     Args:
         draws: `[m, cells]`.
@@ -57,7 +57,7 @@ def central_interval(draws: Floats, level: float) -> tuple[Floats, Floats] | Non
 
 
 def pit(draws: Floats, truth: Floats, uniform: Floats) -> Floats:
-    """Probability integral transform of each cell, `[cells]`: where its truth stands among its draws.
+    """Return the probability integral transform of each cell, `[cells]`: its rank among its draws.
 
     (#{x_j < y} + V (#{x_j = y} + 1)) / (m + 1) with V uniform is itself uniform on (0, 1) if the truth y is
     exchangeable with the draws x_1 ... x_m, for any m and with any ties (randomised as in Czado, Gneiting and
@@ -77,20 +77,19 @@ def pit(draws: Floats, truth: Floats, uniform: Floats) -> Floats:
 
 
 def log_density(draws: Floats, truth: Floats, mean: float, sd: float, step: float) -> Floats:
-    """Log density of each true cell under its draws, per standard deviation of its column, `[cells]`.
+    """Return the log density of true cells under their draws, per standard deviation of a column, `[cells]`.
 
-    Draws have no density, so one is put together: a Gaussian kernel on each draw (Silverman 1986, *Density
-    Estimation*, section 3.4.2: width 0.9 min(sd, IQR/1.34) m^(-1/5)), and the normal distribution of the
-    whole column with the weight of one more draw, so that a cell far from all draws costs much but not
-    everything. Kernels widen what is narrow: the score compares imputers, and is no unbiased estimate of the
-    log density of a model.
+    The density is a mixture of a Gaussian kernel on each draw (Silverman 1986, *Density Estimation*, section
+    3.4.2: width 0.9 min(sd, IQR/1.34) m^(-1/5)) and the normal distribution of the whole column, which has
+    the weight of one more draw and bounds the score of a cell far from all draws. The score compares
+    imputers; kernels smooth, so it is not an unbiased estimate of a model's log density.
 
     Args:
         draws: `[m, cells]`.
         truth: `[cells]`.
-        mean: Of the column.
-        sd: Of the column, positive.
-        step: Smallest difference between two values of the column: no kernel is narrower than its half.
+        mean: Mean of the column.
+        sd: Standard deviation of the column, positive.
+        step: Smallest difference between two values of the column, twice the smallest kernel width.
     """
     m = len(draws)
     low, high = np.quantile(draws, [0.25, 0.75], axis=0)
@@ -106,17 +105,17 @@ def log_density(draws: Floats, truth: Floats, mean: float, sd: float, step: floa
 
 
 def counts_of(draws: NDArray[Any], levels: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each level was drawn: `[cells, levels]` from draws `[m, cells]`."""
+    """Count the draws `[m, cells]` of each level, `[cells, levels]`."""
     return np.stack([(draws == level).sum(0) for level in levels], axis=1).astype(np.int64)
 
 
 def fair_brier(counts: NDArray[np.int64], truth: NDArray[np.intp]) -> Floats:
-    """Brier score of each cell, Σ_k (p_k - 1[y = k])², unbiased in the number of draws (Ferro 2014).
+    """Return the Brier score of each cell, Σ_k (p_k - 1[y = k])², unbiased in the number of draws.
 
-    The shares p of m draws scatter by p (1 - p) / (m - 1) about the probabilities, which is taken off.
+    The variance p (1 - p) / (m - 1) of the shares p of m draws is subtracted (Ferro 2014).
 
     Args:
-        counts: How often each level was drawn, `[cells, levels]`; of at least 2 draws.
+        counts: Numbers of draws of each level, `[cells, levels]`; at least 2 draws per cell.
         truth: Positions of the true levels, `[cells]`.
 
     Example:
@@ -130,14 +129,14 @@ def fair_brier(counts: NDArray[np.int64], truth: NDArray[np.intp]) -> Floats:
 
 
 def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: Floats) -> Floats:
-    """Size of the smallest set of levels, by their probability, that holds the true one, `[cells]`.
+    """Return the probability of the smallest set of levels that contains the true one, `[cells]`.
 
-    Levels stand in descending order of how often they come among draws and truth together. As with `pit`, the
-    rank of the truth in that order, randomised among equals, is uniform on (0, 1) if it is exchangeable with
-    the draws: randomised sets of probability p then hold the truth with exactly that probability.
+    Levels are in descending order of their frequency among draws and truth together. As with `pit`, the rank
+    of the truth in that order, randomised among ties, is uniform on (0, 1) if it is exchangeable with the
+    draws: randomised sets of probability p then contain the truth with exactly that probability.
 
     Args:
-        counts: How often each level was drawn, `[cells, levels]`.
+        counts: Numbers of draws of each level, `[cells, levels]`.
         truth: Positions of the true levels, `[cells]`.
         uniform: Uniform draws, `[cells]`.
 
@@ -149,19 +148,18 @@ def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: F
     pooled = counts.copy()
     pooled[cells, truth] += 1
     own = pooled[cells, truth][:, None]
-    earlier = (
-        np.arange(counts.shape[1]) < truth[:, None]
-    )  # among equally frequent levels the first comes first
+    # Equally frequent levels keep their order.
+    earlier = np.arange(counts.shape[1]) < truth[:, None]
     before = (counts * ((pooled > own) | ((pooled == own) & earlier))).sum(1)
     return np.asarray((before + uniform * own[:, 0]) / (counts.sum(1) + 1))
 
 
 def smallest_set(counts: NDArray[np.int64], level: float) -> NDArray[np.bool_]:
-    """The most frequent levels that together hold a given share of the draws, `[cells, levels]`.
+    """Return a mask of the most frequent levels that together have a share of the draws, `[cells, levels]`.
 
     Args:
-        counts: How often each level was drawn, `[cells, levels]`.
-        level: The share.
+        counts: Numbers of draws of each level, `[cells, levels]`.
+        level: Share of the draws.
 
     Example:
         >>> smallest_set(np.array([[5, 1, 4]]), 0.8).tolist()
@@ -169,11 +167,9 @@ def smallest_set(counts: NDArray[np.int64], level: float) -> NDArray[np.bool_]:
     """
     order = np.argsort(-counts, axis=1, kind="stable")
     cumulative = np.take_along_axis(counts, order, axis=1).cumsum(1)
-    # A level belongs to the set if those before it do not suffice.
-    wanted = level * counts.sum(1, keepdims=True)
-    needed = np.concatenate(
-        [np.ones_like(cumulative[:, :1], bool), cumulative[:, :-1] < wanted - 1e-9], axis=1
-    )
+    # A level belongs to the set if the more frequent ones do not suffice.
+    before = np.pad(cumulative, ((0, 0), (1, 0)))[:, :-1]
+    needed = (before < level * counts.sum(1, keepdims=True) - 1e-9) | (before == 0)
     inside = np.zeros_like(needed)
     np.put_along_axis(inside, order, needed, axis=1)
     return inside

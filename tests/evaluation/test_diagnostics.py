@@ -1,4 +1,4 @@
-"""Calibration: imputers whose calibration is known by construction, tables of every kind, any imputer."""
+"""Calibration of imputers that are calibrated by construction, on tables of every kind, for any imputer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def small(**changes: Any) -> MGPImputer:
 
 
 def line(n: int = 400, seed: int = 0) -> pd.DataFrame:
-    """x, and y = x + a standard normal error; z has three levels whose probabilities hang on x."""
+    """Return x, y = x + a standard normal error, and z of three levels whose probabilities depend on x."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=n)
     frame = pd.DataFrame({"x": x, "y": x + rng.normal(size=n)})
@@ -42,7 +42,7 @@ def chance_of_a(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def oracle(scale: float = 1.0, shift: float = 0.0, sure: float = 1.0) -> Function:
-    """One that knows the truth of `line`, but for a scale, a shift, and how sure it is of levels."""
+    """Return an imputer with the true distribution of `line`, except for scale, shift and sharpness."""
 
     def draws(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
         rng, tables = np.random.default_rng(seed), []
@@ -64,7 +64,7 @@ def of(imputer: Any, frame: pd.DataFrame | None = None, **asked: Any) -> Calibra
     )
 
 
-# ------------------------------------------------------------------------------ what is known by construction
+# ------------------------------------------------------------------------------ calibrated by construction
 
 
 def test_draws_from_the_truth_are_well_calibrated() -> None:
@@ -96,7 +96,7 @@ def test_draws_from_the_truth_are_well_calibrated() -> None:
         ({"sure": 0.2}, [Verdict.WELL, Verdict.WIDE]),
     ],
 )
-def test_wrong_draws_are_found_and_named(changes: dict[str, float], verdicts: list[Verdict]) -> None:
+def test_miscalibrated_draws_get_their_verdict(changes: dict[str, float], verdicts: list[Verdict]) -> None:
     result = of(oracle(**changes))
     assert result.table["verdict"].tolist() == verdicts
     wrong = 0 if verdicts[0] is not Verdict.WELL else 1
@@ -119,7 +119,7 @@ def test_few_cells_are_too_few_to_tell() -> None:
 
 
 def test_equal_draws_do_not_make_intervals_look_too_wide() -> None:
-    """Closed intervals of a coin hold too much; randomised ones hold what they say."""
+    """Closed intervals of a coin have too much coverage; randomised ones have the nominal one."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"n": rng.integers(0, 2, 600), "x": rng.normal(size=600)})
 
@@ -133,7 +133,7 @@ def test_equal_draws_do_not_make_intervals_look_too_wide() -> None:
     assert n["verdict"] == "well calibrated"
 
 
-def test_false_alarms_are_kept_over_all_columns_and_levels() -> None:
+def test_false_alarms_are_controlled_over_columns_and_levels() -> None:
     rng, alarms = np.random.default_rng(0), 0
     for _ in range(60):
         pit = rng.random(6 * 120)
@@ -149,7 +149,7 @@ def test_false_alarms_are_kept_over_all_columns_and_levels() -> None:
 
 
 def test_errors_are_clustered_by_rows() -> None:
-    """Two columns that are the same make no more of their cells."""
+    """Duplicated columns do not reduce standard errors."""
     frame = line()
     twice = frame.assign(twin=frame["y"])
 
@@ -223,7 +223,7 @@ def test_columns_of_every_kind_are_judged() -> None:
         assert cell["truth"] == frame[cell["column"]].iloc[cell["position"]]
 
 
-def test_incomplete_columns_are_judged_unless_told_otherwise() -> None:
+def test_incomplete_columns_are_judged_by_default() -> None:
     assert calibrate(small(), every_kind(), m=5).table["column"].tolist() == ["x", "maybe", "sort", "day"]
 
 
@@ -238,12 +238,12 @@ def test_the_same_seed_gives_the_same_figures_and_the_imputer_stays() -> None:
     assert imputer.impute(m=2) == draws
 
 
-def test_without_refitting_the_fitted_imputer_is_conditioned() -> None:
+def test_without_refit_the_fitted_imputer_conditions_on_the_rest() -> None:
     frame = line(200)
     frame.loc[::9, "y"] = np.nan
     imputer = small(max_steps=10).fit(frame)
     result = calibrate(imputer, frame, m=10, refit=False)
-    assert "that had seen them" in result.how
+    assert "that was fitted with them" in result.how
     cells = result.cells[[each == "y" for each in result.cells["column"]]]
     holed = frame.copy()
     for label, position in zip(result.cells["column"], result.cells["position"], strict=True):
@@ -255,7 +255,7 @@ def test_without_refitting_the_fitted_imputer_is_conditioned() -> None:
         calibrate(SimpleImputer(), frame[["x", "y"]], refit=False)
 
 
-def test_a_chain_is_calibrated_on_its_own_ground() -> None:
+def test_a_chain_is_calibrated_on_linear_gaussian_data() -> None:
     frame = line(300)[["x", "y"]]
     frame.loc[::7, "y"] = np.nan
     result = calibrate(MGPImputer(max_steps=20, progress=False), frame, folds=3)
@@ -290,7 +290,7 @@ def test_transformers_see_numbers_only() -> None:
 
 
 class Twin:
-    """Nobody's subclass: fit and impute are all it has."""
+    """Imputer with only fit and impute."""
 
     def fit(self, frame: pd.DataFrame) -> Twin:
         self.frame = frame
@@ -300,7 +300,7 @@ class Twin:
         return oracle()(self.frame, m, 0)
 
 
-def test_anything_with_fit_and_impute_will_do() -> None:
+def test_objects_with_fit_and_impute_are_imputers() -> None:
     twin = Twin()
     assert of(twin).verdict is Verdict.WELL
     assert not hasattr(twin, "frame")
@@ -322,11 +322,15 @@ class Wide(BaseEstimator):
             r"expected 5 completed tables of 50 rows, got 1",
         ),
         (lambda frame, m, seed: [frame.head(2)] * m, ValueError, r"5 of \[2\] rows"),
-        (lambda frame, m, seed: [frame[["x"]]] * m, ValueError, "no cell was filled"),
+        (
+            lambda frame, m, seed: [frame[["x"]]] * m,
+            ValueError,
+            "the imputer completes none of",
+        ),
         (Wide(), ValueError, r"turns a table of \(50, 2\) cells into \(50, 1\)"),
     ],
 )
-def test_what_does_not_impute_is_refused(imputer: Any, error: type[Exception], message: str) -> None:
+def test_invalid_imputers_are_refused(imputer: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         calibrate(imputer, line(50)[["x", "y"]], columns=["y"], m=5)
 
@@ -339,12 +343,12 @@ def test_what_does_not_impute_is_refused(imputer: Any, error: type[Exception], m
         ({"levels": [1.0]}, r"got \[1.0\]"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(asked: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         calibrate(small(), line(50), **asked)
 
 
-def test_no_imputer_is_no_comparison() -> None:
+def test_compare_needs_an_imputer() -> None:
     with pytest.raises(ValueError, match="at least one imputer"):
         compare({}, line(50))
 
@@ -352,7 +356,7 @@ def test_no_imputer_is_no_comparison() -> None:
 # ------------------------------------------------------------------------------------------------------ specs
 
 
-def test_derived_columns_and_conditions_hold_while_cells_are_hidden() -> None:
+def test_cells_that_follow_from_others_are_not_held_out() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(5, 1, size=(90, 3)), columns=["a", "b", "c"])
     frame["total"] = frame["a"] + frame["b"]
@@ -360,13 +364,13 @@ def test_derived_columns_and_conditions_hold_while_cells_are_hidden() -> None:
     imputer = small(specs={"total": ColumnSpec(derived="a + b")})
     result = calibrate(imputer, frame, m=5, columns=["a", "b", "c", "total"], share=0.5)
     assert "'a' follows from other cells" in result.words
-    hidden = result.cells.groupby("column")["position"].apply(set)
-    assert set(hidden.index) == {"a", "b", "c"}
-    assert {each for each in hidden["a"] if each >= 30} == {each for each in hidden["b"] if each >= 30}
+    held_out = result.cells.groupby("column")["position"].apply(set)
+    assert set(held_out.index) == {"a", "b", "c"}
+    assert {each for each in held_out["a"] if each >= 30} == {each for each in held_out["b"] if each >= 30}
 
 
-def test_known_errors_of_measurement_belong_to_what_is_predicted() -> None:
-    """The chain draws the truth; what was hidden is the truth and an error of known size."""
+def test_standard_errors_are_part_of_the_predictive_distribution() -> None:
+    """The chain draws the truth; a held-out cell is the truth plus an error of known size."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
     frame = pd.DataFrame({"x": x, "y": x + rng.normal(size=400), "se": 1.0})
@@ -377,16 +381,16 @@ def test_known_errors_of_measurement_belong_to_what_is_predicted() -> None:
     assert result.overall["coverage_80"] == pytest.approx(0.8, abs=0.06)
 
 
-def test_the_users_warnings_are_not_told_again() -> None:
+def test_warnings_of_the_table_are_not_repeated() -> None:
     frame = line(60).assign(one=1.0)
     frame.loc[::5, ["y", "one"]] = np.nan
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         calibrate(small(n_inducing=100), frame, m=3)
-    assert told == []
+    assert caught == []
 
 
-def test_draw_gives_draws_of_all_holes() -> None:
+def test_draw_returns_draws_of_all_missing_cells() -> None:
     frame = every_kind()
     drawn = draw(small(), frame, 4, 0, levels=["sort", "maybe"])
     assert {label: values.shape for label, values in drawn.items()} == {
@@ -396,10 +400,10 @@ def test_draw_gives_draws_of_all_holes() -> None:
     assert drawn["day"].dtype == np.float64
 
 
-# ------------------------------------------------------------------------------------------------------ faces
+# ---------------------------------------------------------------------------------------------------- display
 
 
-def test_the_face_says_it_all_and_escapes_what_users_wrote() -> None:
+def test_repr_is_complete_and_html_is_escaped() -> None:
     frame = line(200).rename(columns={"y": "<script>alert(1)</script>"})
 
     def renamed(holed: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
@@ -411,7 +415,7 @@ def test_the_face_says_it_all_and_escapes_what_users_wrote() -> None:
     result = calibrate(renamed, frame, columns=["<script>alert(1)</script>", "z"], share=0.3, m=50)
     text = repr(result)
     assert text.startswith(
-        "Calibration: 120 hidden cells of 2 columns, 50 draws each; 30 % of the observed cells"
+        "Calibration: 120 held-out cells of 2 columns, 50 draws each; 30 % of the observed cells"
     )
     assert max(map(len, text.splitlines()[:6])) < 125
     for word in ("in 95 %", "verdict", "accuracy", "Overall", CAVEAT):
@@ -421,7 +425,7 @@ def test_the_face_says_it_all_and_escapes_what_users_wrote() -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_too_few_draws_have_no_closed_interval_but_a_coverage() -> None:
+def test_too_few_draws_have_coverage_but_no_closed_interval() -> None:
     table = of(oracle(), m=10).table
     assert table.loc[0, ["closed_95", "width_95"]].isna().all()
     assert table.loc[0, "coverage_95"] == pytest.approx(0.95, abs=0.04)

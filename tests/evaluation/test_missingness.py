@@ -1,4 +1,4 @@
-"""Holes described as R's mice 3.15 describes them; holes made with the probabilities asked for."""
+"""Missing-data patterns and flux as in R's mice 3.15; amputation with the requested probabilities."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers(n_rows: int = 1000, correlation: float = 0.0) -> pd.DataFrame:
 
 
 def hostile(n_rows: int = 240) -> pd.DataFrame:
-    """Cells of every kind, labels that are no text, an index that does not count."""
+    """Return cells of every kind, labels that are not text, and an index that is not a range."""
     rng = np.random.default_rng(2)
     table = pd.DataFrame(
         {
@@ -73,7 +73,7 @@ def test_flux_of_pattern4_is_that_of_mice() -> None:
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_flux_counts_pairs_of_hole_and_cell(known: list[list[bool]]) -> None:
+def test_flux_counts_pairs_of_missing_and_observed_cells(known: list[list[bool]]) -> None:
     r = np.array(known)
     assume(r.any() and not r.all())
     answer = flux(pd.DataFrame(np.where(r, 1.0, NAN)))
@@ -85,7 +85,7 @@ def test_flux_counts_pairs_of_hole_and_cell(known: list[list[bool]]) -> None:
         assert answer["outflux"][j] == pytest.approx(away / (~r).sum())
 
 
-def test_flux_has_no_answer_without_holes_or_without_cells() -> None:
+def test_flux_is_nan_without_missing_or_without_observed_cells() -> None:
     assert flux(pd.DataFrame({"x": [1.0, 2.0]})).isna().to_numpy().tolist() == [[False, False, True]]
     assert flux(pd.DataFrame({"x": [NAN, NAN]})).isna().to_numpy().tolist() == [[False, True, False]]
 
@@ -194,7 +194,7 @@ def test_without_patterns_each_column_goes_missing_alone_and_equally_often() -> 
     assert patterns(holes)["missing"].max() == 1
 
 
-def test_cells_are_counted_to_those_of_one_pattern() -> None:
+def test_proportions_of_cells_hold_up_to_one_pattern() -> None:
     holes = ampute(numbers(), 0.2, patterns=[["x", "y"], ["z"]], by="cells", random_state=0)
     assert abs(missing(holes).sum() - 600) <= 2
 
@@ -203,7 +203,7 @@ def test_cells_are_counted_to_those_of_one_pattern() -> None:
 
 
 def lost_share(frame: pd.DataFrame, **settings: Any) -> np.ndarray:
-    """How often each row loses its x in 150 amputations, `[N]`."""
+    """Return the share of 150 amputations in which each row loses its x, `[N]`."""
     rng = np.random.default_rng(0)
     many = [ampute(frame, 0.4, patterns=[["x"]], random_state=rng, **settings) for _ in range(150)]
     return np.mean([holes["x"].isna().to_numpy() for holes in many], axis=0)
@@ -250,7 +250,7 @@ def test_rows_that_lose_cells_are_like_those_that_mice_chooses(
     np.testing.assert_allclose(found, by_mice, atol=0.05)
 
 
-def test_mcar_depends_on_nothing() -> None:
+def test_mcar_does_not_depend_on_cells() -> None:
     frame = numbers(200, correlation=0.5)
     found = lost_share(frame, mechanism="MCAR")
     assert abs(found.mean() - 0.4) < 1e-9
@@ -258,7 +258,7 @@ def test_mcar_depends_on_nothing() -> None:
     assert all(abs(np.corrcoef(found, frame[label])[0, 1]) < 0.25 for label in frame)
 
 
-def test_mar_depends_on_what_stays_and_mnar_on_what_is_lost() -> None:
+def test_mar_depends_on_kept_columns_and_mnar_on_missing_ones() -> None:
     frame = numbers(4000)
 
     def gaps(mechanism: Any) -> dict[str, float]:
@@ -287,7 +287,7 @@ def test_cells_of_every_kind_enter_scores(label: str) -> None:
     assert ranks[lost.to_numpy()].mean() > ranks[~lost.to_numpy()].mean() + 0.25 * ranks.std()
 
 
-def test_cells_that_were_missing_before_stand_at_the_mean() -> None:
+def test_missing_cells_score_as_the_mean() -> None:
     frame = numbers(1000).mask(np.random.default_rng(0).random((1000, 3)) < [0, 0.5, 0])
     known = frame["y"].notna().to_numpy()
     found = lost_share(frame, weights=[{"y": 1}])
@@ -301,7 +301,7 @@ def test_cells_that_were_missing_before_stand_at_the_mean() -> None:
 
 @pytest.mark.parametrize("mechanism", ["MCAR", "MAR", "MNAR"])
 @pytest.mark.parametrize("by", ["rows", "cells"])
-def test_a_hostile_table_keeps_what_it_can(mechanism: Any, by: Any) -> None:
+def test_amputation_keeps_dtypes_labels_and_index(mechanism: Any, by: Any) -> None:
     frame = hostile()
     before = frame.copy(deep=True)
     proportion = 0.9 if by == "rows" else 0.05
@@ -362,7 +362,7 @@ def test_penguins_lose_body_mass_where_flippers_are_long() -> None:
         ({"type": "up"}, "type must be one of .* got 'up'"),
         ({"by": "columns"}, "by must be one of .* got 'columns'"),
         ({"patterns": []}, "at least one pattern"),
-        ({"patterns": [[]]}, "pattern 0 makes no column missing"),
+        ({"patterns": [[]]}, "pattern 0 contains no column"),
         ({"patterns": [["x"], ["w"]]}, "pattern 1 names 'w', but the columns are"),
         ({"patterns": [["x", "y", "z"]]}, "pattern 0 makes all columns missing"),
         ({"patterns": [["x"]], "frequencies": [1, 2]}, "one number per pattern, 1, got 2"),
@@ -374,11 +374,11 @@ def test_penguins_lose_body_mass_where_flippers_are_long() -> None:
         ({"patterns": [["x"]], "weights": [{"y": 0}]}, "not all zero"),
         ({"patterns": [["x"]], "weights": [{"y": np.inf}]}, "must be finite"),
         ({"patterns": [["x"]], "weights": [{"x": 1, "y": 1}]}, "'x', which the pattern makes missing"),
-        ({"patterns": [["x"]], "weights": [{"y": 1}], "mechanism": "MNAR"}, "that is mechanism='MAR'"),
-        ({"patterns": [["x"]], "by": "cells"}, "no more than 200 observed cells"),
+        ({"patterns": [["x"]], "weights": [{"y": 1}], "mechanism": "MNAR"}, "choose mechanism='MAR'"),
+        ({"patterns": [["x"]], "by": "cells"}, "can reach only 200 cells"),
     ],
 )
-def test_what_cannot_be_is_refused_with_reasons(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ampute(numbers(200), **settings)
 
@@ -396,12 +396,12 @@ def test_patterns_and_weights_of_another_type_are_refused(settings: dict[str, An
         ampute(numbers(200), **settings)
 
 
-def test_tables_that_are_none_are_refused() -> None:
+def test_invalid_tables_are_refused() -> None:
     twice = pd.DataFrame([[1, 2]], columns=["x", "x"])
     for function in (ampute, flux, patterns):
         with pytest.raises(TypeError, match="expected a pandas DataFrame, got ndarray"):
             function(np.zeros((2, 2)))  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="'x' comes more than once"):
+        with pytest.raises(ValueError, match="'x' occurs more than once"):
             function(twice)
     with pytest.raises(ValueError, match="infinite numbers"):
         ampute(pd.DataFrame({"x": [1.0, np.inf, 0.0], "y": 1.0}), random_state=0)
@@ -409,9 +409,9 @@ def test_tables_that_are_none_are_refused() -> None:
         ampute(pd.DataFrame(index=range(3)))
 
 
-def test_rows_with_nothing_to_lose_are_not_counted() -> None:
+def test_rows_without_observed_cells_of_a_pattern_are_not_counted() -> None:
     frame = pd.DataFrame({"x": [NAN] * 60 + [1.0] * 40, "y": np.arange(100.0)})
     holes = ampute(frame, 0.4, patterns=[["x"]], mechanism="MCAR", random_state=0)
     assert holes["x"].isna().all()
-    with pytest.raises(ValueError, match="no more than 40 rows that have something to lose"):
+    with pytest.raises(ValueError, match="means 50 rows, but these patterns can reach only 40 rows"):
         ampute(frame, 0.5, patterns=[["x"]], mechanism="MCAR", random_state=0)
