@@ -61,7 +61,7 @@ from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.results.imputations import Imputations
-from pyro_mgp.results.streaming import write_chunks
+from pyro_mgp.results.table_files import write_chunks
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import FillName, InitialFill, JointGaussian
 from pyro_mgp.sampling.kept_draws import Batches, keep

@@ -221,7 +221,7 @@ def _write(
 ) -> list[str]:
     """Write what is for others to read; returns the names of the completed tables."""
     from pyro_mgp.results import files
-    from pyro_mgp.results.imputations import write_table
+    from pyro_mgp.results.table_files import write_table
     from pyro_mgp.storage.header import HEADER, write_header
 
     names = files.write_tables(folder, given.source, draws, args.format or given.source.format)

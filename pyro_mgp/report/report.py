@@ -168,11 +168,8 @@ def _missing_cells(frame: pd.DataFrame) -> dict[str, Any]:
     )
     plots.plot_missingness(frame, cell_map.subplots())
     plots.plot_patterns(frame, of_patterns.subplots(), n=_MOST_PATTERNS)
-    shares = [
-        f"{_short(label)} {share_text(of_column.mean())}"
-        for label, of_column in zip(frame.columns, holes.T, strict=True)
-        if of_column.any()
-    ]
+    means = dict(zip(frame.columns, holes.mean(0).tolist(), strict=True))
+    shares = [f"{_short(label)} {share_text(mean)}" for label, mean in means.items() if mean]
     return {"map": image(cell_map), "patterns": image(of_patterns), "counts": counts, "shares": shares}
 
 

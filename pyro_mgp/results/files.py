@@ -1,6 +1,6 @@
-"""Tables from files and into files, by their suffix.
+"""Reading tables from CSV and Parquet files, and writing completed tables in the same format.
 
-A CSV is kept as text beside what its cells mean, so that observed cells leave letter by letter as they came:
+The text of a CSV is kept beside its parsed cells, and observed cells are written with their original text:
 "18" stays "18", "true" stays "true".
 """
 
@@ -23,25 +23,26 @@ import pyarrow.parquet as pq
 
 from pyro_mgp.data import table
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.results.imputations import DELIMITERS, Imputations, open_text, table_names, write_table
+from pyro_mgp.results.imputations import Imputations
+from pyro_mgp.results.table_files import DELIMITERS, open_text, table_names, write_table
 from pyro_mgp.storage.atomic import atomic_file
 
 MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "NULL")
-"""What stands for a missing cell in a CSV, in upper or lower case, besides an empty cell."""
+"""Text that marks a missing cell in a CSV, in upper or lower case, besides an empty cell."""
 
 _FORMATS = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table as it came from a file."""
+    """A table that was read from a file."""
 
     frame: pd.DataFrame
-    """What the cells mean: nullable integers, floats and booleans, or text."""
+    """The parsed table: nullable integers, floats and booleans, times or text."""
     format: str
     """"csv", "tsv" or "parquet"."""
     text: list[list[str]] | None = None
-    """How they were spelt: the header and the rows of a CSV, row labels first if it has any; else None."""
+    """Header and rows of a CSV as text, row labels first if there are any; None for Parquet."""
 
 
 def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
@@ -49,15 +50,14 @@ def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
 
     Args:
         path: File that ends in .csv, .tsv (either may be followed by .gz), .parquet or .pq.
-        missing: What marks a missing cell in a CSV, in upper or lower case, besides an empty cell.
+        missing: Text that marks a missing cell in a CSV, in upper or lower case, besides an empty cell.
 
     Returns:
-        The table. A column of a CSV is boolean if all observed cells are true or false in any case, integer
-        or float if all are such numbers, else text. Numbers with leading zeros ("007") are codes, so text.
+        The table, with the dtypes of `typed` if the file is a CSV.
 
     Raises:
-        ValueError: If there is no such file, its suffix is another, or its content is no table; with the
-            line where known.
+        ValueError: If there is no such file, its suffix is another one, or its content is not a table. The
+            message names the line if it is known.
         OSError: If the file cannot be read.
     """
     if not path.exists():
@@ -82,7 +82,7 @@ def _unzip(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{str(path)!r} is no gzip file, or is cut short: {error}") from error
+        raise ValueError(f"{str(path)!r} is not a gzip file, or is truncated: {error}") from error
 
 
 def _decode(content: bytes, path: Path) -> str:
@@ -101,7 +101,7 @@ def _decode(content: bytes, path: Path) -> str:
 
 
 def _parse(content: str, format: str, path: Path) -> list[list[str]]:
-    """The header and the rows, all of one length."""
+    """Split the content of a CSV into header and rows of equal length."""
     where = repr(str(path))
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=DELIMITERS[format], strict=True)
     rows: list[list[str]] = []
@@ -127,7 +127,7 @@ def _check_names(names: list[str], format: str, where: str) -> None:
     if len(names) == 1 and ";" in names[0]:
         raise ValueError(
             f"{where} seems to be separated by semicolons: expected {DELIMITERS[format]!r}; save it again "
-            "with that, and with points in decimal numbers"
+            "with that separator, and with points in decimal numbers"
         )
     for position, name in enumerate(names):
         if position and not name.strip():
@@ -138,15 +138,15 @@ def _check_names(names: list[str], format: str, where: str) -> None:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     try:
-        # Pandas knows its own dtypes again; elsewhere integers with holes would become floats.
+        # pandas restores its own dtypes; in other files, integers with missing cells would become floats.
         if b"pandas" in (pq.read_schema(path).metadata or {}):
             return pd.read_parquet(path)
         return pd.read_parquet(path, dtype_backend="numpy_nullable")
     except pa.ArrowException as error:
-        raise ValueError(f"{str(path)!r} is no Parquet file, or is damaged: {error}") from error
+        raise ValueError(f"{str(path)!r} is not a Parquet file, or is damaged: {error}") from error
 
 
-# --------------------------------------------------------------------------------------- what cells mean
+# ------------------------------------------------------------------------------------------------ parsing
 
 _TRUTH = {"true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -157,15 +157,16 @@ _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.AS
 
 
 def typed(text: Sequence[Sequence[str]], missing: Sequence[str] = MISSING) -> pd.DataFrame:
-    """What the cells of a CSV mean.
+    """Parse the cells of a CSV.
 
     Args:
         text: Header and rows. A first column without a name holds row labels and becomes the index.
-        missing: What marks a missing cell, in upper or lower case, besides an empty cell.
+        missing: Text that marks a missing cell, in upper or lower case, besides an empty cell.
 
     Returns:
-        One column per named column: boolean, Int64, Float64, datetime64 in microseconds (of dates and times
-        as ISO 8601 spells them) or string.
+        A table whose columns are boolean if all observed cells are true or false in any case, Int64 or
+        Float64 if all are numbers, datetime64 in microseconds if all are dates or times in ISO 8601, else
+        string. Numbers with leading zeros ("007") are codes, and therefore string.
 
     Example:
         >>> typed([["n", "x", "ok"], ["1", "2.50", "true"], ["", "NA", "false"]])
@@ -189,13 +190,13 @@ def _typed_column(cells: list[str], holes: frozenset[str]) -> Any:
     bare = [cell.strip() for cell in cells]
     observed = {cell for cell in bare if cell.lower() not in holes}
     dtype, read = _type(observed)
-    spelt = cells if dtype == "string" else bare  # spaces in text may mean something
-    values = [None if key.lower() in holes else read(cell) for key, cell in zip(bare, spelt, strict=True)]
+    text = cells if dtype == "string" else bare  # spaces in text may be meaningful
+    values = [None if key.lower() in holes else read(cell) for key, cell in zip(bare, text, strict=True)]
     return pd.array(values, dtype=dtype)  # type: ignore[call-overload]
 
 
 def _type(observed: set[str]) -> tuple[str, Callable[[str], Any]]:
-    """The dtype of a column with these cells, and what reads one of them."""
+    """Return the dtype of a column with these cells, and a function that parses one of them."""
     if not observed or any(_CODE.fullmatch(cell) for cell in observed):
         return "string", str
     if all(cell.lower() in _TRUTH for cell in observed):
@@ -210,20 +211,20 @@ def _type(observed: set[str]) -> tuple[str, Callable[[str], Any]]:
 
 
 def _is_time(cell: str) -> bool:
-    """Whether a cell is a date, or a date and a time without a zone."""
+    """Return whether a cell is a date, or a date and a time without a time zone."""
     if not (_DAY.fullmatch(cell) or _TIME.fullmatch(cell)):
         return False
     try:
         datetime.fromisoformat(cell)
-    except ValueError:  # the 31st of February
+    except ValueError:  # such as 31 February
         return False
     return True
 
 
 def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
-    """Text columns most of whose cells are numbers or dates, each with a cell that is not a number.
+    """Find text columns most of whose cells are numbers or dates, each with a cell that is not a number.
 
-    A mark for missing cells that nobody told of ("?", "-"), thousands separators and dates make such columns.
+    An undeclared mark of missing cells ("?", "-"), thousands separators or invalid dates cause such columns.
     """
     found: list[tuple[Label, str]] = []
     for label in frame.columns:
@@ -240,7 +241,7 @@ def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
 
 
 def row_counter(frame: pd.DataFrame) -> Label | None:
-    """The label of the first column if it only counts the rows, from 0 or 1; else None."""
+    """Return the label of the first column if it only counts the rows, from 0 or 1; else None."""
     if frame.shape[1] < 3 or len(frame) < 3:
         return None
     first = frame.iloc[:, 0].tolist()
@@ -252,14 +253,14 @@ def row_counter(frame: pd.DataFrame) -> Label | None:
 
 
 def write_tables(folder: Path, source: Source, draws: Imputations, format: str) -> list[str]:
-    """Write the m completed tables; columns that the draws do not know pass through as they came.
+    """Write the m completed tables; columns without draws stay as they are.
 
-    Each appears when it is whole. Those that are there already stay: a run that was interrupted goes on.
+    Each file appears atomically. Existing files are kept, which continues a run that was interrupted.
 
     Args:
-        folder: Where to write.
-        source: The table as it came.
-        draws: Draws of its missing cells, or of those of some of its columns.
+        folder: Folder to write to.
+        source: The original table.
+        draws: Draws of the missing cells of all or some of its columns.
         format: "csv", "tsv" or "parquet".
 
     Returns:
@@ -286,7 +287,7 @@ def _write_table(path: Path, source: Source, draws: Imputations, j: int, format:
 
 
 def completed_frame(source: Source, draws: Imputations, j: int) -> pd.DataFrame:
-    """Completed table j, columns outside the draws included."""
+    """Return completed table j, including the columns without draws."""
     full, completed = source.frame.copy(), draws[j]
     for label in draws.values:
         full[label] = completed[label]
@@ -294,25 +295,25 @@ def completed_frame(source: Source, draws: Imputations, j: int) -> pd.DataFrame:
 
 
 def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) -> list[list[str]]:
-    """Completed table j as the header and rows of a CSV, observed cells spelt as they came.
+    """Return completed table j as header and rows of a CSV, observed cells with their original text.
 
     Args:
-        text: Header and rows as they came.
-        draws: Draws of the missing cells, or of those of some columns.
-        j: Which imputation, from 0.
+        text: Header and rows of the original table.
+        draws: Draws of the missing cells of all or some of its columns.
+        j: Number of the imputation, from 0.
     """
     rows = [list(row) for row in text]
     for label, values in draws.values.items():
         position = text[0].index(str(label))
         holes = table.missing(draws.frame[[label]])[:, 0].nonzero()[0].tolist()
-        spell = _speller([row[position] for row in text[1:]], values.dtype.kind)
+        formatted = _formatter([row[position] for row in text[1:]], values.dtype.kind)
         for i, value in zip(holes, values[j].tolist(), strict=True):
-            rows[i + 1][position] = spell(value)
+            rows[i + 1][position] = formatted(value)
     return rows
 
 
-def _speller(cells: Sequence[str], letter: str) -> Callable[[Any], str]:
-    """How to spell draws of a dtype with this letter in a column of these cells: as the column does first."""
+def _formatter(cells: Sequence[str], letter: str) -> Callable[[Any], str]:
+    """Return a function that formats draws, whose dtype has this kind, like the column's first such cell."""
     if letter == "M":
         first = next(cell.strip() for cell in cells if _is_time(cell.strip()))
         if _DAY.fullmatch(first):
@@ -321,9 +322,5 @@ def _speller(cells: Sequence[str], letter: str) -> Callable[[Any], str]:
         return lambda value: str(value.isoformat(first[10], precise))
     if letter != "b":
         return str
-    spelling = {_TRUTH[cell.strip().lower()]: cell.strip() for cell in reversed(cells) if _is_truth(cell)}
-    return lambda value: spelling[value]
-
-
-def _is_truth(cell: str) -> bool:
-    return cell.strip().lower() in _TRUTH
+    texts = {_TRUTH[c.lower()]: c for c in map(str.strip, reversed(cells)) if c.lower() in _TRUTH}
+    return lambda value: texts[value]

@@ -1,7 +1,7 @@
-"""Multiple imputations of a table: what leaves this package.
+"""Multiple imputations of a table.
 
-An `Imputations` holds the table as it came and, for every incomplete column, m draws of its missing cells.
-A completed table is put together when it is asked for; observed cells are never touched.
+An `Imputations` holds the original table and, for every incomplete column, m draws of its missing cells.
+A completed table is assembled on request; observed cells never change.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ import functools
 import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from pyro_mgp._support.messages import Hinted, listing
+from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
+from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import complete, missing
+from pyro_mgp.results.table_files import table_names, write_table
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
 from pyro_mgp.storage.atomic import atomic_file, atomic_folder
 from pyro_mgp.storage.frames import from_json, read_frame, to_json, write_frame
@@ -36,48 +37,40 @@ if TYPE_CHECKING:
 
 Suffix = Literal["csv", "parquet"]
 
-DELIMITERS = {"csv": ",", "tsv": "\t"}
-"""What stands between the cells of a text file, by its suffix."""
-
 _FORMAT_VERSION = 3
 # Version 2 had no checksums.
 _OLDER_FORMATS = (2,)
 _FRAME, _DRAWS = "frame.parquet", "draws.safetensors"
 _TIMES = ("datetime64[us]", "timedelta64[us]")
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
-# What draws are held as, by the letter numpy gives to a family of dtypes.
-_DTYPES: dict[str, Any] = {
-    "f": np.float64,
-    "i": np.int64,
-    "b": np.bool_,
-    "M": "datetime64[us]",
-    "m": "timedelta64[us]",
-    "O": object,
-    "U": object,
-}
+# Dtype in which draws are stored, by numpy's letter for the kind of the dtype given.
+_DTYPES: dict[str, Any] = dict(
+    zip("fibOUMm", (np.float64, np.int64, np.bool_, object, object, *_TIMES), strict=True)
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Imputations:
-    """m completed copies of a table that differ as much as its missing cells are uncertain.
+    """m completed copies of a table, which differ as much as the missing cells are uncertain.
 
-    Indexing, iteration and `len` see a sequence of m completed tables, each with the index, columns, dtypes
-    and observed cells of the table as it came.
+    Indexing, iteration and `len` treat it as a sequence of m completed tables, each with the index, columns,
+    dtypes and observed cells of the original table.
 
     Args:
-        frame: The table as it came, holes included; N rows, column labels unique.
-        values: Per incomplete column its draws `[m, n_missing]` in the column's own units, missing cells in
+        frame: The original table with its missing cells; N rows, column labels unique.
+        values: Draws of each incomplete column, `[m, n_missing]`, in the column's own units, missing cells in
             row order: float64, int64, bool, datetime64 or timedelta64 in microseconds (points in time in
             UTC), or object for labels. Narrower numbers are widened to these.
         m: Number of imputations, at least 1.
-        may_stay_missing: Columns whose holes are no holes in some draws, because they do not apply there, or
-            in all, because they are not to be imputed: their draws may be missing, or not be there at all.
-        observed_cells: What drew them, for `to_arviz`; neither compared nor saved, and not part of copies.
+        may_stay_missing: Columns whose draws may be missing in some imputations, where the column does not
+            apply, or absent altogether, because the column is not imputed.
+        observed_cells: Predictive distributions of the observed cells, for `to_arviz`; neither compared,
+            saved nor copied.
 
     Raises:
         TypeError: If `m` is not an integer.
         ValueError: If `m` is below 1, column labels are not unique, a column is unknown, lacks draws or has
-            draws of another shape or dtype, a draw is itself missing, or is no category of its column.
+            draws of another shape or dtype, a draw is itself missing, or is not a category of its column.
 
     Example:
         >>> frame = pd.DataFrame({"mass": [3.1, np.nan], "sex": ["male", None]})
@@ -92,15 +85,15 @@ class Imputations:
     """
 
     frame: pd.DataFrame
-    """The table as it came, holes included (a copy)."""
+    """The original table with its missing cells (a copy)."""
     values: Mapping[Label, NDArray[Any]]
-    """Per incomplete column, in the table's order, its draws `[m, n_missing]`, read-only."""
+    """Draws of each incomplete column, `[m, n_missing]`, read-only, columns in the table's order."""
     m: int
     """Number of imputations."""
     may_stay_missing: Collection[Label] = ()
-    """Columns whose draws need not fill their holes."""
+    """Columns whose draws may be missing or absent."""
     observed_cells: ObservedCells | None = None
-    """What their imputer says of the observed cells; None if it is not known."""
+    """Predictive distributions of the observed cells; None if they are not available."""
 
     def __post_init__(self) -> None:
         m = operator.index(self.m)
@@ -116,31 +109,31 @@ class Imputations:
         return self.m
 
     def __getitem__(self, j: SupportsIndex) -> pd.DataFrame:
-        """Completed table j, counted from 0, or from the end when negative; for several, `list(draws)[:2]`.
+        """Return completed table j, counted from 0, or from the end if negative.
+
+        A slice is not an index: for several tables, take `list(draws)[:2]`.
 
         Raises:
             IndexError: If there is no imputation j.
-            TypeError: If `j` is not one integer.
+            TypeError: If `j` is not an integer.
         """
         position = operator.index(j)
         if not -self.m <= position < self.m:
-            raise IndexError(f"imputation {position} asked for, but they run from 0 to {self.m - 1}")
+            raise IndexError(f"there is no imputation {position}: they are numbered from 0 to {self.m - 1}")
         return complete(self.frame, {label: draws[position] for label, draws in self.values.items()})
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
         return (self[j] for j in range(self.m))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same table (as `DataFrame.equals` sees it) and the same draws."""
+        """Compare tables (by `DataFrame.equals`) and draws."""
         if not isinstance(other, Imputations):
             return NotImplemented
-        same_table = (  # and so the same holes and the same keys of values
-            self.frame.equals(other.frame)
-            and self.frame.index.identical(other.frame.index)
-            and self.frame.columns.identical(other.frame.columns)
-        )
+        # Equal tables have the same missing cells, and therefore the same keys of `values`.
         return (
-            same_table and self.m == other.m and all(map(_same, self.values.values(), other.values.values()))
+            self.m == other.m
+            and is_same_table(self.frame, other.frame)
+            and all(map(_same, self.values.values(), other.values.values()))
         )
 
     def __repr__(self) -> str:
@@ -152,20 +145,20 @@ class Imputations:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Table and draws: copies do without the imputer."""
+        """Return the state of copies, which leave out `observed_cells` and the imputer behind them."""
         return {**self.__dict__, "observed_cells": None}
 
     def cells(self) -> pd.DataFrame:
-        """What the draws say about each missing cell.
+        """Summarise the draws of each missing cell.
 
         Returns:
             One row per missing cell, column by column, rows in the table's order within a column:
 
             - `row`: index label (a tuple if the index has several levels); `column`: column label.
-            - `mean`, `sd` (divisor n - 1), `q05`, `q50`, `q95`: over those of the m draws that are there, in
-              the column's own units; booleans count as 0 and 1, so their mean is a share, and times as
-              seconds, since 1970 (UTC) if they are points in time. NaN for labels.
-            - `mode`: the most frequent value, the first in order on a tie; `mode_share`: the share of the m
+            - `mean`, `sd` (divisor n - 1), `q05`, `q50`, `q95`: over those of the m draws that are not
+              missing, in the column's own units. Booleans count as 0 and 1, which makes their mean a share;
+              times count in seconds, since 1970 (UTC) if they are points in time. NaN for labels.
+            - `mode`: the most frequent value, of several the first in order; `mode_share`: the share of the m
               draws that equal it. For integers, booleans and labels; None and NaN for continuous columns.
 
         Example:
@@ -175,14 +168,12 @@ class Imputations:
               row column  mode  mode_share
             0   b    sex  male    0.666667
         """
-        holes = missing(self.frame)
         index, dtypes = self.frame.index, self.frame.dtypes
+        holes: dict[Label, Any] = dict(zip(self.frame.columns, missing(self.frame).T, strict=True))
         parts = [
-            _summary(index[holes[:, self._position(label)]], label, draws, dtypes[label])
-            for label, draws in self.values.items()
+            _summary(index[holes[label]], label, draws, dtypes[label]) for label, draws in self.values.items()
         ]
-        nothing = _summary(index[:0], "", np.empty((self.m, 0)), None)
-        return pd.concat(parts, ignore_index=True) if parts else nothing
+        return pd.concat(parts or [_summary(index[:0], "", np.empty((self.m, 0)), None)], ignore_index=True)
 
     def pool(
         self,
@@ -192,17 +183,18 @@ class Imputations:
         df_complete: float | None = None,
         names: Sequence[Any] | None = None,
     ) -> Pooled:
-        """Run an analysis on every completed table and pool what it gives by Rubin's rules.
+        """Run an analysis on every completed table and pool the results by Rubin's rules.
 
         Args:
-            analysis: From a completed table to a fit as statsmodels gives, or to a pair of estimates and
-                their variances or covariance matrix; see `pooling.pool`.
+            analysis: Function of a completed table that returns a results object of statsmodels, or a pair of
+                estimates and their variances or covariance matrix, as `pooling.pool` takes them.
             level: Probability of the intervals.
-            df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not say so.
+            df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not have them.
             names: Labels of the estimates, if the fits have none.
 
         Raises:
-            TypeError, ValueError: As for `pooling.pool`.
+            TypeError: If a fit has no estimates or no standard errors.
+            ValueError: If m is 1, the fits differ in their estimates, or standard errors are not positive.
 
         Example:
             >>> from types import SimpleNamespace
@@ -220,16 +212,17 @@ class Imputations:
         group_by_chain: bool = False,
         level: float = 0.95,
     ) -> PosteriorMixture:
-        """Draw from a posterior given every completed table, and mix the draws.
+        """Draw from the posterior given every completed table, and combine the draws as a posterior mixture.
 
         Args:
-            posterior: From a completed table to draws of each parameter, `[draws, ...]`, as
-                `MCMC.get_samples()` of Pyro gives; see `posterior_mixture.mix`.
-            group_by_chain: Whether these are `[chains, draws, ...]`.
+            posterior: Function of a completed table that returns draws of each parameter, `[draws, ...]`, as
+                `MCMC.get_samples()` of Pyro does; `posterior_mixture.mix` takes them.
+            group_by_chain: Whether draws are `[chains, draws, ...]`.
             level: Probability of the intervals.
 
         Raises:
-            TypeError, ValueError: As for `posterior_mixture.mix`.
+            TypeError: If draws are not numbers.
+            ValueError: If m is 1, draws are not finite, or differ in parameters, shapes or number.
 
         Warns:
             MixtureWarning: Chains have not converged within a table, or there are too few tables.
@@ -244,13 +237,13 @@ class Imputations:
         return mix([posterior(table) for table in self], group_by_chain=group_by_chain, level=level)
 
     def to_arviz(self, *, rows: ArrayLike | None = None, max_rows: int = 10_000) -> Any:
-        """The imputations for ArviZ: draws of missing cells, and checks by observed ones.
+        """Export to ArviZ: draws of missing cells, and predictions of observed cells for model checks.
 
-        See `arviz_export.to_arviz`, which also takes imputations of several fits, as chains.
+        The function `arviz_export.to_arviz` also exports imputations of several fits, as chains.
 
         Args:
             rows: Positions of the rows whose observed cells are predicted, or a Bool `[N]`; None for all.
-            max_rows: If they are more, so many of these, chosen at random.
+            max_rows: Largest number of these rows; if there are more, as many are chosen at random.
 
         Returns:
             An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
@@ -265,12 +258,12 @@ class Imputations:
         return to_arviz(self, rows=rows, max_rows=max_rows)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write everything into the folder `path`, whole or not at all; `load` reads it back.
+        """Save to a folder, which appears atomically; `load` reads it back.
 
-        The folder holds `header.json`, `frame.parquet` (the table as it came) and `draws.safetensors`.
+        The folder holds `header.json`, `frame.parquet` (the original table) and `draws.safetensors`.
 
         Args:
-            path: Folder to make; missing parents are made too.
+            path: Folder to make; missing parent folders are made too.
             overwrite: Replace a folder that this package wrote earlier.
 
         Raises:
@@ -286,8 +279,9 @@ class Imputations:
             True
         """
         arrays, columns = {}, []
+        positions: dict[Label, int] = {label: i for i, label in enumerate(self.frame.columns)}
         for label, draws in self.values.items():
-            name, column = str(self._position(label)), {"label": to_json(label)}
+            name, column = str(positions[label]), {"label": to_json(label)}
             if draws.dtype == object:
                 codes, levels = _codes(draws, self.frame[label].dtype)
                 column["levels"] = [to_json(level) for level in levels]
@@ -305,11 +299,11 @@ class Imputations:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Imputations:
-        """Read what `save` wrote. Nothing in the folder is run: there is no pickle in it.
+        """Load imputations that `save` wrote; there is no pickle in the folder, so no code from it is run.
 
         Raises:
-            ValueError: If the folder is not there, was not written by `save` or by another version of the
-                format, or a file in it is missing, damaged or cut short.
+            ValueError: If the folder does not exist, was not written by `save` or has another version of the
+                format, or a file in it is missing, damaged or truncated.
         """
         files = (_FRAME, _DRAWS)
         header = read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
@@ -320,8 +314,7 @@ class Imputations:
             check = functools.partial(_check_shapes, expected)
             arrays = read_arrays(Path(path) / _DRAWS, check)
             values = {from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
-            may_stay_missing = [from_json(label) for label in header["may_stay_missing"]]
-            return cls(frame, values, header["m"], may_stay_missing)
+            return cls(frame, values, header["m"], [from_json(each) for each in header["may_stay_missing"]])
         except MALFORMED as error:
             raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error
 
@@ -332,15 +325,15 @@ class Imputations:
         rows from 0. Either all tables are written or none.
 
         Args:
-            folder: Where to write; made if it does not exist.
+            folder: Folder to write to; made if it does not exist.
             suffix: "csv", or "parquet", which keeps dtypes.
 
         Returns:
             The m paths, in order.
 
         Raises:
-            ValueError: If `suffix` is neither, `folder` is a file or holds imputations already, or a column
-                cannot be stored as Parquet.
+            ValueError: If `suffix` is another one, `folder` is a file or holds imputations already, or a
+                column cannot be stored as Parquet.
 
         Example:
             >>> import tempfile
@@ -366,16 +359,6 @@ class Imputations:
                 write_table(files.enter_context(atomic_file(path)), table, suffix)
         return paths
 
-    def _position(self, label: Label) -> int:
-        labels: list[Label] = list(self.frame.columns)
-        return labels.index(label)
-
-
-def table_names(m: int, suffix: str) -> list[str]:
-    """Names of the files of m completed tables: `imputation_01.csv`, ..., padded to at least two digits."""
-    digits = max(2, len(str(m)))
-    return [f"imputation_{j + 1:0{digits}d}.{suffix}" for j in range(m)]
-
 
 # ------------------------------------------------------------------------------------------------ checks
 
@@ -383,10 +366,10 @@ def table_names(m: int, suffix: str) -> list[str]:
 def _checked(
     frame: pd.DataFrame, values: Mapping[Label, Any], m: int, may_stay_missing: Collection[Label]
 ) -> dict[Label, NDArray[Any]]:
-    """The draws of the incomplete columns, in the table's order, of the right shape and dtype, read-only."""
+    """Return the draws of the incomplete columns, read-only and in the table's order, after checking them."""
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"column labels must be unique, {twice!r} comes more than once")
+        raise ValueError(f"column labels must be unique, {twice!r} occurs more than once")
     unknown = [label for label in (*values, *may_stay_missing) if label not in frame.columns]
     if unknown:
         raise ValueError(f"draws for column {unknown[0]!r}, but the table has {list(frame.columns)}")
@@ -394,8 +377,9 @@ def _checked(
     for label, n_missing in zip(frame.columns, missing(frame).sum(0).tolist(), strict=True):
         if label in values:
             draws = _checked_draws(label, frame[label].dtype, values[label], (m, n_missing))
-            if label not in may_stay_missing:
-                _check_no_hole(label, draws)
+            if label not in may_stay_missing and pd.isna(draws).any():
+                j, i = np.argwhere(pd.isna(draws))[0].tolist()
+                raise ValueError(f"column {label!r}: imputation {j} of missing cell {i} is itself missing")
             if n_missing:
                 checked[label] = draws
         elif n_missing and label not in may_stay_missing:
@@ -415,22 +399,23 @@ def _checked_draws(label: Label, dtype: Any, values: Any, shape: tuple[int, int]
         raise ValueError(
             f"column {label!r}: draws must be float, int, bool, time or object, got {given.dtype}"
         )
-    # In one order: the last digits of their means depend on it, and must outlive being saved.
+    # Means depend on the memory order in their last digits, and must be the same after saving and loading.
     draws: NDArray[Any] = np.array(given, dtype=_DTYPES[given.dtype.kind], order="C")
     if isinstance(dtype, pd.CategoricalDtype):
         strange = pd.Index(pd.unique(draws.ravel())).dropna().difference(dtype.categories, sort=False)
         if len(strange):
             raise ValueError(
-                f"column {label!r}: drew {strange[0]!r}, but its categories are {list(dtype.categories)}"
+                f"column {label!r}: draws must be among the categories {list(dtype.categories)}, got "
+                f"{strange[0]!r}"
             )
     draws.flags.writeable = False
     return draws
 
 
-def _check_no_hole(label: Label, draws: NDArray[Any]) -> None:
-    if pd.isna(draws).any():
-        j, i = np.argwhere(pd.isna(draws))[0].tolist()
-        raise ValueError(f"column {label!r}: imputation {j} of missing cell {i} is itself missing")
+def is_same_table(left: pd.DataFrame, right: pd.DataFrame) -> bool:
+    """Return whether two tables have the same cells, dtypes, row labels and column labels."""
+    same_axes = left.index.identical(right.index) and left.columns.identical(right.columns)
+    return same_axes and left.equals(right)
 
 
 def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
@@ -446,52 +431,41 @@ def _summary(rows: pd.Index[Any], label: Label, draws: NDArray[Any], dtype: Any)
 
 
 def _numbers(draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    """Mean, standard deviation and quantiles over the draws `[m, n]`, each `[n]`; NaN for labels."""
-    m, n = draws.shape
-    unknown = np.full(n, np.nan)
+    """Compute mean, standard deviation and quantiles over the draws `[m, n]`, each `[n]`; NaN for labels."""
     if draws.dtype == object:
-        return dict.fromkeys(("mean", "sd", *_QUANTILES), unknown)
-    x = _in_seconds(draws) if draws.dtype.kind in "Mm" else draws.astype(np.float64)
-    if np.isnan(x).any():
-        present = pd.DataFrame(x)  # leaves missing draws out, without a warning where all are missing
-        quantiles = present.quantile(list(_QUANTILES.values())).to_numpy()
-        mean, sd = present.mean().to_numpy(), present.std().to_numpy()
-    else:
-        quantiles = np.quantile(x, list(_QUANTILES.values()), axis=0)
-        mean, sd = x.mean(axis=0), x.std(axis=0, ddof=1) if m > 1 else unknown
-    return {"mean": mean, "sd": sd, **dict(zip(_QUANTILES, quantiles, strict=True))}
-
-
-def _in_seconds(times: NDArray[Any]) -> NDArray[np.float64]:
-    """Times of microseconds, any shape, as seconds, NaN where missing."""
-    return np.where(np.isnat(times), np.nan, times.astype(np.int64) / 1e6)
+        return dict.fromkeys(("mean", "sd", *_QUANTILES), np.full(draws.shape[1], np.nan))
+    # pandas ignores missing draws, without a warning where all are missing.
+    x = pd.DataFrame(numbers_of(pd.Series(draws.ravel())).reshape(draws.shape))
+    quantiles = x.quantile(list(_QUANTILES.values())).to_numpy()
+    moments = {"mean": x.mean().to_numpy(), "sd": x.std().to_numpy()}
+    return moments | dict(zip(_QUANTILES, quantiles, strict=True))
 
 
 def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
-    """Most frequent value of each cell `[n]`, and its share of the m draws; None and NaN if continuous."""
+    """Find the most frequent draw of each cell `[n]` and its share of m; None and NaN if continuous."""
     m, n = draws.shape
     if draws.dtype.kind in "fMm":
         return {"mode": pd.Series([None] * n, dtype=object), "mode_share": np.full(n, np.nan)}
     codes, levels = _codes(draws, dtype)
     codes = np.sort(codes, axis=0)
-    # Sorted, equal draws stand in runs: how long is the run up to here, counted from where it started?
-    here = np.arange(m)[:, None]
+    # Equal draws form runs after sorting: `length` counts the draws of the current run up to each position.
+    position = np.arange(m)[:, None]
     starts = np.vstack([np.ones((1, n), bool), codes[1:] != codes[:-1]])
-    length = here - np.maximum.accumulate(np.where(starts, here, 0), axis=0) + 1
-    longest = length.argmax(axis=0)  # the first of several: the level that comes first
+    length = position - np.maximum.accumulate(np.where(starts, position, 0), axis=0) + 1
+    longest = length.argmax(axis=0)  # of several, the run of the first level
     cells = np.arange(n)
     mode = pd.Series([levels[code] for code in codes[longest, cells]], dtype=object)
     return {"mode": mode, "mode_share": length[longest, cells] / m}
 
 
 def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]]:
-    """Draws as positions in a list of levels: categories in their own order, anything else sorted."""
+    """Return draws as positions in a list of levels: categories in their own order, other values sorted."""
     if isinstance(dtype, pd.CategoricalDtype):
         levels = pd.Index(dtype.categories)
         codes = levels.get_indexer(pd.Index(draws.ravel()))
     else:
         codes, levels = pd.factorize(draws.ravel(), sort=True)
-    # A missing draw has the code -1, the last place of the list.
+    # A missing draw has the code -1, the last position of the list.
     listed = [*levels.tolist(), None] if (codes < 0).any() else levels.tolist()
     return codes.reshape(draws.shape), listed
 
@@ -508,7 +482,7 @@ def _check_shapes(expected: Shapes, found: Shapes) -> None:
 
 
 def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """The draws of one column, from its entry in the header and the arrays."""
+    """Return the draws of one column from its entry in the header and the stored arrays."""
     draws = arrays[column["array"]]
     if "times" in column:
         if draws.dtype != np.int64 or column["times"] not in _TIMES:
@@ -519,50 +493,6 @@ def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ND
     n_levels = len(column["levels"])
     if draws.dtype.kind != "i" or (draws.size and not -n_levels <= draws.min() <= draws.max() < n_levels):
         raise ValueError(f"expected draws that are positions of {n_levels} levels")
-    levels = np.empty(len(column["levels"]), dtype=object)
+    levels = np.empty(n_levels, dtype=object)
     levels[:] = [from_json(level) for level in column["levels"]]
     return levels[draws]
-
-
-@contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    r"""A text file for `csv.writer` to write rows into that end in \r\n, which become \n.
-
-    Python before 3.13 puts a cell between quotes for a \r in it only if rows end in one; without quotes, the
-    cell would be read as the end of its row.
-    """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        yield _Rows(file)  # type: ignore[misc]
-
-
-class _Rows:
-    """What `open_text` gives: each call of `write` is a row."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, row: str) -> int:
-        return self._file.write(row.removesuffix("\r\n") + "\n")
-
-
-def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
-    """Write a table for others to read; text formats leave out an index that only counts the rows from 0.
-
-    Args:
-        path: File to write.
-        table: The table.
-        suffix: "csv", "tsv", or "parquet", which keeps dtypes.
-
-    Raises:
-        ValueError: If a column cannot be stored as Parquet.
-    """
-    if suffix != "parquet":
-        plain = table.index.identical(pd.RangeIndex(len(table)))
-        with open_text(path) as file:
-            table.to_csv(file, sep=DELIMITERS[suffix], index=not plain, lineterminator="\r\n")
-        return
-    try:
-        table.to_parquet(path)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        message = f"the table cannot be written as Parquet: {error}. "
-        raise ValueError(Hinted(message, "Write it as CSV.", shell="Try --format csv.")) from error

@@ -1,4 +1,4 @@
-"""Observed against imputed values, column by column: as a table and as text."""
+"""Comparison of observed and imputed values, column by column, as a table and as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyro_mgp.results.imputations import Imputations
 
 
 def summarise(draws: Imputations) -> pd.DataFrame:
-    """Observed against imputed values of every incomplete column.
+    """Compare the observed and imputed values of every incomplete column.
 
     Returns:
         One row per numeric column, and one per level of any other, the most frequent observed level first:
@@ -25,9 +25,9 @@ def summarise(draws: Imputations) -> pd.DataFrame:
         - `missing`: number of missing cells of the column; `missing_share`: divided by the number of rows.
         - `observed_mean`, `observed_sd`: of the observed cells, in the column's own units, or in seconds if
           they are times (since 1970 in UTC, if points in time); for a level its share, and NaN.
-        - `imputed_mean`, `imputed_sd`: the same of all draws of the missing cells.
+        - `imputed_mean`, `imputed_sd`: these statistics of all draws of the missing cells.
 
-        Standard deviations have the divisor n - 1; NaN where there is nothing to compute them from.
+        Standard deviations have the divisor n - 1, and are NaN for fewer than two values.
 
     Example:
         >>> import pandas as pd
@@ -93,9 +93,9 @@ _LEVEL_WIDTH = 12
 
 
 def format_summary(summary: pd.DataFrame) -> list[str]:
-    """What `summarise` gives as an aligned table, one line per column, no line longer than 100.
+    """Format the result of `summarise` as an aligned table of at most 100 characters, one line per column.
 
-    Numbers as mean ± sd, anything else as the shares of its most frequent levels.
+    Numeric columns are shown as mean ± sd, other columns as the shares of their most frequent levels.
     """
     parts = [part for _, part in summary.groupby("column", sort=False)]
     numeric = [part for part in parts if part["level"].isna().all()]
@@ -162,7 +162,7 @@ def _number(x: float, places: int | None) -> str:
 
 
 def _shares(part: pd.DataFrame) -> tuple[str, str]:
-    """Observed and imputed shares of as many levels as fit, the same ones on both sides."""
+    """Format the observed and imputed shares of as many levels as fit, the same levels on both sides."""
     levels = [shortened(str(level), _LEVEL_WIDTH) for level in part["level"]]
 
     def text(side: str, n: int) -> str:
@@ -178,11 +178,11 @@ def _shares(part: pd.DataFrame) -> tuple[str, str]:
 
 
 def percent(share: float, decimals: int = 1) -> str:
-    """A share as text; tiny ones as "<0.1%" rather than "0.0%"."""
+    """Format a share as a percentage; tiny shares as "<0.1%" rather than "0.0%"."""
     smallest = 10.0 ** -(decimals + 2)
     return f"<{smallest:.{decimals}%}" if 0 < share < smallest / 2 else f"{share:.{decimals}%}"
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, cut to `width` letters with an ellipsis if it is longer."""
+    """Return the text, cut to `width` characters with an ellipsis if it is longer."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -231,8 +231,8 @@ def test_csv_that_cannot_be_used(
         ("absent.csv", "there is no file"),
         ("folder.csv", "is a folder"),
         ("t.xlsx", "expected a file that ends in .csv, .tsv, .parquet"),
-        ("t.parquet", "is no Parquet file, or is damaged"),
-        ("t.csv.gz", "is no gzip file"),
+        ("t.parquet", "is not a Parquet file, or is damaged"),
+        ("t.csv.gz", "is not a gzip file"),
     ],
 )
 def test_files_that_are_no_tables(

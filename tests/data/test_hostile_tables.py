@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from pyro_mgp import Imputations, MGPImputer
 from pyro_mgp.data.column import ColumnCodec
 from pyro_mgp.data.table import complete
-from pyro_mgp.results.imputations import write_table
+from pyro_mgp.results.table_files import write_table
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 

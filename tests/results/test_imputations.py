@@ -87,7 +87,7 @@ def test_it_is_a_sequence() -> None:
 
 @pytest.mark.parametrize("j", [3, -4])
 def test_an_index_outside_says_the_range(j: int) -> None:
-    with pytest.raises(IndexError, match=rf"imputation {j} asked for, but they run from 0 to 2"):
+    with pytest.raises(IndexError, match=rf"there is no imputation {j}: they are numbered from 0 to 2"):
         mixed()[j]
 
 
@@ -204,12 +204,14 @@ def test_m_that_is_no_integer() -> None:
 
 
 def test_a_draw_that_is_no_category() -> None:
-    with pytest.raises(ValueError, match=r"column 'x': drew 'c', but its categories are \['b', 'a'\]"):
+    with pytest.raises(
+        ValueError, match=r"column 'x': draws must be among the categories \['b', 'a'\], got 'c'"
+    ):
         one_column(pd.Categorical(["a", None], categories=["b", "a"]), np.array([["a"], ["c"]], dtype=object))
 
 
 def test_column_labels_that_are_not_unique() -> None:
-    with pytest.raises(ValueError, match="column labels must be unique, 'x' comes more than once"):
+    with pytest.raises(ValueError, match="column labels must be unique, 'x' occurs more than once"):
         Imputations(pd.DataFrame([[1.0, 2.0]], columns=["x", "x"]), {}, m=1)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.results.streaming import write_chunks
+from pyro_mgp.results.table_files import write_chunks
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,110 @@
+"""Files of completed tables: their names, and writing them as CSV or Parquet, whole or in chunks of rows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyro_mgp._support.messages import Hinted
+from pyro_mgp.storage.atomic import atomic_folder
+from pyro_mgp.storage.header import write_header
+
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+"""Separator of the cells of a text file, by its suffix."""
+
+_FORMAT_VERSION = 1
+
+
+def table_names(m: int, suffix: str) -> list[str]:
+    """Return the file names of m completed tables, `imputation_01.csv`, ..., with at least two digits."""
+    digits = max(2, len(str(m)))
+    return [f"imputation_{j + 1:0{digits}d}.{suffix}" for j in range(m)]
+
+
+def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
+    """Write a table; text formats leave out an index that only counts the rows from 0.
+
+    Args:
+        path: File to write.
+        table: The table.
+        suffix: "csv", "tsv", or "parquet", which keeps dtypes.
+
+    Raises:
+        ValueError: If a column cannot be stored as Parquet.
+    """
+    if suffix != "parquet":
+        plain = table.index.identical(pd.RangeIndex(len(table)))
+        with open_text(path) as file:
+            table.to_csv(file, sep=DELIMITERS[suffix], index=not plain, lineterminator="\r\n")
+        return
+    try:
+        table.to_parquet(path)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        message = f"the table cannot be written as Parquet: {error}. "
+        raise ValueError(Hinted(message, "Write it as CSV.", shell="Try --format csv.")) from error
+
+
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    r"""Open a text file for `csv.writer`, whose rows end in \r\n; the file's rows end in \n.
+
+    Python before 3.13 quotes a cell that contains \r only if rows end in one. Without quotes, the \r would be
+    read as the end of the row.
+    """
+    with path.open("w", encoding="utf-8", newline="") as file:
+        yield _Rows(file)  # type: ignore[misc]
+
+
+class _Rows:
+    r"""A text file whose method `write` takes one row that ends in \r\n."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> int:
+        return self._file.write(row.removesuffix("\r\n") + "\n")
+
+
+def write_chunks(
+    path: str | os.PathLike[str],
+    chunks: Iterable[Iterable[pd.DataFrame]],
+    like: pd.DataFrame,
+    m: int,
+    *,
+    overwrite: bool,
+) -> list[Path]:
+    """Write m completed tables to Parquet files in chunks of rows; the folder appears atomically.
+
+    Args:
+        path: Folder to make.
+        chunks: Consecutive rows of the table, each in m completed versions.
+        like: The whole table, for the columns and dtypes of the files.
+        m: Number of imputations.
+        overwrite: Replace a folder that this package wrote earlier.
+
+    Returns:
+        The m paths, `imputation_01.parquet` onwards.
+
+    Raises:
+        ValueError: If `path` exists and may not be replaced, or a column cannot be stored as Parquet.
+    """
+    names = table_names(m, "parquet")
+    with atomic_folder(path, overwrite=overwrite) as folder, contextlib.ExitStack() as files:
+        try:
+            schema = pa.Schema.from_pandas(like)
+            writers = [files.enter_context(pq.ParquetWriter(folder / name, schema)) for name in names]
+            for chunk in chunks:
+                for writer, table in zip(writers, chunk, strict=True):
+                    writer.write_table(pa.Table.from_pandas(table, schema))
+        except pa.ArrowException as error:
+            raise ValueError(f"the table cannot be written as Parquet: {error}") from error
+        files.close()
+        write_header(folder, "ParquetImputations", _FORMAT_VERSION, {"m": m, "files": names})
+    return [Path(path) / name for name in names]
