@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread per process: the two test workers would otherwise fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test test-all notebooks lint format clean
+.PHONY: help demo test test-all notebooks bench-speed bench-tables bench-draws lint format clean
 
 help:    ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /make \1	/'
@@ -29,6 +29,17 @@ test-all:    ## all tests under each of these Pythons that is installed
 
 notebooks: .venv/installed    ## run the notebooks again and keep what they show
 	$(ONE_THREAD) $(BIN)/python notebooks/execute.py
+
+bench-speed: .venv/installed    ## measure speed on this machine, into build/speed.csv
+	@mkdir -p build
+	$(BIN)/python -m benchmarks.speed --only step latency import sizes -o build/speed.csv
+
+bench-tables: .venv/installed    ## accuracy on the paper's tables beside other methods, into build/tables: hours
+	PATH="$(CURDIR)/$(BIN):$$PATH" benchmarks/paper/run.sh build/tables
+
+bench-draws: .venv/installed    ## impute tables of every kind, into build/draws.npz, to compare before and after a change
+	@mkdir -p build
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.draws write build/draws.npz
 
 lint: .venv/installed    ## style, formatting and types, without changing a file
 	$(BIN)/ruff check

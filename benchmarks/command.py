@@ -36,31 +36,33 @@ def add_data_dir(parser: argparse.ArgumentParser, default: str = "$PYRO_MGP_DATA
 
 
 def execute(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None, run: Callable[[argparse.Namespace], None]
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    run: Callable[[argparse.Namespace], int | None],
 ) -> int:
     """Parse the arguments and run a command.
 
     Args:
         parser: Parser of the command.
         argv: Arguments; None takes those of the process.
-        run: The command.
+        run: The command; it may return an exit status.
 
     Returns:
-        Exit status: 0; 2 after an error that the user can correct; 130 after Ctrl-C.
+        Exit status of the command, 0 by default; 2 after an error that the user can correct; 130 after
+        Ctrl-C.
 
     Raises:
         SystemExit: After `--help` (0) or invalid arguments (2).
     """
     args = parser.parse_args(argv)
     try:
-        run(args)
+        return run(args) or 0
     except KeyboardInterrupt as stop:
         say("; ".join([f"{parser.prog}: interrupted", *notes(stop)]), sys.stderr)
         return INTERRUPTED
     except (ValueError, TypeError, FloatingPointError, OSError) as error:
         say(f"{parser.prog}: error: {error}", sys.stderr)
         return 2
-    return 0
 
 
 def report(rows: Iterable[Row], out: str | None) -> None:

@@ -15,15 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from benchmarks import command
 from benchmarks.figures import Row, peak_gigabytes, resident_gigabytes
+from benchmarks.generated import numbers
 from pyro_mgp._support import memory
 from pyro_mgp.imputer import MGPImputer
 
-_MISSING = 0.1
 _BY_GRADIENT: dict[str, Any] = {"natural_gradient": False, "backpropagate": True}
 Case = tuple[int, int, int, dict[str, Any]]
 """Rows, columns, imputations, and settings that differ from the defaults."""
@@ -51,15 +48,6 @@ CASES: list[Case] = [
 _RUN = "from benchmarks import memory; memory.{what}({folder!r}, {n_rows}, {n_columns}, {m}, {settings!r})"
 
 
-def table(n_rows: int, n_columns: int) -> pd.DataFrame:
-    """Return a table of correlated columns with 10 % missing cells."""
-    generator = np.random.default_rng(0)
-    values = generator.normal(size=(n_rows, 4)) @ generator.normal(size=(4, n_columns))
-    values += 0.3 * generator.normal(size=values.shape)
-    frame = pd.DataFrame(values, columns=[f"c{d}" for d in range(n_columns)])
-    return frame.mask(generator.random(values.shape) < _MISSING)
-
-
 def peak_of(work: Callable[[], object]) -> float:
     """Return the peak memory of a function call in MB, above the memory held before it. Linux only."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
@@ -72,8 +60,8 @@ def fit(folder: str, n_rows: int, n_columns: int, m: int, settings: dict[str, An
     """Fit a table, save the imputer, and print peak and estimated memory in MB as JSON."""
     warnings.simplefilter("ignore")
     imputer = MGPImputer(random_state=0, progress=False, max_steps=5, **settings)
-    MGPImputer(random_state=0, progress=False, max_steps=2, inputs="others").fit(table(400, 3)).impute(m=2)
-    frame = table(n_rows, n_columns)
+    MGPImputer(random_state=0, progress=False, max_steps=2, inputs="others").fit(numbers(400, 3)).impute(m=2)
+    frame = numbers(n_rows, n_columns)
     megabytes = peak_of(lambda: imputer.fit(frame))
     imputer.save(folder)
     estimated = memory.of_fit(
@@ -87,7 +75,7 @@ def fit(folder: str, n_rows: int, n_columns: int, m: int, settings: dict[str, An
 def impute(folder: str, n_rows: int, n_columns: int, m: int, settings: dict[str, Any]) -> None:
     """Load an imputer, impute a table, and print peak and estimated memory in MB as JSON."""
     warnings.simplefilter("ignore")
-    imputer, frame = MGPImputer.load(folder), table(n_rows, n_columns)
+    imputer, frame = MGPImputer.load(folder), numbers(n_rows, n_columns)
     imputer.impute(frame[:200], m=1)
     megabytes = peak_of(lambda: imputer.impute(frame, m=m))
     near = imputer.neighbours_

@@ -14,32 +14,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from benchmarks import command
+from benchmarks.generated import mixed
 from pyro_mgp.cli.messages import count
 from pyro_mgp.imputer import MGPImputer
 
 SETTLED = 50
 """Number of rounds after which memory should be constant."""
-
-
-def table(n: int, seed: int) -> pd.DataFrame:
-    """Return a table with 20 % missing cells: numbers, counts, booleans, categories and dates."""
-    g = np.random.default_rng(seed)
-    z = g.normal(size=n)
-    frame = pd.DataFrame(
-        {
-            "number": z + 0.3 * g.normal(size=n),
-            "skewed": np.exp(z + 0.3 * g.normal(size=n)),
-            "count": pd.array(g.poisson(np.exp(0.5 * z)), dtype="Int64"),
-            "yes": pd.array(z + 0.5 * g.normal(size=n) > 0, dtype="boolean"),
-            "level": pd.Categorical(np.array(["a", "b", "c"])[np.digitize(z, [-0.5, 0.5])]),
-            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.rint(30 * z), unit="D"),
-        }
-    )
-    return frame.mask(g.random(frame.shape) < 0.2)
 
 
 def memory() -> float:
@@ -69,7 +52,7 @@ def soak(rounds: int, n_rows: int = 60, max_steps: int = 5) -> Iterator[dict[str
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about random tables
             imputer = MGPImputer(random_state=number, max_steps=max_steps, n_sweeps=2, progress=False)
-            draws = imputer.fit(table(n_rows, number)).impute(m=2)
+            draws = imputer.fit(mixed(n_rows, number)).impute(m=2)
         for completed in draws:
             completed.isna().sum()
         del imputer, draws

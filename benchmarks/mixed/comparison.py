@@ -1,8 +1,7 @@
-"""Tables of mixed columns: accuracy and probabilities of categories, errors and spread of numbers.
+"""Comparison of imputation methods on held-out cells of a table of numbers, booleans and categories.
 
-Cells of every column of a complete table are hidden at random, and each method says what they were. The
-rivals are those an analyst would pick today, and our own chain on indicators of the levels as if these were
-numbers.
+Methods in common use are compared with `MGPImputer`, and with `MGPImputer` on a table in which each category
+is a numeric indicator column.
 """
 
 from __future__ import annotations
@@ -23,77 +22,79 @@ from pyro_mgp.imputer import MGPImputer
 
 _DRAWS = 20
 _TREES, _ROUNDS = 100, 5
-# A level's probability is its share of the draws, as if each level had been drawn this much more often.
+# Pseudo-count that is added to the number of draws of each level to estimate its probability.
 _PSEUDO = 0.5
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a method says of the hidden cells of one column."""
+class Prediction:
+    """Prediction of the missing cells of one column."""
 
     draws: NDArray[Any] | None
-    """`[m, cells]`, or None where it knows no distribution."""
+    """Draws `[m, cells]`, or None for a method without draws."""
     point: NDArray[Any] | None
-    """One value per cell, `[cells]`; None for the mean or the most frequent draw."""
-    shares: pd.DataFrame | None = None
-    """Probabilities of the levels, one column each, where it states them itself."""
+    """Point predictions `[cells]`; None for the mean or the most frequent draw."""
+    probabilities: pd.DataFrame | None = None
+    """Probabilities of the levels, one column each; None for those estimated from the draws."""
 
 
-Answers = Mapping[str, Answer]
-Method = Callable[[pd.DataFrame, int], Answers]
-"""`(table with holes, seed)`."""
+Predictions = Mapping[str, Prediction]
+"""Predictions of the missing cells by column."""
+
+Method = Callable[[pd.DataFrame, int], Predictions]
+"""Function of `(incomplete table, seed)` that imputes."""
 
 
-def mgp(frame: pd.DataFrame, seed: int) -> Answers:
-    """The imputer with its default settings."""
+def mgp(frame: pd.DataFrame, seed: int) -> Predictions:
+    """Impute with `MGPImputer` and its default settings."""
     imputer = MGPImputer(random_state=seed, progress=False).fit(frame)
     point = pd.DataFrame(imputer.transform(frame))
     draws = imputer.impute(m=_DRAWS).values
     return {
-        str(label): Answer(values, point[label].to_numpy()[frame[label].isna()])
+        str(label): Prediction(values, point[label].to_numpy()[frame[label].isna()])
         for label, values in draws.items()
     }
 
 
-def one_hot(frame: pd.DataFrame, seed: int) -> Answers:
-    """The same chain with levels as numbers: an indicator each, the largest of which is the answer."""
+def one_hot(frame: pd.DataFrame, seed: int) -> Predictions:
+    """Impute with `MGPImputer` on indicator columns, and choose the level with the largest indicator."""
     coded = _coded(frame)
     imputer = MGPImputer(random_state=seed, discrete_support=0, warp=False, progress=False).fit(coded)
     draws = list(imputer.impute(m=_DRAWS))
     return {
-        label: Answer(np.stack([_read(table, frame, label) for table in draws]), None)
+        label: Prediction(np.stack([_decoded(table, frame, label) for table in draws]), None)
         for label in _incomplete(frame)
     }
 
 
-def random_forests(frame: pd.DataFrame, seed: int) -> Answers:
-    """Chained forests, of classification trees for levels (missForest; Stekhoven and Bühlmann 2012)."""
+def random_forests(frame: pd.DataFrame, seed: int) -> Predictions:
+    """Impute with chained random forests (missForest; Stekhoven and Bühlmann 2012)."""
     frame = frame.astype({label: _plain_dtype(frame[label]) for label in frame})
     filled = frame.copy()
     for label in _incomplete(frame):
         column = frame[label]
         start = column.mean() if _is_number(column) else column.mode()[0]
         filled[label] = column.fillna(start) if _is_number(column) else column.where(column.notna(), start)
-    answers: dict[str, Answer] = {}
+    predictions: dict[str, Prediction] = {}
     for _ in range(_ROUNDS):
         for label in _incomplete(frame):
             holes = frame[label].isna().to_numpy()
             inputs = pd.get_dummies(filled.drop(columns=label), dtype=np.float64)
             kind = RandomForestRegressor if _is_number(frame[label]) else RandomForestClassifier
             forest = kind(_TREES, random_state=seed, n_jobs=1)
-            # Lists: scikit-learn does not classify booleans among objects.
+            # Via a list, because scikit-learn does not classify booleans in an array of objects.
             forest.fit(inputs[~holes], np.asarray(frame.loc[~holes, label].tolist()))
-            point, shares = forest.predict(inputs[holes]), None
+            point, probabilities = forest.predict(inputs[holes]), None
             if not _is_number(frame[label]):
                 scores = forest.predict_proba(inputs[holes]) + _PSEUDO / _TREES
-                shares = pd.DataFrame(scores / scores.sum(1, keepdims=True), columns=forest.classes_)
+                probabilities = pd.DataFrame(scores / scores.sum(1, keepdims=True), columns=forest.classes_)
             filled.loc[holes, label] = point
-            answers[label] = Answer(None, point, shares)
-    return answers
+            predictions[label] = Prediction(None, point, probabilities)
+    return predictions
 
 
-def miceforest(frame: pd.DataFrame, seed: int) -> Answers:
-    """Chained boosted trees with predictive mean matching, default settings, five rounds."""
+def miceforest(frame: pd.DataFrame, seed: int) -> Predictions:
+    """Impute with chained boosted trees and predictive mean matching, default settings, five rounds."""
     import miceforest as mf  # in the extra `bench` only
 
     rows = frame.reset_index(drop=True)
@@ -102,7 +103,7 @@ def miceforest(frame: pd.DataFrame, seed: int) -> Answers:
     kernel.mice(5, num_threads=1)
     tables = [kernel.complete_data(k) for k in range(_DRAWS)]
     return {
-        label: Answer(np.stack([t[label].to_numpy(object)[rows[label].isna()] for t in tables]), None)
+        label: Prediction(np.stack([t[label].to_numpy(object)[rows[label].isna()] for t in tables]), None)
         for label in _incomplete(frame)
     }
 
@@ -113,63 +114,64 @@ METHODS: dict[str, Method] = {
     "random_forests": random_forests,
     "miceforest": miceforest,
 }
+"""Imputation methods by name."""
 
 
 def run(
     table: pd.DataFrame, methods: Sequence[str], splits: Sequence[int], rate: float = 0.2
 ) -> Iterator[dict[str, Any]]:
-    """Hide cells, ask, score.
+    """Hold out cells of a table, impute them by each method, and score the imputations.
 
     Args:
-        table: A complete table of numbers, booleans and text.
-        methods: Names in `METHODS`.
-        splits: Seeds of what is hidden.
-        rate: Share of the cells to hide.
+        table: Complete table of numbers, booleans and text.
+        methods: Keys of `METHODS`.
+        splits: Seeds of the random holdouts.
+        rate: Share of the cells to hold out.
 
     Yields:
-        Per split, method and column: `rmse` and `crps` in standard deviations of a number, `accuracy` and
-        `log_score` (mean of -log p) of anything else, and the `seconds` of the whole table.
+        Per split, method and column: `rmse` and `crps` of a number in standard deviations, `accuracy` and
+        `log_score` (mean of -log p) of other columns, and the `seconds` of the whole table.
 
     Raises:
-        ValueError: The table has missing cells, or a method is unknown.
+        ValueError: If the table has missing cells, or a method is unknown.
     """
     if table.isna().to_numpy().any():
-        raise ValueError("expected a complete table: what is hidden has to be known")
+        raise ValueError("expected a complete table, got one with missing cells: leave out those rows")
     for unknown in set(methods) - set(METHODS):
         raise ValueError(f"methods are {sorted(METHODS)}, got {unknown!r}")
     for split in splits:
-        hidden = np.random.default_rng(split).random(table.shape) < rate
-        holed = table.mask(hidden)
+        held_out = np.random.default_rng(split).random(table.shape) < rate
+        incomplete = table.mask(held_out)
         for method in methods:
             started = time.perf_counter()
-            answers = METHODS[method](holed, split)
+            predictions = METHODS[method](incomplete, split)
             seconds = time.perf_counter() - started
-            for label, here in zip(table.columns, hidden.T, strict=True):
-                scores = _score(answers[label], table[label], here)
+            for label, here in zip(table.columns, held_out.T, strict=True):
+                scores = _score(predictions[label], table[label], here)
                 row = {"split": split, "method": method, "column": label, "cells": int(here.sum())}
                 yield {**row, **scores, "seconds": round(seconds, 2)}
 
 
-def _score(answer: Answer, column: pd.Series[Any], hidden: NDArray[np.bool_]) -> dict[str, float]:
-    truth = column.to_numpy()[hidden]
+def _score(prediction: Prediction, column: pd.Series[Any], held_out: NDArray[np.bool_]) -> dict[str, float]:
+    truth, point = column.to_numpy()[held_out], prediction.point
     if _is_number(column):
         unit, truth = float(column.std()), truth.astype(np.float64)
-        draws = None if answer.draws is None else answer.draws.astype(np.float64)
-        point = draws.mean(0) if answer.point is None and draws is not None else answer.point
+        draws = None if prediction.draws is None else prediction.draws.astype(np.float64)
+        point = draws.mean(0) if point is None and draws is not None else point
         error = np.asarray(point, dtype=np.float64) - truth
         crps = np.abs(error) if draws is None else fair_crps(draws, truth)
         return {"rmse": math.sqrt(np.square(error).mean()) / unit, "crps": float(crps.mean()) / unit}
     levels = sorted(column.unique())
-    shares = answer.shares
-    if shares is None:
-        m = len(answer.draws)  # type: ignore[arg-type]
-        counts = {level: (answer.draws == level).sum(0) for level in levels}
-        shares = pd.DataFrame(counts) + _PSEUDO
-        shares /= m + _PSEUDO * len(levels)
-    point = np.asarray(shares.columns)[shares.to_numpy().argmax(1)] if answer.point is None else answer.point
-    # By position: booleans as labels would choose rows.
-    places = pd.Index(shares.columns, dtype=object).get_indexer(pd.Index(truth, dtype=object))
-    chosen = shares.to_numpy()[np.arange(len(truth)), places]
+    probabilities = prediction.probabilities
+    if probabilities is None:
+        m = len(prediction.draws)  # type: ignore[arg-type]
+        counts = {level: (prediction.draws == level).sum(0) for level in levels}
+        probabilities = (pd.DataFrame(counts) + _PSEUDO) / (m + _PSEUDO * len(levels))
+    if point is None:
+        point = np.asarray(probabilities.columns)[probabilities.to_numpy().argmax(1)]
+    # By position, because booleans as labels would select rows.
+    positions = pd.Index(probabilities.columns, dtype=object).get_indexer(pd.Index(truth, dtype=object))
+    chosen = probabilities.to_numpy()[np.arange(len(truth)), positions]
     return {"accuracy": float((point == truth).mean()), "log_score": float(-np.log(chosen).mean())}
 
 
@@ -186,7 +188,7 @@ def _incomplete(frame: pd.DataFrame) -> list[str]:
 
 
 def _coded(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with an indicator column per level of what is no number, missing together."""
+    """Return the table with an indicator column per level of each column that is not numeric."""
     parts = []
     for label in frame:
         column = frame[label]
@@ -204,8 +206,8 @@ def _indicators(coded: pd.DataFrame, frame: pd.DataFrame, label: str) -> pd.Data
     return coded[[f"{label}={level}" for level in levels]].set_axis(levels, axis=1)
 
 
-def _read(coded: pd.DataFrame, frame: pd.DataFrame, label: str) -> NDArray[Any]:
-    """The missing cells of a column from a filled table of indicators."""
+def _decoded(coded: pd.DataFrame, frame: pd.DataFrame, label: str) -> NDArray[Any]:
+    """Return the missing cells of a column from a completed table of indicators."""
     holes = frame[label].isna().to_numpy()
     if _is_number(frame[label]):
         return coded[label].to_numpy()[holes]

@@ -89,12 +89,12 @@ def _common(place: Place) -> dict[str, Any]:
 def _perform(run: Run, place: Place) -> dict[str, Any]:
     from benchmarks.figures import peak_gigabytes
     from benchmarks.paper import data, protocol
-    from benchmarks.paper.methods.registry import SYSTEMS
+    from benchmarks.paper.methods.registry import METHODS
     from benchmarks.paper.profiles import PROFILES
     from benchmarks.paper.scores import score
 
     # The method is loaded before the clock starts: its imports are not part of its time.
-    impute, profile = SYSTEMS[run.method].load(), PROFILES[run.profile]
+    impute, profile = METHODS[run.method].load(), PROFILES[run.profile]
     budget = dataclasses.replace(profile.budget_for(run.dataset), device=place.device, threads=place.threads)
     table = data.load(run.dataset, data.folder(place.data_dir), profile.rows)
     train, test, truth = protocol.split(table, run.rate / 100, run.split)

@@ -1,4 +1,4 @@
-"""The public tables of the paper's experiments: from a local folder, or fetched with a checksum."""
+"""Public tables of the paper's experiments, read from a local folder or fetched and checked."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 DATA_DIR = "PYRO_MGP_DATA"
-"""Environment variable that names the folder."""
+"""Name of the environment variable for the folder with the tables."""
 
 QUICK_ROWS = 10_000
-"""Rows of the larger tables in quick runs, as in the published protocol of this package's benchmarks."""
+"""Number of rows of the larger tables in quick runs."""
 
 _UCI = (
     "https://raw.githubusercontent.com/treforevans/uci_datasets/"
@@ -28,18 +28,18 @@ _PARKINSON = (
 
 @dataclass(frozen=True)
 class Dataset:
-    """A public table."""
+    """Source of a public table."""
 
     title: str
-    """What figures call it."""
+    """Name in tables and figures."""
     file: str
-    """Its file in a local folder; the same without `.gz`, or with it, will do as well."""
+    """File name in a local folder, where it may also be stored with or without `.gz`."""
     url: str
-    """Where it is fetched from."""
+    """Address that the table is fetched from."""
     sha256: str
-    """Of the file."""
+    """SHA-256 checksum of the fetched file."""
     header: bool
-    """Whether its first line names the columns."""
+    """True if the first line of the file holds the names of the columns."""
 
 
 DATASETS: dict[str, Dataset] = {
@@ -72,28 +72,28 @@ DATASETS: dict[str, Dataset] = {
         header=True,
     ),
 }
-"""The four public tables, in the order of the paper's columns."""
+"""Public tables by name, in the order of the paper."""
 
 _PRIVATE = {"total_brain_volume", "totalbrainvolume", "tbv"}
 
 
 def folder(given: str | None = None) -> Path | None:
-    """The folder with the tables: the one given, or the environment's; None if neither is."""
+    """Return the folder with the tables: `given`, or that of the environment variable, or None."""
     name = given or os.environ.get(DATA_DIR)
     return None if name is None else Path(name)
 
 
 def load(name: str, path: Path | None = None, rows: int | None = None) -> pd.DataFrame:
-    """A public table without its constant columns.
+    """Return a public table without its constant columns.
 
     Args:
         name: Key of `DATASETS`.
         path: Folder that holds its file; None fetches it once and keeps it in the user's cache.
-        rows: Most rows to take, always the same ones; None takes all.
+        rows: Maximum number of rows, a fixed random subset; None takes all.
 
     Raises:
-        ValueError: If there is no such table, or what was fetched is not what it was.
-        OSError: If the folder does not hold it, or it cannot be fetched.
+        ValueError: If there is no such table, or the checksum of the fetched file is wrong.
+        OSError: If the folder does not hold the file, or it cannot be fetched.
     """
     check_name(name)
     dataset = DATASETS[name]
@@ -108,42 +108,42 @@ def load(name: str, path: Path | None = None, rows: int | None = None) -> pd.Dat
 
 
 def check_name(name: str) -> None:
-    """Raise a ValueError for a table that is not public or not known."""
+    """Raise a ValueError if `name` is not a public table."""
     if name in DATASETS:
         return
     if name.lower() in _PRIVATE:
         raise ValueError(
             "the paper's fifth table, total brain volume, is clinical data that its authors could not "
-            f"publish: it is not available; take one of {list(DATASETS)}"
+            f"publish: it is not available; choose one of {list(DATASETS)}"
         )
-    raise ValueError(f"there is no table {name!r}: take one of {list(DATASETS)}")
+    raise ValueError(f"there is no table {name!r}: choose one of {list(DATASETS)}")
 
 
 def parkinson(path: Path) -> pd.DataFrame:
-    """`parkinson.csv`: 1,040 rows and 24 columns."""
+    """Return the Parkinson table: 1,040 rows and 24 columns."""
     return load("parkinson", path)
 
 
 def protein(path: Path) -> pd.DataFrame:
-    """`protein.csv.gz`: 10,000 of its 45,730 rows, 10 columns."""
+    """Return the Protein table: 10,000 of its 45,730 rows, 10 columns."""
     return load("protein", path, QUICK_ROWS)
 
 
 def fetch(name: str) -> Path:
-    """Fetch a table into the user's cache, unless it is there already.
+    """Fetch a table into the user's cache, unless it is there already, and return the path of its file.
 
     Args:
         name: Key of `DATASETS`.
 
     Raises:
         OSError: If it cannot be fetched, or pooch is not installed.
-        ValueError: If what was fetched is not what it was.
+        ValueError: If the checksum of the fetched file is wrong.
     """
     dataset = DATASETS[name]
     try:
         import pooch
     except ImportError as error:
-        raise OSError(f"{_instead(dataset)}; to fetch it: pip install 'pyro_mgp[bench]'") from error
+        raise OSError(f"{_hint(dataset)}; to fetch it: pip install 'pyro_mgp[bench]'") from error
     try:
         kept = pooch.retrieve(
             dataset.url,
@@ -153,15 +153,16 @@ def fetch(name: str) -> Path:
             downloader=_download_parts if name == "parkinson" else None,
         )
     except OSError as error:
-        raise OSError(f"{dataset.url} cannot be fetched ({error}); {_instead(dataset)}") from error
+        raise OSError(f"{dataset.url} cannot be fetched ({error}); {_hint(dataset)}") from error
     return Path(kept)
 
 
 def _download_parts(url: str, output_file: Any, pooch: Any) -> None:
-    """What pooch calls to fetch the Parkinson table, which its authors keep in four files.
+    """Fetch the Parkinson table, which its authors keep in four files, and write it as one file.
 
-    The rows of their first split stand in two files of 23 columns, and the last column in two more. Put
-    together again, training rows first, they are the file whose checksum pooch then looks at.
+    The rows of their first split are in two files of 23 columns, and the last column in two more. They are
+    put together with the training rows first. pooch calls this function and then compares the checksum of the
+    file.
     """
     parts = [
         pd.concat([pd.read_csv(url.format(f"{rows}_{columns}")) for columns in ("data", "labels")], axis=1)
@@ -181,5 +182,5 @@ def _in_folder(dataset: Dataset, path: Path) -> Path:
     raise FileNotFoundError(f"there is no {dataset.file} in {str(path)!r}")
 
 
-def _instead(dataset: Dataset) -> str:
+def _hint(dataset: Dataset) -> str:
     return f"name a folder that holds {dataset.file} with --data-dir or in ${DATA_DIR}"

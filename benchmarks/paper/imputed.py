@@ -1,4 +1,4 @@
-"""What every system gives back: values for the missing test cells, and draws where it has a distribution."""
+"""Result of an imputation method: point predictions, draws and density of the missing test cells."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 Cells = Mapping[str, NDArray[np.float64]]
-"""Per column with missing cells, their values in row order, `[cells]`; draws of them, `[m, cells]`."""
+"""Values `[cells]` of the missing cells of each incomplete column, in row order; or m draws `[m, cells]`."""
 
 Density = Callable[[Cells], Cells]
-"""Log density of each given value of a missing cell, per unit of its column."""
+"""Function that returns the log density of given values of the missing cells, per unit of their columns."""
 
 
 @dataclass(frozen=True)
 class Imputed:
-    """The missing cells of a table, in the columns' own units."""
+    """Imputation of the missing cells of a table, in the columns' own units."""
 
     point: Cells
-    """One value per cell: what the RMSE is taken of."""
+    """Point predictions, which the RMSE is computed from."""
     draws: Cells | None = None
-    """Draws `[m, cells]`, or None where the system knows no distribution."""
+    """Draws `[m, cells]`, or None for a method without a predictive distribution."""
     log_density: Density | None = None
-    """Its own predictive density, where it can state one."""
+    """Predictive log density, or None for a method that does not state one."""
 
     @classmethod
     def from_tables(cls, completed: Sequence[pd.DataFrame], test: pd.DataFrame) -> Imputed:
-        """From m completed copies of a table, whose mean is the point."""
-        drawn = {
+        """Take draws from m completed copies of a table; their mean is the point prediction."""
+        draws = {
             column: np.stack([table.loc[holes, column].to_numpy(np.float64) for table in completed])
             for column, holes in holes_of(test).items()
         }
-        return cls.from_draws(drawn)
+        return cls.from_draws(draws)
 
     @classmethod
     def from_table(cls, completed: pd.DataFrame, test: pd.DataFrame) -> Imputed:
-        """From one completed copy of a table, which has no distribution."""
+        """Take point predictions from one completed copy of a table, without draws."""
         return cls(cells_of(completed, test))
 
     @classmethod
     def from_draws(cls, draws: Cells, log_density: Density | None = None) -> Imputed:
-        """From draws `[m, cells]` per column, whose mean is the point."""
+        """Take draws `[m, cells]` of each column; their mean is the point prediction."""
         return cls({column: values.mean(0) for column, values in draws.items()}, draws, log_density)
 
 
 def holes_of(table: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
-    """Which cells `[rows]` are missing, per column that misses any."""
+    """Return masks `[rows]` of the missing cells of each incomplete column."""
     holes = {str(column): table[column].isna().to_numpy() for column in table}
-    return {column: where for column, where in holes.items() if where.any()}
+    return {column: missing for column, missing in holes.items() if missing.any()}
 
 
 def cells_of(table: pd.DataFrame, test: pd.DataFrame) -> dict[str, NDArray[np.float64]]:
-    """What stands in `table` where `test` has holes."""
+    """Return the values in `table` of the cells that are missing in `test`."""
     return {column: table[column].to_numpy(np.float64)[holes] for column, holes in holes_of(test).items()}
 
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """Predictive distribution of the missing cells of one column: K equally weighted Gaussians each."""
+    """Predictive distribution of the missing cells of one column: K equally weighted Gaussians per cell."""
 
     mean: NDArray[np.float64]
-    """`[K, cells]`, own units."""
+    """Means `[K, cells]`, in the column's own units."""
     variance: NDArray[np.float64]
-    """`[K, cells]`, own units squared, observation noise included."""
+    """Variances `[K, cells]`, in squared units, observation noise included."""
 
     def log_density(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Log density of one value per cell, `[cells]`."""
+        """Return the log density of one value per cell, `[cells]`."""
         squared = (values - self.mean) ** 2 / self.variance
         components = -0.5 * (squared + np.log(2 * np.pi * self.variance))
         return np.asarray(logsumexp(components, axis=0) - np.log(len(self.mean)))
 
     def draw(self, m: int, generator: np.random.Generator) -> NDArray[np.float64]:
-        """M draws `[m, cells]`, from the components in turn."""
+        """Draw m values per cell, `[m, cells]`, from the components in turn."""
         component = np.arange(m) % len(self.mean)
         noise = generator.normal(size=(m, self.mean.shape[1]))
         return self.mean[component] + noise * np.sqrt(self.variance[component])
@@ -84,12 +84,12 @@ class GaussianMixture:
 def imputed_by_mixtures(
     mixtures: Mapping[str, GaussianMixture], m: int, generator: np.random.Generator
 ) -> Imputed:
-    """From the predictive distribution of every missing cell, whose mean is the point.
+    """Return the imputation for given predictive distributions, whose means are the point predictions.
 
     Args:
-        mixtures: Per column with missing cells.
-        m: Draws to take.
-        generator: What they are drawn with.
+        mixtures: Predictive distribution of each incomplete column.
+        m: Number of draws.
+        generator: Source of randomness.
     """
 
     def log_density(values: Cells) -> Cells:

@@ -1,4 +1,4 @@
-"""The figures of a report: RMSE by rate, and average ranks with their critical difference."""
+"""Figures of a report: RMSE by rate of missing cells, and average ranks with the critical difference."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.paper.data import DATASETS
-from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.ranking import ALPHA, Ranking
 
 _DOTS_PER_INCH = 200
-# Colours that the colour-blind tell apart (Okabe and Ito 2008); in print, markers and dashes do.
+# Colours that are distinct with a colour vision deficiency (Okabe and Ito 2008); markers and dashes differ
+# too.
 _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _RED, _PURPLE, _GREY = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#777777",
 )  # fmt: skip
@@ -34,20 +35,20 @@ _STYLES: dict[str, tuple[str, str, str]] = {
     "dgp": (_BLUE, "h", "--"),
     "mgp_paper": (_BLACK, "d", ":"),
 }
-# Vertical distance of two labels, as a share of the panel's height.
+# Minimum vertical distance of two labels, as a share of the panel's height.
 _LABEL_HEIGHT = 0.043
 
 
 def write(summary: pd.DataFrame, ranking: Ranking, out: Path) -> dict[str, str]:
-    """Draw all figures that the results allow.
+    """Draw a figure of the RMSE on each table, and one of the ranks if they were tested.
 
     Args:
-        summary: See `report.summarise`.
-        ranking: The ranks.
+        summary: Mean scores as `report.summarise` returns them.
+        ranking: Ranks of the methods.
         out: Folder for the PNG files.
 
     Returns:
-        Their names, and for each a text that says what it shows.
+        Description of each figure in words, by file name.
     """
     written = {}
     for dataset in (name for name in DATASETS if name in set(summary["dataset"])):
@@ -60,11 +61,11 @@ def write(summary: pd.DataFrame, ranking: Ranking, out: Path) -> dict[str, str]:
 
 
 def rmse_by_rate(part: pd.DataFrame, dataset: str, path: Path) -> str:
-    """RMSE of all methods on one table by the rate of missing cells; gives a text that says the same."""
+    """Plot the RMSE of all methods on one table by the rate of missing cells; return a description."""
     figure = Figure(figsize=(6.5, 4.6), layout="constrained", dpi=_DOTS_PER_INCH)
     axes = figure.subplots()
     ends = {}
-    for method in (name for name in SYSTEMS if name in set(part["method"])):
+    for method in (name for name in METHODS if name in set(part["method"])):
         line = part[part["method"] == method].sort_values("rate")
         colour, marker, dashes = _STYLES[method]
         axes.plot(
@@ -83,14 +84,14 @@ def rmse_by_rate(part: pd.DataFrame, dataset: str, path: Path) -> str:
     figure.savefig(path)
     last = max(rate for rate, _ in ends.values())
     order = sorted((rmse, method) for method, (rate, rmse) in ends.items() if rate == last)
-    named = ", ".join(f"{SYSTEMS[method].title} {rmse:.2f}" for rmse, method in order)
+    named = ", ".join(f"{METHODS[method].title} {rmse:.2f}" for rmse, method in order)
     title = DATASETS[dataset].title
     return f"RMSE on {title} by the share of missing cells; at {last:.0f} %, best first: {named}"
 
 
 def critical_difference(ranking: Ranking, path: Path) -> str:
-    """Average ranks on a line, methods that may differ by chance alone joined by bars; gives a text."""
-    names = {method: SYSTEMS[method].title for method in ranking.ranks}
+    """Plot average ranks, bars joining methods without significant difference; return a description."""
+    names = {method: METHODS[method].title for method in ranking.ranks}
     scores = ranking.scores.rename(columns=names).reset_index(drop=True)
     p_values = scikit_posthocs.posthoc_nemenyi_friedman(scores)
     figure = Figure(figsize=(6.5, 1.1 + 0.17 * len(names)), layout="constrained", dpi=_DOTS_PER_INCH)
@@ -118,18 +119,18 @@ def critical_difference(ranking: Ranking, path: Path) -> str:
 
 
 def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
-    """Name each line at its right end, the names pushed apart until none covers another."""
+    """Label each line at its right end, with labels moved apart so that they do not overlap."""
     low, high = axes.get_ylim()
     methods = sorted(ends, key=lambda method: ends[method][1])
-    places = spread([ends[method][1] for method in methods], _LABEL_HEIGHT * (high - low))
+    positions = spread([ends[method][1] for method in methods], _LABEL_HEIGHT * (high - low))
     right = max(rate for rate, _ in ends.values())
     span = right - min(axes.get_xticks()) or 1.0
-    for method, place in zip(methods, places, strict=True):
+    for method, position in zip(methods, positions, strict=True):
         colour = _STYLES[method][0]
         axes.annotate(
-            SYSTEMS[method].title,
+            METHODS[method].title,
             ends[method],
-            (right + 0.09 * span, place),
+            (right + 0.09 * span, position),
             color=colour,
             fontsize=8,
             fontweight="bold" if method == "mgp" else "normal",
@@ -143,14 +144,14 @@ def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
 
 
 def spread(wanted: Sequence[float], distance: float) -> list[float]:
-    """Places at least `distance` apart and close to the wanted ones, which ascend.
+    """Return positions at least `distance` apart and close to the wanted ones, which ascend.
 
-    Neighbours that are too close form a group around the mean of what they want; groups that come too close
-    are joined.
+    Adjacent positions that are too close form a group around the mean of their wanted positions; groups that
+    are too close are joined.
     """
     groups: list[list[float]] = []
-    for place in wanted:
-        groups.append([place])
+    for position in wanted:
+        groups.append([position])
         while len(groups) > 1 and _span(groups[-2], distance)[1] + distance > _span(groups[-1], distance)[0]:
             last = groups.pop()
             groups[-1] += last
@@ -158,6 +159,6 @@ def spread(wanted: Sequence[float], distance: float) -> list[float]:
 
 
 def _span(group: Sequence[float], distance: float) -> tuple[float, float]:
-    """First and last place of a group."""
+    """Return the first and last position of a group."""
     middle, half = sum(group) / len(group), distance * (len(group) - 1) / 2
     return middle - half, middle + half

@@ -1,4 +1,4 @@
-"""How much of the tables a run takes, and how long its systems may learn."""
+"""Profiles of the experiments: number of rows, training steps and compute resources."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from benchmarks.paper.data import QUICK_ROWS
 
 @dataclass(frozen=True)
 class Budget:
-    """What the systems may spend, and where they compute."""
+    """Training budget and compute resources of the imputation methods."""
 
     draws: int = 100
-    """Draws m of each missing cell, from systems that have cheap ones."""
+    """Number of draws m of each missing cell, for methods with cheap draws."""
     gain_iterations: int = 20_000
-    """Minibatches of GAIN."""
+    """Number of minibatches of GAIN."""
     svgp_steps: int = 100
-    """Most training steps of each sparse GP."""
+    """Maximum number of training steps of each sparse GP."""
     dgp_steps: int = 10_000
-    """Training steps of the deep GP."""
+    """Number of training steps of the deep GP."""
     dgp_batch_size: int = 100
-    """Rows in one of its minibatches."""
+    """Number of rows in a minibatch of the deep GP."""
     dgp_paths: int = 20
-    """Monte Carlo paths through it in training."""
+    """Number of Monte Carlo paths through the deep GP in training."""
     mgp_paper_steps: int = 10_000
-    """Training steps of the chain in the paper's corner."""
+    """Number of training steps of the MGP with the paper's settings."""
     mgp_paper_batch_size: int = 100
-    """Rows in one of its minibatches."""
+    """Number of rows in a minibatch of the MGP with the paper's settings."""
     mgp_paper_paths: int = 20
-    """Monte Carlo paths of each of these rows."""
+    """Number of Monte Carlo paths of each of these rows."""
     miceforest_datasets: int = 10
-    """Completed tables of miceforest, each with forests of its own."""
+    """Number of completed tables of miceforest, each with its own forests."""
     device: str = "cpu"
-    """Torch device of the systems that use one."""
+    """Torch device of the methods that use one."""
     threads: int = 1
-    """Threads of those that want to be told."""
+    """Number of threads of the methods that do not read it from the environment."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A size of the experiments."""
+    """Size of the experiments."""
 
     rows: int | None
-    """Most rows of a table; None for all."""
+    """Maximum number of rows of a table; None for all."""
     budget: Budget
-    """For the larger tables."""
+    """Budget for the larger tables."""
     small: Budget
-    """For tables of a few thousand rows at most."""
+    """Budget for the Parkinson table."""
 
     def budget_for(self, dataset: str) -> Budget:
-        """The budget on a public table."""
+        """Return the budget for a public table."""
         return self.small if dataset == "parkinson" else self.budget
 
 
-# Of MGP, 500, 1,000 and 2,000 steps gave .440, .430 and .424 on Parkinson with 10 % missing (split 0); 500
-# and 1,000 steps on one path of each of four times the rows, in two fifths of the time, .440 and .427.
-# Of the deep GP, 100, 200 and 800 steps gave .358, .358 and .357 on Protein with 10 % missing (split 0); it
-# starts from the optimum of the SVGP.
+# RMSE by number of steps, with 10 % of the cells missing (split 0). MGP with the paper's settings on
+# Parkinson: .440, .430 and .424 after 500, 1,000 and 2,000 steps; with one path of each of four times as many
+# rows, which takes two fifths of the time, .440 and .427 after 500 and 1,000. Deep GP on Protein, which
+# starts from the optimum of the SVGP: .358, .358 and .357 after 100, 200 and 800 steps.
 _QUICK = Budget(
     dgp_steps=200,
     dgp_batch_size=400,
@@ -69,8 +69,9 @@ _QUICK = Budget(
 _PAPER = Budget()
 
 PROFILES: dict[str, Profile] = {
-    # What takes hours is cut: the deep GP, which starts from the SVGP, and the chain in the paper's corner.
+    # The quick profile shortens the methods that take hours: the deep GP and the MGP with the paper's
+    # settings.
     "quick": Profile(QUICK_ROWS, _QUICK, _QUICK),
     "paper": Profile(None, _PAPER, dataclasses.replace(_PAPER, dgp_steps=2000, mgp_paper_steps=2000)),
 }
-"""The profiles: "quick" for a machine with two cores, "paper" for the paper's own settings on a GPU."""
+"""Profiles by name: "quick" for a machine with two cores, "paper" for the paper's settings on a GPU."""

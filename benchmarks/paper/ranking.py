@@ -1,7 +1,7 @@
-"""Average ranks of the methods, and which of their differences may be chance (Demšar, JMLR 7:1-30, 2006).
+"""Average ranks of the methods, with Friedman's and Nemenyi's tests (Demšar, JMLR 7:1-30, 2006).
 
-Friedman's test asks whether all methods rank alike; Nemenyi's, which pairs do not. Both want independent
-blocks. Splits of a table are not, so a block is a table at a rate, and its score the mean over splits.
+Friedman's test is for equal ranks of all methods; Nemenyi's compares pairs. Both require independent blocks.
+Splits of a table are dependent, and therefore a block is a table at a rate, with the mean score over splits.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from dataclasses import dataclass
 import pandas as pd
 from scipy import stats
 
-from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.methods.registry import METHODS
 
 ALPHA = 0.05
-"""Level of the tests."""
+"""Significance level of the tests."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their RMSE."""
+    """Average ranks of the methods by RMSE, and Friedman's test of equal ranks."""
 
     ranks: dict[str, float]
-    """Average rank of each method, 1 being best, ascending; those with results in every block."""
+    """Average ranks, best first, of the methods with results in every block; the best possible rank is 1."""
     blocks: int
-    """Tables times rates."""
+    """Number of blocks, tables times rates."""
     p_value: float
-    """Of Friedman's test; NaN with fewer than three methods or two blocks."""
+    """P-value of Friedman's test; NaN with fewer than three methods or two blocks."""
     left_out: tuple[str, ...]
     """Methods without results in some blocks."""
     scores: pd.DataFrame
-    """RMSE, blocks × ranked methods."""
+    """Table of RMSE, blocks × ranked methods."""
 
     @property
     def critical_difference(self) -> float:
-        """Smallest difference of average ranks that is not chance, by Nemenyi's test at `ALPHA`.
+        """Smallest significant difference of two average ranks, by Nemenyi's test at level `ALPHA`.
 
         q √(k (k + 1) / 6N), q the quantile of the studentised range of k methods over √2, N blocks.
         """
@@ -45,12 +45,12 @@ class Ranking:
 
     @property
     def is_tested(self) -> bool:
-        """Whether there is enough to test."""
+        """True if there are enough methods and blocks for the tests."""
         return not math.isnan(self.p_value)
 
     def describe(self) -> str:
-        """The ranks and tests in words."""
-        named = [f"{SYSTEMS[method].title} {rank:.2f}" for method, rank in self.ranks.items()]
+        """Return the ranks and tests in words."""
+        named = [f"{METHODS[method].title} {rank:.2f}" for method, rank in self.ranks.items()]
         text = f"Average ranks by RMSE over {self.blocks} blocks (tables × rates): {', '.join(named)}."
         if self.is_tested:
             text += (
@@ -58,27 +58,24 @@ class Ranking:
                 f"{ALPHA:.0%}: {self.critical_difference:.2f}."
             )
         if self.left_out:
-            titles = ", ".join(SYSTEMS[method].title for method in self.left_out)
-            text += f" Without a rank, for want of results in some blocks: {titles}."
+            titles = ", ".join(METHODS[method].title for method in self.left_out)
+            text += f" Not ranked because results are missing in some blocks: {titles}."
         return text
 
 
 def rank(table: pd.DataFrame) -> Ranking:
-    """Rank the methods of some results.
-
-    A block's splits are those in which every ranked method has a result.
+    """Rank the methods by RMSE, averaged over the splits in which every ranked method has a result.
 
     Args:
-        table: Results, see `results.read`.
+        table: Results as `results.read` returns them.
     """
     wide = table.pivot_table("rmse", ["dataset", "rate", "split"], "method", dropna=False)
     blocks = table[["dataset", "rate"]].drop_duplicates()
-    there = (
-        wide.notna().groupby(["dataset", "rate"]).any().loc[list(blocks.itertuples(index=False, name=None))]
-    )
-    ranked = list(there.columns[there.all()])
+    has_results = wide.notna().groupby(["dataset", "rate"]).any()
+    has_results = has_results.loc[list(blocks.itertuples(index=False, name=None))]
+    ranked = list(has_results.columns[has_results.all()])
     scores = wide[ranked].dropna().groupby(["dataset", "rate"]).mean()
-    left_out = tuple(method for method in SYSTEMS if method in set(table["method"]) - set(ranked))
+    left_out = tuple(method for method in METHODS if method in set(table["method"]) - set(ranked))
     average = scores.rank(axis=1).mean().sort_values()
     ranks = {str(method): float(rank) for method, rank in average.items()}
     p_value = math.nan

@@ -20,7 +20,7 @@ import pandas as pd
 from benchmarks import command
 from benchmarks.paper import results
 from benchmarks.paper.data import DATASETS
-from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.ranking import Ranking, rank
 
 _PUBLISHED = Path(__file__).with_name("published.csv")
@@ -98,7 +98,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     summary["splits"] = groups["rmse"].count()
     summary["failed"] = groups["error"].agg(lambda errors: int((errors != "").sum()))
     summary = summary.reset_index()
-    names = {name: system.published for name, system in SYSTEMS.items()}
+    names = {name: method.published for name, method in METHODS.items()}
     theirs = published().rename(
         columns={"method": "theirs", "rmse": "published", "standard_error": "published_standard_error"}
     )
@@ -178,14 +178,14 @@ def _markdown(
     """Return a Markdown table with a row per method of `part` and a column per place."""
     lines = [["", *(title for _, title in places)], ["---", *("---:" for _ in places)]]
     for method in _methods(part):
-        lines.append([SYSTEMS[method].title, *(cells.get((method, place), "") for place, _ in places)])
+        lines.append([METHODS[method].title, *(cells.get((method, place), "") for place, _ in places)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _methods(part: pd.DataFrame) -> list[str]:
-    """Return the methods of some results, in the order of `SYSTEMS`."""
+    """Return the methods of some results, in the order of `METHODS`."""
     present = set(part["method"])
-    return [name for name in SYSTEMS if name in present]
+    return [name for name in METHODS if name in present]
 
 
 def _datasets(part: pd.DataFrame) -> list[str]:
@@ -198,7 +198,7 @@ def _about_runs(table: pd.DataFrame) -> str:
     lines = [f"{len(table)} runs, of which {len(failed)} failed."]
     for row in failed.to_dict("records"):
         where = f"{DATASETS[row['dataset']].title}, {row['rate']} %, split {row['split']}"
-        lines.append(f"- {SYSTEMS[row['method']].title} on {where}: {row['error']}")
+        lines.append(f"- {METHODS[row['method']].title} on {where}: {row['error']}")
     return "\n".join(lines)
 
 

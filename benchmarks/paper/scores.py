@@ -1,4 +1,4 @@
-"""How well missing cells were imputed.
+"""Scores of imputed cells: RMSE, CRPS, log density, and coverage and width of intervals.
 
 The unit of a column is the standard deviation of its mean-filled training rows, as in the paper, so that mean
 imputation scores a little above 1 in RMSE.
@@ -17,43 +17,43 @@ from benchmarks.paper.imputed import Cells, Imputed, cells_of
 from pyro_mgp.evaluation.scores import central_interval, fair_crps
 
 LEVELS = (0.50, 0.90, 0.95)
-"""Of the central intervals whose coverage is reported."""
+"""Levels of the central intervals whose coverage and width are reported."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one system on one test table; NaN where the system has no distribution to score."""
+    """Scores of one method on one test table; scores of a distribution are NaN for a method without one."""
 
     rmse: float
-    """Mean over columns of the root mean squared error: the headline, as the paper's program has it."""
+    """Mean over columns of the root mean squared error, as computed by the program of the paper's authors."""
     rmse_pooled: float
-    """Root of the mean over columns of the mean squared error: the paper's formula."""
+    """Root of the mean over columns of the mean squared error, the formula in the paper."""
     crps: float
     """Mean over columns of the fair continuous ranked probability score."""
     nlpd: float
-    """Mean over columns of the negative log predictive density, by the system's own density."""
+    """Mean over columns of the negative log predictive density that the method states."""
     coverage_50: float
     """Share of all cells inside the central 50 % interval of their draws."""
     coverage_90: float
-    """Likewise."""
+    """Share of all cells inside the central 90 % interval of their draws."""
     coverage_95: float
-    """Likewise."""
+    """Share of all cells inside the central 95 % interval of their draws."""
     width_50: float
-    """Mean over columns of that interval's width."""
+    """Mean over columns of the width of the central 50 % interval."""
     width_90: float
-    """Likewise."""
+    """Mean over columns of the width of the central 90 % interval."""
     width_95: float
-    """Likewise."""
+    """Mean over columns of the width of the central 95 % interval."""
 
 
 def score(imputed: Imputed, train: pd.DataFrame, test: pd.DataFrame, truth: pd.DataFrame) -> Scores:
     """Compare imputations with the true cells.
 
     Args:
-        imputed: What a system gave.
-        train: Training rows with their holes, which set the units.
-        test: Test rows with their holes.
-        truth: Test rows without.
+        imputed: Imputations of a method.
+        train: Incomplete training rows, which set the units.
+        test: Incomplete test rows.
+        truth: Complete test rows.
 
     Raises:
         ValueError: If a column lacks imputations, or some are not finite.
@@ -76,7 +76,7 @@ def score(imputed: Imputed, train: pd.DataFrame, test: pd.DataFrame, truth: pd.D
 
 
 def unit(train: pd.DataFrame) -> dict[str, float]:
-    """Standard deviation of each mean-filled training column; 1 where it does not vary."""
+    """Return the standard deviation of each mean-filled training column, or 1 for a constant column."""
     spread = train.fillna(train.mean()).std(ddof=0)
     return {str(column): float(s) if s > 0 else 1.0 for column, s in spread.items()}
 
@@ -92,7 +92,7 @@ def _mean_nlpd(imputed: Imputed, truth: Cells, units: Mapping[str, float]) -> fl
     if imputed.log_density is None:
         return np.nan
     density = imputed.log_density(truth)
-    # Per standardised unit: a density per own unit, times the unit.
+    # The density per standardised unit is that per own unit times the unit.
     return float(-np.mean([density[column].mean() + np.log(units[column]) for column in truth]))
 
 

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from benchmarks import command
 from benchmarks.paper import data
 from benchmarks.paper.cell import Place, in_own_process
-from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.profiles import PROFILES
 from benchmarks.paper.results import Results, Run
 from pyro_mgp.cli.messages import count
@@ -37,7 +37,7 @@ def plan(
     datasets: Sequence[str] = tuple(data.DATASETS),
     rates: Sequence[int] = RATES,
     splits: Sequence[int] = SPLITS,
-    methods: Sequence[str] = tuple(SYSTEMS),
+    methods: Sequence[str] = tuple(METHODS),
 ) -> list[Run]:
     """Return all runs in the order in which they are done: the first split of everything before the second.
 
@@ -46,7 +46,7 @@ def plan(
         datasets: Keys of `DATASETS`.
         rates: Percentages of cells to remove, 1 to 99.
         splits: Numbers of splits.
-        methods: Keys of `SYSTEMS`.
+        methods: Keys of `METHODS`.
 
     Raises:
         ValueError: If a name or rate is invalid; the message lists the valid ones.
@@ -56,8 +56,8 @@ def plan(
     for dataset in datasets:
         data.check_name(dataset)
     for method in methods:
-        if method not in SYSTEMS:
-            raise ValueError(f"there is no method {method!r}: choose from {list(SYSTEMS)}")
+        if method not in METHODS:
+            raise ValueError(f"there is no method {method!r}: choose from {list(METHODS)}")
     for rate in rates:
         if not 0 < rate < 100:
             raise ValueError(f"expected a rate of missing cells in per cent, between 1 and 99; got {rate}")
@@ -164,8 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"(default: {' '.join(map(str, SPLITS))})",
     )  # fmt: skip
     option(
-        "--methods", metavar="NAME", nargs="+", default=tuple(SYSTEMS),
-        help=f"{', '.join(SYSTEMS)} (default: all)",
+        "--methods", metavar="NAME", nargs="+", default=tuple(METHODS),
+        help=f"{', '.join(METHODS)} (default: all)",
     )  # fmt: skip
     command.add_data_dir(parser, "$PYRO_MGP_DATA; without either they are fetched")
     option("-o", "--out", metavar="FILE", default="results.csv", help="CSV file (default: results.csv)")

@@ -12,25 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from benchmarks.figures import Row, in_turn
+from benchmarks.generated import numbers
 from benchmarks.paper import data
 from benchmarks.speed.step import measure_step
 from benchmarks.speed.time_to_accuracy import measure_forests, measure_training
 from pyro_mgp.imputer import MGPImputer
-
-
-def synthetic(n_rows: int, n_columns: int = 10, seed: int = 0) -> pd.DataFrame:
-    """Return a table of correlated columns, two of them transformed by tanh, with 10 % missing cells."""
-    generator = np.random.default_rng(seed)
-    table = generator.normal(size=(n_rows, 3)) @ generator.normal(size=(3, n_columns))
-    table[:, :2] = np.tanh(table[:, :2])
-    table += 0.3 * generator.normal(size=table.shape)
-    frame = pd.DataFrame(table, columns=[f"c{d}" for d in range(n_columns)])
-    return frame.mask(generator.random(table.shape) < 0.1)
-
 
 # Runs in a process of its own, so that its memory is that of this job alone.
 _SIZE = """
@@ -38,8 +25,8 @@ import tempfile, time
 import pyarrow.parquet as pq
 from pyro_mgp import MGPImputer
 from benchmarks.figures import peak_gigabytes, resident_gigabytes
-from benchmarks.speed.measurements import synthetic
-frame = synthetic({n_rows})
+from benchmarks.generated import numbers
+frame = numbers({n_rows})
 before, start = resident_gigabytes(), time.perf_counter()
 imputer = MGPImputer(random_state=0, progress=False, device="{device}").fit(frame)
 fitted = time.perf_counter() - start
@@ -69,7 +56,7 @@ def measure_sizes(device: str = "cpu", sizes: Sequence[int] = (10_000, 100_000, 
 
 def measure_latency(device: str = "cpu") -> list[Row]:
     """Measure the time to impute one new row 20 times with a loaded imputer of 24 columns."""
-    frame = synthetic(1000, 24)
+    frame = numbers(1000, 24)
     with tempfile.TemporaryDirectory() as folder:
         MGPImputer(random_state=0, max_steps=20, progress=False).fit(frame).save(Path(folder) / "imputer")
         imputer = MGPImputer.load(Path(folder) / "imputer", device=device)

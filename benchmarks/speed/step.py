@@ -1,4 +1,7 @@
-"""One training step and one sweep, against plain code and against the hardware's floor."""
+"""Time of a training step and of a sweep, against plain code and against the rate of matrix multiplication.
+
+The floor of a task is the time in which `torch.mm` would do its multiplications and additions.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,20 @@ from pyro_mgp.model.local_parameters import local_parameters
 
 @dataclass(frozen=True)
 class Problem:
-    """A table and a chain of the size that the paper's Parkinson experiment has."""
+    """Table and chain of the size of the paper's Parkinson experiment."""
 
     chain: Chain
+    """Untrained chain with a link per column."""
     filled: Tensor
+    """Table `[n, D]`, complete and standardised."""
     observed: Tensor
+    """Mask `[n, D]` of the cells that count as observed."""
 
     @classmethod
     def make(
         cls, n_rows: int = 2000, n_links: int = 24, n_inducing: int = 100, device: str = "cpu"
     ) -> Problem:
-        """Correlated columns, 10 % of the cells missing, float64."""
+        """Return a problem with correlated columns, 10 % of the cells missing, in float64."""
         generator = torch.Generator().manual_seed(0)
         mix = torch.randn(n_links, n_links, generator=generator, dtype=torch.float64)
         table = torch.randn(n_rows, n_links, generator=generator, dtype=torch.float64) @ mix
@@ -53,7 +59,7 @@ class Problem:
 
 
 def our_step(problem: Problem) -> Callable[[], object]:
-    """A training step as `training` takes it."""
+    """Return a function that takes one training step of the package."""
     step = ConjugateStep(problem.chain)
     parameters = [p for n, p in problem.chain.named_parameters() if "u_" not in n and p.requires_grad]
     adam = Adam(parameters)
@@ -67,16 +73,16 @@ def our_step(problem: Problem) -> Callable[[], object]:
 
 
 def plain_links(problem: Problem) -> list[gp.models.VariationalSparseGP]:
-    """The chain's links as models of contrib.gp, with the same starting parameters."""
+    """Return the links of the chain as models of Pyro's contrib.gp, with equal parameters."""
     table, links = problem.filled, []
     for link in problem.chain.links:
         inputs = table[:, link.inputs]
         n_inputs = inputs.shape[1]
         with local_parameters():
-            trend, bend = link.kernel.kern0, link.kernel.kern1
+            linear, matern = link.kernel.kern0, link.kernel.kern1
             kernel = gp.kernels.Sum(
-                gp.kernels.Polynomial(n_inputs, trend.variance.detach(), trend.bias.detach(), degree=1),
-                gp.kernels.Matern32(n_inputs, bend.variance.detach(), bend.lengthscale.detach()),
+                gp.kernels.Polynomial(n_inputs, linear.variance.detach(), linear.bias.detach(), degree=1),
+                gp.kernels.Matern32(n_inputs, matern.variance.detach(), matern.lengthscale.detach()),
             )
             model = gp.models.VariationalSparseGP(
                 inputs,
@@ -92,7 +98,7 @@ def plain_links(problem: Problem) -> list[gp.models.VariationalSparseGP]:
 
 
 def plain_step(problem: Problem) -> Callable[[], object]:
-    """The same step written with contrib.gp: a loop over sparse GPs, their moments, autograd and Adam."""
+    """Return a function that takes a training step with contrib.gp: loop over sparse GPs, autograd, Adam."""
     table, observed, links = problem.filled, problem.observed, plain_links(problem)
     parameters = [p for model in links for p in model.parameters()]
     adam = torch.optim.Adam(parameters, lr=1e-3)
@@ -118,8 +124,8 @@ def plain_step(problem: Problem) -> Callable[[], object]:
     return run
 
 
-def our_walk(problem: Problem) -> Callable[[], object]:
-    """One sweep at all rows, without gradients, through links that are factorised."""
+def our_sweep(problem: Problem) -> Callable[[], object]:
+    """Return a function that sweeps through the chain at all rows, with cached factors and no gradients."""
     chain, paths = problem.chain, problem.filled[None]
     with torch.no_grad():
         conditionals = chain.conditionals()
@@ -132,7 +138,7 @@ def our_walk(problem: Problem) -> Callable[[], object]:
 
 
 def multiply(repeats: int = 30, device: str = "cpu") -> Callable[[], object]:
-    """`torch.mm` on matrices of a step's size, into memory that is there."""
+    """Return a function that calls `torch.mm` on matrices of the size in a step, into allocated memory."""
     left, right, result = (
         torch.randn(*shape, dtype=torch.float64, device=device)
         for shape in ((100, 100), (100, 2000), (100, 2000))
@@ -141,12 +147,12 @@ def multiply(repeats: int = 30, device: str = "cpu") -> Callable[[], object]:
 
 
 def multiply_operations(repeats: int = 30) -> float:
-    """Multiplications and additions in `multiply`."""
+    """Return the number of multiplications and additions in `multiply`."""
     return 2.0 * 100 * 100 * 2000 * repeats
 
 
 def step_operations(problem: Problem) -> float:
-    """Multiplications and additions of the matrix products and factorisations in one of our steps."""
+    """Return the number of multiplications and additions in the matrix algebra of `our_step`."""
     n_links = len(problem.chain.links)
     M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
     seen = float(problem.observed.double().mean()) * n
@@ -160,39 +166,42 @@ def step_operations(problem: Problem) -> float:
     return n_links * (kernels + rows + small)
 
 
-def walk_operations(problem: Problem) -> float:
-    """The same for a sweep: at every row two kernel products, a mean and one quadratic form."""
+def sweep_operations(problem: Problem) -> float:
+    """Return the number of operations of a sweep: per row two kernel products, a mean, a quadratic form."""
     n_links = len(problem.chain.links)
     M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
     return n_links * n * (2 * (2 * M * (n_links - 1)) + 2 * M + 2 * _entries_of_symmetric(M))
 
 
 def _entries_of_symmetric(M: int) -> int:
-    """How many entries of a symmetric matrix `[M, M]` are worked on: of two mirrored blocks only one."""
+    """Return the number of computed entries of a symmetric matrix `[M, M]`, one of two mirrored blocks."""
     half = whole_registers(M // 2)
     return M * M - half * (M - half)
 
 
 def plain_step_operations(problem: Problem) -> float:
-    """The same for the plain step: per row two kernel products, L⁻¹k, Tᵀφ, and twice that for gradients."""
+    """Return the number of operations in `plain_step`.
+
+    They are, per row and link, two kernel products, L⁻¹k and Tᵀφ, and twice as many for the gradients.
+    """
     n_links = len(problem.chain.links)
     M, n = problem.chain.links[0].n_inducing, problem.filled.shape[0]
     return n_links * n * 3 * (2 * (2 * M * (n_links - 1)) + M * M + 2 * M * M)
 
 
-def plain_walk_operations(problem: Problem) -> float:
-    """The same for a sweep by the textbook: per row two kernel products, L⁻¹k and Tᵀφ."""
+def plain_sweep_operations(problem: Problem) -> float:
+    """Return the number of operations in a plain sweep: per row two kernel products, L⁻¹k and Tᵀφ."""
     return plain_step_operations(problem) / 3
 
 
 def measure_step(device: str = "cpu", repeats: int = 15) -> list[Row]:
-    """A training step against plain code and against its floor; a sweep against the multiplication rate."""
+    """Measure a training step against plain code and its floor, and a sweep against its floor."""
     problem = Problem.make(device=device)
-    tasks = our_step(problem), plain_step(problem), our_walk(problem), multiply(device=device)
+    tasks = our_step(problem), plain_step(problem), our_sweep(problem), multiply(device=device)
     ours, plain, sweep, multiplied = in_turn(*tasks, repeats=repeats)
     rate = multiply_operations() / multiplied
     floors = plain_step_operations(problem) / rate, step_operations(problem) / rate
-    shares = plain_walk_operations(problem) / sweep / rate, walk_operations(problem) / sweep / rate
+    shares = plain_sweep_operations(problem) / sweep / rate, sweep_operations(problem) / sweep / rate
     times = f"ours {ours * 1e3:.0f} ms, plain {plain * 1e3:.0f} ms"
     textbook, own = "the textbook's operations", "our own, fewer operations"
     return [

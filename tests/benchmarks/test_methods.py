@@ -15,7 +15,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from benchmarks.paper.imputed import Imputed
 from benchmarks.paper.methods import classical
-from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.profiles import PROFILES, Budget
 from benchmarks.paper.protocol import split
 from benchmarks.paper.scores import Scores, score
@@ -42,7 +42,7 @@ def parts() -> Parts:
 @pytest.fixture(scope="module")
 def results(parts: Parts) -> dict[str, Imputed]:
     train, test, _ = parts
-    return {name: system.load()(train, test, 0, BUDGET) for name, system in SYSTEMS.items()}
+    return {name: system.load()(train, test, 0, BUDGET) for name, system in METHODS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def scores(parts: Parts, results: dict[str, Imputed]) -> dict[str, Scores]:
     return {name: score(imputed, *parts) for name, imputed in results.items()}
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_missing_test_cell_is_imputed_and_no_other(
     name: str, parts: Parts, results: dict[str, Imputed]
 ) -> None:
@@ -61,12 +61,12 @@ def test_every_missing_test_cell_is_imputed_and_no_other(
     assert draws is None or {column: values.shape[1] for column, values in draws.items()} == cells
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_the_same_seed_gives_the_same_imputations(
     name: str, parts: Parts, results: dict[str, Imputed]
 ) -> None:
     train, test, _ = parts
-    again = SYSTEMS[name].load()(train, test, 0, BUDGET)
+    again = METHODS[name].load()(train, test, 0, BUDGET)
     for column, values in results[name].point.items():
         np.testing.assert_array_equal(again.point[column], values)
     for column, values in (results[name].draws or {}).items():

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.mixed import comparison
-from benchmarks.mixed.comparison import Answer
+from benchmarks.mixed.comparison import Prediction
 
 
 def table(n: int = 60) -> pd.DataFrame:
@@ -43,10 +43,10 @@ def test_scores_are_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None
     hidden = np.random.default_rng(3).random((4, 2)) < 0.5
     n_x, n_sort = hidden.sum(0)
 
-    def draws(frame: pd.DataFrame, seed: int) -> dict[str, Answer]:
+    def draws(frame: pd.DataFrame, seed: int) -> dict[str, Prediction]:
         return {
-            "x": Answer(np.stack([full["x"][hidden[:, 0]] + shift for shift in (-1.0, 3.0)]), None),
-            "sort": Answer(np.array([["a"] * n_sort, ["a"] * n_sort, ["b"] * n_sort]), None),
+            "x": Prediction(np.stack([full["x"][hidden[:, 0]] + shift for shift in (-1.0, 3.0)]), None),
+            "sort": Prediction(np.array([["a"] * n_sort, ["a"] * n_sort, ["b"] * n_sort]), None),
         }
 
     monkeypatch.setitem(comparison.METHODS, "mgp", draws)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.figures import Row, in_turn, peak_gigabytes, resident_gigabytes
+from benchmarks.generated import numbers
 from benchmarks.speed import measurements, step, time_to_accuracy
 from benchmarks.speed.__main__ import main
 from benchmarks.speed.step import Problem
@@ -34,23 +35,23 @@ def test_the_plain_sparse_gp_has_the_moments_of_our_link(problem: Problem) -> No
 
 
 def test_every_task_of_a_step_runs(problem: Problem) -> None:
-    tasks = step.our_step(problem), step.plain_step(problem), step.our_walk(problem), step.multiply(1)
+    tasks = step.our_step(problem), step.plain_step(problem), step.our_sweep(problem), step.multiply(1)
     assert all(seconds > 0 for seconds in in_turn(*tasks, repeats=1))
-    assert step.step_operations(problem) > step.walk_operations(problem) > 0
-    assert step.plain_step_operations(problem) > step.plain_walk_operations(problem) > 0
+    assert step.step_operations(problem) > step.sweep_operations(problem) > 0
+    assert step.plain_step_operations(problem) > step.plain_sweep_operations(problem) > 0
 
 
 def test_operations_are_counted_by_hand() -> None:
     """Two inputs, three inducing inputs, five rows: 2 · 3 · 2 · 5 for a kernel product, and so on."""
     problem = Problem.make(n_rows=5, n_links=3, n_inducing=3)
     per_link = 2 * (2 * 3 * 2 * 5) + 2 * 3 * 5 + 2 * 3 * 3 * 5
-    assert step.walk_operations(problem) == 3 * per_link
+    assert step.sweep_operations(problem) == 3 * per_link
     textbook = 2 * (2 * 3 * 2 * 5) + 3 * 3 * 5 + 2 * 3 * 3 * 5
-    assert step.plain_walk_operations(problem) == 3 * textbook
+    assert step.plain_sweep_operations(problem) == 3 * textbook
     assert step.plain_step_operations(problem) == 9 * textbook
     # Of a symmetric matrix of 16 x 16 a block of 8 x 8 is the mirror of another.
     problem = Problem.make(n_rows=20, n_links=3, n_inducing=16)
-    assert step.walk_operations(problem) == 3 * (2 * (2 * 16 * 2 * 20) + 2 * 16 * 20 + 2 * (256 - 64) * 20)
+    assert step.sweep_operations(problem) == 3 * (2 * (2 * 16 * 2 * 20) + 2 * 16 * 20 + 2 * (256 - 64) * 20)
 
 
 def test_tasks_run_in_turn_after_a_warm_up() -> None:
@@ -108,10 +109,8 @@ def test_a_measurement_without_its_data_says_where_to_put_them(
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
     """A folder with small tables under the names of the public ones."""
-    measurements.synthetic(120, 4).interpolate(limit_direction="both").to_csv(
-        tmp_path / "parkinson.csv", index=False
-    )
-    protein = measurements.synthetic(150, 4, seed=1).interpolate(limit_direction="both")
+    numbers(120, 4).interpolate(limit_direction="both").to_csv(tmp_path / "parkinson.csv", index=False)
+    protein = numbers(150, 4, seed=1).interpolate(limit_direction="both")
     protein.assign(constant=1.0).to_csv(tmp_path / "protein.csv.gz", header=False, index=False)
     return tmp_path
 
@@ -132,7 +131,7 @@ def test_training_is_compared_by_the_score_that_adam_ends_with(tables: Path) -> 
 
 
 def test_the_mean_table_holds_the_mean_of_the_draws_and_the_observed_cells() -> None:
-    frame = measurements.synthetic(60, 3)
+    frame = numbers(60, 3)
     draws = MGPImputer(random_state=0, max_steps=2, progress=False).fit(frame).impute(m=4)
     mean = time_to_accuracy.mean_table(draws, frame)
     holes = frame["c1"].isna()

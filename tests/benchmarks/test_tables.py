@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.paper import tables
 from benchmarks.paper.cell import Place, in_own_process, perform
-from benchmarks.paper.methods.registry import SYSTEMS
+from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.results import MEASURED, Results, Run, read
 
 
@@ -180,4 +180,4 @@ def test_the_help_names_every_method_and_table(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         tables.main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert all(name in said for name in [*SYSTEMS, "protein", "keggdirected", "keggundirected", "parkinson"])
+    assert all(name in said for name in [*METHODS, "protein", "keggdirected", "keggundirected", "parkinson"])

@@ -1,6 +1,6 @@
-"""The classical rivals, by scikit-learn: means, medians, nearest neighbours, chained regressions and trees.
+"""Imputation by scikit-learn: means, medians, nearest neighbours, chained regressions and chained forests.
 
-All are fitted to the training rows and fill the test rows from what they learnt there.
+All methods are fitted to the training rows only and then impute the test rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin, clone
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn wants it)
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn requires this import)
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 from sklearn.linear_model import BayesianRidge
 
@@ -25,26 +25,26 @@ from benchmarks.paper.profiles import Budget
 
 _NEIGHBOURS = 2
 _MICE_ROUNDS = 10
-# Chains of regressions, each fitted anew; the draws are shared out among them.
+# Number of independently fitted chains of regressions, each of which gives an equal share of the draws.
 _MICE_CHAINS = 10
 _TREES, _TREE_ROUNDS = 100, 5
 
 
 def mean(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """The mean of the training column."""
-    return _by(SimpleImputer(strategy="mean"), train, test)
+    """Impute with the mean of the training column."""
+    return _impute(SimpleImputer(strategy="mean"), train, test)
 
 
 def median(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """The median of the training column."""
-    return _by(SimpleImputer(strategy="median"), train, test)
+    """Impute with the median of the training column."""
+    return _impute(SimpleImputer(strategy="median"), train, test)
 
 
 def nearest_neighbours(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """The mean of the two nearest training rows.
+    """Impute with the mean of the two nearest training rows.
 
-    Distances are taken between standardised columns. The authors' program takes them in the columns' own
-    units, where the column with the largest numbers decides alone; that is a weaker rival.
+    Distances are computed from standardised columns. The program of the paper's authors uses the columns' own
+    units, in which the column with the largest numbers dominates the distance; its results are worse.
     """
     scaling = Scaling.fit(train)
     imputer = KNNImputer(n_neighbors=_NEIGHBOURS).set_output(transform="pandas")
@@ -53,47 +53,47 @@ def nearest_neighbours(train: pd.DataFrame, test: pd.DataFrame, seed: int, budge
 
 
 def mice(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """Ten rounds of chained linear regressions; draws from their posterior predictive distributions.
+    """Impute with ten rounds of chained Bayesian ridge regressions; draw from their posterior predictive.
 
-    The regressions are Bayesian ridges. On thousands of rows they are least squares but for columns that
-    determine each other exactly, where least squares has no answer; and their posterior gives the draws that
-    multiple imputation by chained equations is about. The point is the chain of conditional means, as in the
-    paper. Draws come from ten chains with draws in their training rows too.
+    With thousands of rows, ridge regressions are close to least squares, but also defined for collinear
+    columns. The point prediction is the chain of conditional means, as in the paper. Draws come from ten
+    chains, in which the missing cells of the training rows are drawn as well.
     """
-    point = _by(_chained_ridges(seed, draws=False), train, test).point
+    point = _impute(_chained_ridges(seed, draws=False), train, test).point
     n_chains = min(_MICE_CHAINS, budget.draws)
     tables = []
     for chain in range(n_chains):
-        with _converged_or_not():
+        with _ignore_convergence():
             imputer = _chained_ridges(seed * _MICE_CHAINS + chain, draws=True).fit(train)
-        # Each call goes on with the imputer's own generator, so that no two give the same draws.
+        # The imputer keeps its random state between calls, so that draws differ.
         tables += [imputer.transform(test) for _ in range(chain, budget.draws, n_chains)]
     return Imputed(point, Imputed.from_tables(tables, test).draws)
 
 
 def random_forests(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """Five rounds of chained random forests of 100 trees."""
+    """Impute with five rounds of chained random forests of 100 trees."""
     forest = RandomForestRegressor(_TREES, random_state=seed, n_jobs=budget.threads)
     return Imputed.from_table(chained(forest, train, test, _TREE_ROUNDS), test)
 
 
 def extra_trees(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """Five rounds of chained ensembles of 100 extremely randomised trees."""
+    """Impute with five rounds of chained ensembles of 100 extremely randomised trees."""
     forest = ExtraTreesRegressor(_TREES, random_state=seed, n_jobs=budget.threads)
     return Imputed.from_table(chained(forest, train, test, _TREE_ROUNDS), test)
 
 
 def chained(regressor: RegressorMixin, train: pd.DataFrame, test: pd.DataFrame, rounds: int) -> pd.DataFrame:
-    """The test table as `IterativeImputer(regressor, max_iter=rounds)` completes it, without its memory.
+    """Complete the test table as `IterativeImputer(regressor, max_iter=rounds)` would, with less memory.
 
-    `IterativeImputer` keeps every regressor for the rows to come, 140 forests for five rounds of 28 columns:
-    tens of gigabytes. Here the rows to come are known, so a forest fills them and is forgotten.
+    `IterativeImputer` keeps every fitted regressor for new rows, 140 forests for five rounds of 28 columns:
+    tens of gigabytes. Here the new rows are given at once, and each forest is discarded after its
+    predictions.
 
     Args:
-        regressor: Cloned for each column and round.
+        regressor: Regressor that is cloned for each column and round.
         train: Rows to learn from.
         test: Rows to complete.
-        rounds: Times that every column is visited, those with the fewest missing training cells first.
+        rounds: Number of rounds through the columns, those with the fewest missing training cells first.
     """
     tables = [train, test]
     holes = [table.isna().to_numpy() for table in tables]
@@ -102,20 +102,20 @@ def chained(regressor: RegressorMixin, train: pd.DataFrame, test: pd.DataFrame, 
     order = np.argsort(holes[0].mean(0), kind="mergesort")
     for _ in range(rounds):
         for column in order:
-            _visit(clone(regressor), column, filled, holes)
+            _update_column(clone(regressor), column, filled, holes)
     return pd.DataFrame(filled[1], index=test.index, columns=test.columns)
 
 
-def _visit(
+def _update_column(
     regressor: RegressorMixin,
     column: int,
     filled: list[NDArray[np.float64]],
     holes: list[NDArray[np.bool_]],
 ) -> None:
-    """Predict the missing cells of a column, training rows and test rows, in place."""
+    """Predict the missing cells of a column in training and test rows, in place."""
     inputs = [np.delete(table, column, axis=1) for table in filled]
-    known = ~holes[0][:, column]
-    regressor.fit(inputs[0][known], filled[0][known, column])
+    observed = ~holes[0][:, column]
+    regressor.fit(inputs[0][observed], filled[0][observed, column])
     for table, rows, missing in zip(filled, inputs, holes, strict=True):
         here = missing[:, column]
         if here.any():
@@ -129,15 +129,15 @@ def _chained_ridges(seed: int, draws: bool) -> IterativeImputer:
     return imputer.set_output(transform="pandas")
 
 
-def _by(imputer: SimpleImputer | IterativeImputer, train: pd.DataFrame, test: pd.DataFrame) -> Imputed:
-    with _converged_or_not():
+def _impute(imputer: SimpleImputer | IterativeImputer, train: pd.DataFrame, test: pd.DataFrame) -> Imputed:
+    with _ignore_convergence():
         completed = imputer.set_output(transform="pandas").fit(train).transform(test)
     return Imputed.from_table(completed, test)
 
 
 @contextmanager
-def _converged_or_not() -> Iterator[None]:
-    """The number of rounds is given, whether or not the chain has settled by then."""
+def _ignore_convergence() -> Iterator[None]:
+    """Ignore warnings that a chain has not converged: the number of rounds is part of the protocol."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield

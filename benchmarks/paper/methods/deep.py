@@ -1,18 +1,18 @@
-"""Five layers: a deep GP on mean-filled rows, doubly stochastic (DGP; Salimbeni and Deisenroth, NIPS 2017).
+"""Imputation by a deep GP of five layers on mean-filled rows (DGP; Salimbeni and Deisenroth, NIPS 2017).
 
     F⁰ = mean-filled row,   Fˡ = Fˡ⁻¹ + fˡ(Fˡ⁻¹),  l = 1 ... 4,   x_d = f_d(F⁴ without d) + noise
 
 The hidden layers have D outputs each, identity means, and one kernel and set of inducing inputs for all
-outputs; the last layer consists of the links of the one-layer model (`sparse`), from whose optimum training
-starts, so that what it gains is owed to depth.
+outputs. The last layer consists of the links of the one-layer model (`sparse`), and training starts from
+their optimum: any gain is due to depth.
 
-A cell must not tell the network what to say about it. In each training step one observed cell d(i) of every
-row i is therefore hidden, the mean put in its place, and scored for all n_i observed cells of its row:
+A cell must not be an input of its own prediction. In each training step, one observed cell d(i) of every row
+i is therefore replaced by the mean and scored in place of all n_i observed cells of its row:
 
     L = N/B · Σ_i n_i E_q[log p(x_id(i) | f_id(i))] - Σ KL[q(u) ‖ p(u)]
 
-The method's authors let the network see the cells that it is scored on. It then learns to repeat its input,
-which in a missing cell is the mean.
+In the authors' program the scored cells are inputs. The network then learns to repeat its inputs, which are
+means in missing cells.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from pyro_mgp.model.link import Link, condition
 from pyro_mgp.model.local_parameters import LocalModule, local_method
 
 N_LAYERS = 5
-"""Layers, the last included, as in the paper."""
+"""Number of layers, the last included, as in the paper."""
 
 _LEARNING_RATE = 0.01
 _JITTER = 1e-6
-# Hidden layers start close to the identity, as in Salimbeni and Deisenroth: small functions, sure of them.
+# Hidden layers start close to the identity, as in Salimbeni and Deisenroth, with functions of small variance.
 _HIDDEN_VARIANCE = 1e-3
 _HIDDEN_SCALE = 1.0
-# Paths times rows that go through the layers at once in prediction: bounds memory to some 200 MB.
+# Paths times rows that are predicted at once, which limits memory to about 200 MB.
 _ROWS_AT_ONCE = 10_000
 _TINY = 1e-12
 
 
 def dgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """A deep GP of five layers, Matérn 3/2, 100 inducing inputs per layer and link."""
+    """Impute by a deep GP of five layers, Matérn 3/2, 100 inducing inputs per layer and link."""
     scaling = Scaling.fit(train)
     filled, observed, rows = tensors(scaling, train, test, budget.device)
     links = fit_links(filled, observed, seed, budget.svgp_steps)
@@ -68,13 +68,13 @@ def dgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> I
 
 
 class Layer(LocalModule):
-    """D sparse GPs of the same inputs that share kernel and inducing inputs; whitened.
+    """Layer of D whitened sparse GPs that share inputs, kernel and inducing inputs.
 
     Args:
         kernel: Covariance function over the P inputs.
-        Xu: Starting inducing inputs, `[M, P]`.
-        n_outputs: D.
-        scale: Standard deviation that q(v) starts with.
+        Xu: Initial inducing inputs, `[M, P]`.
+        n_outputs: Number of outputs D.
+        scale: Initial standard deviation of q(v).
     """
 
     def __init__(self, kernel: Kernel, Xu: Tensor, n_outputs: int, scale: float) -> None:
@@ -86,7 +86,7 @@ class Layer(LocalModule):
         self.u_scale_tril = PyroParam(scale * identity.repeat(n_outputs, 1, 1), constraints.lower_cholesky)
 
     def forward(self, rows: Tensor) -> Moments:
-        """Moments `[n, D]` of all outputs at rows `[n, P]`."""
+        """Return the moments `[n, D]` of all outputs at rows `[n, P]`."""
         Xu = self.Xu
         factor = factorise(self.kernel(Xu), _JITTER)
         basis = torch.linalg.solve_triangular(factor, self.kernel(Xu, rows), upper=False)
@@ -96,12 +96,12 @@ class Layer(LocalModule):
 
 
 class DeepGP(LocalModule):
-    """Layers with identity means, and a link per column at the end.
+    """Deep GP of hidden layers with identity means and a last layer with a link per column.
 
     Args:
-        Xu: Starting inducing inputs of the hidden layers, `[M, D]`.
-        links: Links of all D columns, in order, from whose parameters the last layer starts.
-        n_layers: Layers, the links included.
+        Xu: Initial inducing inputs of the hidden layers, `[M, D]`.
+        links: Links of all D columns, in order, whose parameters initialise the last layer.
+        n_layers: Number of layers, the last included.
     """
 
     def __init__(self, Xu: Tensor, links: Sequence[Link], n_layers: int) -> None:
@@ -115,12 +115,12 @@ class DeepGP(LocalModule):
         )
 
     def learn(self, filled: Tensor, observed: Tensor, budget: Budget) -> list[float]:
-        """Adam on minibatches; gives the loss per row of each step.
+        """Train by Adam on minibatches, and return the loss per row of each step.
 
         Args:
             filled: Mean-filled table, `[N, D]`, standardised units.
             observed: Bool `[N, D]`.
-            budget: Steps, rows and paths per step.
+            budget: Number of steps, rows and paths per step.
         """
         adam = Adam(self.parameters())
         losses = []
@@ -129,7 +129,7 @@ class DeepGP(LocalModule):
             self.zero_grad()
             loss = self.loss(filled[rows], observed[rows], len(filled), budget.dgp_paths)
             loss.backward()
-            # Down to zero at the end: what is left of the noise of minibatches would stay in q(u).
+            # The rate decays to zero; otherwise noise of the last minibatches would remain in q(u).
             adam.step(_LEARNING_RATE * (1 - step / budget.dgp_steps))
             losses.append(float(loss.detach()) / len(filled))
         adam.release()
@@ -137,31 +137,31 @@ class DeepGP(LocalModule):
 
     @local_method
     def loss(self, filled: Tensor, observed: Tensor, n_rows: int, n_paths: int) -> Tensor:
-        """Negative bound, estimated on a minibatch with one cell of each row hidden.
+        """Estimate the negative bound on a minibatch with one held-out cell per row.
 
         Args:
             filled: Mean-filled rows, `[B, D]`.
             observed: Bool `[B, D]`.
-            n_rows: Rows N of the training table.
-            n_paths: Paths through the layers.
+            n_rows: Number of rows N of the training table.
+            n_paths: Number of paths through the layers.
         """
-        hidden = _one_of(observed)
-        moments = self.moments(filled.masked_fill(hidden, 0.0), n_paths)
+        held_out = _one_of(observed)
+        moments = self.moments(filled.masked_fill(held_out, 0.0), n_paths)
         weight = observed.sum(1) * n_rows / (len(filled) * n_paths)
         total = filled.new_zeros(())
         for link, at in zip(self.links, moments, strict=True):
-            here = hidden[:, link.column].nonzero()[:, 0]
+            here = held_out[:, link.column].nonzero()[:, 0]
             scored = link.likelihood(at.mean[:, here], at.variance[:, here])
             total = total + (weight[here] * scored.log_prob(filled[here, link.column])).sum()
         return self.divergence() - total
 
     def divergence(self) -> Tensor:
-        """KL divergence of every q(v) from its prior N(0, I), summed."""
+        """Return the sum of the KL divergences of all q(v) from their prior N(0, I)."""
         parts = [(layer.u_loc, layer.u_scale_tril) for layer in (*self.hidden, *self.links)]
         return torch.stack([_divergence(loc, tril) for loc, tril in parts]).sum()
 
     def moments(self, filled: Tensor, n_paths: int) -> list[Moments]:
-        """Moments `[S, n]` of every column's function at rows `[n, D]`, after S paths through the layers."""
+        """Return moments `[S, n]` of the function of each column at rows `[n, D]`, for S paths."""
         F = filled.repeat(n_paths, 1)
         for layer in self.hidden:
             at = layer(F)
@@ -172,7 +172,7 @@ class DeepGP(LocalModule):
     @torch.no_grad()
     @local_method
     def predict(self, rows: Tensor, n_paths: int) -> tuple[Tensor, Tensor]:
-        """Means and variances `[D, S, n]` of observations at mean-filled rows `[n, D]`."""
+        """Return means and variances `[D, S, n]` of observations at mean-filled rows `[n, D]`."""
         parts = [self.moments(some, n_paths) for some in rows.split(max(1, _ROWS_AT_ONCE // n_paths))]
         columns = list(zip(*parts, strict=True))
         mean = torch.stack([torch.cat([at.mean for at in column], dim=1) for column in columns])
@@ -182,13 +182,13 @@ class DeepGP(LocalModule):
 
 
 def _one_of(observed: Tensor) -> Tensor:
-    """One random observed cell of every row that has any, Bool `[B, D]`."""
-    chance = torch.rand(observed.shape, device=observed.device) * observed
-    return (chance == chance.amax(1, keepdim=True)) & observed
+    """Choose a random observed cell of every row that has any, Bool `[B, D]`."""
+    uniform = torch.rand(observed.shape, device=observed.device) * observed
+    return (uniform == uniform.amax(1, keepdim=True)) & observed
 
 
 def _copy(link: Link, n_columns: int) -> Link:
-    """A link of the same parameters: Pyro wants one that has not run as part of another module."""
+    """Return a link with equal parameters: Pyro requires one that has not run as part of another module."""
     copy = new_link(link.column, link.Xu.detach().new_zeros(link.n_inducing, n_columns))
     copy.load_state_dict(link.state_dict())
     return copy
@@ -200,6 +200,6 @@ def _starting_kernel(n_inputs: int) -> Kernel:
 
 
 def _divergence(loc: Tensor, tril: Tensor) -> Tensor:
-    """KL[N(r, T Tᵀ) ‖ N(0, I)] of one `[M]`, `[M, M]` or more, summed."""
+    """Return KL[N(r, T Tᵀ) ‖ N(0, I)] for r `[..., M]` and T `[..., M, M]`, summed."""
     log_det = 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum()
     return 0.5 * (tril.square().sum() + loc.square().sum() - loc.numel() - log_det)

@@ -1,4 +1,4 @@
-"""The package's own imputer: with its defaults, and in the paper's corner."""
+"""Imputation by `MGPImputer`, with its default settings and with those of the paper."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pyro_mgp.model.chain import fresh_noise
 from pyro_mgp.model.conditional import Conditional, observed_as
 from pyro_mgp.sampling.neighbours import with_local_gps
 
-# Components of the mixture whose density is reported, and rows that sweep together for it.
+# Number of mixture components of the reported density, and number of rows that are evaluated at once.
 _COMPONENTS, _ROWS_AT_ONCE = 50, 400
 
 
 def mgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """`MGPImputer` as it comes, for tables that are not small; see `inputs`."""
+    """Impute with `MGPImputer` and its default settings for tables that are not small (`inputs="others"`)."""
     imputer = MGPImputer(
         inputs="others", random_state=seed, columns="all", device=budget.device, progress=False
     )
@@ -33,7 +33,7 @@ def mgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> I
 
 
 def mgp_paper(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """`MGPImputer.paper`: the paper's method and settings."""
+    """Impute with `MGPImputer.paper`, the method and settings of the paper."""
     imputer = MGPImputer.paper(
         random_state=seed,
         columns="all",
@@ -47,26 +47,27 @@ def mgp_paper(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget
 
 
 def _impute(imputer: MGPImputer, train: pd.DataFrame, test: pd.DataFrame, budget: Budget) -> Imputed:
-    drawn = imputer.fit(train).impute(test, m=budget.draws)
-    draws = {str(column): np.asarray(values, np.float64) for column, values in drawn.values.items()}
+    imputations = imputer.fit(train).impute(test, m=budget.draws)
+    draws = {str(column): np.asarray(values, np.float64) for column, values in imputations.values.items()}
     return Imputed.from_draws(draws, log_density_of(imputer, test))
 
 
 def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
-    """What density a fitted imputer gives to values of missing cells, by sweeps through its chain.
+    """Return the predictive log density of a fitted imputer for the missing cells of a table.
 
-    It is that of the mixture over paths of each link's predictive distribution in the last sweep; of a column
-    of few values, that of the Gaussian from which these are chosen.
+    The density of a cell is the mixture over paths of its predictive distributions in the last sweep through
+    the chain; in a column with discrete support, it is that of the Gaussian before the support is taken into
+    account.
 
     Args:
-        imputer: Fitted to numeric columns, all with links.
-        test: The table with the missing cells.
+        imputer: Imputer fitted to numeric columns, all of which have links.
+        test: Incomplete table.
     """
 
     def log_density(values: Cells) -> Cells:
         holes, truth = holes_of(test), test.copy()
-        for column, where in holes.items():
-            truth.loc[where, column] = values[column]
+        for column, missing in holes.items():
+            truth.loc[missing, column] = values[column]
         density = _encoded_log_density(imputer, test, truth)
         logs: dict[str, NDArray[np.float64]] = {}
         for d, codec in enumerate(imputer.codec_.columns):
@@ -82,7 +83,7 @@ def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
 
 @torch.no_grad()
 def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.DataFrame) -> NDArray[np.float64]:
-    """Log density of each true cell where it is missing in `test`, 0 elsewhere, `[n, D]`; encoded units."""
+    """Return the log density `[n, D]` of true cells missing in `test`, 0 elsewhere, in encoded units."""
     chain, device = imputer.chain_, imputer.initial_fill_.device
     table, true_table = imputer.codec_.encode(test), imputer.codec_.encode(truth)
     rows = EncodedTable(

@@ -1,6 +1,7 @@
-"""Every system of the paper's experiments, and the rivals that users would pick today, by name.
+"""Imputation methods by name: those of the paper's experiments and others in common use.
 
-A system's module is imported when it is run: one that needs no torch shall not pay for it.
+The module of a method is imported when the method is loaded, so that a method without torch does not import
+it.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ if TYPE_CHECKING:
     from benchmarks.paper.profiles import Budget
 
     Impute = Callable[[pd.DataFrame, pd.DataFrame, int, Budget], Imputed]
-    """`(train, test, seed, budget)`: learns from training rows with holes, fills the holes of test rows."""
+    """Function of `(train, test, seed, budget)` that learns from training rows and imputes test rows."""
 
 
 @dataclass(frozen=True)
-class System:
-    """An imputation method."""
+class Method:
+    """Imputation method."""
 
     title: str
-    """What tables and figures call it."""
+    """Name in tables and figures."""
     function: str
-    """Module of this package and function in it that imputes."""
+    """Module of this package, and function in it that imputes, separated by a dot."""
     published: str | None = None
-    """Its name among the paper's figures, if it is there."""
+    """Name among the published figures, or None if the paper does not have the method."""
 
     def load(self) -> Impute:
-        """The function, imported with all it needs.
+        """Import and return the function that imputes.
 
         Raises:
-            ImportError: If a library that it needs is not installed.
+            ImportError: If a library that the method needs is not installed.
         """
         module, name = self.function.split(".")
         try:
@@ -45,18 +46,18 @@ class System:
         return impute
 
 
-SYSTEMS: dict[str, System] = {
-    "mean": System("Mean", "classical.mean", "mean"),
-    "median": System("Median", "classical.median", "median"),
-    "knn": System("KNN", "classical.nearest_neighbours", "knn"),
-    "mice": System("MICE", "classical.mice", "mice"),
-    "svgp": System("SVGP", "sparse.svgp", "svgp"),
-    "gain": System("GAIN", "gain.gain", "gain"),
-    "mgp": System("MGP", "mgp.mgp"),
-    "extra_trees": System("Extra trees", "classical.extra_trees"),
-    "miceforest": System("miceforest", "boosted.miceforest"),
-    "random_forests": System("Random forests", "classical.random_forests"),
-    "dgp": System("DGP", "deep.dgp", "dgp"),
-    "mgp_paper": System("MGP (paper)", "mgp.mgp_paper", "mgp"),
+METHODS: dict[str, Method] = {
+    "mean": Method("Mean", "classical.mean", "mean"),
+    "median": Method("Median", "classical.median", "median"),
+    "knn": Method("KNN", "classical.nearest_neighbours", "knn"),
+    "mice": Method("MICE", "classical.mice", "mice"),
+    "svgp": Method("SVGP", "sparse.svgp", "svgp"),
+    "gain": Method("GAIN", "gain.gain", "gain"),
+    "mgp": Method("MGP", "mgp.mgp"),
+    "extra_trees": Method("Extra trees", "classical.extra_trees"),
+    "miceforest": Method("miceforest", "boosted.miceforest"),
+    "random_forests": Method("Random forests", "classical.random_forests"),
+    "dgp": Method("DGP", "deep.dgp", "dgp"),
+    "mgp_paper": Method("MGP (paper)", "mgp.mgp_paper", "mgp"),
 }
-"""The systems, the quicker ones first: the order in which they are run and reported."""
+"""Methods by name, roughly by increasing time, in the order in which they are run and reported."""

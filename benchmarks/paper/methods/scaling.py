@@ -1,4 +1,4 @@
-"""Standardised tables for systems that want them."""
+"""Standardisation of tables by the observed training cells."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ class Scaling:
     """Mean and standard deviation of the observed training cells of each column."""
 
     mean: pd.Series[float]
+    """Means by column."""
     scale: pd.Series[float]
+    """Standard deviations by column; 1 for a constant column."""
 
     @classmethod
     def fit(cls, train: pd.DataFrame) -> Scaling:
-        """Learn from training rows; a column that does not vary keeps its unit."""
+        """Compute means and standard deviations of the training rows."""
         scale = train.std(ddof=0)
         return cls(train.mean(), scale.where(scale > 0, 1.0))
 
     def standardise(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The table in standard deviations from the mean, its holes kept."""
+        """Return the table in standard deviations from the mean; missing cells stay missing."""
         return (table - self.mean) / self.scale
 
     def restore(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Back to the columns' own units."""
+        """Return a standardised table in the columns' own units."""
         return table * self.scale + self.mean
 
     def mean_filled(self, table: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The standardised table `[n, D]` with zeros, the means, in its holes, and which cells it has."""
+        """Return the standardised table `[n, D]`, zero in missing cells, and the mask of observed cells."""
         values = self.standardise(table).to_numpy(np.float64)
         return np.nan_to_num(values), ~np.isnan(values)
 
@@ -45,13 +47,13 @@ class Scaling:
         m: int,
         generator: np.random.Generator,
     ) -> Imputed:
-        """What predictive moments of all test rows say of the missing cells.
+        """Return the imputation of the missing test cells for given predictive moments of all test rows.
 
         Args:
-            moments: Per column, means and variances `[K, n]` of K mixture components, standardised units.
-            test: The test rows, n of them.
-            m: Draws to take.
-            generator: What they are drawn with.
+            moments: Means and variances `[K, n]` of K mixture components for each column, standardised.
+            test: Incomplete test rows, n of them.
+            m: Number of draws.
+            generator: Source of randomness.
         """
         mixtures = {}
         for column, holes in holes_of(test).items():

@@ -1,10 +1,10 @@
-"""One layer: a sparse variational GP per column on the mean-filled others (SVGP, Hensman et al. 2013).
+"""Imputation by a sparse variational GP per column on the other columns (SVGP, Hensman et al. 2013).
 
-Each is a chain of a single link: the same link, bound and training as the package's own, without a chain.
-Nothing is propagated, so a link sees means in the holes of its inputs, in training and in prediction.
+Each GP is a link of the package, trained in a chain of its own: missing cells of its inputs are replaced by
+means in training and prediction, and no draws are propagated.
 
-The bound of the paper's SVGP is that of `inference.closed_form`; natural-gradient steps and a stop by
-held-out cells find its optimum sooner than the paper's 10,000 steps of Adam.
+The evidence lower bound is that of the paper's SVGP. Natural gradients with early stopping on held-out cells
+reach its optimum sooner than the paper's 10,000 steps of Adam.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEARNING_RATE = 0.1
 
 
 def svgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """Sparse GPs with Matérn 3/2 kernels (ARD) and 100 trained inducing inputs each."""
+    """Impute with sparse GPs with Matérn 3/2 kernels (ARD) and 100 trained inducing inputs each."""
     scaling = Scaling.fit(train)
     filled, observed, rows = tensors(scaling, train, test, budget.device)
     links = fit_links(filled, observed, seed, budget.svgp_steps)
@@ -49,20 +49,20 @@ def svgp(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> 
 def tensors(
     scaling: Scaling, train: pd.DataFrame, test: pd.DataFrame, device: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean-filled training rows `[N, D]`, their observed cells, and mean-filled test rows `[n, D]`."""
+    """Return mean-filled training rows `[N, D]`, their observed cells, and mean-filled test rows `[n, D]`."""
     parts = (*scaling.mean_filled(train), scaling.mean_filled(test)[0])
     filled, observed, rows = (torch.as_tensor(part, device=device) for part in parts)
     return filled, observed, rows
 
 
 def fit_links(filled: Tensor, observed: Tensor, seed: int, max_steps: int) -> list[Link]:
-    """A trained link for each column.
+    """Return a trained link for each column.
 
     Args:
         filled: Mean-filled table, `[N, D]`, standardised units.
         observed: Bool `[N, D]`.
-        seed: Of inducing inputs, held-out cells and minibatches.
-        max_steps: Most training steps per link.
+        seed: Seed of inducing inputs, held-out cells and minibatches.
+        max_steps: Maximum number of training steps per link.
     """
     generator = torch.Generator().manual_seed(seed)
     inducing = filled[torch.randperm(len(filled), generator=generator)[:N_INDUCING].to(filled.device)]
@@ -72,20 +72,20 @@ def fit_links(filled: Tensor, observed: Tensor, seed: int, max_steps: int) -> li
     links = []
     for column in range(filled.shape[1]):
         chain = Chain([new_link(column, inducing)], [f"c{column}"], len(filled), backpropagate=False)
-        # The link's own column is all that is scored; cells held out elsewhere stay in its inputs.
-        mine = torch.zeros_like(observed)
-        mine[:, column] = (held_out & observed)[:, column]
-        train(chain, table, mine, filled, options, seed=seed, progress=False)
+        # Validation uses the link's own column only; cells held out elsewhere remain in its inputs.
+        validation = torch.zeros_like(observed)
+        validation[:, column] = (held_out & observed)[:, column]
+        train(chain, table, validation, filled, options, seed=seed, progress=False)
         links.append(chain.links[0])
     return links
 
 
 def new_link(column: int, inducing: Tensor) -> Link:
-    """An untrained link.
+    """Return an untrained link.
 
     Args:
-        column: Which column it predicts, from all others.
-        inducing: Rows of the filled table to start its inducing inputs from, `[M, D]`.
+        column: Column that it predicts from all others.
+        inducing: Rows of the filled table as initial inducing inputs, `[M, D]`.
     """
     inputs = [d for d in range(inducing.shape[1]) if d != column]
     kernel, likelihood = matern32(len(inputs)), Gaussian(_STARTING_NOISE)
@@ -94,7 +94,7 @@ def new_link(column: int, inducing: Tensor) -> Link:
 
 @torch.no_grad()
 def predict(link: Link, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance `[1, n]` of observations at filled rows `[n, D]`, standardised units."""
+    """Return mean and variance `[1, n]` of observations at filled rows `[n, D]`, in standardised units."""
     with local_parameters():
         moments = link().moments(rows[None])
         return moments.mean, moments.variance + link.likelihood.noise
