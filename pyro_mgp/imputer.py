@@ -483,17 +483,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         numbers, kept = numbers_of(m), Checkpoint.at(checkpoint)
         given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
-        (n_rows, n_columns), n_missing = given.rows.values.shape, int(given.holes.sum())
         resources.check(
-            resources.of_impute(
-                n_rows,
-                n_columns,
-                n_missing,
-                len(numbers),
-                len(self._link_specs),
-                max((link.n_inducing for link in self.chain_.links), default=0),
-                0 if self.neighbours_ is None else self.neighbours_.n_neighbours,
-            ),
+            resources.of_impute(int(given.holes.sum()), len(numbers)),
             f"drawing {len(numbers)} imputations",
             "take a smaller m, or call impute_to_parquet, which needs memory for the table only",
         )
@@ -841,17 +832,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _check_memory(self, rows: EncodedTable, n_links: int) -> None:
         n_rows, n_columns = rows.values.shape
-        needed = resources.of_fit(
-            n_rows,
-            n_columns,
-            n_links,
-            min(self.n_inducing or _N_INDUCING, n_rows),
-            batch_size=self.batch_size,
-            n_paths=self.n_paths,
-            by_gradient=self.backpropagate or not self.natural_gradient,
-            n_neighbors=self.n_neighbors,
-        )
-        advice = "fit to a sample of the rows, take a smaller batch_size or n_inducing, or end other programs"
+        needed = resources.of_fit(n_rows, n_columns, n_links, min(self.n_inducing or _N_INDUCING, n_rows))
+        advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"
         resources.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)
 
     def _checkpoint(self, place: CheckpointLike) -> Checkpoint | None:

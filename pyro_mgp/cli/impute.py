@@ -142,8 +142,7 @@ def _check_memory(given: Given, m: int) -> None:
     from pyro_mgp._support import memory
     from pyro_mgp.data.table import missing
 
-    frame = given.modelled
-    needed = memory.of_impute(*frame.shape, int(missing(frame).sum()), m)
+    needed = memory.of_impute(int(missing(given.modelled).sum()), m)
     advice = "take a smaller -m, or impute_to_parquet in Python, which needs memory for the table only"
     memory.check(needed, f"drawing {m} tables", advice)
 

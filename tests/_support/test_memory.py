@@ -13,7 +13,6 @@ import pytest
 
 from pyro_mgp import MGPImputer, cli
 from pyro_mgp._support import memory
-from pyro_mgp.sampling import neighbours, refinement
 
 GB = 10**9
 
@@ -27,34 +26,32 @@ def limited(monkeypatch: pytest.MonkeyPatch, there: float) -> None:
     monkeypatch.setattr(memory, "available", lambda: int(there))
 
 
-def test_estimates_count_the_metrics_that_a_fit_learns() -> None:
-    assert memory._METRICS == refinement._METRICS
-    assert memory._KEPT_AT_ONCE == neighbours._KEPT_AT_ONCE
-
-
 def test_what_does_not_fit_is_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     imputer = MGPImputer(random_state=0, max_steps=2, progress=False).fit(frame())
-    limited(monkeypatch, 10e6)
-    with pytest.raises(ValueError, match=r"fitting to 60 rows of 2 encoded columns needs about 82 MB of "
-                       r"memory, but only 10 MB are available: fit to a sample"):  # fmt: skip
-        MGPImputer(random_state=0).fit(frame())
-    with pytest.raises(ValueError, match=r"drawing 7 imputations needs .* take a smaller m, or call impute_"):
-        imputer.impute(m=7)
+    limited(monkeypatch, 100e3)
+    with pytest.raises(ValueError, match=r"fitting to 6000 rows of 2 encoded columns needs at least 0\.2 "
+                       r"MB of memory, but only 0\.1 MB are available: fit to a sample"):  # fmt: skip
+        MGPImputer(random_state=0).fit(frame(6000))
+    with pytest.raises(
+        ValueError,
+        match=r"drawing 2000 imputations needs at least 0\.2 MB .* take a smaller m, or call impute_",
+    ):
+        imputer.impute(m=2000)
     limited(monkeypatch, 10e9)
     with pytest.raises(
-        ValueError, match=r"it needs about 96\.6 GB of memory, but only 10\.0 GB are available"
+        ValueError, match=r"it needs at least 24\.0 GB of memory, but only 10\.0 GB are available"
     ):
-        memory.check(memory.of_impute(10**6, 10, 10**6, 3000), "it", "do less")
+        memory.check(memory.of_impute(10**6, 3000), "it", "do less")
 
 
 def test_the_command_line_refuses_before_it_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame().to_csv(tmp_path / "t.csv", index=False)
-    limited(monkeypatch, 10e6)
+    limited(monkeypatch, 1000)
     monkeypatch.setattr("pyro_mgp.imputer.MGPImputer.fit", None)
     assert cli.main(["impute", str(tmp_path / "t.csv"), "-o", str(tmp_path / "out")]) == 2
-    assert "drawing 20 tables needs about" in capsys.readouterr().err
+    assert "drawing 20 tables needs at least" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
@@ -105,4 +102,4 @@ def test_more_of_anything_takes_more(argument: int) -> None:
     small = [1000, 10, 5, 50]
     large = [number * (1 + (i == argument)) for i, number in enumerate(small)]
     assert memory.of_fit(*large) > memory.of_fit(*small)
-    assert memory.of_impute(*large) > memory.of_impute(*small)
+    assert argument > 1 or memory.of_impute(*large[:2]) > memory.of_impute(*small[:2])
