@@ -1,7 +1,8 @@
-"""Pictures of tables with holes, of imputations and of what follows from them; needs matplotlib.
+"""Plots of tables with missing cells, of imputations and of analyses of them.
 
-Axes in, Axes out: a picture of one panel draws on `ax`, or on that of a new figure, and returns it; one of
-several panels draws on `figure` (a figure or subfigure), or a new one, and returns an array of Axes.
+A plot of one panel draws on the axes `ax`, or on those of a new figure, and returns them. A plot of several
+panels draws on `figure` (a figure or subfigure), or on a new one, and returns an array of axes. All functions
+raise an ImportError if matplotlib is not installed.
 """
 
 from pyro_mgp.plots.analysis import plot_fmi, plot_tipping_point

@@ -1,8 +1,8 @@
-"""What all pictures share: colours, axes, labels that fit.
+"""Colours, axes and labels that all plots share.
 
-Colours are Okabe and Ito's (*Color Universal Design*, 2008), which the colour-blind tell apart. In grey print
-they are close to each other: whatever differs in colour differs in marker, line or hatch too. The global
-style of matplotlib is left alone.
+Colours are Okabe and Ito's (*Color Universal Design*, 2008), which colour-blind readers can distinguish. In
+grey print they are similar; therefore things that differ in colour also differ in marker, line or hatch. The
+global style of matplotlib is not changed.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_mgp.results.summary import shortened
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
 BLUE, VERMILION = "#0072B2", "#D55E00"
-"""Of what was observed; of what is missing, imputed, or otherwise to be looked at."""
+"""Colours of observed cells, and of missing or imputed cells or of results that need attention."""
 PALE_BLUE = "#C6DDEC"
-"""The blue of areas, much lighter than vermilion in grey print."""
+"""Colour of areas of observed cells, much lighter than vermilion in grey print."""
 REFERENCE = "0.4"
-"""Lines that others are compared with."""
+"""Colour of reference lines."""
 SHADE = "0.85"
-"""What stands behind everything else."""
+"""Colour of guides in the background."""
 
 LARGEST_FIGURE = 16.0
-"""Inches that no side of a new figure exceeds."""
+"""Largest width and height of a new figure, in inches."""
 
-_ELLIPSIS = "…"
 _LETTERS_PER_INCH = 14.0
 
 
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:
-    """The axes given, or those of a new figure of so many inches."""
+    """Return the given axes, or those of a new figure of this size in inches."""
     if ax is not None:
         return ax
     from matplotlib import pyplot as plt
@@ -48,7 +49,7 @@ def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axe
 def panels(
     figure: FigureBase | None, n: int, *, across: int, width: float, height: float, **shared: Any
 ) -> NDArray[Any]:
-    """Axes of n panels, `[n]`, in rows of so many, on a figure or a new one of so many inches per panel."""
+    """Return axes of n panels, `[n]`, in rows of `across`; a new figure has this size in inches per panel."""
     from matplotlib import pyplot as plt
 
     across = min(n, across)
@@ -62,20 +63,19 @@ def panels(
 
 
 def tidy(ax: Axes) -> Axes:
-    """The axes without the two sides of the frame that measure nothing."""
+    """Remove the upper and right sides of the frame, and return the axes."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
 def text(label: Hashable, most: int = 24) -> str:
-    """A label in at most so many characters of one line, none of which matplotlib takes for mathematics."""
-    whole = " ".join(str(label).split())
-    short = whole if len(whole) <= most else whole[: most - 1] + _ELLIPSIS
+    """Return a label as one line of at most `most` characters, without mathematics for matplotlib."""
+    short = shortened(" ".join(str(label).split()), most)
     return re.sub(r"(?<!\\)\$", r"\\$", short)
 
 
 def percent(share: float) -> str:
-    """A share in words: "12 %", "0.4 %", "<0.1 %"."""
+    """Format a share: "12 %", "0.4 %", "<0.1 %"."""
     if 0 < share < 0.001:
         return "<0.1 %"
     if 0.999 < share < 1:
@@ -84,14 +84,27 @@ def percent(share: float) -> str:
 
 
 def spread_out(n: int, most: int) -> NDArray[np.intp]:
-    """At most so many of n positions, if any, evenly apart, the first and the last among them."""
+    """Return at most `most` of n positions, evenly spaced, including the first and the last."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.intp))
+
+
+def legend_above(ax: Axes, side: Literal["left", "right"] = "left", **options: Any) -> None:
+    """Put a legend of two columns above the axes, at their left or right end."""
+    corner = (0 if side == "left" else 1, 1)
+    placed = {"loc": f"lower {side}", "bbox_to_anchor": corner, "ncols": 2, "frameon": False}
+    ax.legend(**placed | {"borderaxespad": 0.2} | options)
+
+
+def check_count(name: str, n: int, shown: str) -> None:
+    """Raise a ValueError if a number of things to show is below 1."""
+    if n < 1:
+        raise ValueError(f"{name}, the number of {shown} to show, must be at least 1, got {n}")
 
 
 def name_ticks(
     ax: Axes, axis: Literal["x", "y"], positions: Sequence[float] | NDArray[Any], names: Sequence[Hashable]
 ) -> None:
-    """Names at positions, so many that they can be read; long ones across are turned."""
+    """Label positions on an axis, as many as are legible; long labels on the x axis are rotated."""
     step = -(-len(names) // (50 if axis == "x" else 40)) or 1
     labels = [text(name) for name in names[::step]]
     at = [float(position) for position in positions[::step]]

@@ -1,4 +1,4 @@
-"""Pictures of what follows from imputations."""
+"""Plots of pooled analyses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from pyro_mgp.plots._style import BLUE, REFERENCE, SHADE, VERMILION, axes_or_new, name_ticks, tidy
+from pyro_mgp.plots._style import (
+    BLUE,
+    REFERENCE,
+    SHADE,
+    VERMILION,
+    axes_or_new,
+    legend_above,
+    name_ticks,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,25 +25,19 @@ if TYPE_CHECKING:
 
 
 def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: float = 0.0) -> Axes:
-    """The pooled estimate and its interval, shift by shift; orange squares where the conclusion is another.
+    """Plot the pooled estimate and its interval against the shift; squares mark a changed conclusion.
 
     Args:
-        scan: What `tipping_point` gives.
-        ax: Where to draw; None for new axes.
-        null: What the estimate is compared with: a horizontal line.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ImportError: matplotlib is not installed.
+        scan: Result of `tipping_point`.
+        ax: Axes to draw on, which are returned; None for new axes.
+        null: Null value of the estimate, drawn as a horizontal line.
     """
     ax = axes_or_new(ax)
     ax.axhline(null, color=REFERENCE, linewidth=1, linestyle="--")
     ax.axvline(0.0, color=SHADE, linewidth=6, zorder=0)
     for tipped, colour, marker, name in (
         (False, BLUE, "o", "same conclusion as without a shift"),
-        (True, VERMILION, "s", "another conclusion"),
+        (True, VERMILION, "s", "changed conclusion"),
     ):
         rows = scan[scan["tipped"] == tipped]
         if len(rows):
@@ -49,20 +52,14 @@ def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: floa
 
 
 def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
-    """What missing cells cost each coefficient: fraction of missing information, and λ.
+    """Plot the fraction of missing information (fmi) and λ of each coefficient.
 
-    Discs are fmi; squares λ, the share of the variance that is due to missing cells. fmi also counts that
-    the variance between imputations is known from m of them only: far apart, more imputations would help.
+    Discs are fmi; squares are λ, the share of the variance that is due to missing cells. fmi also includes
+    the uncertainty of the variance between m imputations: if the two are far apart, increase m.
 
     Args:
         pooled: Pooled estimates.
-        ax: Where to draw; None for new axes.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ImportError: matplotlib is not installed.
+        ax: Axes to draw on, which are returned; None for new axes.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -81,5 +78,5 @@ def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
     name_ticks(ax, "y", rows, table.index.tolist())
     ax.set(xlim=(0, 1), ylim=(len(table) - 0.4, -0.6))
     ax.set_xlabel(f"share due to missing cells (m = {pooled.m})")
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
+    legend_above(ax, "right")
     return tidy(ax)

@@ -1,4 +1,4 @@
-"""Pictures of calibration: does what was hidden lie where the draws say?"""
+"""Plots of calibration: how held-out cells lie among their draws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-# Columns with a panel of their own, beside the one for all.
+# Largest number of columns with a panel, beside the panel of all cells.
 _MOST_PANELS = 11
 _BINS, _FEW_BINS, _FEW_CELLS = 10, 5, 60
 _BAD = ("too narrow", "too wide", "off centre")
@@ -32,25 +32,24 @@ def plot_calibration(
     overall: bool = True,
     figure: FigureBase | None = None,
 ) -> NDArray[Any]:
-    """Share of hidden cells that intervals hold, against what the intervals promise; all cells, then columns.
+    """Plot the coverage of intervals against their nominal level, for all held-out cells and each column.
 
-    The line of a calibrated imputer is the diagonal; below it, intervals are too narrow. In the pale band lie
-    19 of 20 calibrated imputers, at each level alone, with so many hidden cells (in the first panel with as
-    many independent ones as they are worth, those of one row hanging together). Discs mark the nominal levels
-    of `calibration`. Lines of columns whose verdict is bad are vermilion and dashed.
+    A calibrated imputer follows the diagonal; below it, intervals are too narrow. The pale band contains 95 %
+    of calibrated imputers at each level alone, given the number of held-out cells (in the first panel the
+    effective number, since cells of one row are correlated). Discs mark the levels of `calibration`. Lines of
+    miscalibrated columns are vermilion and dashed.
 
     Args:
-        calibration: What `calibrate` gave.
-        columns: Which columns have a panel; None for the 11 that come first, bad ones before others.
-        overall: Whether the first panel is that of all.
-        figure: Where to draw; None for a new figure.
+        calibration: Result of `calibrate`.
+        columns: Columns that have a panel; None for the first 11, miscalibrated ones before others.
+        overall: Whether the first panel shows all cells together.
+        figure: Figure to draw on; None for a new one.
 
     Returns:
-        The Axes of the panels: all cells, then one per column.
+        The axes of the panels: all cells, then one per column.
 
     Raises:
-        ValueError: No cell of a column was hidden, or there is nothing to draw.
-        ImportError: matplotlib is not installed.
+        ValueError: If no cell of a column was held out, or there is nothing to plot.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -64,16 +63,16 @@ def plot_calibration(
     shown = _panels(calibration, columns, overall)
     axes = panels(figure, len(shown), across=3, width=3.0, height=3.0, sharex=True, sharey=True)
     nominal = np.linspace(0, 1, 101)
-    for ax, (title, cells, worth, bad) in zip(axes, shown, strict=True):
+    for ax, (title, cells, n_effective, bad) in zip(axes, shown, strict=True):
         needed = np.sort(cells["needed"].to_numpy())
-        low, high = calibration.band(worth)
+        low, high = calibration.band(n_effective)
         ax.fill_between(
             100 * nominal, 100 * low, 100 * high, color=PALE_BLUE, linewidth=0, label="if calibrated"
         )
         ax.plot([0, 100], [0, 100], color=REFERENCE, linewidth=1, linestyle="--")
         colour, style = (VERMILION, "--") if bad else (BLUE, "-")
         held = np.searchsorted(needed, nominal, side="right") / len(needed)
-        ax.plot(100 * nominal, 100 * held, color=colour, linestyle=style, linewidth=2, label="hidden cells")
+        ax.plot(100 * nominal, 100 * held, color=colour, linestyle=style, linewidth=2, label="held-out cells")
         at = np.array(calibration.levels)
         ax.plot(100 * at, 100 * np.searchsorted(needed, at, side="right") / len(needed), "o", color=colour)
         ax.set_title(title, fontsize="medium")
@@ -82,7 +81,7 @@ def plot_calibration(
         )
         tidy(ax)
     axes[0].figure.supxlabel("level of the interval, or set of levels (%)", fontsize="medium")
-    axes[0].figure.supylabel("hidden cells it holds (%)", fontsize="medium")
+    axes[0].figure.supylabel("held-out cells inside (%)", fontsize="medium")
     axes[0].legend(loc="lower right", frameon=False, fontsize="small")
     return axes
 
@@ -94,43 +93,47 @@ def plot_pit(
     overall: bool = True,
     figure: FigureBase | None = None,
 ) -> NDArray[Any]:
-    """Histograms of where the truth stands among its draws; all numbers, then column by column.
+    """Plot histograms of the rank of true values among their draws (PIT), for all numbers and each column.
 
-    They are flat if calibrated, and within the pale band in 19 of 20 cases, for each bar alone. Two high ends
-    mean draws that are too certain, a hill in the middle too uncertain ones, a slope draws that lie too low
-    or too high. Of columns of levels it is the rank of the true level by probability: high to the right
-    where draws are too certain.
+    They are flat if calibrated, each bar within the pale band in 95 % of cases. High bars at both ends mean
+    that draws are too certain, a hill in the middle that they are too uncertain, and a slope that they are
+    too low or too high. For columns of levels it is the rank of the true level by probability, which is high
+    on the right if draws are too certain.
 
     Args:
-        calibration: What `calibrate` gave.
-        columns: Which columns have a panel; None for the 11 that come first, bad ones before others.
-        overall: Whether the first panel is that of all.
-        figure: Where to draw; None for a new figure.
+        calibration: Result of `calibrate`.
+        columns: Columns that have a panel; None for the first 11, miscalibrated ones before others.
+        overall: Whether the first panel shows all numbers together.
+        figure: Figure to draw on; None for a new one.
 
     Returns:
-        The Axes of the panels: all numbers (all levels if there are none), then one per column.
+        The axes of the panels: all numbers (all levels if there are none), then one per column.
 
     Raises:
-        ValueError: No cell of a column was hidden, or there is nothing to draw.
-        ImportError: matplotlib is not installed.
+        ValueError: If no cell of a column was held out, or there is nothing to plot.
     """
     shown = _panels(calibration, columns, overall)
     axes = panels(figure, len(shown), across=3, width=3.0, height=2.2, sharex=True)
-    for ax, (title, cells, worth, bad) in zip(axes, shown, strict=True):
+    for ax, (title, cells, n_effective, bad) in zip(axes, shown, strict=True):
         numbers = cells[cells["kind"] == "number"]
         if len(numbers) < len(cells) and len(numbers):
-            worth, title = worth * len(numbers) / len(cells), f"all {len(numbers)} cells of numbers"
-        _draw_histogram(ax, (numbers if len(numbers) else cells)["pit"].to_numpy(), worth, bad)
+            n_effective, title = (
+                n_effective * len(numbers) / len(cells),
+                f"all {len(numbers)} cells of numbers",
+            )
+        _draw_histogram(ax, (numbers if len(numbers) else cells)["pit"].to_numpy(), n_effective, bad)
         ax.set_title(title, fontsize="medium")
         tidy(ax)
-    axes[0].figure.supxlabel("place of the truth among its draws (PIT)", fontsize="medium")
+    axes[0].figure.supxlabel("rank of the true value among its draws (PIT)", fontsize="medium")
     axes[0].figure.supylabel("density (1 if calibrated)", fontsize="medium")
     return axes
 
 
-def _draw_histogram(ax: Axes, pit: NDArray[np.float64], worth: float, bad: bool) -> None:
+def _draw_histogram(ax: Axes, pit: NDArray[np.float64], n_effective: float, bad: bool) -> None:
     bins = _BINS if len(pit) >= _FEW_CELLS else _FEW_BINS
-    low, high = (stats.binom.ppf(q, round(worth), 1 / bins) * bins / round(worth) for q in (0.025, 0.975))
+    low, high = (
+        stats.binom.ppf(q, round(n_effective), 1 / bins) * bins / round(n_effective) for q in (0.025, 0.975)
+    )
     ax.axhspan(low, high, color=PALE_BLUE, linewidth=0)
     ax.axhline(1.0, color=REFERENCE, linewidth=1, linestyle="--")
     heights = np.histogram(pit, bins, (0.0, 1.0))[0] * bins / len(pit)
@@ -155,14 +158,14 @@ def _chosen(calibration: Calibration, columns: Sequence[Label] | None) -> list[L
         return sorted(labels, key=lambda label: verdicts[label] not in _BAD)[:_MOST_PANELS]
     unknown = [label for label in columns if label not in labels]
     if unknown:
-        raise ValueError(f"no cell of column {unknown[0]!r} was hidden; of {listing(labels)} some were")
+        raise ValueError(f"no cell of column {unknown[0]!r} was held out, only of {listing(labels)}")
     return list(columns)
 
 
 def _panels(
     calibration: Calibration, columns: Sequence[Label] | None, overall: bool
 ) -> list[tuple[str, pd.DataFrame, float, bool]]:
-    """Title, cells, worth in independent cells, and whether the verdict is bad."""
+    """Return title, cells, effective number of cells and whether it is miscalibrated, for each panel."""
     cells, found = calibration.cells, []
     if overall:
         is_bad = str(calibration.verdict) in _BAD
@@ -172,5 +175,5 @@ def _panels(
         own = cells[[each == label for each in cells["column"]]]
         found.append((f"{text(label, 18)} ({len(own)} cells)", own, float(len(own)), verdicts[label] in _BAD))
     if not found:
-        raise ValueError("nothing to draw: name columns, or ask for all of them together")
+        raise ValueError("nothing to plot: pass columns, or overall=True")
     return found

@@ -1,7 +1,7 @@
-"""Pictures of imputations beside what was observed.
+"""Plots of imputations beside the observed cells.
 
-What was observed is blue, drawn with thick lines and discs; what was imputed is vermilion, thin and hollow.
-Points in time of a zone are shown in UTC.
+Observed cells are blue, with thick lines and discs; imputed cells are vermilion, with thin lines and hollow
+markers. Points in time with a time zone are shown in UTC.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.plots._places import Numbers, Places, places
+from pyro_mgp.plots._columns import Numbers, PlottedColumn, plotted
 from pyro_mgp.plots._style import (
     BLUE,
     PALE_BLUE,
@@ -22,6 +22,8 @@ from pyro_mgp.plots._style import (
     SHADE,
     VERMILION,
     axes_or_new,
+    check_count,
+    legend_above,
     name_ticks,
     panels,
     spread_out,
@@ -34,44 +36,43 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-# Panels of densities in one figure, imputations in one row of strips, points in one strip.
+# Largest numbers of panels of densities, of imputations in a row of strips, and of points in a strip.
 _MOST_PANELS, _MOST_STRIPS, _MOST_POINTS = 12, 20, 300
-# Observed points of a scatter.
+# Largest number of observed points in a scatter plot.
 _MOST_OBSERVED = 5_000
-# Levels of a forest of cells that have a colour of their own.
+# Largest number of levels that have a colour of their own.
 _MOST_LEVELS = 6
-# Fewer missing cells make no curve of their own in each imputation.
+# Least number of missing cells for which each imputation has a curve.
 _FEWEST = 10
 # Points of a curve.
 _GRID = 1024
-# Far tails of a density: the share of the cells at either end, the distance in interquartile ranges.
+# Tails of a density that are cut off: share of the cells at either end, distance in interquartile ranges.
 _BEYOND, _FENCE = 0.005, 10.0
 
 
 def plot_densities(
     draws: Imputations, columns: Sequence[Label] | None = None, *, figure: FigureBase | None = None
 ) -> NDArray[Any]:
-    """Distributions of observed and of imputed cells, a panel per column.
+    """Plot the distributions of observed and imputed cells, one panel per column.
 
-    Of numbers and times a density: observed cells a thick line, each imputation a thin one. With fewer than
-    10 missing cells all imputations share one dashed line, and a tick marks each draw. Of labels, booleans
-    and few whole numbers the shares of the values: bars of observed cells, a circle for each imputation.
-    Tails far from the rest are cut off, at half a per cent of the cells.
+    Numbers and times have densities: a thick line for the observed cells, a thin line for each imputation.
+    With fewer than 10 missing cells, all imputations share one dashed line, and ticks mark the draws. Labels,
+    booleans and few distinct whole numbers have shares: bars for the observed cells, a circle for each
+    imputation. Long tails are cut off, at most half a per cent of the cells at either end.
 
-    The two need not agree: cells that are missing may well differ from those that are not. Each imputation's
-    curve should be plausible.
+    The two distributions need not agree, since missing cells may differ from observed ones. The curve of each
+    imputation should be plausible.
 
     Args:
         draws: The imputations.
-        columns: Which columns; None for those with imputed cells, the first 12 at most, as a title says.
-        figure: Where to draw; None for a new figure.
+        columns: Columns to plot; None for the first 12 with imputed cells (a title notes if there are more).
+        figure: Figure to draw on; None for a new one.
 
     Returns:
-        The Axes of the panels, one per column.
+        The axes of the panels, one per column.
 
     Raises:
-        ValueError: A column is unknown or has no imputed cells, or none has.
-        ImportError: matplotlib is not installed.
+        ValueError: If a column is unknown or has no imputed cells, or no column has any.
 
     Example:
         >>> import pandas as pd
@@ -89,7 +90,7 @@ def plot_densities(
         raise ValueError("no column has imputed cells")
     axes = panels(figure, len(found), across=3, width=3.4, height=2.6)
     for ax, column in zip(axes, found, strict=True):
-        if column.few:
+        if column.is_discrete:
             _draw_shares(ax, column)
         else:
             _draw_densities(ax, column)
@@ -98,46 +99,42 @@ def plot_densities(
         axes[0].figure.suptitle(
             f"the first {len(shown)} of {len(labels)} incomplete columns", fontsize="small", color=REFERENCE
         )
-    together = any(not each.few and each.drawn.shape[1] < _FEWEST for each in found)
+    together = any(not each.is_discrete and each.imputed.shape[1] < _FEWEST for each in found)
     _legend_of_densities(axes, draws.m, together)
     return axes
 
 
 def plot_strips(draws: Imputations, column: Label, ax: Axes | None = None) -> Axes:
-    """Observed cells, and those of each imputation, side by side: boxes over points.
+    """Plot the observed cells and each imputation side by side, as box plots over points.
 
-    Boxes hold the middle half, their line is the median, whiskers reach to 1.5 times the box. Of more than
-    300 cells, as many points are shown, evenly chosen by rank. Of labels and booleans, the area of a circle
-    is the share of its level.
+    Boxes contain the middle half, their line is the median, and whiskers extend to 1.5 times the box. At most
+    300 cells have points, evenly spaced by rank. For labels and booleans, the area of a circle is the share
+    of its level.
 
     Args:
-        draws: The imputations, of which the first 20 at most are shown.
-        column: Which column.
-        ax: Where to draw; None for new axes.
-
-    Returns:
-        The axes.
+        draws: The imputations, of which at most the first 20 are shown.
+        column: The column.
+        ax: Axes to draw on, which are returned; None for new axes.
 
     Raises:
-        ValueError: The column is unknown or has no imputed cells.
-        ImportError: matplotlib is not installed.
+        ValueError: If the column is unknown or has no imputed cells.
     """
-    here = _imputed(draws, column)
+    found = _imputed(draws, column)
     ax = axes_or_new(ax, 7.0, 3.8)
-    strips = [here.observed, *here.drawn[:_MOST_STRIPS]]
+    strips = [found.observed, *found.imputed[:_MOST_STRIPS]]
     jitter = np.random.default_rng(0)
     for k, strip in enumerate(strips):
         cells = np.sort(strip[np.isfinite(strip)])
-        if here.levels is not None:
+        if found.levels is not None:
             _draw_balloons(ax, k, cells)
             continue
         chosen = cells[spread_out(len(cells), _MOST_POINTS)] if len(cells) else cells
         _draw_points(ax, k + jitter.uniform(-0.28, 0.28, len(chosen)), chosen, k > 0, small=True)
         if len(cells):
             _draw_box(ax, k, cells)
-    here.dress(ax, "y")
-    if here.levels is not None:
-        ax.set_ylim(-0.6, len(here.levels) - 0.4)
+    found.label_axis(ax, "y")
+    if found.levels is not None:
+        ax.set_ylim(-0.6, len(found.levels) - 0.4)
     ax.set_xlim(-0.7, len(strips) - 0.3)
     name_ticks(ax, "x", np.arange(len(strips)), range(len(strips)))
     ax.axvline(0.5, color=SHADE, linewidth=1)
@@ -147,39 +144,34 @@ def plot_strips(draws: Imputations, column: Label, ax: Axes | None = None) -> Ax
 
 
 def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None, *, n: int = 200) -> Axes:
-    """Two columns against each other: observed points, and imputed ones with their intervals.
+    """Plot two columns against each other, with intervals for imputed cells.
 
     A row with a missing cell in either column is a diamond at the mean of its draws, with bars from their 5 %
-    to their 95 % quantile in the directions in which it is missing. Of labels and booleans, the most frequent
-    draw stands for the mean, without a bar, and points are spread a little.
+    to their 95 % quantile in each missing direction. Labels and booleans are shown by their most frequent
+    draw, without a bar, and points are jittered.
 
     Args:
         draws: The imputations.
-        x: Column across.
-        y: Column upwards.
-        ax: Where to draw; None for new axes.
-        n: Most imputed points to show, evenly chosen in row order, as a note says. Of the observed ones,
-            5000 at most are.
-
-    Returns:
-        The axes.
+        x: Column on the horizontal axis.
+        y: Column on the vertical axis.
+        ax: Axes to draw on, which are returned; None for new axes.
+        n: Largest number of imputed points to show, evenly spaced in row order (a note gives the number).
+            At most 5000 observed points are shown.
 
     Raises:
-        ValueError: A column is unknown, both are the same, or `n` is below 1.
-        ImportError: matplotlib is not installed.
+        ValueError: If a column is unknown, both are the same, or `n` is below 1.
     """
     if x == y:
         raise ValueError(f"x and y must be different columns, got {x!r} twice")
-    if n < 1:
-        raise ValueError(f"n, the number of imputed points to show, must be at least 1, got {n}")
-    across, upwards = places(draws, x), places(draws, y)
+    check_count("n", n, "imputed points")
+    across, upwards = plotted(draws, x), plotted(draws, y)
     ax = axes_or_new(ax, 5.4, 4.4)
     imputed = across.holes | upwards.holes
-    known, drawn = np.flatnonzero(~imputed), np.flatnonzero(imputed & across.told & upwards.told)
-    known, shown = known[spread_out(len(known), _MOST_OBSERVED)], drawn[spread_out(len(drawn), n)]
+    observed, drawn = np.flatnonzero(~imputed), np.flatnonzero(imputed & across.available & upwards.available)
+    observed, shown = observed[spread_out(len(observed), _MOST_OBSERVED)], drawn[spread_out(len(drawn), n)]
     jitter = np.random.default_rng(0)
-    (_, at_x, _), (_, at_y, _) = _spots(across, known, jitter), _spots(upwards, known, jitter)
-    _draw_points(ax, at_x, at_y, imputed=False, small=len(known) > 500, label="observed")
+    (_, at_x, _), (_, at_y, _) = _spots(across, observed, jitter), _spots(upwards, observed, jitter)
+    _draw_points(ax, at_x, at_y, imputed=False, small=len(observed) > 500, label="observed")
     if len(shown):
         (left, at_x, right), (low, at_y, high) = (_spots(each, shown, jitter) for each in (across, upwards))
         ax.hlines(at_y, left, right, color=VERMILION, linewidth=0.8, zorder=2)
@@ -187,77 +179,74 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
         some = f" ({len(shown)} of {len(drawn)})" if len(shown) < len(drawn) else ""
         label = f"imputed: mean, 90 %{some}"
         _draw_points(ax, at_x, at_y, imputed=True, small=False, label=label)
-    across.dress(ax, "x")
-    upwards.dress(ax, "y")
-    _legend_above(ax)
+    across.label_axis(ax, "x")
+    upwards.label_axis(ax, "y")
+    legend_above(ax, columnspacing=1.2, handlelength=1.5)
     return tidy(ax)
 
 
 def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: int = 30) -> Axes:
-    """Missing cells one by one: medians of their draws, 50 % (thick) and 90 % intervals (thin).
+    """Plot missing cells one by one: medians of their draws, with 50 % (thick) and 90 % intervals (thin).
 
-    Cells are sorted by their medians; behind them the range that holds 90 % of the observed cells. Of labels
-    and booleans, bars show how often each level was drawn, cells in row order.
+    Cells are sorted by their medians; the band in the background contains 90 % of the observed cells. For
+    labels and booleans, bars show the share of draws of each level, cells in row order.
 
     Args:
         draws: The imputations.
-        column: Which column.
-        ax: Where to draw; None for new axes.
-        n: Most cells to show, evenly chosen among the sorted ones; a note says so.
-
-    Returns:
-        The axes.
+        column: The column.
+        ax: Axes to draw on, which are returned; None for new axes.
+        n: Largest number of cells to show, evenly spaced among the sorted ones (a note gives the number).
 
     Raises:
-        ValueError: The column is unknown or has no imputed cells, or `n` is below 1.
-        ImportError: matplotlib is not installed.
+        ValueError: If the column is unknown or has no imputed cells, or `n` is below 1.
     """
-    if n < 1:
-        raise ValueError(f"n, the number of cells to show, must be at least 1, got {n}")
-    here = _imputed(draws, column)
-    rows = draws.frame.index[here.holes]
-    told = np.flatnonzero(here.told[here.holes])
-    if here.levels is None:
+    check_count("n", n, "cells")
+    found = _imputed(draws, column)
+    rows = draws.frame.index[found.holes]
+    available = np.flatnonzero(found.available[found.holes])
+    if found.levels is None:
         with np.errstate(invalid="ignore"):
-            told = told[np.argsort(np.nanmedian(here.drawn[:, told], axis=0), kind="stable")]
-    shown = told[spread_out(len(told), n)]
+            available = available[
+                np.argsort(np.nanmedian(found.imputed[:, available], axis=0), kind="stable")
+            ]
+    shown = available[spread_out(len(available), n)]
     ax = axes_or_new(ax, 5.6, 1.4 + 0.22 * len(shown))
-    if here.levels is None:
-        _draw_intervals(ax, here, shown)
-        here.dress(ax, "x")
+    if found.levels is None:
+        _draw_intervals(ax, found, shown)
+        found.label_axis(ax, "x")
     else:
-        _draw_level_shares(ax, here, shown)
-        ax.set_xlabel(f"share of the {draws.m} draws of {here.name}")
+        _draw_level_shares(ax, found, shown)
+        ax.set_xlabel(f"share of the {draws.m} draws of {found.name}")
     names = [", ".join(map(str, row)) if isinstance(row, tuple) else row for row in rows[shown]]
     name_ticks(ax, "y", np.arange(len(shown)), names)
     ax.set_ylim(len(shown) - 0.4, -0.6)
-    some = f" ({len(shown)} of {len(told)} missing cells)" if len(shown) < len(told) else ""
+    some = f" ({len(shown)} of {len(available)} missing cells)" if len(shown) < len(available) else ""
     ax.set_ylabel(f"row{some}")
-    _legend_above(ax)
+    legend_above(ax, columnspacing=1.2, handlelength=1.5)
     return tidy(ax)
 
 
-# ---------------------------------------------------------------------------------------- what is drawn where
+# --------------------------------------------------------------------------------------- values of columns
 
 
-def _imputed(draws: Imputations, label: Label) -> Places:
-    """A column with at least one draw."""
-    found = places(draws, label)
-    if not np.isfinite(found.drawn).any():
+def _imputed(draws: Imputations, label: Label) -> PlottedColumn:
+    """Return a column, after checking that it has at least one draw."""
+    found = plotted(draws, label)
+    if not np.isfinite(found.imputed).any():
         raise ValueError(
             f"column {label!r} has no imputed cells; those with some are {listing(draws.values)}"
         )
     return found
 
 
-def _spots(column: Places, rows: NDArray[np.intp], jitter: np.random.Generator) -> Numbers:
-    """Low end, middle and high end of cells, `[3, n]`: all the same where one is observed, or a level."""
-    place = np.zeros(len(column.holes), dtype=np.intp)  # among the holes, or among the others
+def _spots(column: PlottedColumn, rows: NDArray[np.intp], jitter: np.random.Generator) -> Numbers:
+    """Return low end, centre and high end of cells, `[3, n]`; equal for observed cells and levels."""
+    place = np.zeros(len(column.holes), dtype=np.intp)  # among the missing or the observed cells
     for kind in (column.holes, ~column.holes):
         place[kind] = np.arange(kind.sum())
     spots, missing = np.empty((3, len(rows))), column.holes[rows]
     spots[:, ~missing] = column.observed[place[rows[~missing]]]
-    drawn = column.drawn[:, place[rows[missing]]]
+    drawn = column.imputed[:, place[rows[missing]]]
     if column.levels is not None:
         spots[:, missing] = _shares(drawn, len(column.levels)).argmax(0)
         return spots + jitter.uniform(-0.15, 0.15, len(rows))
@@ -268,7 +257,7 @@ def _spots(column: Places, rows: NDArray[np.intp], jitter: np.random.Generator) 
 
 
 def _shares(cells: Numbers, n_levels: int) -> Numbers:
-    """How often each cell was drawn to be each level, `[n_levels, n]`, from draws `[m, n]`."""
+    """Return the share of each level in the draws `[m, n]` of each cell, `[n_levels, n]`."""
     counts = np.equal.outer(np.arange(n_levels), cells).sum(1)
     return counts / np.maximum(counts.sum(0), 1)
 
@@ -276,55 +265,57 @@ def _shares(cells: Numbers, n_levels: int) -> Numbers:
 # ---------------------------------------------------------------------------------------------- distributions
 
 
-def _draw_densities(ax: Axes, column: Places) -> None:
-    cells, drawn = column.observed, column.drawn
+def _draw_densities(ax: Axes, column: PlottedColumn) -> None:
+    cells, drawn = column.observed, column.imputed
     low, high = _range_shown(np.concatenate([cells, drawn[np.isfinite(drawn)]]))
     if len(cells):
         ax.plot(*density(cells, low, high), color=BLUE, linewidth=2.4, label="observed", zorder=4)
     if drawn.shape[1] < _FEWEST:
         together = drawn[np.isfinite(drawn)]
         ax.plot(*density(together, low, high), color=VERMILION, linewidth=1.2, linestyle="--", zorder=3)
-        ax.plot(
-            together,
-            np.zeros(len(together)),
-            "|",
-            color=VERMILION,
-            markersize=9,
-            transform=ax.get_xaxis_transform(),
-        )
+        ticks: dict[str, Any] = {
+            "marker": "|",
+            "markersize": 9,
+            "linestyle": "none",
+            "transform": ax.get_xaxis_transform(),
+        }
+        ax.plot(together, np.zeros(len(together)), color=VERMILION, **ticks)
     else:
         for draw in drawn:
-            known = draw[np.isfinite(draw)]
-            if len(known):
-                ax.plot(*density(known, low, high), color=VERMILION, linewidth=0.7, alpha=0.7, zorder=3)
+            present = draw[np.isfinite(draw)]
+            if len(present):
+                ax.plot(*density(present, low, high), color=VERMILION, linewidth=0.7, alpha=0.7, zorder=3)
     ax.set_xlim(low, high)
     ax.set_ylim(bottom=0)
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
-    column.dress(ax, "x")
+    column.label_axis(ax, "x")
 
 
-def _draw_shares(ax: Axes, column: Places) -> None:
+def _draw_shares(ax: Axes, column: PlottedColumn) -> None:
     values = column.values if column.levels is None else np.arange(len(column.levels), dtype=np.float64)
     gap = np.diff(values).min() if len(values) > 1 else 1.0
     observed = (column.observed[:, None] == values).mean(0) if len(column.observed) else np.zeros(len(values))
     ax.bar(values, observed, 0.8 * gap, color=PALE_BLUE, edgecolor=BLUE, linewidth=1.2, label="observed")
     jitter = np.random.default_rng(0)
-    for draw in column.drawn:
-        known = draw[np.isfinite(draw)]
-        if len(known):
-            shares = (known[:, None] == values).mean(0)
+    for draw in column.imputed:
+        cells = draw[np.isfinite(draw)]
+        if len(cells):
+            shares = (cells[:, None] == values).mean(0)
             across = values + gap * jitter.uniform(-0.25, 0.25)
             ax.plot(across, shares, "o", color=VERMILION, markerfacecolor="none", markersize=4, alpha=0.7)
     ax.set_ylim(0, None)
     ax.set_ylabel("share")
-    column.dress(ax, "x")
+    column.label_axis(ax, "x")
 
 
 def density(cells: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
-    """A Gaussian kernel density of cells `[n]` between two ends, by Silverman's rule: places and heights.
+    """Estimate a Gaussian kernel density of cells `[n]` between two ends, by Silverman's rule.
 
-    Cells are counted in bins first, so that it takes as long for a million as for a hundred.
+    Cells are counted in bins first, which makes the time nearly independent of their number.
+
+    Returns:
+        Positions and heights.
     """
     spread = min(cells.std(), np.subtract(*np.quantile(cells, [0.75, 0.25])) / 1.349 or np.inf)
     step = (high - low) / _GRID
@@ -338,7 +329,7 @@ def density(cells: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
 
 
 def _range_shown(cells: Numbers) -> tuple[float, float]:
-    """From the smallest cell to the largest, but not much further than where nearly all are."""
+    """Return a range that contains nearly all cells, and not much more."""
     smallest, largest = float(cells.min()), float(cells.max())
     low, first, third, high = np.quantile(cells, [_BEYOND, 0.25, 0.75, 1 - _BEYOND]).tolist()
     fence = _FENCE * (third - first) or np.inf
@@ -348,7 +339,7 @@ def _range_shown(cells: Numbers) -> tuple[float, float]:
 
 
 def _legend_of_densities(axes: NDArray[Any], m: int, together: bool) -> None:
-    """What lines, bars and circles mean, above all panels if the layout keeps room for it."""
+    """Add a legend, below all panels if the layout reserves space for it."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -376,7 +367,7 @@ def _legend_of_densities(axes: NDArray[Any], m: int, together: bool) -> None:
 def _draw_points(
     ax: Axes, x: Numbers, y: Numbers, imputed: bool, small: bool, label: str | None = None
 ) -> None:
-    """Discs of observed cells, or diamonds of imputed ones, hollow if they are small."""
+    """Draw discs for observed cells, or diamonds for imputed ones, which are hollow if small."""
     colour = VERMILION if imputed else BLUE
     ax.plot(
         x,
@@ -393,51 +384,36 @@ def _draw_points(
 
 
 def _draw_box(ax: Axes, k: int, cells: Numbers) -> None:
-    line = {"color": "black", "linewidth": 0.9}
-    ax.boxplot(
-        [cells],
-        positions=[k],
-        widths=0.62,
-        showfliers=False,
-        manage_ticks=False,
-        boxprops=line,
-        whiskerprops=line,
-        capprops=line,
-        medianprops={"color": "black", "linewidth": 1.8},
-    )
+    parts = {"boxprops": 0.9, "whiskerprops": 0.9, "capprops": 0.9, "medianprops": 1.8}
+    lines: dict[str, Any] = {part: {"color": "black", "linewidth": width} for part, width in parts.items()}
+    ax.boxplot([cells], positions=[k], widths=0.62, showfliers=False, manage_ticks=False, **lines)
 
 
 def _draw_balloons(ax: Axes, k: int, codes: Numbers) -> None:
     levels, counts = np.unique(codes, return_counts=True)
     if len(levels):
-        ax.scatter(
-            np.full(len(levels), k),
-            levels,
-            s=350 * counts / counts.sum(),
-            facecolor="white" if k else BLUE,
-            edgecolor=VERMILION if k else BLUE,
-            linewidth=1.2,
-        )
+        area, (face, edge) = 350 * counts / counts.sum(), ("white", VERMILION) if k else (BLUE, BLUE)
+        ax.scatter(np.full(len(levels), k), levels, area, facecolor=face, edgecolor=edge, linewidth=1.2)
 
 
 # ----------------------------------------------------------------------------------------------- cell by cell
 
 
-def _draw_intervals(ax: Axes, column: Places, shown: NDArray[np.intp]) -> None:
+def _draw_intervals(ax: Axes, column: PlottedColumn, shown: NDArray[np.intp]) -> None:
     if len(column.observed):
         low, high = np.quantile(column.observed, [0.05, 0.95]).tolist()
         ax.axvspan(low, high, color=PALE_BLUE, alpha=0.6, zorder=0, label="90 % of observed cells")
-    q = np.nanquantile(column.drawn[:, shown], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
+    q = np.nanquantile(column.imputed[:, shown], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
     rows = np.arange(len(shown))
     ax.hlines(rows, q[0], q[4], color=VERMILION, linewidth=1.0, label="90 % of draws")
     ax.hlines(rows, q[1], q[3], color=VERMILION, linewidth=3.5, label="50 %")
     ax.plot(q[2], rows, "o", color="white", markeredgecolor="black", markersize=4.5, label="median")
 
 
-def _draw_level_shares(ax: Axes, column: Places, shown: NDArray[np.intp]) -> None:
-    """Bars of the levels' shares, one after the other; of many levels, the rarest together."""
+def _draw_level_shares(ax: Axes, column: PlottedColumn, shown: NDArray[np.intp]) -> None:
+    """Draw stacked bars of the shares of levels; the rarest of many levels are combined."""
     names = list(column.levels or ())
-    shares = _shares(column.drawn[:, shown], len(names))
+    shares = _shares(column.imputed[:, shown], len(names))
     frequent = np.sort(np.argsort(-shares.sum(1), kind="stable")[:_MOST_LEVELS])
     parts = [(names[i], shares[i]) for i in frequent]
     if len(names) > _MOST_LEVELS:
@@ -452,7 +428,7 @@ def _draw_level_shares(ax: Axes, column: Places, shown: NDArray[np.intp]) -> Non
     ax.set_xlim(0, 1)
 
 
-# Colours and hatches of levels: neighbours differ in lightness, too.
+# Colours and hatches of levels; adjacent ones also differ in lightness.
 _LEVEL_LOOKS = (
     ("#56B4E9", ""),
     ("#E69F00", "//"),
@@ -462,15 +438,3 @@ _LEVEL_LOOKS = (
     ("#CC79A7", "\\\\"),
     ("white", ""),
 )
-
-
-def _legend_above(ax: Axes) -> None:
-    ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=2,
-        frameon=False,
-        borderaxespad=0.2,
-        columnspacing=1.2,
-        handlelength=1.5,
-    )

@@ -1,4 +1,4 @@
-"""Pictures of a table's holes: where they are, in which patterns, and what connects them."""
+"""Plots of missing cells: their positions, their patterns, and the flux between columns."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from pyro_mgp.plots._style import (
     REFERENCE,
     VERMILION,
     axes_or_new,
+    check_count,
+    legend_above,
     name_ticks,
     percent,
     text,
@@ -28,32 +30,28 @@ from pyro_mgp.plots._style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Lines of a map: more than this no figure shows one by one.
+# Largest number of lines of a map; of more rows, several share a line.
 _LINES = 500
-# What one hole among the rows of a line looks like at least.
+# Least intensity of a line with a missing cell.
 _FAINTEST = 0.2
-# Columns whose shares of holes are written above them.
+# Largest number of columns above which shares of missing cells are written.
 _MOST_SHARES = 25
-# Columns that a table of patterns shows.
+# Largest number of columns in a plot of patterns.
 _MOST_COLUMNS = 40
 
 
 def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Map of the holes: one column per column, rows from top to bottom as they stand in the table.
+    """Plot a map of the missing cells, with the rows and columns of the table.
 
-    Where there are more than 500 rows, several share a line, whose colour says how many of them have a hole;
-    the least still shows. Up to 25 columns have their share of missing cells above them.
+    Above 500 rows, several rows share a line, whose colour shows the share of missing cells. Up to 25 columns
+    have their share of missing cells written above them.
 
     Args:
         frame: The table.
-        ax: Where to draw; None for new axes.
-
-    Returns:
-        The axes.
+        ax: Axes to draw on, which are returned; None for new axes.
 
     Raises:
-        ValueError: The table has no rows or no columns.
-        ImportError: matplotlib is not installed.
+        ValueError: If the table has no rows or no columns.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -71,11 +69,11 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     counts = np.add.reduceat(holes, starts, axis=0, dtype=np.int64)
     shares = counts / np.diff(np.append(starts, n_rows))[:, None]
     ax = axes_or_new(ax, 2.0 + 0.42 * n_columns if n_columns <= 30 else 12.0, 4.6)
-    colours = LinearSegmentedColormap.from_list("holes", [PALE_BLUE, VERMILION])
-    seen = np.where(shares > 0, _FAINTEST + (1 - _FAINTEST) * shares, 0.0)
+    colours = LinearSegmentedColormap.from_list("missing", [PALE_BLUE, VERMILION])
+    intensity = np.where(shares > 0, _FAINTEST + (1 - _FAINTEST) * shares, 0.0)
     bottom = len(starts) * per_line
     ax.imshow(
-        seen,
+        intensity,
         cmap=colours,
         vmin=0,
         vmax=1,
@@ -89,26 +87,22 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     name_ticks(ax, "x", np.arange(n_columns), frame.columns.tolist())
     ax.set_ylabel("row" if per_line == 1 else f"row ({per_line} to a line)")
     _write_shares(ax, holes.mean(0))
-    _legend_of_holes(ax)
+    _legend_of_cells(ax)
     return ax
 
 
 def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -> Axes:
-    """Patterns of holes, the most frequent on top, with the number of rows that have each.
+    """Plot the patterns of missing cells with their numbers of rows, the most frequent pattern on top.
 
-    Of a table of more than 40 columns, those 40 with the most holes are shown.
+    At most 40 columns are shown, those with the most missing cells.
 
     Args:
         frame: The table.
-        ax: Where to draw; None for new axes.
-        n: Most patterns to show; a note says how many rows have another one.
-
-    Returns:
-        The axes.
+        ax: Axes to draw on, which are returned; None for new axes.
+        n: Largest number of patterns to show; a note counts the rows with other patterns.
 
     Raises:
-        ValueError: The table has no rows or no columns, or `n` is below 1.
-        ImportError: matplotlib is not installed.
+        ValueError: If the table has no rows or no columns, or `n` is below 1.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -117,57 +111,52 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2 rows (67 %)', '1 row (33 %)']
     """
-    if n < 1:
-        raise ValueError(f"n, the number of patterns to show, must be at least 1, got {n}")
+    check_count("n", n, "patterns")
     holes = missing(frame)
     n_rows, n_columns = _shape(holes)
     observed, rows = distinct_patterns(frame)
     in_column = holes.sum(0)
     shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
-    here, left = observed[:n], rows[n:].sum()
-    height = 1.6 + 0.3 * len(here)
+    patterns, n_others = observed[:n], rows[n:].sum()
+    height = 1.6 + 0.3 * len(patterns)
     ax = axes_or_new(ax, 3.0 + 0.42 * len(shown), height)
     from matplotlib.colors import ListedColormap
 
     image = ax.pcolormesh(
-        ~here[:, shown], cmap=ListedColormap([PALE_BLUE, VERMILION]), vmin=0, vmax=1, edgecolor="white"
+        ~patterns[:, shown], cmap=ListedColormap([PALE_BLUE, VERMILION]), vmin=0, vmax=1, edgecolor="white"
     )
     image.set_linewidth(1.5)
     ax.invert_yaxis()
     name_ticks(ax, "x", np.arange(len(shown)) + 0.5, [frame.columns[j] for j in shown])
     names = [f"{k} row{'s' if k > 1 else ''} ({percent(k / n_rows)})" for k in rows[:n].tolist()]
-    name_ticks(ax, "y", np.arange(len(here)) + 0.5, names)
+    name_ticks(ax, "y", np.arange(len(patterns)) + 0.5, names)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     _write_shares(ax, in_column[shown] / n_rows, offset=0.5)
-    _legend_of_holes(ax)
-    missed = []
-    if left:
-        more = len(rows) - len(here)
-        missed.append(f"{left} rows in {more} other pattern{'s' if more > 1 else ''}")
+    _legend_of_cells(ax)
+    left_out = []
+    if n_others:
+        more = len(rows) - len(patterns)
+        left_out.append(f"{n_others} rows in {more} other pattern{'s' if more > 1 else ''}")
     if len(shown) < n_columns:
-        missed.append(f"{n_columns - len(shown)} columns with fewer holes")
-    if missed:
-        ax.set_xlabel("not shown: " + ", ".join(missed), fontsize="small", color=REFERENCE)
+        left_out.append(f"{n_columns - len(shown)} columns with fewer missing cells")
+    if left_out:
+        ax.set_xlabel("not shown: " + ", ".join(left_out), fontsize="small", color=REFERENCE)
     return ax
 
 
 def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Outflux against influx of each column; see `missingness.flux`.
+    """Plot the outflux of each column against its influx, as `missingness.flux` computes them.
 
-    Columns on top are observed where others have holes, and so help to impute these; those far right have
-    much to be imputed from. Names stand where there is room for them.
+    Columns at the top are observed where others are missing, and therefore help to impute these. Columns at
+    the right are missing where others are observed. Names are left out where they would overlap.
 
     Args:
-        frame: The table, with at least one hole.
-        ax: Where to draw; None for new axes.
-
-    Returns:
-        The axes.
+        frame: The table, with at least one missing cell.
+        ax: Axes to draw on, which are returned; None for new axes.
 
     Raises:
-        ValueError: The table has no rows, columns or holes.
-        ImportError: matplotlib is not installed.
+        ValueError: If the table has no rows, columns or missing cells.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -185,23 +174,23 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.plot([0, 1], [1, 0], color=REFERENCE, linewidth=1, linestyle="--", zorder=0)
     complete = (table["observed"] == 1).to_numpy()
     points = table[["influx", "outflux"]].fillna(0.0).to_numpy()
-    for these, colour, marker, name in (
+    for group, colour, marker, name in (
         (complete, BLUE, "s", "complete"),
         (~complete, VERMILION, "o", "with missing cells"),
     ):
-        if these.any():
-            ax.plot(*points[these].T, marker, color=colour, label=name, clip_on=False, zorder=3)
+        if group.any():
+            ax.plot(*points[group].T, marker, color=colour, label=name, clip_on=False, zorder=3)
     reach = min(max(points[:, 0].max() * 1.3, 0.1), 1.0)
     ax.set(xlim=(-0.02 * reach, reach), ylim=(-0.03, 1.03))
     _name_points(ax, points / [reach, 1.0], table.index.tolist())
-    ax.set_xlabel("influx: how well its holes are connected to observed cells")
-    ax.set_ylabel("outflux: how well its cells are connected to holes")
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
+    ax.set_xlabel("influx: connection of its missing cells to observed cells")
+    ax.set_ylabel("outflux: connection of its observed cells to missing cells")
+    legend_above(ax, "right")
     return tidy(ax)
 
 
 def _shape(holes: NDArray[np.bool_]) -> tuple[int, int]:
-    """Numbers of rows and columns, of which there must be some."""
+    """Return the numbers of rows and columns, after checking that there are some."""
     n_rows, n_columns = holes.shape
     if not n_rows or not n_columns:
         raise ValueError(f"expected a table with rows and columns, got {n_rows} rows x {n_columns} columns")
@@ -209,7 +198,7 @@ def _shape(holes: NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def _write_shares(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) -> None:
-    """The share of missing cells above each column, if there is room for it."""
+    """Write the share of missing cells above each column, if there are few enough columns."""
     if len(shares) > _MOST_SHARES:
         return
     for j, share in enumerate(shares.tolist()):
@@ -227,24 +216,22 @@ def _write_shares(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) ->
         )
 
 
-def _legend_of_holes(ax: Axes) -> None:
+def _legend_of_cells(ax: Axes) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=PALE_BLUE, label="observed"), Patch(facecolor=VERMILION, label="missing")]
-    ax.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.06), ncols=2, frameon=False, borderaxespad=0.2
-    )
+    legend_above(ax, handles=handles, bbox_to_anchor=(0, 1.06))
 
 
-# Of a name beside a point, in shares of the axes: the height of a line, the width of a letter, the gap.
+# Height of a line, width of a letter, and gap between a point and its name, as shares of the axes.
 _LINE, _LETTER, _GAP = 0.036, 0.0145, 0.02
-# Points nearer to each other share a name.
+# Distance below which points share a label.
 _TOGETHER = 0.015
 
 
 @dataclass(frozen=True)
 class _Box:
-    """Where something stands, in shares of the axes."""
+    """A rectangle, in shares of the axes."""
 
     left: float
     low: float
@@ -252,13 +239,13 @@ class _Box:
     high: float
 
     def overlaps(self, other: _Box) -> bool:
-        """Whether they have room in common."""
+        """Return whether two rectangles overlap."""
         across = self.left < other.right and other.left < self.right
         return across and self.low < other.high and other.low < self.high
 
 
 def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], most: int = 3) -> None:
-    """Names beside points, given in shares of the axes `[n, 2]`, as far as they overlap nothing."""
+    """Write names beside points `[n, 2]`, given in shares of the axes, where they overlap nothing."""
     reach = ax.get_xlim()[1]
     taken = [_Box(x - _GAP / 2, y - _GAP / 2, x + _GAP / 2, y + _GAP / 2) for x, y in places.tolist()]
     for group in _together(places):
@@ -281,7 +268,7 @@ def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], m
 
 
 def _together(places: NDArray[np.float64]) -> list[list[int]]:
-    """Points that stand (nearly) at the same place, from top to bottom."""
+    """Group points at nearly the same position, from top to bottom."""
     groups: list[list[int]] = []
     for i in np.lexsort([places[:, 0], -places[:, 1]]).tolist():
         near = [group for group in groups if np.abs(places[group[0]] - places[i]).max() < _TOGETHER]

@@ -1,4 +1,4 @@
-"""Pictures of what was learnt: how training went, and which column informs which."""
+"""Plots of the fitted model: the loss during training, and which column informs which."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.inference.training import History
 
-# Largest matrix whose entries are written into it.
+# Largest number of columns at which entries are written into the matrix.
 _MOST_WRITTEN = 12
 
 
 def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = None) -> NDArray[Any]:
-    """The loss at each step of training, and below it the score of held-out cells if there were some.
+    """Plot the loss at each training step, and below it the score of held-out cells if there are any.
 
     Args:
         training: A fitted imputer, or its `history_`.
-        figure: Where to draw; None for a new figure.
+        figure: Figure to draw on; None for a new one.
 
     Returns:
-        Two Axes: of the negative evidence bound, and of the mean predictive log density of held-out cells;
-        a line marks the step whose parameters were kept. Only the first where no cells were held out.
+        Axes of the negative ELBO, and of the mean predictive log density of held-out cells, in which a line
+        marks the step whose parameters were kept. Only the first if no cells were held out.
 
     Raises:
-        ValueError: Nothing was trained.
-        ImportError: matplotlib is not installed.
+        ValueError: If the history has no steps.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -68,21 +67,17 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
 
 
 def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Which column informs which: a row for each column with a link, dark where much is learnt.
+    """Plot which column informs which: one row per modelled column, dark squares for relevant inputs.
 
-    Compare columns within a row: labels and counts have units of their own; see `relevance`. Up
-    to 12 columns have the figures written in. Crossed squares are no inputs.
+    Compare columns within a row, since rows of labels and counts have other units. Values are written into
+    the squares of up to 12 columns. Crosses mark columns that are not inputs.
 
     Args:
-        relevance: What `relevance.relevance` gives.
-        ax: Where to draw; None for new axes. A colour bar takes some of their room.
-
-    Returns:
-        The axes.
+        relevance: Result of `relevance.relevance`.
+        ax: Axes to draw on, which are returned; None for new axes. A colour bar takes some of their space.
 
     Raises:
-        ValueError: There are no columns with a link.
-        ImportError: matplotlib is not installed.
+        ValueError: If no column was modelled.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -92,7 +87,7 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ['0.90', '0.10', '×']
     """
     if relevance.empty:
-        raise ValueError("no column has a link: there is nothing that others could inform")
+        raise ValueError("no column was modelled: there is no relevance to plot")
     values = relevance.to_numpy(dtype=np.float64)
     n_rows, n_columns = values.shape
     ax = axes_or_new(ax, 3.4 + 0.5 * n_columns, 1.8 + 0.42 * n_rows)
@@ -115,7 +110,7 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def _write_in(ax: Axes, values: NDArray[np.float64], largest: float) -> None:
-    """Figures in the squares, white where these are dark."""
+    """Write values into the squares, in white on dark ones."""
     for (i, j), value in np.ndenumerate(values):
         colour = REFERENCE if np.isnan(value) else "white" if value > 0.55 * largest else "black"
         words = "×" if np.isnan(value) else f"{value:.2f}"

@@ -1,23 +1,24 @@
-"""Imputations for ArviZ: an `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
+"""Export of imputations to ArviZ: an `InferenceData` for ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
 
-One imputation is one draw. Beside chain and draw there are::
+One imputation is one draw. Variables have the dimensions chain and draw, and those named here::
 
-    group                 variable                  dimension, and what it is
+    group                 variable                  further dimension; content
     posterior             imputed_mean_<column>     mean of the imputed cells of a draw, in own units
-                          imputed_share_<column>    <column>_level: of labels the share of each level
-                          u_<link>                  inducing: whitened inducing values as drawn
-                          <part>_lengthscale_<link> <link>_input; other parameters of kernels alike
+                          imputed_share_<column>    <column>_level; share of each level, if they are labels
+                          u_<link>                  inducing; whitened inducing values of the drawn function
+                          <part>_lengthscale_<link> <link>_input; and other parameters of kernels
                           noise_<link>              and other parameters of likelihoods
-    posterior_predictive  <column>                  <column>_row: a replicate of each observed cell
-    log_likelihood        <column>                  <column>_row: log density of each observed cell
-    observed_data         <column>                  <column>_row: the observed cells (without chain and draw)
-    predictions           <column>                  <column>_row: the imputed cells
-    constant_data         observed, mean, scale     row, column: which cells are observed, and their moments
+    posterior_predictive  <column>                  <column>_row; a replicate of each observed cell
+    log_likelihood        <column>                  <column>_row; log density of each observed cell
+    observed_data         <column>                  <column>_row; the observed cells (without chain and draw)
+    predictions           <column>                  <column>_row; the imputed cells
+    constant_data         observed, mean, scale     row, column; which cells are observed, and their moments
 
-Each column is a variable of its own with a dimension of its own, since each has other missing cells.
-Coordinates are the table's index labels, and `<column>_position`, where the row stands in the table. All is
-numbers, to be plotted and stored: labels are positions of their levels (attribute `levels`, JSON), -1 where a
-draw stays missing; booleans 0 and 1; times seconds, since 1970 (UTC) if they are points in time.
+Each column is a variable with a row dimension of its own, since columns differ in their missing cells.
+Coordinates are the table's index labels, and `<column>_position`, the position of the row in the table. All
+values are numbers, which can be plotted and stored. Labels are positions of their levels (attribute `levels`,
+JSON), -1 where a draw is missing; booleans are 0 and 1; times are seconds, since 1970 (UTC) if they are
+points in time.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from pyro_mgp.data.cells import cells_of
+from pyro_mgp.data.cells import cells_of, seconds_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.dtypes import holes_of
 from pyro_mgp.data.table import missing
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.results.imputations import Imputations
+from pyro_mgp.results.imputations import Imputations, is_same_table
 from pyro_mgp.sampling.observed_cells import ObservedCells
 
 if TYPE_CHECKING:
@@ -51,17 +52,19 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 Array = NDArray[Any]
 
-_DRAWN = ("posterior", "posterior_predictive", "log_likelihood", "predictions")
+# Groups whose variables have the dimensions chain and draw.
+_WITH_DRAWS = ("posterior", "posterior_predictive", "log_likelihood", "predictions")
 
-# Names that groups have for other things.
+# Names that groups use for other variables or dimensions.
 _RESERVED = ("chain", "draw", "sample", "row", "column", "observed", "mean", "scale", "inducing", "")
-# What file formats cannot take in a name; of those with blanks they do not store that they are coordinates.
+# Characters that file formats do not take in names; formats lose that names with blanks are coordinates.
 _FORBIDDEN = re.compile(r"[^\w.,()\[\]=+%&-]")
 _DIMENSIONS = ("row", "position", "input", "level")
 _POINT = "point estimate, repeated over draws"
+_UNITS = {"datetime": "seconds since 1970 (UTC)", "duration": "seconds"}
 _GROUPS = {
-    "posterior": "summaries of imputed cells, parameters of links and functions drawn for them",
-    "posterior_predictive": "replicates of observed cells, drawn as missing cells are",
+    "posterior": "summaries of imputed cells, parameters of links and their drawn functions",
+    "posterior_predictive": "replicates of observed cells, drawn like missing cells",
     "log_likelihood": "log densities of observed cells in the columns' own units, given the drawn functions",
     "observed_data": "observed cells of the columns with a link",
     "predictions": "imputed cells",
@@ -72,33 +75,35 @@ _GROUPS = {
 def to_arviz(
     draws: Imputations | Sequence[Imputations], *, rows: ArrayLike | None = None, max_rows: int = 10_000
 ) -> Any:
-    """Imputations of a table as ArviZ takes them; see the module for what is in it.
+    """Convert imputations to the container of ArviZ, with the groups listed above.
 
-    Imputations of one table by fits with different seeds become chains. Whether the fits agree, R-hat of
-    `imputed_mean_...` and `imputed_share_...` says. That of parameters says nothing (each fit has one point
-    estimate), nor does that of `u` (each fit has inducing inputs of its own).
+    Imputations of one table by fits with different seeds become chains. R-hat of `imputed_mean_...` and
+    `imputed_share_...` measures whether the fits agree. R-hat of parameters is not informative, since each
+    fit has one point estimate, nor is that of `u`, since each fit has its own inducing inputs.
 
-    `posterior_predictive`, `log_likelihood` and what was learnt are computed here, from the imputer that drew
-    as it is now; `observed_cells` says how. Imputations that were loaded, copied or made by hand do without.
-    The target of `fit(X, y)` has variables like a column, but no predictions. What `delta` shifts are imputed
-    cells alone.
+    `posterior_predictive`, `log_likelihood` and the parameters are computed when this is called, from the
+    current state of the imputer that drew. They are absent for imputations that were loaded, copied or made
+    by hand. The target of `fit(X, y)` has variables like a column, but no predictions. Shifts by `delta`
+    apply to imputed cells only.
 
-    A log density is that of the cell in the column's own units: that of the standardised, perhaps bent, cell
-    plus the logarithm of the derivative. Where draws are values, levels, whole numbers or rounded times it is
-    a log probability. Draws of a bent column end at its observed range; densities go on.
+    Log densities are those of the cell in the column's own units: of the standardised, possibly transformed
+    cell, plus the log derivative. They are log probabilities where draws are discrete: levels, integers,
+    values of a discrete support or rounded times. Draws of a transformed column are limited to its observed
+    range; densities are not.
 
     Args:
-        draws: Imputations, or one per chain: of the same table, equally many.
+        draws: Imputations, or a sequence with one per chain: of the same table, with the same m.
         rows: Positions of the rows whose observed cells are predicted, or a Bool `[N]`; None for all.
-        max_rows: If they are more, so many of these, chosen at random (the same ones each time): an observed
-            cell takes 16 bytes per imputation. All imputed cells are there in any case.
+        max_rows: Largest number of these rows; if there are more, as many are chosen at random, the same
+            ones each time. An observed cell takes 16 bytes per imputation. All imputed cells are included.
 
     Returns:
         An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards; both can be written to
         netCDF and Zarr.
 
     Raises:
-        ValueError: If chains are of different tables, lengths or settings, or `rows` are not there.
+        TypeError: If a chain is not `Imputations`.
+        ValueError: If chains differ in table, m or settings, or `rows` are outside the table.
 
     Example:
         >>> from pyro_mgp import MGPImputer
@@ -111,7 +116,7 @@ def to_arviz(
     """
     chains = [draws] if isinstance(draws, Imputations) else list(draws)
     _check_chains(chains)
-    table = _Described.of(chains, _positions(rows, max_rows, len(chains[0].frame)))
+    table = _Table.of(chains, _positions(rows, max_rows, len(chains[0].frame)))
     entries = [_entries(chain, table) for chain in chains]
     groups = {group: _dataset([chain[group] for chain in entries], group) for group in _GROUPS}
     attrs = {
@@ -123,7 +128,7 @@ def to_arviz(
 
 
 def _container(groups: Mapping[str, xarray.Dataset], attrs: dict[str, str]) -> Any:
-    """What this version of ArviZ works with: the one place where versions differ."""
+    """Return the container of the installed version of ArviZ; no other code depends on the version."""
     if int(version("arviz").split(".")[0]) < 1:
         from arviz import InferenceData
 
@@ -138,16 +143,16 @@ def _container(groups: Mapping[str, xarray.Dataset], attrs: dict[str, str]) -> A
 
 @dataclass(frozen=True)
 class _Coder:
-    """The cells of a column as numbers."""
+    """Conversion of the cells of a column to numbers."""
 
     levels: tuple[Hashable, ...] | None
-    """What the cells are positions in; None for numbers and times."""
+    """Levels whose positions represent the cells; None for numbers and times."""
     kind: str
     """"number", "boolean", "label", "datetime" or "duration"."""
 
     @classmethod
     def of(cls, dtype: Any, cells: Sequence[Array], levels: Iterable[Hashable]) -> _Coder:
-        """From all arrays of cells, as draws are held, and levels that may be drawn besides."""
+        """Make a coder from all arrays of cells, in the form of draws, and other levels that may be drawn."""
         if isinstance(dtype, pd.CategoricalDtype):
             return cls(tuple(dtype.categories), "label")
         letters = {array.dtype.kind for array in cells if array.size}
@@ -164,9 +169,9 @@ class _Coder:
         return cls(tuple(sorted({*found, *levels}, key=str)), "label")
 
     def __call__(self, cells: Array) -> Array:
-        """Cells as float64 or int64, missing ones NaN or -1, any shape."""
+        """Return cells of any shape as float64 or int64, missing cells as NaN or -1."""
         if cells.dtype.kind in "mM":
-            return np.where(np.isnat(cells), np.nan, cells.astype(np.int64) / 1e6)
+            return seconds_of(pd.Series(cells.ravel())).reshape(cells.shape)
         if self.levels is not None:
             codes = pd.Index(self.levels, dtype=object).get_indexer(pd.Index(cells.ravel(), dtype=object))
             return np.asarray(codes, dtype=np.int64).reshape(cells.shape)
@@ -174,36 +179,39 @@ class _Coder:
 
     @property
     def attrs(self) -> dict[str, str]:
-        """What the numbers mean."""
-        units = {"datetime": "seconds since 1970 (UTC)", "duration": "seconds"}
-        said = {"kind": self.kind} | ({"unit": units[self.kind]} if self.kind in units else {})
-        if self.levels is None:
-            return said
-        return said | {"levels": json.dumps(self.levels, default=str), "missing": "-1"}
+        """Description of the numbers, for the attributes of a variable."""
+        attrs = {"kind": self.kind}
+        if self.kind in _UNITS:
+            attrs["unit"] = _UNITS[self.kind]
+        if self.levels is not None:
+            attrs |= {"levels": json.dumps(self.levels, default=str), "missing": "-1"}
+        return attrs
 
 
 @dataclass(frozen=True)
-class _Described:
-    """What is the same in all chains."""
+class _Table:
+    """Properties of the table, which all chains share."""
 
     frame: pd.DataFrame
-    holes: NDArray[np.bool_]
-    """Bool `[N, C]`."""
+    """The original table."""
+    holes: Mapping[Label, NDArray[np.bool_]]
+    """Missing cells of each column, Bool `[N]`."""
     positions: NDArray[np.intp]
-    """Rows whose observed cells are predicted."""
+    """Positions of the rows whose observed cells are predicted."""
     labels: Array
-    """Of all rows, as files can hold them, `[N]`."""
+    """Row labels in a form that files can store, `[N]`."""
     names: Mapping[Label, str]
-    """Of the columns' variables."""
+    """Name of the variable of each column."""
     link_names: Mapping[str, str]
-    """Of the links' variables, by the name of the link."""
+    """Name of the variables of each link, by the name of the link."""
     coders: Mapping[Label, _Coder]
+    """Conversion of each column to numbers."""
     has_observed_cells: bool
-    """Whether all chains know them."""
+    """Whether all chains have predictions of observed cells."""
 
     @classmethod
-    def of(cls, chains: Sequence[Imputations], positions: NDArray[np.intp]) -> _Described:
-        """The table of some chains."""
+    def of(cls, chains: Sequence[Imputations], positions: NDArray[np.intp]) -> _Table:
+        """Describe the table of these chains."""
         frame = chains[0].frame
         levels: dict[Label, tuple[Hashable, ...]] = {}
         for chain in chains:
@@ -211,8 +219,8 @@ class _Described:
                 levels[variable.codec.name] = variable.codec.levels or ()
         coders: dict[Label, _Coder] = {}
         for label in frame.columns:
-            drawn = [chain.values[label] for chain in chains if label in chain.values]
-            cells = [_observed(frame[label]), *drawn]
+            cells = [chain.values[label] for chain in chains if label in chain.values]
+            cells.append(_observed(frame[label]))
             coders[label] = _Coder.of(frame[label].dtype, cells, levels.get(label, ()))
         new = _Names()
         names: dict[Label, str] = {label: new.new(str(label)) for label in frame.columns}
@@ -222,7 +230,7 @@ class _Described:
                 link_names.setdefault(name, own or new.new(name))
         return cls(
             frame,
-            missing(frame),
+            dict(zip(frame.columns, missing(frame).T, strict=True)),
             positions,
             _index_labels(frame.index),
             names,
@@ -231,16 +239,15 @@ class _Described:
             all(chain.observed_cells is not None for chain in chains),
         )
 
-    def column(self, label: Label) -> int:
-        """Where a column stands."""
-        labels: list[Label] = list(self.frame.columns)
-        return labels.index(label)
-
     def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: dict[str, str]) -> _Entry:
-        """A variable of a column's cells in some rows, `[..., n]`."""
+        """Make a variable of a column's cells in some rows, `[..., n]`."""
         row = f"{name}_row"
         coords = {row: (row, self.labels[rows]), f"{name}_position": (row, rows.astype(np.int64))}
         return _Entry(values, (row,), attrs, coords)
+
+    def attrs(self, label: Label) -> dict[str, str]:
+        """Return the attributes of a column's variables."""
+        return {"column": str(label), **self.coders[label].attrs}
 
 
 @dataclass(frozen=True)
@@ -248,22 +255,23 @@ class _Entry:
     """A variable of one chain."""
 
     values: Array
-    """`[m, ...]` in groups of draws, else `[...]`."""
+    """Values `[m, ...]` in groups with draws, else `[...]`."""
     dims: tuple[str, ...]
-    """Of the latter."""
+    """Names of the dimensions after the draws."""
     attrs: dict[str, str]
+    """Attributes of the variable."""
     coords: Mapping[str, tuple[str, Array]]
-    """Name to dimension and values."""
+    """Dimension and values of each coordinate, by name."""
 
 
 class _Names:
-    """Names that files can take, no two alike, nor alike the names of each other's dimensions."""
+    """Generator of distinct names that files can store and that no dimension has."""
 
     def __init__(self) -> None:
         self.taken = set(_RESERVED)
 
     def new(self, text: str) -> str:
-        """A name for this text."""
+        """Return a new name similar to this text."""
         name = _FORBIDDEN.sub("_", unicodedata.normalize("NFC", text.strip()))
         if not re.match(r"\w", name):
             name = f"column_{name}"
@@ -274,7 +282,7 @@ class _Names:
 
 
 def _links(source: ObservedCells | None, names: Mapping[Label, str]) -> Iterator[tuple[str, str | None]]:
-    """Names of links, and of the column that each stands for alone, if it does."""
+    """Yield the name of each link, and the name of its column if the column has no other link."""
     if source is None:
         return
     for variable in source.variables:
@@ -284,12 +292,12 @@ def _links(source: ObservedCells | None, names: Mapping[Label, str]) -> Iterator
 
 
 def _observed(column: pd.Series[Any]) -> Array:
-    """The observed cells of a column, as draws are held."""
+    """Return the observed cells of a column, in the form of draws."""
     return cells_of(column[~holes_of(column)])
 
 
 def _index_labels(index: pd.Index[Any]) -> Array:
-    """Index labels as files can hold them: numbers, points in time, or text."""
+    """Return index labels in a form that files can store: numbers, points in time, or text."""
     values = index.to_numpy()
     plain = not isinstance(index, pd.MultiIndex) and isinstance(index.dtype, np.dtype)
     if plain and values.dtype.kind in "iufM" and not pd.isna(values).any():
@@ -299,7 +307,7 @@ def _index_labels(index: pd.Index[Any]) -> Array:
 
 
 def _positions(rows: ArrayLike | None, max_rows: int, n_rows: int) -> NDArray[np.intp]:
-    """The rows whose observed cells are predicted, in order, by position."""
+    """Return the positions of the rows whose observed cells are predicted, ascending."""
     if operator.index(max_rows) < 1:
         raise ValueError(f"max_rows must be at least 1, got {max_rows}")
     chosen = np.arange(n_rows) if rows is None else np.asarray(rows)
@@ -319,94 +327,86 @@ def _positions(rows: ArrayLike | None, max_rows: int, n_rows: int) -> NDArray[np
 
 def _check_chains(chains: Sequence[Imputations]) -> None:
     if not chains:
-        raise ValueError("expected imputations, or one per chain, got none")
+        raise ValueError("expected imputations, or a sequence with one per chain, got none")
     for i, chain in enumerate(chains):
         if not isinstance(chain, Imputations):
             raise TypeError(f"expected Imputations for each chain, got {type(chain).__name__} for chain {i}")
-        first = chains[0]
-        if not (
-            chain.frame.equals(first.frame)
-            and chain.frame.index.identical(first.frame.index)
-            and chain.frame.columns.identical(first.frame.columns)
-        ):
-            raise ValueError(f"chains must be imputations of the same table, chain {i} is of another one")
-        if chain.m != first.m:
+        if not is_same_table(chain.frame, chains[0].frame):
+            raise ValueError(f"chains must be imputations of the same table, but chain {i} has another one")
+        if chain.m != chains[0].m:
             raise ValueError(
-                f"chains must be equally many imputations, got {first.m} in chain 0 and {chain.m} in chain "
-                f"{i}: give impute the same m"
+                f"chains must have the same number of imputations, got {chains[0].m} in chain 0 and "
+                f"{chain.m} in chain {i}: pass the same m to impute"
             )
 
 
 # ------------------------------------------------------------------------------------------------ the groups
 
 
-def _entries(draws: Imputations, table: _Described) -> dict[str, dict[str, _Entry]]:
-    """The variables of one chain, by group and name."""
+def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, _Entry]]:
+    """Return the variables of one chain, by group and name."""
     groups: dict[str, dict[str, _Entry]] = {group: {} for group in _GROUPS}
     for label, values in draws.values.items():
         name, coder = table.names[label], table.coders[label]
-        rows = np.flatnonzero(table.holes[:, table.column(label)])
-        attrs = {"column": str(label), **coder.attrs}
-        groups["predictions"][name] = table.cells(name, rows, coder(values), attrs)
+        rows = np.flatnonzero(table.holes[label])
+        groups["predictions"][name] = table.cells(name, rows, coder(values), table.attrs(label))
         groups["posterior"] |= _summary(name, coder, coder(values))
     if draws.observed_cells is not None and table.has_observed_cells:
         groups["posterior"] |= _parameters(draws.observed_cells, draws.m, table)
         _add_observed_cells(groups, draws, draws.observed_cells, table)
     else:
         for label in draws.values:
-            rows = table.positions[~table.holes[table.positions, table.column(label)]]
-            coder, name = table.coders[label], table.names[label]
-            cells = coder(cells_of(table.frame[label])[rows])
-            attrs = {"column": str(label), **coder.attrs}
-            groups["observed_data"][name] = table.cells(name, rows, cells, attrs)
+            rows = table.positions[~table.holes[label][table.positions]]
+            cells = table.coders[label](cells_of(table.frame[label])[rows])
+            name = table.names[label]
+            groups["observed_data"][name] = table.cells(name, rows, cells, table.attrs(label))
     groups["constant_data"] = _constant(table)
     return groups
 
 
 def _summary(name: str, coder: _Coder, values: Array) -> dict[str, _Entry]:
-    """Mean of the imputed cells `[m, n]` of a column, of labels the share of each level."""
+    """Compute the mean of a column's imputed cells `[m, n]` in each draw, or the share of each level."""
     attrs = {"estimate": "over the imputed cells of a draw", **coder.attrs}
     if coder.kind == "label" and coder.levels is not None:
         level = f"{name}_level"
         shares = np.stack([(values == k).mean(axis=1) for k in range(len(coder.levels))], axis=1)
         names = np.array([str(each) for each in coder.levels], dtype=object)
         return {f"imputed_share_{name}": _Entry(shares, (level,), attrs, {level: (level, names)})}
-    known = (values >= 0) if coder.levels is not None else ~np.isnan(values)
+    present = (values >= 0) if coder.levels is not None else ~np.isnan(values)
     with np.errstate(invalid="ignore"):
-        mean = np.where(known, values, 0).sum(axis=1) / known.sum(axis=1)
+        mean = np.where(present, values, 0).sum(axis=1) / present.sum(axis=1)
     return {f"imputed_mean_{name}": _Entry(mean, (), attrs, {})}
 
 
 def _add_observed_cells(
-    groups: dict[str, dict[str, _Entry]], draws: Imputations, source: ObservedCells, table: _Described
+    groups: dict[str, dict[str, _Entry]], draws: Imputations, source: ObservedCells, table: _Table
 ) -> None:
-    """Put replicates, log densities and observed cells into their groups."""
+    """Add replicates, log densities and observed cells to their groups."""
     found = source.replicate(draws.frame, draws.m, table.positions)
     link_names = source.sampler.chain.names
     for variable, cells in zip(source.variables, found, strict=False):
-        label = variable.codec.name
-        name = table.link_names[link_names[variable.links[0]]] if variable.is_target else table.names[label]
-        coder, observed, kept = _Coder(None, "number"), cells.observed, np.ones(len(cells.rows), bool)
-        if not variable.is_target:
-            # What follows from other cells is no observation.
-            kept = ~table.holes[cells.rows, table.column(label)]
-            coder, observed = table.coders[label], cells_of(table.frame[label])[cells.rows]
+        label, rows = variable.codec.name, cells.rows
+        if variable.is_target:
+            name, coder = table.link_names[link_names[variable.links[0]]], _Coder(None, "number")
+            observed, kept = cells.observed, np.ones(len(rows), bool)
+        else:
+            name, coder = table.names[label], table.coders[label]
+            # A cell that was derived from other cells is not an observation.
+            observed, kept = cells_of(table.frame[label])[rows], ~table.holes[label][rows]
         if not kept.any():
             continue
-        rows, values = cells.rows[kept], coder(cells.values[:, kept])
+        rows, values = rows[kept], coder(cells.values[:, kept])
         attrs = {"column": str(label), **coder.attrs}
-        density = {
-            "column": str(label),
-            "unit": "log probability" if cells.is_probability else "log density, per unit of the column",
-        }
-        known = coder(observed[kept]).astype(values.dtype)
+        unit = "log probability" if cells.is_probability else "log density, per unit of the column"
+        density = {"column": str(label), "unit": unit}
         groups["posterior_predictive"][name] = table.cells(name, rows, values, attrs)
         groups["log_likelihood"][name] = table.cells(name, rows, cells.log_density[:, kept], density)
-        groups["observed_data"][name] = table.cells(name, rows, known, attrs)
+        observed = coder(observed[kept]).astype(values.dtype)
+        groups["observed_data"][name] = table.cells(name, rows, observed, attrs)
 
 
-def _parameters(source: ObservedCells, m: int, table: _Described) -> dict[str, _Entry]:
-    """The drawn functions and the point estimates of all links."""
+def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, _Entry]:
+    """Return the drawn functions and the point estimates of all links."""
     sampler, found = source.sampler, dict[str, _Entry]()
     functions = sampler.functions(range(m)) if sampler.joint else []
     noises = [conditional.noise.cpu().numpy() for conditional in sampler.sparse(range(m))]
@@ -430,7 +430,7 @@ def _parameters(source: ObservedCells, m: int, table: _Described) -> dict[str, _
 
 
 def _estimates(link: Link) -> Iterator[tuple[str, Numbers, list[int] | None]]:
-    """Names and values of a link's parameters, and of which encoded columns they are, if of such."""
+    """Yield name, value and encoded columns (None unless it has a value for each) of a link's parameters."""
     inputs = link.inputs.tolist()
     parts = {path: part for path, part in link.kernel.named_modules() if getattr(part, "_pyro_params", None)}
     kinds = [type(part).__name__.lower() for part in parts.values()]
@@ -450,8 +450,8 @@ def _number(module: nn.Module, parameter: str) -> Numbers:
     return np.asarray(getattr(module, parameter).detach().cpu().numpy(), dtype=np.float64)
 
 
-def _constant(table: _Described) -> dict[str, _Entry]:
-    """Which cells are observed, `[N, C]`, and mean and standard deviation of those of numbers, `[C]`."""
+def _constant(table: _Table) -> dict[str, _Entry]:
+    """Return which cells are observed, `[N, C]`, and their means and standard deviations, `[C]`."""
     moments = np.full((2, table.frame.shape[1]), np.nan)
     for i, (label, coder) in enumerate(table.coders.items()):
         cells = coder(_observed(table.frame[label]))
@@ -460,20 +460,20 @@ def _constant(table: _Described) -> dict[str, _Entry]:
     names = np.array(list(table.names.values()), dtype=object)
     labels = np.array([str(label) for label in table.frame.columns], dtype=object)
     rows, columns = ("row", table.labels), {"column": ("column", names), "label": ("column", labels)}
-    said = {"estimate": "over the observed cells, in the column's own units"}
+    attrs = {"estimate": "over the observed cells, in the column's own units"}
     return {
-        "observed": _Entry(~table.holes, ("row", "column"), {}, {"row": rows, **columns}),
-        "mean": _Entry(moments[0], ("column",), said, columns),
-        "scale": _Entry(moments[1], ("column",), said, columns),
+        "observed": _Entry(~missing(table.frame), ("row", "column"), {}, {"row": rows, **columns}),
+        "mean": _Entry(moments[0], ("column",), attrs, columns),
+        "scale": _Entry(moments[1], ("column",), attrs, columns),
     }
 
 
 def _dataset(chains: Sequence[Mapping[str, _Entry]], group: str) -> xarray.Dataset:
-    """The variables of all chains as a group."""
+    """Combine the variables of all chains in one group."""
     from xarray import Dataset
 
     variables, coords = {}, {}
-    if group in _DRAWN:
+    if group in _WITH_DRAWS:
         coords = {"chain": ("chain", np.arange(len(chains)))}
     for name, first in chains[0].items():
         shapes = [chain[name].values.shape if name in chain else None for chain in chains]
@@ -482,7 +482,7 @@ def _dataset(chains: Sequence[Mapping[str, _Entry]], group: str) -> xarray.Datas
                 f"chains must come from fits of the same settings: {name!r} in {group} has shapes {shapes}"
             )
         dims, values = first.dims, first.values
-        if group in _DRAWN:
+        if group in _WITH_DRAWS:
             dims, values = ("chain", "draw", *dims), np.stack([chain[name].values for chain in chains])
             coords["draw"] = ("draw", np.arange(values.shape[1]))
         variables[name] = (dims, values, first.attrs)

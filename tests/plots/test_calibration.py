@@ -1,4 +1,4 @@
-"""Pictures of calibration say what the figures say."""
+"""Plots of calibration show the figures of the calibration table."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_panels_are_drawn_alone(result: Calibration) -> None:
             "bad (300 cells)"
         ]
         assert len(draw(result, [], figure=Figure())) == 1
-        with pytest.raises(ValueError, match="nothing to draw"):
+        with pytest.raises(ValueError, match="nothing to plot"):
             draw(result, [], overall=False, figure=Figure())
 
 
@@ -91,11 +91,11 @@ def test_levels_alone_have_a_picture_too() -> None:
     assert one.get_title() == "a (20 cells)"
 
 
-def test_columns_that_were_not_hidden_are_refused_and_styles_stay(result: Calibration) -> None:
+def test_columns_without_held_out_cells_are_refused_and_styles_stay(result: Calibration) -> None:
     mpl.get_backend()  # which is looked for when it is first asked for
     before = mpl.rcParams.copy()
     for draw in (plot_calibration, plot_pit):
-        with pytest.raises(ValueError, match=r"no cell of column 'nope' was hidden"):
+        with pytest.raises(ValueError, match=r"no cell of column 'nope' was held out"):
             draw(result, ["nope"], figure=Figure())
         draw(result, figure=Figure())
     assert mpl.rcParams == before

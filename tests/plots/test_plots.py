@@ -1,4 +1,4 @@
-"""What pictures hold; how they look is for people."""
+"""Contents of plots: their points, labels and legends."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_scan_shows_estimates_intervals_and_where_it_tips() -> None:
     np.testing.assert_allclose(ends, [[[-2, -2], [-2, 0.5]], [[-1, -1], [-1, 1.5]]])
     assert ax.lines[0].get_ydata()[0] == 0.25
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["same conclusion as without a shift", "another conclusion"]
+    assert labels == ["same conclusion as without a shift", "changed conclusion"]
 
 
 def test_without_axes_it_makes_some_and_names_only_what_is_there() -> None:
@@ -280,7 +280,7 @@ def test_patterns_and_columns_that_are_not_shown_are_told() -> None:
         frame.iloc[i, i] = np.nan
     ax = plot_patterns(frame, n=3)
     assert np.asarray(ax.collections[0].get_array()).shape == (3, 40)
-    assert ax.get_xlabel() == "not shown: 37 rows in 37 other patterns, 10 columns with fewer holes"
+    assert ax.get_xlabel() == "not shown: 37 rows in 37 other patterns, 10 columns with fewer missing cells"
     assert "45" in [tick.get_text() for tick in ax.get_xticklabels()]
 
 
@@ -570,7 +570,7 @@ def test_fmi_and_lambda_of_each_coefficient() -> None:
         (lambda: plot_scatter(numbers(3), "x", "y", n=0), "must be at least 1, got 0"),
         (lambda: plot_cells(numbers(3), "x", n=0), "must be at least 1, got 0"),
         (lambda: plot_loss(History()), "nothing was trained"),
-        (lambda: plot_relevance(relevances().iloc[:0]), "no column has a link"),
+        (lambda: plot_relevance(relevances().iloc[:0]), "no column was modelled"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_a_figure_is_made(

@@ -447,9 +447,9 @@ def test_fits_are_chains():
     np.testing.assert_array_equal(predictions[1], second.impute(m=30).values["y"])
     summary = az.summary(tree, var_names=["imputed_mean_y"], round_to=4)
     assert float(summary["r_hat"].iloc[0]) < 1.2
-    with pytest.raises(ValueError, match="chain 1 is of another one"):
+    with pytest.raises(ValueError, match="chain 1 has another one"):
         to_arviz([first.impute(m=3), first.impute(frame.iloc[1:], m=3)])
-    with pytest.raises(ValueError, match="equally many imputations, got 3 in chain 0 and 4 in chain 1"):
+    with pytest.raises(ValueError, match="the same number of imputations, got 3 in chain 0 and 4 in chain 1"):
         to_arviz([first.impute(m=3), first.impute(m=4)])
     other = small(random_state=1, n_inducing=10).fit(frame)
     with pytest.raises(ValueError, match="same settings: 'u_y' in posterior"):

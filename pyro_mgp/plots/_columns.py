@@ -1,4 +1,4 @@
-"""Where cells of any kind stand on an axis: numbers, times, lengths of time, levels one after the other."""
+"""Conversion of cells of any kind to positions on an axis: numbers, times, durations or levels."""
 
 from __future__ import annotations
 
@@ -21,54 +21,54 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 
-# Units of lengths of time, in seconds; the largest that some of them exceed threefold is taken.
+# Units of durations, in seconds; the largest unit that some duration exceeds threefold is used.
 _UNITS = {"days": 86_400.0, "hours": 3_600.0, "minutes": 60.0}
-# Different values that are shown one by one.
-_FEW = 20
+# Largest number of distinct whole numbers that are shown one by one.
+_MOST_VALUES = 20
 _SECOND = np.timedelta64(1, "s")
 _DAY = np.timedelta64(1, "D")
 
 
 @dataclass(frozen=True)
-class Places:
-    """A column's cells and draws as numbers on an axis."""
+class PlottedColumn:
+    """Cells and draws of a column as positions on an axis."""
 
     name: str
-    """Of the column, and the unit if it is not the column's own."""
+    """Name of the column, with the unit if it is not the column's own."""
     holes: NDArray[np.bool_]
-    """Bool `[N]`, which cells are missing."""
+    """Missing cells, Bool `[N]`."""
     observed: Numbers
-    """The others, in row order."""
-    drawn: Numbers
-    """Draws of the missing cells, `[m, n_missing]`; NaN where a draw is missing itself."""
+    """Observed cells, in row order."""
+    imputed: Numbers
+    """Draws of the missing cells, `[m, n_missing]`; NaN where a draw is itself missing."""
     levels: Sequence[str] | None
-    """Names of the places 0, 1, ... of labels and booleans, None of anything that can be measured."""
+    """Names of the positions 0, 1, ... for labels and booleans; None for numbers and times."""
     dates: bool
-    """Whether numbers are matplotlib's for dates."""
+    """Whether positions are dates of matplotlib."""
 
     @property
-    def told(self) -> NDArray[np.bool_]:
-        """Which cells are observed, or drawn at least once, Bool `[N]`."""
-        told = ~self.holes
-        told[self.holes] = np.logical_or.reduce(np.isfinite(self.drawn))
-        return told
+    def available(self) -> NDArray[np.bool_]:
+        """Cells that are observed, or imputed at least once, Bool `[N]`."""
+        available = ~self.holes
+        available[self.holes] = np.logical_or.reduce(np.isfinite(self.imputed))
+        return available
 
     @property
     def values(self) -> Numbers:
-        """All different values, ascending."""
-        both = np.concatenate([self.observed, self.drawn.ravel()])
+        """All distinct values, ascending."""
+        both = np.concatenate([self.observed, self.imputed.ravel()])
         return np.unique(both[np.isfinite(both)])
 
     @property
-    def few(self) -> bool:
-        """Whether cells are shown value by value: levels, or whole numbers of which there are few."""
+    def is_discrete(self) -> bool:
+        """Whether values are shown one by one: levels, or at most 20 distinct whole numbers."""
         if self.levels is not None:
             return True
         values = self.values
-        return not self.dates and len(values) <= _FEW and bool((values == np.rint(values)).all())
+        return not self.dates and len(values) <= _MOST_VALUES and bool((values == np.rint(values)).all())
 
-    def dress(self, ax: Axes, side: Literal["x", "y"]) -> None:
-        """Name an axis after the column, and its ticks after levels or dates."""
+    def label_axis(self, ax: Axes, side: Literal["x", "y"]) -> None:
+        """Label an axis with the column's name, and its ticks with levels or dates."""
         ax.set(**{f"{side}label": self.name})
         if self.levels is not None:
             name_ticks(ax, side, np.arange(len(self.levels)), self.levels)
@@ -76,21 +76,19 @@ class Places:
             from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
             axis = ax.xaxis if side == "x" else ax.yaxis
-            locator = AutoDateLocator(minticks=3, maxticks=8)  # of six, no number of months would do for some
+            locator = AutoDateLocator(
+                minticks=3, maxticks=8
+            )  # with six, no number of months fits some ranges
             axis.set_major_locator(locator)
             axis.set_major_formatter(ConciseDateFormatter(locator))
 
 
-def places(draws: Imputations, label: Label) -> Places:
-    """The cells and draws of a column.
-
-    Args:
-        draws: The imputations.
-        label: The column.
+def plotted(draws: Imputations, label: Label) -> PlottedColumn:
+    """Return the cells and draws of a column as positions on an axis.
 
     Raises:
-        ValueError: There is no such column.
-        TypeError: Its cells are of a kind that is not imputed.
+        ValueError: If there is no such column.
+        TypeError: If its cells are of a kind that cannot be imputed.
     """
     if label not in draws.frame.columns:
         raise ValueError(f"no column {label!r}: the table has {draws.frame.columns.tolist()}")
@@ -101,34 +99,34 @@ def places(draws: Imputations, label: Label) -> Places:
     name = text(label, 40)
     if cells.dtype.kind == "M":
         zoned = " (UTC)" if isinstance(column.dtype, pd.DatetimeTZDtype) else ""
-        return Places(f"{name}{zoned}", holes, _dates(cells), _dates(drawn), None, True)
+        return PlottedColumn(f"{name}{zoned}", holes, _dates(cells), _dates(drawn), None, True)
     if cells.dtype.kind == "m":
         seconds = [_ratio(times, _SECOND) for times in (cells, drawn)]
         largest = np.nanmax(np.abs(np.concatenate([each.ravel() for each in seconds])), initial=0.0)
         unit = next((name for name, size in _UNITS.items() if largest > 3 * size), "seconds")
         observed, imputed = (each / _UNITS.get(unit, 1.0) for each in seconds)
-        return Places(f"{name} ({unit})", holes, observed, imputed, None, False)
+        return PlottedColumn(f"{name} ({unit})", holes, observed, imputed, None, False)
     if cells.dtype.kind in "if" or _is_number(column):
         observed, imputed = (np.asarray(each).astype(np.float64) for each in (cells, drawn))
-        return Places(name, holes, observed, imputed, None, False)
+        return PlottedColumn(name, holes, observed, imputed, None, False)
     levels = _levels(column, drawn)
     codes = [levels.get_indexer(pd.Index(each.ravel(), dtype=object)) for each in (cells, drawn)]
     observed, imputed = (np.where(each < 0, np.nan, each.astype(np.float64)) for each in codes)
-    return Places(
+    return PlottedColumn(
         name, holes, observed, imputed.reshape(drawn.shape), [text(level, 16) for level in levels], False
     )
 
 
 def _is_number(column: pd.Series[Any]) -> bool:
-    """Whether objects are numbers and not booleans."""
+    """Return whether objects are numbers and not booleans."""
     if isinstance(column.dtype, pd.CategoricalDtype) or not is_numeric(column):
         return False
     return not any(isinstance(cell, bool | np.bool_) for cell in column.dropna().array[:1])
 
 
-def _levels(column: pd.Series[Any], drawn: NDArray[Any]) -> pd.Index[Any]:
-    """Levels that occur, categories in their own order, others sorted."""
-    cells = np.concatenate([cells_of(column).astype(object), drawn.ravel().astype(object)])
+def _levels(column: pd.Series[Any], imputed: NDArray[Any]) -> pd.Index[Any]:
+    """Return the levels that occur, categories in their own order, other levels sorted."""
+    cells = np.concatenate([cells_of(column).astype(object), imputed.ravel().astype(object)])
     seen = pd.Index(cells, dtype=object)
     seen = seen[~seen.isna()].unique()
     if isinstance(column.dtype, pd.CategoricalDtype):
@@ -138,7 +136,7 @@ def _levels(column: pd.Series[Any], drawn: NDArray[Any]) -> pd.Index[Any]:
 
 
 def _dates(times: NDArray[Any]) -> Numbers:
-    """Points in time as matplotlib counts them: in days since an epoch of its own."""
+    """Convert points in time to matplotlib's dates, in days since its epoch."""
     from matplotlib.dates import get_epoch
 
     if times.dtype.kind != "M":  # no draws
@@ -147,7 +145,7 @@ def _dates(times: NDArray[Any]) -> Numbers:
 
 
 def _ratio(times: NDArray[Any], unit: np.timedelta64) -> Numbers:
-    """Lengths of time in a unit, NaN where missing."""
+    """Convert durations to a unit, NaN where missing."""
     if times.dtype.kind != "m":  # no draws
         return np.full(times.shape, np.nan)
     return np.asarray(times / unit, dtype=np.float64)
