@@ -1,25 +1,25 @@
-"""Closed-form training of a chain whose links each learn from the observed cells of their own column.
+"""Training steps in closed form, for chains without gradients through the draws.
 
-With Gaussian likelihoods and no gradient through the draws, the bound of a link depends on its rows through
-a few sums only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened, and sums over observed rows:
+With Gaussian likelihoods and no gradient through the draws, the evidence bound of a link depends on its rows
+through a few sums only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened, and sums over observed rows:
 
     H = K_Zf K_fZ,   b = K_Zf y,   c = yᵀy,   t = Σ k(x, x),   n rows
     Σ E_q[log N(y; f, s²)] = -n/2 log 2πs² - (c - 2 rᵀWb + t + tr(R G)) / 2s²,  G = W H Wᵀ, R = rrᵀ + S - I
 
-so the rows cost one product of K_Zf with itself, and one for its gradient. The optimal q(v) is
-S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009); a natural-gradient step of size ρ moves these natural
-parameters by ρ towards it (Hensman et al. 2013), N/B times the sums standing in for all rows. The value is
+The rows take one product of K_Zf with itself, and one for its gradient. The optimal q(v) is
+S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009). A natural-gradient step of size ρ moves these natural
+parameters by ρ towards it (Hensman et al. 2013); on minibatches the sums are multiplied by N/B. The value is
 that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the KL term in closed form.
 
-Observations that are not Gaussian stand there as sites, each with a precision of its own (`sites.py`). Their
-q(v) takes half steps, since the sites change with it; their bound is exact where q(v) was before the step.
+Observations that are not Gaussian are replaced by sites, each with a precision of its own (`sites.py`). Their
+q(v) takes half steps, since the sites change with it; their bound is exact at the q(v) before the step.
 
-The gradient is written out, because only the last steps, from kernels to parameters, are worth automating:
+The gradient is written out; autograd takes only the last steps, from the kernels to their parameters:
 
     ∂/∂H = -WᵀRW / 2s²,   ∂/∂b = Wᵀr / s²,   ∂/∂t = -1 / 2s²,   ∂/∂K_ZZ = Wᵀ Φ(RG - r(Wb)ᵀ) W / s²
 
 where Φ takes the lower triangle with half of its diagonal (Murray 2016, *Differentiation of the Cholesky
-decomposition*), and the last matrix is to be made symmetric.
+decomposition*), and the last matrix is symmetrised.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.processes import ALONE, Workers
-from pyro_mgp.inference.closed_form_rows import Part, Share, Walk, holes_of, slices
+from pyro_mgp.inference.closed_form_rows import Part, Share, Sweep, missing_rows, slices
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
-from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, fastest_stack, send_back
+from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, send_back
+from pyro_mgp.model.linear_matern32_stack import fastest_stack
 from pyro_mgp.model.link import can_be_inverted, observing
 from pyro_mgp.model.local_parameters import local_parameters, read
 
-# Part of a natural step that links of sites take: whole ones swing to and fro where values can be separated.
+# Size of natural steps under sites: steps of size 1 oscillate if the values are linearly separable.
 _SITE_STEP = 0.5
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """q(v) of L links, in natural form and by its moments; NaN where S⁻¹ is not positive definite."""
+    """Natural parameters and moments of q(v) of L links; NaN where S⁻¹ is not positive definite."""
 
     precision: Tensor
     """S⁻¹, `[L, M, M]`."""
@@ -62,9 +63,9 @@ class Posterior:
 
     @classmethod
     def natural(cls, precision: Tensor, shift: Tensor) -> Posterior:
-        """From S⁻¹ and S⁻¹ r."""
+        """Return q(v) from S⁻¹ and S⁻¹ r."""
         factor, info = torch.linalg.cholesky_ex(precision)
-        # Asking whether any failed would make the host wait for a GPU; the loss will tell.
+        # A check of `info` would make the host wait for a GPU; the loss becomes NaN instead.
         factor = factor.masked_fill_((info > 0)[:, None, None], math.nan)
         inverse = invert_by_blocks(factor)
         covariance = inverse.mT @ inverse
@@ -73,7 +74,7 @@ class Posterior:
 
     @classmethod
     def of(cls, chain: Chain) -> Posterior:
-        """The q(v) of a chain's links."""
+        """Return q(v) of a chain's links."""
         tril = torch.stack([link.u_scale_tril for link in chain.links])
         inverse = invert_by_blocks(tril)
         precision = inverse.mT @ inverse
@@ -82,7 +83,7 @@ class Posterior:
 
     @classmethod
     def cat(cls, parts: Sequence[Posterior]) -> Posterior:
-        """Of links in succession."""
+        """Concatenate the q(v) of consecutive links."""
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def __getitem__(self, links: slice) -> Posterior:
@@ -91,7 +92,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Whitened:
-    """What the bound of G links needs of their rows, in whitened coordinates; scaled to the whole table."""
+    """Sums over rows in the bound of G links, in whitened coordinates, scaled to the whole table."""
 
     gram: Tensor
     """G = W H Wᵀ, `[G, M, M]`."""
@@ -102,10 +103,10 @@ class Whitened:
     count: Tensor
     """n, `[G]`; 0 of sites."""
     offset: Tensor
-    """What the bound has besides, `[G]`, of sites."""
+    """Additional terms of the bound under sites, `[G]`."""
 
     def natural_step(self, posterior: Posterior, noise: Tensor, step_size: Tensor) -> Posterior:
-        """Part of the way, `[G]`, to the q(v) that maximises the bound at the current kernels and noises."""
+        """Move q(v) by a share `[G]` of the way to its optimum at the current kernels and noises."""
         optimum = (self.gram + self.gram.mT).div_(2 * noise[:, None, None])
         optimum.diagonal(dim1=-2, dim2=-1).add_(1)
         return Posterior.natural(
@@ -115,7 +116,7 @@ class Whitened:
 
 
 def applies_to(chain: Chain) -> bool:
-    """Whether the bound of this chain has the closed form of this module."""
+    """Return whether the bound of this chain has the closed form of this module."""
     return (
         not chain.backpropagate
         and chain.n_paths == 1
@@ -128,7 +129,7 @@ class ConjugateStep:
     """Training steps in closed form for q(u), by gradient for everything else.
 
     Args:
-        chain: A chain that `applies_to` admits.
+        chain: A chain for which `applies_to` is True.
         workers: The processes that share the rows of each step.
     """
 
@@ -147,12 +148,12 @@ class ConjugateStep:
         step_size: float,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Move q(u) towards its optimum, then leave the loss's gradients there; see `training.Step`."""
+        """Move q(u) towards its optimum, then leave the loss's gradients on parameters; see `svi.Step`."""
         share = self._share(filled, observed, rows)
         with local_parameters():
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspaces[0])
             own_noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
-            # Sites have precisions of their own, in units of one.
+            # Sites have precisions of their own; their noise variance is one.
             gaussian = own_noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0
             noise = own_noise.where(gaussian, 1.0)
             among = kernels.among()
@@ -173,7 +174,7 @@ class ConjugateStep:
             if not only_q:
                 for score in scores:
                     send_back([(score, -torch.ones_like(score))])
-                # What is sent back from here on every process knows in full.
+                # All processes have the following gradients in full; they are not added up.
                 self.workers.add_gradients(self.chain.parameters())
                 of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
                 send_back([(among, of_among), (noise, of_noise), *kernels.pending(self.workers.total)])
@@ -193,35 +194,35 @@ class ConjugateStep:
             self.posterior = Posterior.of(self.chain)
 
     def state(self) -> dict[str, Tensor]:
-        """q(u), to the last digit; see `training.Step`."""
+        """Return natural parameters and moments of q(u), for `resume`."""
         return dict(vars(self.posterior))
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what another `state` gave."""
+        """Set q(u) to a `state`."""
         self.posterior = Posterior(**state)
 
     def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> Share:
-        """This process's rows of a minibatch; takes the arguments of a step."""
+        """Return this process's rows of a minibatch; takes the arguments of a step."""
         workers, n_rows = self.workers, len(filled)
         parts = workers.parts(n_rows, filled.device)
         numbers = torch.arange(n_rows, device=filled.device) if rows is None else rows
         if workers.is_alone:
             paths = by_column(filled[None])
             return Share(paths, observed, numbers, fresh_noise(paths), parts, n_rows)
-        mine = workers.share(n_rows)
-        paths = by_column(filled[None, mine])
-        drawn = [draws[:, mine] for draws in self._draws(fresh_noise(paths), observed)]
+        own = workers.share(n_rows)
+        paths = by_column(filled[None, own])
+        drawn = [draws[:, own] for draws in self._draws(fresh_noise(paths), observed)]
 
         def noise(number: int, here: Tensor) -> Tensor:
             return drawn[number][:, here]
 
-        return Share(paths, observed[mine], numbers[mine], noise, parts, n_rows)
+        return Share(paths, observed[own], numbers[own], noise, parts, n_rows)
 
     def _draws(self, fresh: Noise, observed: Tensor) -> Iterator[Tensor]:
-        """For each link the noise `[1, n]` that one process alone would take for a minibatch's holes."""
+        """Iterate over each link's noise `[1, n]`, as one process alone would draw it for a minibatch."""
         everyone = torch.arange(len(observed), device=observed.device)
         for number, link in enumerate(self.chain.links):
-            holes = holes_of(observed[:, link.column])
+            holes = missing_rows(observed[:, link.column])
             here = everyone if holes is None else holes
             drawn = fresh(number, here)
             yield drawn.new_zeros(1, len(everyone)).index_copy_(1, here, drawn)
@@ -229,18 +230,18 @@ class ConjugateStep:
     def _groups(
         self, kernels: KernelStack, inverse: Tensor, noise: Tensor, factor: float, share: Share
     ) -> Iterator[_Group]:
-        """Walk through the chain and redraw the holes in place; gives what group after group of links saw.
+        """Sweep through the chain, redraw missing cells in place, and give the sums of each group of links.
 
         Args:
             kernels: The links' kernels.
             inverse: W of each link, `[L, M, M]`.
             noise: Variance of each link's observation noise, `[L]`.
-            factor: N/B, by which the rows stand for the whole table.
+            factor: N/B, the weight of a row of a minibatch.
             share: The rows.
         """
         loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
         latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
-        sweep = Walk(self.chain, observing(latent, self.chain.links), share)
+        sweep = Sweep(self.chain, observing(latent, self.chain.links), share)
         self.workspaces += [Workspace() for _ in share.parts[len(self.workspaces) :]]
         twins = [kernels.twin(workspace) for workspace in self.workspaces[: len(share.parts)]]
         # One process with two parts takes the same links together as two processes with one each.
@@ -253,7 +254,7 @@ class ConjugateStep:
 
 @dataclass(frozen=True)
 class Bound:
-    """The evidence bound of G links, as in the module's docstring, and what its gradient needs."""
+    """Evidence bound of G links (see the module), and the matrices that its gradient needs."""
 
     statistics: Whitened
     posterior: Posterior
@@ -266,7 +267,7 @@ class Bound:
 
     @classmethod
     def of(cls, statistics: Whitened, posterior: Posterior, noise: Tensor) -> Bound:
-        """The bound at some q(v)."""
+        """Return the bound at some q(v)."""
         r = posterior.mean
         R = torch.baddbmm(posterior.covariance, r[:, :, None], r[:, None, :])
         R.diagonal(dim1=-2, dim2=-1).sub_(1)
@@ -275,7 +276,7 @@ class Bound:
 
     @property
     def value(self) -> Tensor:
-        """The bound of each link, `[G]`."""
+        """Evidence bound of each link, `[G]`, nats."""
         expected = self.statistics.count * (2 * math.pi * self.noise).log() + self.residual / self.noise
         divergence = self.R.diagonal(dim1=-2, dim2=-1).sum(-1) - self.posterior.log_det
         return self.statistics.offset - 0.5 * (expected + divergence)
@@ -283,26 +284,26 @@ class Bound:
 
 @dataclass(frozen=True)
 class _Group:
-    """Some links in succession, and the rows that they saw."""
+    """Consecutive links, and the rows from which they learn."""
 
     links: slice
-    """Their numbers."""
+    """Numbers of the links."""
     inverse: Tensor
     """W of each of them, `[G, M, M]`."""
     parts: Sequence[Part]
     """The rows, part by part of the share."""
     workers: Workers
-    """Other processes that have seen other rows."""
+    """All processes, each with rows of its own."""
 
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
-        """Move the links' q(v) by a natural step; gives the bound there."""
+        """Move the links' q(v) by a natural step, and return the bound there."""
         statistics = self._statistics()
         steps = [step_size * (_SITE_STEP if by_site else 1.0) for by_site in self.parts[0].by_sites]
         moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
         return Bound.of(statistics, moved, noise)
 
     def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
-        """Hand the kernels the gradients of the negative bound that go through the rows.
+        """Propagate the gradients of the negative bound through the rows to the kernels.
 
         Returns:
             The other gradients: with respect to K_ZZ, `[G, M, M]`, and to the noise variance, `[G]`.
@@ -332,5 +333,5 @@ class _Group:
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Matrices `[L, M, M]` applied to vectors `[L, M]`."""
+    """Multiply matrices `[L, M, M]` by vectors `[L, M]`."""
     return (matrix @ vector[..., None])[..., 0]

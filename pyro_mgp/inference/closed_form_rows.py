@@ -1,12 +1,10 @@
-"""The rows of a training step in closed form: swept through, and summed up part by part.
+"""Sums over the rows of a training step in closed form, part by part, along a sweep through the chain.
 
-A step needs sums over rows. Even where one process does all the work they are added up in two parts, of every
-second row each: a process that works with another has one of these parts, so that two processes come to the
-same sums as one to the last bit. No other order would do: what follows multiplies rounding errors by the
-condition of K_ZZ, once for q(u) and again for its gradient. For the same reason neither the order of sums nor
-the shape of a product depends on the number of threads, and products are of as many rows as divide well: with
-the default kernel in double precision and up to 128 inducing inputs (libraries factorise larger matrices by
-threads) one, two and three threads give the same bits, tested on processors of one kind.
+One process adds up the sums over rows in two parts, each of every second row. Two processes have one of these
+parts each, and get the same sums to the last bit. Another order of summation would not do: rounding errors
+are multiplied by the condition number of K_ZZ, once for q(u) and again for its gradient. For the same reason
+neither the order of sums nor the shape of products depends on the number of threads, and rows are padded. With the default kernel in double precision and up to 128 inducing inputs (libraries factorise
+larger matrices by threads) one, two and three threads give the same bits, as tested on one kind of processor.
 """
 
 from __future__ import annotations
@@ -27,23 +25,23 @@ from pyro_mgp.model.kernel_stack import KernelStack, Seen
 from pyro_mgp.model.likelihoods import Scored
 from pyro_mgp.model.link import Link
 
-# Entries of K_Zf that are worked on at a time: what the processor's cache holds.
+# Entries of K_Zf per group of links: what fits into the processor's cache.
 _ENTRIES_AT_ONCE = 2**20
-# A GPU wants all links in one call; this bounds its memory to a few times 0.5 GB.
+# On a GPU all links are best in one group; this bounds its memory to a few times 0.5 GB.
 _ENTRIES_AT_ONCE_CUDA = 2**26
-# Rows of a part are filled up to a multiple of this: half a tile is whole registers for each of 3 threads.
-# Whole tiles would make a third more rows of small tables.
+# Rows of a part are padded to a multiple of this: half a tile is whole registers for each of 3 threads.
+# Whole tiles would add a third to the rows of small tables.
 _FILLED_UP_TO = TILE // 2
-# Products of several matrices go to the threads one by one: two shall get as many each.
+# Groups are a multiple of this many links: threads get whole matrices, and two threads equally many.
 _TOGETHER = 2
 
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of a minibatch that a process works on; all of them if it is alone."""
+    """Rows of a minibatch that one process works on; all of them if it is alone."""
 
     paths: Tensor
-    """With their current fill, by columns, `[1, n, D]`; redrawn in place."""
+    """The rows with their current fill, by columns, `[1, n, D]`; redrawn in place."""
     observed: Tensor
     """Bool `[n, D]`."""
     rows: Tensor
@@ -51,37 +49,37 @@ class Share:
     noise: Noise
     """Standard normal numbers of the sweep."""
     parts: Sequence[slice]
-    """Which of them are added up together."""
+    """Slices of the rows that are added up together."""
     n_rows: int
-    """Rows of the whole minibatch."""
+    """Number of rows of the whole minibatch."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What some links saw of a part of a share."""
+    """Rows of one part of a share, for a group of links."""
 
     kernels: KernelStack
-    """Their kernels; they keep what the gradient needs."""
+    """Kernels of the links, with the intermediate results for the gradient."""
     inverse: Tensor
     """W of each of the links, `[G, M, M]`."""
     seen: Seen
     sites: Sequence[Sites | None]
-    """The sites that they stand for, of links whose observations are not Gaussian."""
+    """Sites of the rows, of links whose observations are not Gaussian."""
     factor: float
-    """N/B, by which the rows stand for the whole table."""
+    """N/B, the weight of a row of a minibatch."""
 
     @property
     def by_sites(self) -> list[bool]:
-        """Which of the links have sites."""
+        """Whether each of the links has sites."""
         return [site is not None for site in self.sites]
 
     @property
     def whitens_rows(self) -> bool:
-        """In single precision H has too few digits to be whitened afterwards."""
+        """Whether rows are whitened before the sums: in single precision H has too few digits for it."""
         return self.kernels.dtype != self.inverse.dtype
 
     def sums(self) -> list[Tensor]:
-        """What `Whitened` is made of; in single precision of whitened rows, else to be whitened."""
+        """Return the fields of `Whitened`: of whitened rows in single precision, else before whitening."""
         targets, valid = self.seen.targets, self.seen.valid
         sums = self.kernels.sums(self.seen, self.inverse if self.whitens_rows else None)
         if valid is None:
@@ -96,11 +94,11 @@ class Part:
 
     @torch.enable_grad()
     def score(self) -> Tensor:
-        """What the links' sites add to the bound, a function of their likelihoods' parameters."""
+        """Return the contribution of the sites to the bound, differentiable in likelihood parameters."""
         return self.factor * torch.stack([self._total(k, "scores") for k in range(len(self.sites))]).sum()
 
     def _total(self, k: int, name: str) -> Tensor:
-        """The sum of a property of the k-th link's sites over the rows that count; 0 without sites."""
+        """Return the sum of a property of the k-th link's sites over its rows; 0 without sites."""
         site = self.sites[k]
         if site is None:
             return self.seen.targets.new_zeros(())
@@ -108,25 +106,25 @@ class Part:
         return (each if self.seen.valid is None else each.where(self.seen.valid[k], 0.0)).sum()
 
 
-class Walk:
-    """A sweep of a share through the chain: holes are redrawn in place.
+class Sweep:
+    """Sweep of a share through the chain, which redraws missing cells in place.
 
     Args:
         chain: The chain.
-        conditionals: Its links' factorisations.
+        conditionals: The links' conditionals.
         share: The rows.
     """
 
     def __init__(self, chain: Chain, conditionals: Sequence[Conditional], share: Share) -> None:
         self.chain, self.conditionals, self.share = chain, conditionals, share
         values, observed = share.paths[0], share.observed
-        # Asked once a sweep: a module of Pyro is slow to tell.
+        # Read once per sweep: attributes of Pyro modules are slow.
         self.gaussian = [link.is_gaussian for link in chain.links]
         self.learnt_from = [chain.learns_from(i, values, observed) for i in range(len(conditionals))]
         self.visited = list[Moments]()
 
     def visit(self, group: slice) -> list[tuple[Seen, list[Sites | None]]]:
-        """Walk through the next links; gives what they saw of each part, and their sites."""
+        """Sweep through the next links; return each part's rows from which they learn, and the sites."""
         views = [
             _View(self.share, *_observed_rows(self.learnt_from[group], part)) for part in self.share.parts
         ]
@@ -138,15 +136,15 @@ class Walk:
         return [(view.seen(group.start), view.sites) for view in views]
 
     def _redraw(self, link: Link) -> None:
-        """Redraw the holes of the next link's column."""
+        """Redraw the missing cells of the next link's column."""
         share = self.share
-        holes = holes_of(share.observed[:, link.column])
+        holes = missing_rows(share.observed[:, link.column])
         if holes is None:
             self.chain.visit(self.conditionals, share.paths, share.observed, share.noise, self.visited, None)
             return
 
         def noise(number: int, rows: Tensor) -> Tensor:
-            # By row: copies of a hole that fill up a tile get its own number.
+            # Indexed by row: the copies of a cell that pad a tile get the cell's number.
             drawn = share.noise(number, holes)
             return drawn.new_zeros(1, len(share.rows)).index_copy_(1, holes, drawn)[:, rows]
 
@@ -156,30 +154,30 @@ class Walk:
 
 @dataclass(frozen=True)
 class _View:
-    """What links see of a part of a share, one after the other."""
+    """Rows of one part of a share as the links of a group see them, in the order of the chain."""
 
     share: Share
     kept: Sequence[Tensor | None]
-    """The rows from which each of them learns, equally many; None for all."""
+    """Rows from which each link learns, padded to equal number; None for all."""
     valid: Tensor | None
-    """Which of these count, `[G, n]`; None for all."""
+    """Bool `[G, n]`, the rows that are not padding; None for all."""
     n_sure: int
-    """The first so many of them count for all links."""
+    """Number of leading rows that are no padding for any link."""
     columns: list[Tensor] = field(default_factory=list)
-    """Copies of them by columns, `[D, n]`."""
+    """Copies of these rows by columns, `[D, n]` per link."""
     own: list[Tensor] = field(default_factory=list)
-    """The column of each link there, `[n]`."""
+    """Values of each link's column in these rows, `[n]`."""
     sites: list[Sites | None] = field(default_factory=list)
 
     def take(self, link: Link, conditional: Conditional | None) -> None:
-        """Keep what the next link sees: the links after it write into the table.
+        """Copy the rows for the next link, before later links write into the table.
 
         Args:
             link: The link.
-            conditional: Its factorisation, for its sites; None if it is Gaussian.
+            conditional: Its conditional, for its sites; None if it is Gaussian.
         """
         table, here = self.share.paths[0].T, self.kept[len(self.columns)]
-        # To gather is faster than to select.
+        # Gathering is faster than `index_select`.
         seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
         rows = self.share.rows if here is None else self.share.rows[here]
         self.columns.append(seen)
@@ -187,12 +185,12 @@ class _View:
         self.sites.append(None if conditional is None else _sites(link, conditional, seen, rows))
 
     def seen(self, first: int) -> Seen:
-        """All of it, given the number of the first link."""
+        """Return the rows of all links of the group, given the number of the first link."""
         return Seen(first, self.columns, *_targets(self.own, self.sites), self.valid, self.n_sure)
 
 
 def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
-    """Links whose matrices are worked on together, given the entries of a matrix: equally many each time."""
+    """Divide links into groups of equal size, given the entries of each link's matrix."""
     most = (_ENTRIES_AT_ONCE_CUDA if device.type == "cuda" else _ENTRIES_AT_ONCE) // max(entries, 1)
     size = math.ceil(n_links / max(1, math.ceil(n_links / max(most, 1))))
     if most >= _TOGETHER:
@@ -200,17 +198,17 @@ def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
     return (slice(i, min(i + size, n_links)) for i in range(0, n_links, max(size, 1)))
 
 
-def holes_of(observed: Tensor) -> Tensor | None:
-    """The rows `[n]` of a column that are missing; None for all rows where the host would have to wait."""
+def missing_rows(observed: Tensor) -> Tensor | None:
+    """Return the rows of a column's missing cells; None on GPUs, where the host would have to wait."""
     return None if observed.is_cuda else (~observed).nonzero()[:, 0]
 
 
 def _observed_rows(
     observed: Sequence[Tensor], part: slice
 ) -> tuple[Sequence[Tensor | None], Tensor | None, int]:
-    """Equally many rows of a part for each of G columns, as many as divide well; see `_View`."""
+    """Return the rows of a part observed in each of G columns, padded to equal number; see `_View`."""
     if observed[0].is_cuda:
-        # To count the observed cells the host would have to wait; to look at all rows costs less.
+        # The host would have to wait for the number of observed cells; using all rows takes less time.
         return [None] * len(observed), torch.stack(tuple(observed)), 0
     first, step = part.start or 0, part.step or 1
     kept = [column[part].nonzero()[:, 0] * step + first for column in observed]
@@ -223,12 +221,12 @@ def _observed_rows(
 
 
 def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites:
-    """What stands for a link's observations, which are not Gaussian, in rows `[D, n]`, given by columns.
+    """Return the sites of a link's observations, which are not Gaussian, in rows given by columns `[D, n]`.
 
     Args:
         link: The link.
-        conditional: Its factorisation.
-        columns: The rows that it learns from.
+        conditional: Its conditional.
+        columns: The rows from which it learns.
         rows: Their numbers in the training table, `[n]`.
     """
 
@@ -239,7 +237,7 @@ def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) 
 
 
 def _targets(own: Sequence[Tensor], sites: Sequence[Sites | None]) -> tuple[Tensor, Tensor | None]:
-    """Targets and roots of their weights, both `[G, n]`, of links that see their own columns, or sites."""
+    """Return targets and roots of their weights, both `[G, n]`, from columns or from sites."""
     pairs = list(zip(own, sites, strict=True))
     targets = torch.stack([y if site is None else site.targets for y, site in pairs])
     if not any(sites):

@@ -3,7 +3,8 @@
 With natural parameters θ = (S⁻¹ r, -S⁻¹/2) and expectation parameters η = (r, S + r rᵀ), S = T Tᵀ, the
 natural gradient of the bound with respect to θ is its ordinary gradient with respect to η (Hensman,
 Fusi and Lawrence 2013; Salimbeni, Eleftheriadis and Hensman 2018). A step of size 1 on full data under a
-Gaussian likelihood lands on the optimum in closed form, where Adam needs hundreds of steps.
+Gaussian likelihood reaches the optimum, where Adam needs hundreds of steps. Gradients come from autograd;
+`SviStep` uses these steps for bounds without a closed form, such as those of several Monte Carlo paths.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ _HALVINGS = 5
 
 
 class HasParameters(Protocol):
-    """Any `torch.nn.Module`."""
+    """Module with named parameters, such as a `torch.nn.Module`."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Leaves and their names."""
+        """Iterate over names and parameters."""
 
 
 @dataclass(frozen=True)
 class VariationalPair:
-    """The two leaves of one q(u)."""
+    """Mean and covariance factor of one q(u), as unconstrained parameters."""
 
     loc: nn.Parameter
     """r, `[M]`."""
@@ -40,7 +41,7 @@ class VariationalPair:
 
 
 def variational_pairs(module: HasParameters) -> list[VariationalPair]:
-    """The q(u) of every submodule that has parameters `u_loc` and `u_scale_tril`."""
+    """Return the q(u) of every submodule with parameters `u_loc` and `u_scale_tril`."""
     named = dict(module.named_parameters())
     prefixes = [n.removesuffix("u_loc_unconstrained") for n in named if n.endswith("u_loc_unconstrained")]
     return [
@@ -51,7 +52,7 @@ def variational_pairs(module: HasParameters) -> list[VariationalPair]:
 
 @torch.no_grad()
 def natural_step(pairs: Iterable[VariationalPair], step_size: float) -> None:
-    """Move every q(u) along the natural gradient of the loss whose `.grad` its leaves hold.
+    """Move every q(u) by a natural-gradient step, given the gradients in `.grad` of its parameters.
 
     Args:
         pairs: Leaves after `loss.backward()`, the loss being the negative bound.
@@ -80,7 +81,7 @@ def _gradient(leaf: nn.Parameter) -> Tensor:
 def _updated(
     loc: Tensor, leaf: Tensor, loc_gradient: Tensor, leaf_gradient: Tensor, step_size: float
 ) -> tuple[Tensor, Tensor]:
-    """New leaves of a stack of L links: all arguments `[L, M]` or `[L, M, M]`."""
+    """Return the updated parameters of L links; all arguments `[L, M]` or `[L, M, M]`."""
     tril = _TO_TRIL(leaf)
     d1, d2 = _expectation_gradient(loc, tril, loc_gradient, leaf_gradient)
     precision = torch.cholesky_inverse(tril)
@@ -103,7 +104,7 @@ def _updated(
 def _expectation_gradient(
     loc: Tensor, tril: Tensor, loc_gradient: Tensor, leaf_gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Pull the leaves' gradients back to η = (r, S + r rᵀ): ∂/∂η₂ = ∂/∂S, ∂/∂η₁ = ∂/∂r - 2 ∂/∂S r."""
+    """Return the gradient with respect to η = (r, S + r rᵀ): ∂/∂η₂ = ∂/∂S, ∂/∂η₁ = ∂/∂r - 2 ∂/∂S r."""
     covariance = (tril @ tril.mT).requires_grad_()
     with torch.enable_grad():
         leaf = _TO_TRIL.inv(torch.linalg.cholesky(covariance))

@@ -1,4 +1,4 @@
-"""From an encoded table to an untrained chain: which columns get a link, in which order, starting where."""
+"""Build an untrained chain for an encoded table: its links, their order and their starting values."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 
 Numbers = NDArray[np.float64]
 
-_NOTHING_KNOWN = ColumnSpec()
+_NO_SPEC = ColumnSpec()
 
 SMALL_ROWS = 1000
-"""Most rows of a table that may get a sequential chain."""
-# Likewise of columns that can have a link.
+"""Largest number of rows of a table with a sequential chain."""
+# Largest number of columns with a link in such a table.
 _SMALL_COLUMNS = 8
 
-# Share of the joint Gaussian's residual variance at which a link's noise starts: the kernel explains some.
+# Starting noise variance of a link, as a share of the joint Gaussian's residual variance: the kernel explains
+# the rest.
 _NOISE_SHARE = 0.8
-# The same where curves are known to explain much of it; from above, twenty steps leave a wave some noise.
+# Starting share if curves are known to explain much of it: from a higher start, twenty steps do not suffice.
 _CURVED_NOISE_SHARE = 0.2
 
 
-# Inducing inputs are rows of the table and often close to each other; training wants K_ZZ well conditioned.
+# Inducing inputs are rows of the table and often close to each other; the jitter keeps K_ZZ well conditioned.
 _JITTER = 1e-6
 
 
@@ -78,8 +79,8 @@ def plan_links(
 ) -> list[LinkSpec]:
     """Return the specification of each link of a table, in the order of the chain, a target last.
 
-    A link sees all columns but those of its own variable: the other indicators of a category are missing
-    whenever it is, and would otherwise explain it away. The last of these has no link; see `Category`.
+    The inputs of a link are all columns but those of its own variable: the other indicators of a category are
+    missing whenever it is, and determine it otherwise. The last indicator has no link; see `Category`.
 
     Args:
         codec: The table's codec.
@@ -87,10 +88,10 @@ def plan_links(
         order: Labels of the linked columns, or None for ascending standard deviation before scaling. The
             links of a category follow each other.
         target: Codec of a target, which is column D.
-        target_is_input: Whether the other links see the target.
-        specs: What is known of some columns besides: which predict others, and which predict them.
-        sequence: Encoded columns with a link that sees the earlier of these and columns without a link only;
-            None for links that see all others. See `SequentialChain`.
+        target_is_input: Whether the target is an input of the other links.
+        specs: Specifications of columns: whether they predict others, and which columns predict them.
+        sequence: Encoded columns with a link, in order, if the inputs of each are the earlier ones and the
+            columns without a link; None if they are all others. See `SequentialChain`.
 
     Raises:
         ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
@@ -118,7 +119,7 @@ def plan_links(
     for link in link_specs:
         if not link.inputs:
             raise ValueError(
-                f"column {link.name!r} is to be imputed, but no other column is left to predict it from: "
+                f"column {link.name!r} has missing cells, but no other column is left to predict it from: "
                 "give its spec more predictors, or let other columns predict"
             )
     if target is None:
@@ -126,38 +127,38 @@ def plan_links(
     name = str(target.name)
     while name in codec.names:
         name = f"target {name}"
-    predicts = np.array([(specs or {}).get(column.name, _NOTHING_KNOWN).predicts for column in codec.columns])
+    predicts = np.array([(specs or {}).get(column.name, _NO_SPEC).predicts for column in codec.columns])
     return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What gets a link in a sequential chain."""
+    """Columns with a link in a sequential chain, and their log evidence."""
 
     columns: list[int]
     """Encoded columns, in order."""
     evidence: float
-    """Log evidence of all columns that could have one, by what their cells say in their own units."""
+    """Log evidence of all columns that can have a link, in their own units, nats."""
 
 
 def sequence_of(
     codec: TableCodec, frame: pd.DataFrame, specs: Specs, *, every: bool, curved_only: bool
 ) -> Plan | None:
-    """The encoded columns of a small table that get a link in a sequential chain, in order.
+    """Choose the encoded columns of a small table that get a link in a sequential chain, and their order.
 
-    Columns that are complete and best explained without incomplete ones need no link.
+    Complete columns that come before the first incomplete one get no link.
 
     Args:
         codec: The table's codec.
         frame: The table.
-        specs: What is known of some columns besides.
+        specs: Specifications of columns.
         every: Whether all columns that can have a link get one.
-        curved_only: Whether a table suits only if its columns depend on each other in ways that are not
-            linear: where they are, links that see all other columns say the same with less effort.
+        curved_only: Whether to return None if the relations between columns are linear: links with all other
+            columns as inputs then give the same imputations with less computation.
 
     Returns:
-        The plan, or None where the table does not suit: it is large, has incomplete columns whose
-        observations are not Gaussian, columns that may not predict each other, or few complete rows.
+        The plan, or None if the table is large, has incomplete columns whose observations are not Gaussian,
+        columns that may not predict each other, or few complete rows.
     """
     if len(frame) > SMALL_ROWS:
         return None
@@ -184,7 +185,7 @@ def sequence_of(
 
 
 def _log_slopes(codec: TableCodec, frame: pd.DataFrame) -> float:
-    """The logarithm of how much longer encoded cells are than their own units, over a table without holes."""
+    """Return the log Jacobian determinant of the encoding of a table without missing cells."""
     total = 0.0
     for column in codec.columns:
         if column.width == 1:
@@ -197,12 +198,12 @@ def _log_slopes(codec: TableCodec, frame: pd.DataFrame) -> float:
 def _is_gaussian(column: ColumnCodec, specs: Specs) -> bool:
     """Whether a column can be a link of a sequential chain."""
     plain = column.kind in (Kind.CONTINUOUS, Kind.INTEGER) and column.ordinal is None
-    error = specs.get(column.name, _NOTHING_KNOWN).standard_error
+    error = specs.get(column.name, _NO_SPEC).standard_error
     return plain and column.support_encoded is None and column.bounds is None and error is None
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
-    """Which of the D encoded columns each of C columns may be predicted from, Bool `[C, D]`."""
+    """Return Bool `[C, D]`: the encoded columns from which each of C columns may be predicted."""
     labels = [column.name for column in codec.columns]
     visible = np.ones((len(labels), len(labels)), dtype=bool)
     for label, spec in specs.items():
@@ -217,7 +218,7 @@ def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
 
 
 def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Columns by their standard deviation, a category's indicators together by the smallest of theirs."""
+    """Sort columns by their standard deviation; a category's indicators stay together, at their smallest."""
     groups, scale = codec.groups, codec.raw_scale
     least = {group: scale[linked[groups[linked] == group]].min() for group in set(groups[linked].tolist())}
     return np.asarray(sorted(linked.tolist(), key=lambda d: (least[groups[d]], groups[d], d)), dtype=np.intp)
@@ -234,7 +235,7 @@ def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]
 
 
 def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
-    """Which encoded columns say nothing that the other indicators of their variable do not, `[D]`."""
+    """Return Bool `[D]`: the last indicator of each category, which the others determine."""
     last = np.zeros(codec.n_encoded, dtype=bool)
     for column in codec.columns:
         if column.indicators is not None:
@@ -243,12 +244,12 @@ def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
 
 
 def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: bool = False) -> list[float]:
-    """Noise variance at which each link starts.
+    """Return the starting noise variance of each link.
 
     Args:
-        covariance: That of the joint Gaussian of the starting fill, `[D, D]`.
+        covariance: Covariance of the joint Gaussian of the initial fill, `[D, D]`.
         link_specs: The links.
-        curved: Whether much of what straight lines leave unexplained is known not to be noise.
+        curved: Whether curves are known to explain much of the residual variance of linear regression.
     """
     share = _CURVED_NOISE_SHARE if curved else _NOISE_SHARE
     noise = []
@@ -347,15 +348,15 @@ def build_chain(
     n_rows: int,
     **switches: Any,
 ) -> Chain:
-    """An untrained chain.
+    """Build an untrained chain.
 
     Args:
         link_specs: Its links, in order.
         kernel: Factory `input_dim -> Kernel`.
         inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
         likelihoods: Observation model of each link.
-        sequential: Whether it is to be a `SequentialChain`.
-        train_inducing: Whether the inducing inputs are parameters to be trained.
+        sequential: Whether to build a `SequentialChain`.
+        train_inducing: Whether the inducing inputs are trained.
         n_rows: Rows of the training table.
         switches: Further arguments of `Chain`.
 

@@ -1,9 +1,9 @@
-"""The chain: sparse GPs swept one after the other, as a Pyro model and guide. The paper, nothing else.
+"""The chain of sparse GPs of the paper (Jafrasteh et al. 2023), as a Pyro model and guide.
 
     L = N/B · Σ_{i in batch} Σ_{d observed} E_q[log p(x_id | f_id)]  -  Σ_links KL[q(u) ‖ p(u)]
 
-Each link predicts its column from all others at the current fill; its draws are written into the missing
-cells of that column before the next link looks. One loop, one write: `Chain.sweep`.
+Each link predicts its column from all others at the current fill. Its draws are written into the missing
+cells of that column before the next link is evaluated. The loop is `Chain.sweep`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Noise = Callable[[int, Tensor], Tensor]
 
 
 class Chain(LocalModule):
-    """Sparse GPs chained over the incomplete columns of a table (MGP, Jafrasteh et al. 2023).
+    """Chain of sparse GPs over the incomplete columns of a table (MGP, Jafrasteh et al. 2023).
 
     In training mode (`chain.train()`) the model scores observed cells under the marginals q(f), as the
     paper's bound does. In evaluation mode (`chain.eval()`) it uses the drawn `u`: one posterior function
@@ -45,12 +45,12 @@ class Chain(LocalModule):
         names: One name per link; its sites are `"x_" + name` (observed cells) and `"u_" + name`.
         n_rows: Rows N of the training table, for the factor N/B of a minibatch.
         n_paths: Monte Carlo paths S per row in training.
-        n_sweeps: Walks before a draw counts, in evaluation mode.
-        propagate: What later links see in a missing cell: the "predictive" draw f + noise, or the
-            "latent" function value f as in the paper. Of ordered values they always see a value.
+        n_sweeps: Number of sweeps through the chain per draw, in evaluation mode.
+        propagate: Input of later links in a missing cell: the "predictive" draw f + noise, or the "latent"
+            function value f as in the paper. Of columns that are not Gaussian it is always a drawn value.
         backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
             each link learns from the observed cells of its own column. None pass through ordered values,
-            which do not change by little.
+            which are discrete.
         categories: Variables of several indicators, exactly one of which is on.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
             through the draws.
@@ -102,7 +102,7 @@ class Chain(LocalModule):
             if list(category.links) != list(range(category.links[0], category.links[-1] + 1)):
                 raise ValueError(
                     f"the links of a category must follow each other, got links number {category.links}: "
-                    "one in between would see a row in which several levels may be on, or none"
+                    "a link in between would be conditioned on indicators of several levels, or of none"
                 )
         self.categories = tuple(categories)
         self.precision = precision
@@ -111,16 +111,16 @@ class Chain(LocalModule):
     def model(
         self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
     ) -> Tensor:
-        """Score the observed cells, and draw the missing ones.
+        """Score the observed cells, and draw the missing ones; the Pyro model of the chain.
 
         Args:
             filled: Rows of the table with their current fill, `[B, D]`, standardised units.
-            observed: Bool `[B, D]`, True where the cell is known.
+            observed: Bool `[B, D]`.
             rows: Their row numbers in the training table, `[B]`, if they are a minibatch of it.
             noise: Standard normal numbers of the sweep; drawn when not given.
 
         Returns:
-            The rows with their holes drawn, `[S, B, D]`, or `[B, D]` for a single path.
+            The rows with their missing cells drawn, `[S, B, D]`, or `[B, D]` for a single path.
         """
         drawn = [_sample_prior(name, link) for name, link in zip(self.names, self.links, strict=True)]
         n_paths = self.n_paths if self.training else 1
@@ -151,24 +151,24 @@ class Chain(LocalModule):
 
     @property
     def row_dtype(self) -> torch.dtype:
-        """Type of the products over rows where no gradient goes back to these."""
+        """Floating type of the products over rows where no gradient passes through the draws."""
         return torch.float32 if self.precision == "mixed" else torch.float64
 
     @local_method
     def conditionals(self, functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
-        """Every link factorised once: at the marginals of q, or for drawn functions `[S, M]` per link."""
+        """Return each link's conditional, for the marginals of q or drawn functions `[S, M]` per link."""
         with naming(self.names):
             return condition(self.links, functions, self.row_dtype)
 
     @local_method
     def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:
-        """Draws `[S, M]` from q(u) of every link, given `noise(link number, M)` of shape `[S, M]`."""
+        """Draw `[S, M]` from q(u) of every link, given `noise(link number, M)` of shape `[S, M]`."""
         return [
             link.u_loc + noise(i, link.n_inducing) @ link.u_scale_tril.T for i, link in enumerate(self.links)
         ]
 
     def holes(self, observed: Tensor) -> list[Tensor]:
-        """For each link, the rows whose cell is missing, given Bool `[n, D]`."""
+        """Return for each link the rows whose cell is missing, given Bool `[n, D]`."""
         return [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
 
     def sweeps(
@@ -180,7 +180,7 @@ class Chain(LocalModule):
         n_sweeps: int,
         holes: Sequence[Tensor] | None = None,
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
-        """Walk again and again, each sweep starting from the fill that the last one left.
+        """Iterate over the results of sweeps, each of which starts from the fill of the one before.
 
         Takes the arguments of `sweep`; `noise(sweep)` is the noise of one sweep.
         """
@@ -197,18 +197,17 @@ class Chain(LocalModule):
         noise: Noise,
         holes: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, list[Moments]]:
-        """One sweep through the chain.
+        """Redraw the missing cells in one sweep through the chain.
 
         Args:
-            conditionals: The links' factorisations, in the order of the chain.
+            conditionals: The links' conditionals, in the order of the chain.
             filled: Table with its current fill, `[S, n, D]`; not changed.
             observed: Bool `[n, D]`.
             noise: Standard normal numbers.
-            holes: For each link the rows of its missing cells, to visit only these. Default: all rows.
+            holes: Rows of each link's missing cells, to evaluate it only there. Default: all rows.
 
         Returns:
-            The table with its missing cells redrawn, `[S, n, D]`, and each link's moments where it was
-            visited.
+            The table with its missing cells redrawn, `[S, n, D]`, and each link's moments at its rows.
         """
         filled = by_column(filled)
         visited: list[Moments] = []
@@ -225,15 +224,15 @@ class Chain(LocalModule):
         visited: list[Moments],
         holes: Tensor | None,
     ) -> None:
-        """Redraw the missing cells of the next link's column, in place (where parameters are local).
+        """Redraw the missing cells of the next link's column, in place; call it inside `local_parameters`.
 
         Args:
-            conditionals: The links' factorisations.
+            conditionals: The links' conditionals.
             filled: The table, `[S, n, D]`.
             observed: Bool `[n, D]`.
             noise: Standard normal numbers.
-            visited: Moments of the links before this one; those of this one are put behind them.
-            holes: The rows of the column's missing cells, to visit only these, or None for all rows.
+            visited: Moments of the links before this one; the moments of this link are appended.
+            holes: Rows of the column's missing cells, to evaluate the link only there; None for all rows.
         """
         number = len(visited)
         link = self.links[number]
@@ -243,15 +242,15 @@ class Chain(LocalModule):
             return
         if holes is None:
             rows = torch.arange(filled.shape[1], device=filled.device)
-            # What gradients need must not change when the draws are written.
+            # Gradients need the table as it was before the draws are written.
             seen = filled.clone() if torch.is_grad_enabled() else filled
         else:
-            # By columns, as they lie in memory.
+            # Select by columns, which are contiguous in memory.
             rows, seen = holes, filled.permute(2, 0, 1).index_select(2, holes).permute(1, 2, 0)
         moments = conditionals[number].moments(seen if self.backpropagate else seen.detach())
         eps = noise(number, rows)
         drawn = self._draw(conditionals[number], moments, eps)
-        drawn = self.weigh(conditionals, moments, drawn, seen, observed, noise, rows, number)
+        drawn = self.weight_by_later(conditionals, moments, drawn, seen, observed, noise, rows, number)
         column = filled[:, :, link.column]
         if holes is None:
             column.copy_(torch.where(observed[:, link.column], column, drawn))
@@ -261,31 +260,31 @@ class Chain(LocalModule):
         self.draw_levels(number, filled, observed, visited, eps, rows)
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
-        """Bool `[n]`, the rows of a table `[n, D]` from which a link learns."""
+        """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link."""
         return self.links[number].learns_from(values, observed)
 
-    def weigh(
+    def weight_by_later(
         self,
         conditionals: Sequence[Conditional],
         moments: Moments,
         drawn: Tensor,
-        seen: Tensor,
+        filled: Tensor,
         observed: Tensor,
         noise: Noise,
         rows: Tensor,
         number: int,
     ) -> Tensor:
-        """What a link has drawn `[S, k]`, in the light of what others know; here they know nothing besides.
+        """Return a link's draws `[S, k]`, weighted by the likelihood of later links in a `SequentialChain`.
 
         Args:
-            conditionals: The links' factorisations.
-            moments: The link's at the rows.
+            conditionals: The links' conditionals.
+            moments: Moments of the link at the rows.
             drawn: Its draws.
-            seen: The rows as they were filled before, `[S, k, D]`.
+            filled: The rows with their fill before the draw, `[S, k, D]`.
             observed: Bool `[n, D]`, of the whole table.
             noise: Standard normal numbers.
             rows: Numbers of the rows in the table, `[k]`.
-            number: Of the link.
+            number: Number of the link.
         """
         return drawn
 
@@ -301,15 +300,15 @@ class Chain(LocalModule):
         n_paths: int = 2,
         n_sweeps: int = 1,
     ) -> Tensor:
-        """Predictive log density of cells that the chain has not seen.
+        """Return the predictive log density of cells held out from the chain.
 
         Args:
-            filled: Rows with a fill in their unseen cells, `[n, D]`.
+            filled: Rows with a fill in their missing and scored cells, `[n, D]`.
             observed: Bool `[n, D]`, False at the scored cells.
             values: True values of the scored cells, `[n, D]`.
             scored: Bool `[n, D]`, which cells to score.
             n_paths: Components of the mixture that predicts a cell.
-            n_sweeps: Walks before the score.
+            n_sweeps: Sweeps through the chain before the score.
 
         Returns:
             Log density of each scored cell, standardised units, link after link, `[cells]`.
@@ -336,15 +335,15 @@ class Chain(LocalModule):
         eps: Tensor,
         rows: Tensor,
     ) -> None:
-        """After the last link of a category, give its missing cells one of its levels, in place.
+        """Draw the levels of a category's missing cells after its last link, in place.
 
         Args:
             number: Number of the link just visited.
             filled: The table, `[S, n, D]`.
             observed: Bool `[n, D]`.
             visited: Moments of all links so far.
-            eps: Standard normal numbers `[S, k]` that decide.
-            rows: Rows to which moments and numbers belong, `[k]`.
+            eps: Standard normal numbers of the draw, `[S, k]`.
+            rows: Rows of the moments and of the numbers, `[k]`.
         """
         for category in self.categories:
             if number == max(category.links):
@@ -355,7 +354,7 @@ class Chain(LocalModule):
                     filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
 
     def _expected(self, number: int, moments: Moments) -> Tensor:
-        """Mean of a link's observations at rows with these moments, `[S, n]`."""
+        """Return the mean of a link's observations at rows with these moments, `[S, n]`."""
         likelihood = self.links[number].likelihood
         if not isinstance(likelihood, Observation):
             return moments.mean
@@ -370,22 +369,22 @@ class Chain(LocalModule):
 
 
 def by_column(paths: Tensor) -> Tensor:
-    """A copy of tables `[S, n, D]`, each column in one piece of memory: links read and write by column."""
+    """Copy tables `[S, n, D]` so that each column is contiguous in memory: links read and write by column."""
     return paths.permute(2, 0, 1).clone(memory_format=torch.contiguous_format).permute(1, 2, 0)
 
 
 def _sample_prior(name: str, link: Link) -> Tensor:
-    """The whitened inducing values of a link, `[M]`, under their prior."""
+    """Sample the whitened inducing values of a link, `[M]`, from their prior."""
     loc = link.u_loc.new_zeros(link.n_inducing)
     return pyro.sample(f"u_{name}", dist.MultivariateNormal(loc, scale_tril=torch.eye(len(loc)).to(loc)))
 
 
 def _one_path(paths: Tensor) -> Tensor:
-    """Drop the leading dimension `[S, ...]` of a single path, so that Pyro sees one plate only."""
+    """Drop the leading dimension `[S, ...]` of a single path: Pyro then needs one plate only."""
     return paths[0] if len(paths) == 1 else paths
 
 
 def fresh_noise(filled: Tensor) -> Noise:
-    """Noise from torch's current generator, for paths `[S, n, D]`."""
+    """Return noise from torch's global generator, for paths `[S, n, D]`."""
     n_paths = len(filled)
     return lambda _, rows: torch.randn(n_paths, len(rows), dtype=filled.dtype, device=filled.device)

@@ -1,14 +1,14 @@
-"""In which order the columns of a small table explain each other best.
+"""Choice of the column order of a sequential chain, by the log evidence of complete rows.
 
-A joint density can be written as p(x₁) p(x₂ | x₁) ..., in any order of the columns; a Gaussian process with
-one noise fits some of the factors better than others: y given x where y = x² + noise, but not x given y.
-Which order is best is asked of the complete rows: the log evidence of a factor is that of a GP whose
-covariance is one of a few (linear, quadratic, bent), at the noise and the scale that suit it best,
+A joint density can be written as p(x₁) p(x₂ | x₁) ..., in any order of the columns. A Gaussian process with
+one noise variance fits some of the factors better than others: y given x if y = x² + noise, but not x given
+y. The log evidence of a factor is that of a GP with one of a few covariances (linear, quadratic, Matérn), at
+the noise and the scale that maximise it,
 
-    log p(y) = -n/2 log(yᵀ(K + ρI)⁻¹y / n) - ½ log |K + ρI| + constant,
+    log p(y) = -n/2 log(yᵀ(K + ρI)⁻¹y / n) - ½ log |K + ρI| + constant.
 
-and orders are improved by moving one column at a time (Teyssier and Koller, UAI 2005, exchange neighbours;
-but these may have nothing to do with each other, and stand between two that have).
+Orders are improved by moving one column at a time. (Teyssier and Koller, UAI 2005, swap adjacent columns;
+that gets stuck if unrelated columns lie between related ones.)
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Fewest complete rows to ask, and the most that are asked.
+# Smallest number of complete rows that suffices, and the largest number that is used.
 _FEWEST_ROWS, _MOST_ROWS = 20, 300
 CLEARLY = 3.0
-"""Nats by which another order, or a bend of the columns, must be better to be taken."""
-# The same for an order in which complete columns follow incomplete ones: they then need links of their own,
-# and what is to be learnt of the incomplete ones is also learnt from how the complete ones are distributed.
+"""Nats by which another order, or a transform of the columns, must be better to be chosen."""
+# Nats by which an order must be better if complete columns follow incomplete ones: they then need links, and
+# the distribution of the complete columns influences the imputations.
 _VERY_CLEARLY = 5.0
-# Nats by which curves must be likelier than straight lines.
+# Nats by which curved relations must be better than linear ones.
 _LIKELIER = 1.0
-# Variances of the linear, the quadratic and the bent part of a covariance; and of the noise, relative to
+# Variances of the linear, the quadratic and the Matérn part of a covariance; and of the noise, relative to
 # these.
 _LINEAR = ((1.0, 0.0, 0.0),)
 _CURVED = (*_LINEAR, (1.0, 0.3, 0.0), (1.0, 0.0, 0.5), (1.0, 0.3, 0.5))
 _NOISES = tuple(10.0 ** (step / 2) for step in range(-8, 5))
-# Standard deviation up to which a column is constant but for rounding errors.
+# Standard deviation up to which a column counts as constant.
 _CONSTANT = 1e-9
-# Lengthscale of the bent part, in standard deviations per input, times √P; and of one that is rough.
+# Lengthscale of the Matérn part, in standard deviations per input, times √P; and that of a rough function.
 _LENGTHSCALE, _ROUGH_LENGTHSCALE = 1.0, 0.1
 
 
 class Evidence:
-    """How well columns of a table are predicted by others, by their log evidence.
+    """Log evidence of columns of a table given other columns, cached.
 
     Args:
         values: Complete rows, `[n, D]`.
         covariances: The covariances to choose from, see `_CURVED`.
-        lengthscale: Of their bent part.
+        lengthscale: Lengthscale of their Matérn part.
     """
 
     def __init__(
@@ -57,28 +57,28 @@ class Evidence:
         self.covariances, self.lengthscale = covariances, lengthscale
         scale = values.std(0)
         self.values = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
-        self.known: dict[tuple[int, frozenset[int]], float] = {}
+        self.cache: dict[tuple[int, frozenset[int]], float] = {}
 
     def of(self, column: int, inputs: frozenset[int]) -> float:
-        """Log evidence of a column given some others, up to a constant."""
-        if (column, inputs) not in self.known:
-            self.known[column, inputs] = self._of(column, sorted(inputs))
-        return self.known[column, inputs]
+        """Return the log evidence of a column given some others, up to a constant."""
+        if (column, inputs) not in self.cache:
+            self.cache[column, inputs] = self._of(column, sorted(inputs))
+        return self.cache[column, inputs]
 
     def of_order(self, order: Sequence[int], before: Sequence[int]) -> float:
-        """Log evidence of columns, each given those in front of it and `before`."""
+        """Return the log evidence of columns, each given the earlier ones and `before`."""
         return sum(self.of(column, frozenset([*before, *order[:i]])) for i, column in enumerate(order))
 
     def _of(self, column: int, inputs: list[int]) -> float:
         X, y = self.values[:, inputs], self.values[:, column]
         n = len(y)
         if not y.any():
-            # It is constant in these rows, and no noise is small enough for it.
+            # A column that is constant in these rows has infinite evidence as the noise vanishes.
             return 0.0
         product = X @ X.T / max(len(inputs), 1)
         distance = torch.cdist(X, X) / (self.lengthscale * math.sqrt(max(len(inputs), 1)))
-        bent = (1 + math.sqrt(3) * distance) * (-math.sqrt(3) * distance).exp()
-        covariances = [1.0 + a * product + b * product.square() + c * bent for a, b, c in self.covariances]
+        matern = (1 + math.sqrt(3) * distance) * (-math.sqrt(3) * distance).exp()
+        covariances = [1.0 + a * product + b * product.square() + c * matern for a, b, c in self.covariances]
         if not inputs:
             covariances = [torch.ones(n, n).to(y)]
         spectrum, vectors = torch.linalg.eigh(torch.stack(covariances))
@@ -89,13 +89,13 @@ class Evidence:
 
 
 def best_order(values: Tensor, first: Sequence[int], then: Sequence[int], fixed: Sequence[int]) -> list[int]:
-    """The order in which columns explain each other best.
+    """Return the column order with the highest log evidence found.
 
     Args:
         values: Complete rows, `[n, D]`, standardised.
-        first: Columns that stand first unless that is very clearly worse: the complete ones.
-        then: Columns that stand behind these, in an order of their own.
-        fixed: Columns that stand before all of them.
+        first: Columns placed first unless that is clearly worse: the complete ones.
+        then: Columns placed after these.
+        fixed: Columns that precede all of them.
 
     Returns:
         The columns of `first` and `then`, in order.
@@ -106,7 +106,7 @@ def best_order(values: Tensor, first: Sequence[int], then: Sequence[int], fixed:
 
 
 def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], enough: float) -> list[int]:
-    """An order whose evidence no move of one column raises by more than `enough` nats."""
+    """Return an order whose evidence no move of one column raises by more than `enough` nats."""
     order = list(order)
     moves = [(i, j) for i in range(len(order)) for j in range(len(order)) if j not in (i, i - 1)]
     improved = True
@@ -123,12 +123,12 @@ def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], en
 
 
 def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> float:
-    """That of columns in this order, in the units of `values`, up to a constant.
+    """Return the log evidence of columns in this order, in the units of `values`, up to a constant.
 
     Args:
         values: Complete rows, `[n, D]`.
         order: The columns, in order.
-        fixed: Columns that stand before all of them.
+        fixed: Columns that precede all of them.
     """
     scale = values[:, list(order)].std(0)
     return Evidence(values, _CURVED).of_order(order, fixed) - len(values) * float(
@@ -137,14 +137,14 @@ def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> 
 
 
 def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> bool:
-    """Whether some of the columns depend clearly on earlier ones in ways that are smooth, but not linear.
+    """Return whether some columns depend clearly on earlier ones by smooth, non-linear functions.
 
-    What jumps from row to row (repeated rows, steps) neighbours tell better than any curve.
+    Functions that jump from row to row (repeated rows, steps) are better predicted by nearby rows.
 
     Args:
         values: Complete rows, `[n, D]`.
         order: The columns, in order.
-        fixed: Columns that stand before all of them.
+        fixed: Columns that precede all of them.
     """
     curved, linear = (Evidence(values, kind).of_order(order, fixed) for kind in (_CURVED, _LINEAR))
     rough = Evidence(values, _CURVED[2:3], _ROUGH_LENGTHSCALE).of_order(order, fixed)
@@ -152,6 +152,6 @@ def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> boo
 
 
 def complete_rows(observed: Tensor) -> Tensor | None:
-    """Numbers of the rows without holes, the first of them if there are many; None if too few to ask."""
+    """Return the numbers of the first complete rows, at most 300; None if there are fewer than 20."""
     rows = observed.all(1).nonzero()[:_MOST_ROWS, 0]
     return rows if len(rows) >= _FEWEST_ROWS else None

@@ -1,4 +1,4 @@
-"""Covariance functions: `pyro.contrib.gp`'s, and the one that training spends its time in, made fast."""
+"""Covariance functions: a fast Matérn 3/2 kernel, the default kernels of a chain, and kernels by name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 from pyro_mgp.model.local_parameters import local_parameters
 
 KernelFactory = Callable[[int], Kernel]
-"""`input_dim -> Kernel`: called once per link, whose inputs may differ in number."""
+"""Function `input_dim -> Kernel`, called once per link."""
 
 
 class Matern32(kernels.Matern32):
-    """`pyro.contrib.gp.kernels.Matern32`, with a gradient that passes over the matrix once."""
+    """Matérn 3/2 kernel of `pyro.contrib.gp`, with a gradient in closed form, in one pass over the matrix."""
 
     def forward(self, X: Tensor, Z: Tensor | None = None, diag: bool = False) -> Tensor:
-        """Covariance matrix of `X` `[n, P]` and `Z` `[M, P]`, or the variances `[n]` if `diag`."""
+        """Return the covariance matrix of `X` `[n, P]` and `Z` `[M, P]`, or the variances `[n]` if `diag`."""
         if diag:
             return self._diag(X)
         scale = math.sqrt(3) / self.lengthscale
@@ -32,7 +32,7 @@ class Matern32(kernels.Matern32):
 
 
 class _Matern32OfSquare(torch.autograd.Function):
-    """The function s (1 + r) exp(-r) of r² and log s; its derivative by r² has no pole at 0."""
+    """Function s (1 + r) exp(-r) of r² and log s; its derivative with respect to r² has no pole at 0."""
 
     @staticmethod
     def forward(context: Any, squared: Tensor, log_amplitude: Tensor) -> Tensor:
@@ -52,24 +52,24 @@ class _Matern32OfSquare(torch.autograd.Function):
 
 
 def matern32_of_square(squared: Tensor, log_amplitude: Tensor) -> Tensor:
-    """The Matérn 3/2 kernel of squared distances, these already scaled by 3/lengthscale².
+    """Return the Matérn 3/2 kernel of squared distances r² that are scaled by 3/lengthscale².
 
     Args:
         squared: r², any shape; negative rounding errors count as 0.
-        log_amplitude: Logarithm of the kernel's variance, of a shape that spreads over `squared`.
+        log_amplitude: Logarithm of the kernel's variance, broadcast to `squared`.
     """
     return _Matern32OfSquare.apply(squared, log_amplitude)
 
 
 def matern32(input_dim: int) -> Kernel:
-    """The paper's kernel: Matérn 3/2 with one lengthscale per input (ARD)."""
+    """Return the paper's kernel: Matérn 3/2 with one lengthscale per input (ARD)."""
     return Matern32(input_dim, lengthscale=torch.full((input_dim,), float(input_dim) ** 0.5))
 
 
 def linear_matern32(input_dim: int) -> Kernel:
-    """The default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 for what bends.
+    """Return the default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 kernel.
 
-    It starts smooth and mostly linear, where the kernels of most columns are found after some forty steps
+    Its starting values are smooth and mostly linear: most columns reach such values after some forty steps
     from unit variances and lengthscales of √P.
     """
     trend = kernels.Polynomial(
@@ -80,55 +80,55 @@ def linear_matern32(input_dim: int) -> Kernel:
 
 
 def small_linear_matern32(input_dim: int) -> Kernel:
-    """`linear_matern32` with a trend whose variance is large and held, for small tables.
+    """Return `linear_matern32` with a large, fixed variance of the trend, for small tables.
 
-    What a small table would teach of it shrinks slopes by several per cent.
+    The variance estimated from a small table shrinks slopes by several per cent.
     """
     kernel = linear_matern32(input_dim)
-    _hold(kernel.kern0, 2.0 / max(input_dim, 1))
+    _fix(kernel.kern0, 2.0 / max(input_dim, 1))
     return kernel
 
 
-def _hold(kernel: Kernel, variance: float) -> None:
-    """Let the variance of a kernel be this, whatever a table teaches."""
+def _fix(kernel: Kernel, variance: float) -> None:
+    """Set the variance of a kernel, and exclude it from training."""
     with local_parameters():
         kernel.variance = torch.tensor(variance)
         kernel.variance_unconstrained.requires_grad_(False)
 
 
 class Quadratic(kernels.DotProduct):
-    """The covariance variance · (x·z)²: squares and products of the inputs, their slopes independent."""
+    """Kernel variance · (x·z)²: squares and products of the inputs with independent slopes."""
 
     def forward(self, X: Tensor, Z: Tensor | None = None, diag: bool = False) -> Tensor:
-        """Covariance matrix of `X` `[n, P]` and `Z` `[M, P]`, or the variances `[n]` if `diag`."""
+        """Return the covariance matrix of `X` `[n, P]` and `Z` `[M, P]`, or the variances `[n]` if `diag`."""
         return self.variance * self._dot_product(X, Z, diag).square()
 
 
 def linear_quadratic_matern32(input_dim: int) -> Kernel:
-    """The default kernel of small tables: `linear_matern32` and a quadratic trend.
+    """Return the default kernel of small tables: `linear_matern32` plus a quadratic trend.
 
-    A product of two columns reaches beyond the data, where a Matérn kernel falls back to zero; to learn it
-    from that kernel alone takes more rows than a small table has. The variance of that trend is held: what
-    such a table would teach of it shrinks products, and so the slopes of analyses, by several per cent.
+    A product of two columns extrapolates, where a Matérn kernel returns to zero; with that kernel alone it
+    takes more rows to learn than a small table has. The variance of the trend is fixed: the one estimated
+    from a small table shrinks products, and with them the slopes of analyses, by several per cent.
     """
     trend = Quadratic(input_dim)
-    _hold(trend, 1.0 / max(input_dim, 1))
+    _fix(trend, 1.0 / max(input_dim, 1))
     return kernels.Sum(linear_matern32(input_dim), trend)
 
 
 def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
-    """The lengthscale of each of P inputs in the first part of a kernel that has one, else 1, `[P]`."""
-    scales, known = torch.ones(n_inputs), torch.zeros(n_inputs, dtype=torch.bool)
+    """Return the lengthscales of P inputs in the first part of a kernel that has one, else 1, `[P]`."""
+    scales, found = torch.ones(n_inputs), torch.zeros(n_inputs, dtype=torch.bool)
     for part in kernel.modules():
         own = getattr(part, "lengthscale", None)
         if isinstance(own, Tensor):
-            active = torch.zeros_like(known)
+            active = torch.zeros_like(found)
             active[part.active_dims] = True
             spread = torch.ones(n_inputs).index_copy(
                 0, torch.tensor(part.active_dims), own.detach().float().cpu().expand(len(part.active_dims))
             )
-            scales = torch.where(active & ~known, spread, scales)
-            known |= active
+            scales = torch.where(active & ~found, spread, scales)
+            found |= active
     return scales
 
 
@@ -137,11 +137,11 @@ KERNELS: dict[str, KernelFactory] = {
     "linear+quadratic+matern32": linear_quadratic_matern32,
     "matern32": matern32,
 }
-"""The kernels that have a name."""
+"""Kernel factories by name."""
 
 
 def resolve_kernel(kernel: str | KernelFactory) -> KernelFactory:
-    """The factory that a name stands for, or the factory itself.
+    """Return the kernel factory of a name, or the factory itself.
 
     Raises:
         ValueError: If the name is not in `KERNELS`.

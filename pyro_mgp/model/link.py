@@ -18,8 +18,8 @@ from torch.distributions import constraints
 
 from pyro_mgp.model.cholesky import NotPositiveDefiniteError, factorise, invert_by_blocks
 from pyro_mgp.model.conditional import BasisConditional, Conditional, Observing, quadratic_conditionals
-from pyro_mgp.model.kernel_stack import stack_kernels
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
+from pyro_mgp.model.linear_matern32_stack import stack_kernels
 from pyro_mgp.model.local_parameters import LocalModule, read
 
 # A quadratic form in K_ZZ⁻¹ loses twice as many digits as K_ZZ; below this jitter too few would be left.

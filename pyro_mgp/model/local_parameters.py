@@ -1,8 +1,8 @@
-"""Keep a module's parameters in the module.
+"""Pyro modules whose parameters stay in the module, outside Pyro's global parameter store.
 
-Pyro's parameter store is one per process: two chains would meet there under the same names, and the second
-would silently train nothing. Our modules are `LocalModule`s, and every entry into them that is not a call is
-a `local_method`.
+The store is one per process: two chains would share parameters of the same names there, and the second would
+silently train nothing. Modules of this package are `LocalModule`s; methods of theirs that Pyro or a caller
+enters are `local_method`s.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Self = TypeVar("Self", bound=PyroModule)
 
 
 def local_parameters() -> AbstractContextManager[Any]:
-    """A context in which Pyro modules are built, or run, without the global parameter store."""
+    """Return a context in which Pyro modules are built and run without the global parameter store."""
     return pyro.settings.context(module_local_params=True)
 
 
 class LocalModule(PyroModule):
-    """A `PyroModule` that, called, uses its own parameters and never the global store."""
+    """Pyro module that uses its own parameters and never the global store."""
 
     def __init__(self) -> None:
-        # The setting decides once, here, where the parameters of a tree of modules live.
+        # The setting at construction decides where the parameters of a tree of modules are stored.
         with local_parameters():
             super().__init__()
 
@@ -44,7 +44,7 @@ class LocalModule(PyroModule):
 def local_method(
     method: Callable[Concatenate[Self, P], R],
 ) -> Callable[Concatenate[Self, P], R]:
-    """A `pyro_method` that runs inside `local_parameters()`."""
+    """Decorate a method as a `pyro_method` that runs inside `local_parameters()`."""
     in_pyro_context = pyro_method(method)
 
     @functools.wraps(method)
@@ -56,15 +56,15 @@ def local_method(
 
 
 def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """A parameter of several modules as one tensor, where parameters are local.
+    """Return a parameter of several modules as one tensor; call it inside `local_parameters`.
 
-    Reading a constrained parameter costs as much as the arithmetic on it, so the constraint is applied once,
-    to all of them together.
+    Reading a constrained parameter costs as much as the arithmetic on it. Here the constraint is applied
+    once, to the parameters of all modules together.
 
     Args:
         modules: The modules.
         name: The parameter's name.
-        together: Makes one tensor of the modules' own, entry by entry the same (`torch.stack`, say).
+        together: Joins the modules' tensors into one without changing their entries, such as `torch.stack`.
     """
     kinds = [module._pyro_params.get(name) for module in modules]
     if kinds[0] is None or any(kind is None or kind[0] is not kinds[0][0] for kind in kinds):

@@ -1,14 +1,14 @@
-"""A chain that is a joint density: each link sees complete columns and earlier links only.
+"""A chain that is a joint density: each link is conditioned on complete columns and earlier links only.
 
     p(x) = Π_d p(x_d | complete columns, x_<d)
     p(x_d missing | rest) ∝ p(x_d | x_<d) · Π_e>d p(x_e | x_<e)
 
-A link that predicts its column from all others has to learn the inverse of what others do with it. Where that
-is curved (y = x₁x₂ + noise, x₁ missing), the inverse has several branches and a spread of its own
-at every place, which a Gaussian process with one noise does not have; analyses of such imputations are
-biased. Here the inverse is never learnt. A missing cell is drawn from its own link and weighed by the later
-links, where they know something: by elliptical slice sampling (Murray, Adams and MacKay, AISTATS 2010), which
-needs no tuning and leaves exactly this density as it is.
+A link that predicts its column from all others has to learn the inverses of the others' relations. If such a
+relation is curved (y = x₁x₂ + noise, x₁ missing), its inverse has several branches and a variance that
+depends on the inputs, which a Gaussian process with one noise variance cannot represent; analyses of such
+imputations are biased. Here no inverse is learnt. A missing cell is drawn from its own link and weighted by
+the likelihood of the later links whose columns are informative, by elliptical slice sampling (Murray, Adams
+and MacKay, AISTATS 2010), which needs no tuning and leaves the joint density invariant.
 """
 
 from __future__ import annotations
@@ -26,114 +26,118 @@ from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import ByPath, Conditional, Moments, Shifted
 from pyro_mgp.model.link import Link
 
-# Moves of a cell per sweep, and angles tried per move before it stays.
+# Moves of a cell per sweep, and angles tried per move before the cell keeps its value.
 _MOVES, _ANGLES = 1, 10
-# Noise besides the draw's own: an ellipse and a threshold, and an angle at a time.
+# Standard normal numbers per move besides the draw's own: of the ellipse, of the threshold, one per angle.
 _NUMBERS_PER_MOVE = 2 + _ANGLES
 
 
 class SequentialChain(Chain):
-    """A `Chain` whose links see earlier links only, and hear what later ones know.
+    """A `Chain` whose links have earlier links' columns as inputs, and draw given the later links.
 
     Every link's observations have to be Gaussian. Takes the arguments of `Chain`.
 
     Raises:
-        ValueError: If a link sees the column of a later one, or its observations are not Gaussian.
+        ValueError: If a link has the column of a later one as input, or its observations are not Gaussian.
     """
 
     def __init__(self, links: Sequence[Link], names: Sequence[str], n_rows: int, **switches: Any) -> None:
         super().__init__(links, names, n_rows, **switches)
         columns, inputs = [link.column for link in links], [link.inputs.tolist() for link in links]
-        # Numbers of the links that see the column of each link.
+        # Numbers of the links that have the column of each link as input.
         self.followers = [[i for i, seen in enumerate(inputs) if column in seen] for column in columns]
         for i, (link, name) in enumerate(zip(links, names, strict=True)):
             if set(columns[i:]) & set(inputs[i]):
-                raise ValueError(f"link {name!r} sees the column of a later link, or its own")
+                raise ValueError(f"link {name!r} has the column of a later link, or its own, as input")
             if not link.is_gaussian:
-                raise ValueError(f"link {name!r}: observations in a sequential chain have to be Gaussian")
+                raise ValueError(f"link {name!r}: observations in a sequential chain must be Gaussian")
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
-        """Bool `[n]`, the rows from which a link learns: of an observed cell, or heard of by later ones.
+        """Return Bool `[n]`, the informative rows of a link; see `informative`.
 
-        A missing cell of which no later one is known would only repeat what the link said itself.
+        All other cells of its column are draws from the link itself, and carry no information.
         """
-        return self.heard(observed)[number]
+        return self.informative(observed)[number]
 
-    def heard(self, observed: Tensor) -> list[Tensor]:
-        """For each link Bool `[n]`: the rows whose cell is observed, or heard of by later links."""
-        known = [observed[:, link.column] for link in self.links]
-        for i in reversed(range(len(known))):
+    def informative(self, observed: Tensor) -> list[Tensor]:
+        """Return for each link Bool `[n]`: rows with an observed cell in its column or in a later link's.
+
+        Later links count if they have the column as input, directly or through other links.
+        """
+        rows = [observed[:, link.column] for link in self.links]
+        for i in reversed(range(len(rows))):
             for later in self.followers[i]:
-                known[i] = known[i] | known[later]
-        return known
+                rows[i] = rows[i] | rows[later]
+        return rows
 
-    def weigh(
+    def weight_by_later(
         self,
         conditionals: Sequence[Conditional],
         moments: Moments,
         drawn: Tensor,
-        seen: Tensor,
+        filled: Tensor,
         observed: Tensor,
         noise: Noise,
         rows: Tensor,
         number: int,
     ) -> Tensor:
-        """See `Chain`."""
+        """Return draws from the link's density times the likelihood of the later links; see `Chain`."""
         column = self.links[number].column
-        heard_of = self.heard(observed)
-        hearing = {e: heard_of[e][rows] for e in self.followers[number]}
-        weighed = torch.zeros_like(rows, dtype=torch.bool)
-        for heard in hearing.values():
-            weighed |= heard
-        weighed = filled_up((weighed & ~observed[rows, column]).nonzero()[:, 0], len(drawn))
-        if len(weighed) == 0:
+        informative = self.informative(observed)
+        later_rows = {e: informative[e][rows] for e in self.followers[number]}
+        cells = torch.zeros_like(rows, dtype=torch.bool)
+        for of_link in later_rows.values():
+            cells |= of_link
+        cells = filled_up((cells & ~observed[rows, column]).nonzero()[:, 0], len(drawn))
+        if len(cells) == 0:
             return drawn
-        # A shift is of draws, whatever others know.
+        # A shift is added to the draws after the later links have weighted them.
         own = conditionals[number]
         shift = own.shift if isinstance(own, Shifted) else 0.0
-        mean, variance = moments.mean[:, weighed] - shift, moments.variance[:, weighed]
-        later = _Later(
-            [_unshifted(conditionals[e]) for e in hearing],
-            [heard[weighed] for heard in hearing.values()],
-            [self.links[e].column for e in hearing],
-            seen[:, weighed],
+        mean, variance = moments.mean[:, cells] - shift, moments.variance[:, cells]
+        later = _LaterLinks(
+            [_unshifted(conditionals[e]) for e in later_rows],
+            [of_link[cells] for of_link in later_rows.values()],
+            [self.links[e].column for e in later_rows],
+            filled[:, cells],
             column,
         )
 
         def fresh(k: int) -> Tensor:
-            return noise(number + len(self.links) * (k + 1), rows[weighed])
+            return noise(number + len(self.links) * (k + 1), rows[cells])
 
         with torch.no_grad():
             slices = _Slices(mean, (variance + own.noise).sqrt(), later)
             for move in range(_MOVES):
                 slices.move([fresh(move * _NUMBERS_PER_MOVE + k) for k in range(_NUMBERS_PER_MOVE)])
             drawn = drawn.clone()
-            drawn[:, weighed] = slices.values + shift
+            drawn[:, cells] = slices.values + shift
         return drawn
 
 
 @dataclass(frozen=True)
-class _Later:
-    """What later links know of k cells of a column."""
+class _LaterLinks:
+    """Likelihood of k cells of a column under the later links that have it as input."""
 
     conditionals: Sequence[ByPath]
-    """Those that see the column."""
-    hearing: Sequence[Tensor]
-    """Bool `[k]` per link, whether it knows its own cell."""
+    """Conditionals of these links."""
+    informative: Sequence[Tensor]
+    """Bool `[k]` per link: the rows whose cell in the link's own column is informative."""
     columns: Sequence[int]
-    """Its own column."""
+    """Column that each link predicts."""
     table: Tensor
-    """The rows of the cells, `[S, k, D]`."""
+    """Rows of the cells, `[S, k, D]`."""
     column: int
-    """The column in question."""
+    """Column of the cells."""
 
     def log_likelihood(self, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
-        """Of values `[j]` of some of the cells, each on some path."""
+        """Return the log likelihood `[j]` of values `[j]` of some of the cells, each on some path."""
         rows = self.table[paths, cells]
         rows[:, self.column] = values
         total = torch.zeros_like(values)
-        for conditional, hearing, column in zip(self.conditionals, self.hearing, self.columns, strict=True):
-            here = filled_up(hearing[cells].nonzero()[:, 0])
+        links = zip(self.conditionals, self.informative, self.columns, strict=True)
+        for conditional, informative, column in links:
+            here = filled_up(informative[cells].nonzero()[:, 0])
             at = conditional.moments_on(paths[here], rows[here])
             noise = conditional.noise if conditional.noise.dim() == 0 else conditional.noise[paths[here], 0]
             spread = at.variance + noise
@@ -143,22 +147,22 @@ class _Later:
 
 
 class _Slices:
-    """Cells `[S, k]` that move by elliptical slices.
+    """Elliptical slice sampler of cells `[S, k]` with a normal prior.
 
     Args:
-        mean: Means of their prior.
-        scale: Its standard deviations.
-        later: Their likelihood.
+        mean: Prior means.
+        scale: Prior standard deviations.
+        later: Likelihood.
     """
 
-    def __init__(self, mean: Tensor, scale: Tensor, later: _Later) -> None:
+    def __init__(self, mean: Tensor, scale: Tensor, later: _LaterLinks) -> None:
         self.mean, self.scale, self.later = mean, scale, later
         self.values = later.table[..., later.column].clone()
         self.paths, self.cells = torch.ones_like(mean).nonzero().unbind(1)
         self.level = later.log_likelihood(self.paths, self.cells, self.values.flatten())
 
     def move(self, numbers: Sequence[Tensor]) -> None:
-        """Move all cells once.
+        """Update every cell once.
 
         Args:
             numbers: Standard normal numbers `[S, k]`: of the ellipse, of the threshold, and one per angle.
@@ -167,13 +171,13 @@ class _Slices:
         current = self.values.flatten() - mean
         other = (self.scale * numbers[0]).flatten()
         threshold = self.level + torch.special.log_ndtr(numbers[1]).flatten()
-        turns = [torch.special.ndtr(number).flatten() for number in numbers[2:]]
-        high = 2 * math.pi * turns[0]
+        shares = [torch.special.ndtr(number).flatten() for number in numbers[2:]]
+        high = 2 * math.pi * shares[0]
         low, angle = high - 2 * math.pi, high.clone()
         moved, waiting = self.values.flatten(), torch.arange(len(mean), device=mean.device)
-        for k in range(len(turns)):
+        for k in range(len(shares)):
             if k:
-                angle[waiting] = low[waiting] + (high - low)[waiting] * turns[k][waiting]
+                angle[waiting] = low[waiting] + (high - low)[waiting] * shares[k][waiting]
             at = angle[waiting]
             proposal = mean[waiting] + current[waiting] * at.cos() + other[waiting] * at.sin()
             level = self.later.log_likelihood(self.paths[waiting], self.cells[waiting], proposal)

@@ -23,7 +23,7 @@ from pyro_mgp._support.processes import ALONE, Workers, current, data_parallel
 from pyro_mgp._support.signals import Stopped
 from pyro_mgp.inference.closed_form import ConjugateStep
 from pyro_mgp.inference.natural_gradient import variational_pairs
-from pyro_mgp.inference.training import SviStep
+from pyro_mgp.inference.svi import SviStep
 from pyro_mgp.model.kernels import linear_matern32, matern32
 from pyro_mgp.storage.checkpoint import Checkpoint
 from tests.inference.test_closed_form import BUILDS, ROWS

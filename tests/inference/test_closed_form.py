@@ -150,7 +150,7 @@ def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, m
 
     monkeypatch.setattr(Workers, "parts", lambda *_: [slice(0, None, 1)])
     monkeypatch.setattr(closed_form_rows, "_observed_rows", all_rows)
-    monkeypatch.setattr(closed_form_rows, "holes_of", lambda _: None)
+    monkeypatch.setattr(closed_form_rows, "missing_rows", lambda _: None)
     # To how many digits depends on the processor.
     torch.testing.assert_close(gradients_of(chain, table, observed), expected, rtol=1e-9, atol=1e-8)
 

@@ -183,7 +183,7 @@ def test_missing_cells_of_which_nothing_is_known_teach_nothing() -> None:
     table, observed, chain = holey()
     augmentation = Augmentation(chain, observed)
     heard = [observed.any(1), observed[:, 1]]
-    assert [augmentation.known[i].tolist() for i in (0, 1)] == [
+    assert [augmentation.learning_rows[i].tolist() for i in (0, 1)] == [
         rows.nonzero()[:, 0].tolist() for rows in heard
     ]
     noise, other = torch.full((2, 1), 0.5).double(), table.clone()

@@ -213,7 +213,7 @@ def test_steps_into_numbers_that_are_not_finite_are_taken_back_and_made_smaller(
 
 
 @both_ways
-@pytest.mark.filterwarnings("ignore:Encountered NaN", "ignore:training left the finite numbers")
+@pytest.mark.filterwarnings("ignore:Encountered NaN", "ignore:training reached numbers")
 @pytest.mark.parametrize("check_every", [1, 5])
 def test_a_rate_that_is_far_too_high_is_cut_until_the_steps_hold(
     backpropagate: bool, check_every: int

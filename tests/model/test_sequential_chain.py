@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_mgp import MGPImputer
 from pyro_mgp._support.keyed_noise import KeyedNoise
-from pyro_mgp.inference.closed_form_rows import Share, Walk
+from pyro_mgp.inference.closed_form_rows import Share, Sweep
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments, Shifted
 from pyro_mgp.model.kernels import matern32
@@ -222,16 +222,14 @@ def test_a_shift_is_of_draws_and_not_of_what_later_links_say_of_them() -> None:
 def test_links_see_earlier_ones_only() -> None:
     Xu = torch.zeros(1, 1).double()
     links = [Link(matern32(1), Xu, d, [1 - d], Gaussian(0.5)) for d in (0, 1)]
-    with pytest.raises(ValueError, match="link 'a' sees the column of a later link"):
+    with pytest.raises(ValueError, match="link 'a' has the column of a later link, or its own, as input"):
         SequentialChain(links, ["a", "b"], n_rows=3)
 
 
 def test_observations_have_to_be_gaussian() -> None:
     values = torch.tensor([-1.0, 1.0]).double()
     link = Link(matern32(1), torch.zeros(1, 1).double(), 1, [0], Ordinal(values, torch.full((2,), 0.5)))
-    with pytest.raises(
-        ValueError, match="link 'yes': observations in a sequential chain have to be Gaussian"
-    ):
+    with pytest.raises(ValueError, match="link 'yes': observations in a sequential chain must be Gaussian"):
         SequentialChain([link], ["yes"], n_rows=3)
 
 
@@ -268,7 +266,7 @@ def test_copies_of_a_hole_are_drawn_as_the_hole() -> None:
     share = Share(
         by_column(table[None]), observed, torch.arange(200), fresh_noise(table[None]), [slice(None)], 200
     )
-    Walk(chain, [Known(square_of_first, torch.tensor(1.0))] * 3, share).visit(slice(0, 3))
+    Sweep(chain, [Known(square_of_first, torch.tensor(1.0))] * 3, share).visit(slice(0, 3))
     assert len(asked) == 6
     for _, rows, numbers in asked:
         assert len(numbers[0]) == len(rows)

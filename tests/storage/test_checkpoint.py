@@ -149,7 +149,7 @@ def test_training_that_goes_on_takes_the_same_steps(
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-@pytest.mark.filterwarnings("ignore:training left the finite numbers")
+@pytest.mark.filterwarnings("ignore:training reached numbers")
 def test_training_goes_on_after_its_rate_was_cut(tmp_path: Path) -> None:
     options = Options(max_steps=30, learning_rate=1e4, patience=10)
     whole, expected = trained(options, False, None)

@@ -1,0 +1,298 @@
+"""One training run: its optimisers, fill and held-out scores, and its recovery from numerical failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.infer import ELBO, TraceMeanField_ELBO
+from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from pyro_mgp._support.processes import Workers
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.inference import closed_form
+from pyro_mgp.inference.adam import Adam
+from pyro_mgp.inference.natural_gradient import variational_pairs
+from pyro_mgp.inference.svi import Step, SviStep, Trainable
+from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.cholesky import NotPositiveDefiniteError
+from pyro_mgp.storage.scratch import pieces
+
+# Lower bound of a held-out cell's log density. Cells that a Gaussian cannot explain (outliers, rare values)
+# would otherwise decide alone when training stops: theirs falls while all others still improve.
+_LOWEST_LOG_DENSITY = -3.0
+# Number of checks whose mean score is compared: each check scores other draws of the missing cells.
+_SMOOTHED = 3
+# Smallest gain in that mean, per cell, that counts as progress.
+_MIN_GAIN = 2e-3
+# Rows whose held-out cells are scored at each check.
+_VALIDATION_ROWS = 2000
+# Errors raised where numbers are no longer finite.
+_NOT_FINITE = (NotPositiveDefiniteError, LinAlgError, FloatingPointError)
+# Times that steps with numbers that are not finite are taken again, each with a quarter of the learning rate.
+_RESCUES = 3
+# Number of rows below which a minibatch is not halved when memory does not suffice.
+_FEWEST_ROWS = 16
+# Final passes over a table seen whole in which q(u) is fitted to the held-out cells as well.
+_LAST_PASSES = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of training."""
+
+    max_steps: int = 40
+    """Largest number of steps."""
+    learning_rate: float = 0.25
+    """Adam's step size."""
+    weight_decay: float = 0.1
+    """Decay of kernels and noises towards their starting values; see `Adam`."""
+    batch_size: int = 2000
+    """Rows in a minibatch; tables up to this size are seen whole."""
+    natural_gradient: bool = True
+    """Natural-gradient steps for q(u), if the bound has an exact KL; False leaves it to Adam (the paper)."""
+    refresh_fill: bool = True
+    """Write the draws of each step back as the next fill; False keeps the initial fill, as in the paper."""
+    patience: int = 4
+    """Checks without progress before training stops."""
+    check_every: int = 5
+    """Steps between checks."""
+
+
+class Run:
+    """State of a training run, and the steps that advance it.
+
+    Args:
+        chain: Module to train, see `Trainable`.
+        table: The training table, `[N, D]`.
+        held_out: Bool `[N, D]`, the observed cells that are held out.
+        filled: The table with its missing and held-out cells filled, `[N, D]`; written into.
+        options: Settings.
+        elbo: Bound to maximise; None for `TraceMeanField_ELBO`, in closed form if possible.
+        workers: The processes that train together.
+    """
+
+    def __init__(
+        self,
+        chain: Trainable,
+        table: EncodedTable,
+        held_out: Tensor,
+        filled: Tensor,
+        options: Options,
+        elbo: ELBO | None,
+        workers: Workers,
+    ) -> None:
+        self.chain, self.table, self.held_out = chain, table, held_out
+        self.filled, self.options, self.workers = filled, options, workers
+        self.device = next(chain.parameters()).device
+        self.holds_out = True
+        q = variational_pairs(chain)
+        # Where the KL is sampled its gradient is too noisy for steps of size 1.
+        exact = elbo is None or isinstance(elbo, TraceMeanField_ELBO)
+        self.pairs = q if options.natural_gradient and exact else []
+        self.step: Step
+        if elbo is None and self.pairs and isinstance(chain, Chain) and closed_form.applies_to(chain):
+            self.step = closed_form.ConjugateStep(chain, workers)
+        else:
+            self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs, workers)
+        leaves = [leaf for pair in q for leaf in (pair.loc, pair.tril)]
+        of_q = {id(leaf) for leaf in leaves}
+        others = [p for p in chain.parameters() if p.requires_grad and id(p) not in of_q]
+        self.adams = [Adam(others, options.weight_decay), Adam([] if self.pairs else leaves)]
+        self.rate = options.learning_rate
+        self.ahead: list[Tensor | None] = []
+        """Minibatches that are left of the current pass."""
+        self.overwritten: list[tuple[Tensor | slice, Tensor]] = []
+        """Fill of the rows that were redrawn since the last check, to undo these steps."""
+        self.safe: list[dict[str, Tensor]] = []
+        """Parameters at the last two checks."""
+        self.whole = len(filled) <= options.batch_size
+        self.losses: list[float] = []
+        self.validation: list[float] = []
+        self.steps: list[int] = []
+        self.best_score, self.best_step = -math.inf, 0
+        self.best = _snapshot(chain)
+        candidates = held_out.any(1).nonzero()[:, 0]
+        self.validation_rows = candidates[torch.randperm(len(candidates))[:_VALIDATION_ROWS]]
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether the held-out score has not improved for `patience` checks."""
+        return len(self.losses) - self.best_step >= self.options.patience * self.options.check_every
+
+    @property
+    def should_continue(self) -> bool:
+        """Whether more steps are to be taken."""
+        return len(self.losses) < self.options.max_steps and not self.out_of_patience
+
+    def warm_start(self) -> None:
+        """Fit q(u) to the initial fill, before draws replace it."""
+        if self.pairs:
+            self.step_on(next(self.minibatches()), 1.0, only_q=True, refresh=False)
+        self.step.publish()
+
+    def check(self, bar: Any) -> None:
+        """Take the steps up to the next check, score the held-out cells, and update the progress bar."""
+        n_steps = min(self.options.check_every, self.options.max_steps - len(self.losses))
+        window, score = self.attempt(len(self.losses), n_steps)
+        self.losses += window
+        self.steps.append(len(self.losses))
+        # All processes must take the same decisions.
+        self.validation.append(self.workers.agreed(score))
+        bar.update(n_steps)
+        bar.set_postfix(held_out=f"{self.validation[-1]:.3f}")
+        recent = sum(self.validation[-_SMOOTHED:]) / len(self.validation[-_SMOOTHED:])
+        # A mean over fewer checks may be high by chance, and is not kept as the best score.
+        early = len(self.validation) < _SMOOTHED
+        if early or recent > self.best_score + _MIN_GAIN:
+            self.best_score, self.best_step = -math.inf if early else recent, len(self.losses)
+            self.best = _snapshot(self.chain)
+
+    def attempt(self, first: int, n_steps: int) -> tuple[list[float], float]:
+        """Take some steps; undo and repeat them at a lower learning rate if numbers are not finite.
+
+        Args:
+            first: Number of the first step.
+            n_steps: Number of steps.
+
+        Returns:
+            The losses of the steps, and the held-out score after them.
+
+        Raises:
+            FloatingPointError: If numbers are not finite at the lowest learning rate.
+        """
+        self.safe = [*self.safe[-1:], _snapshot(self.chain)]
+        why = ""
+        # The cause may lie in the last step before this window: later rescues start one check earlier.
+        for state in (self.safe[-1], *[self.safe[0]] * (_RESCUES - 1), None):
+            self.overwritten = []
+            try:
+                losses = torch.stack([self.advance(first + k) for k in range(n_steps)]).tolist()
+                self.step.publish()
+                score = self.score(losses)
+            except _NOT_FINITE as error:
+                score, why = math.nan, f" ({error})"
+            if math.isfinite(score) and math.isfinite(sum(losses)):
+                return losses, score
+            if state is not None:
+                self.go_back(state)
+        raise FloatingPointError(
+            f"the evidence bound is no longer finite after {first + n_steps} steps{why}; "
+            f"use a learning rate below {self.rate:g}"
+        )
+
+    def go_back(self, state: dict[str, Tensor]) -> None:
+        """Restore an earlier state and fill, and divide the learning rate by four."""
+        self.chain.load_state_dict(state)
+        self.step.restore()
+        for rows, fill in reversed(self.overwritten):
+            self.filled[rows] = fill
+        for adam in self.adams:
+            adam.forget()
+        self.rate /= 4
+
+    def advance(self, number: int) -> Tensor:
+        """Take one step of q(u) and of Adam on the next minibatch, and return the loss."""
+        if not self.ahead:
+            self.ahead = list(self.minibatches())
+        loss = self.step_on(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
+        for adam in self.adams:
+            adam.step(self.rate)
+        return loss
+
+    def minibatches(self) -> Iterator[Tensor | None]:
+        """Iterate over the row numbers of one shuffled pass; None for a table that is seen whole."""
+        if self.whole:
+            yield None
+            return
+        # Of nearly equal size: a small last minibatch would get the weight of the whole table.
+        n_batches = math.ceil(len(self.filled) / self.options.batch_size)
+        yield from torch.randperm(len(self.filled), device=self.filled.device).tensor_split(n_batches)
+
+    def step_on(
+        self, rows: Tensor | None, step_size: float, only_q: bool = False, refresh: bool = True
+    ) -> Tensor:
+        """Move q(u) and refresh the fill on some rows, leave gradients on the parameters, return the loss.
+
+        If a GPU's memory does not suffice, the rows and all later minibatches are halved.
+        """
+        try:
+            loss, redrawn = self._take_step(rows, step_size, only_q)
+        except torch.OutOfMemoryError:
+            n_rows = len(self.filled) if rows is None else len(rows)
+            if n_rows <= _FEWEST_ROWS:
+                raise
+            halves: Sequence[Tensor] | None = self._halves(rows)
+        else:
+            halves = None
+        if halves is not None:
+            torch.cuda.empty_cache()
+            self.whole = False
+            self.options = dataclasses.replace(self.options, batch_size=len(halves[0]))
+            self.ahead = []
+            steps = [(half, step_size / (k + 1), only_q, refresh) for k, half in enumerate(halves)]
+            return torch.stack([self.step_on(*step) for step in steps]).mean()
+        if self.options.refresh_fill and refresh:
+            here = slice(None) if rows is None else rows
+            if rows is not None or not self.overwritten:
+                self.overwritten.append((here, self.filled[here].clone()))
+            self.filled[here] = redrawn.to(self.filled.device)
+        return loss
+
+    def _halves(self, rows: Tensor | None) -> Sequence[Tensor]:
+        """Split a minibatch, or the whole table shuffled, into two."""
+        numbers = torch.randperm(len(self.filled), device=self.filled.device) if rows is None else rows
+        return numbers.tensor_split(2)
+
+    def _take_step(self, rows: Tensor | None, step_size: float, only_q: bool) -> tuple[Tensor, Tensor]:
+        """Take a step on some rows, moved to the chain's device; see `Step`."""
+        for parameter in self.chain.parameters():
+            parameter.grad = None
+        here = slice(None) if rows is None else rows
+        filled, observed = self.filled[here].to(self.device), self.visible(here).to(self.device)
+        return self.step(filled, observed, None if rows is None else rows.to(self.device), step_size, only_q)
+
+    def visible(self, here: Tensor | slice) -> Tensor:
+        """Return Bool `[n, D]`, the cells of some rows that the chain is trained on."""
+        observed = self.table.observed[here]
+        return observed & ~self.held_out[here] if self.holds_out else observed
+
+    def finish(self) -> None:
+        """Fit q(u) to the held-out cells too, in a final pass over the table.
+
+        Steps of size 1, 1/2, 1/3, ... make its natural parameters the mean of the optima of the minibatches
+        of one pass, or of the redrawn fills of a table seen whole. Every row has the same weight.
+        """
+        for adam in self.adams:
+            adam.release()
+        self.overwritten = []
+        if not self.pairs:
+            return
+        for here in pieces(len(self.filled)):
+            held_out, values = self.held_out[here], self.table.values[here]
+            self.filled[here] = torch.where(held_out, values, self.filled[here])
+        self.holds_out = False
+        passes = _LAST_PASSES if self.whole else 1
+        batches = [rows for _ in range(passes) for rows in self.minibatches()]
+        for k, rows in enumerate(batches):
+            self.step_on(rows, 1 / (k + 1), only_q=True)
+            self.overwritten = []
+        self.step.publish()
+
+    def score(self, window: list[float]) -> float:
+        """Return the mean log density of the held-out cells; without any, the mean bound per cell."""
+        here = self.validation_rows
+        if len(here) == 0:
+            return -sum(window) / len(window) / max(int(self.table.observed.sum()), 1)
+        tables = self.filled[here], self.visible(here), self.table.values[here], self.held_out[here]
+        density = self.chain.log_density(*(table.to(self.device) for table in tables))
+        return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
+
+
+def _snapshot(chain: Trainable) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in chain.state_dict().items()}

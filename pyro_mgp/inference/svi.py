@@ -1,0 +1,172 @@
+"""Training steps under any evidence bound of the `Trace_ELBO` family, and what training needs of a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from pyro.infer import ELBO
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from pyro_mgp._support.processes import ALONE, Workers
+from pyro_mgp.inference.natural_gradient import VariationalPair, natural_step
+from pyro_mgp.model.chain import Chain, Noise, fresh_noise
+from pyro_mgp.model.local_parameters import local_parameters
+
+
+class Trainable(Protocol):
+    """A chain, or any other module with a Pyro model and guide that redraws the missing cells of a table."""
+
+    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Any:
+        """Score the observed cells; give the redrawn rows `[B, D]` in a deterministic site "filled"."""
+
+    def guide(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Any:
+        """Draw the latent sites of `model`."""
+
+    def log_density(self, filled: Tensor, observed: Tensor, values: Tensor, scored: Tensor) -> Tensor:
+        """Return the predictive log density of the scored cells, `[cells]`."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Iterate over the parameters to train."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Iterate over names and parameters; those of q(u) end in `u_loc` and `u_scale_tril`."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers by name."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> Any:
+        """Set the parameters and buffers to those of a `state_dict`."""
+
+
+class Step(Protocol):
+    """Gradients of the evidence bound on some rows, and the move of q(u) there."""
+
+    def __call__(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        step_size: float,
+        only_q: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Leave the negative bound's gradients on the parameters, and move q(u) by a natural step.
+
+        Args:
+            filled: Rows with their current fill, `[B, D]`.
+            observed: Bool `[B, D]`.
+            rows: Their numbers if they are a minibatch, else None.
+            step_size: Size of the natural step: 1 on full data, decaying on minibatches.
+            only_q: Whether the gradients of the other parameters may be left out.
+
+        Returns:
+            The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
+        """
+
+    def publish(self) -> None:
+        """Write q(u) into the chain, if it is kept elsewhere."""
+
+    def restore(self) -> None:
+        """Read q(u) from the chain again."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state that is not in the chain, for `resume`."""
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Set the state that is not in the chain."""
+
+
+class SviStep:
+    """Stochastic variational inference for any chain and any bound of the `Trace_ELBO` family.
+
+    Args:
+        chain: Module with `model` and `guide`, see `Trainable`.
+        elbo: The bound.
+        pairs: The q(u) that move by natural gradient; Adam moves all others.
+        workers: The processes that share the rows of each step.
+    """
+
+    def __init__(
+        self, chain: Trainable, elbo: ELBO, pairs: Sequence[VariationalPair], workers: Workers = ALONE
+    ) -> None:
+        self.chain, self.elbo, self.pairs, self.workers = chain, elbo, pairs, workers
+
+    def __call__(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        step_size: float,
+        only_q: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Take a step as `Step` describes; the gradients of all parameters are computed in any case."""
+        if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
+            raise FloatingPointError("a parameter is no longer finite")
+        if self.workers.is_alone:
+            loss, redrawn = self._loss(filled, observed, rows)
+            loss.backward()
+        else:
+            loss, redrawn = self._shared(filled, observed, rows)
+        natural_step(self.pairs, step_size)
+        return loss.detach(), redrawn
+
+    def _loss(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None, **noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return the negative bound of some rows, and these redrawn."""
+        model, guide = self.chain.model, self.chain.guide
+        with local_parameters(), _Redrawn(filled) as redrawn:
+            loss = self.elbo.differentiable_loss(model, guide, filled, observed, rows, **noise)
+        return loss, redrawn.filled
+
+    def _shared(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute loss, redrawn rows and gradients of rows that several processes share.
+
+        A share of b rows out of B gives KL - N/b Σ_share. Weighted by b/B these add up to KL - N/B Σ_all.
+
+        Raises:
+            TypeError: If the chain is no `Chain`, which takes the noise of its sweep from outside.
+        """
+        if not isinstance(self.chain, Chain):
+            raise TypeError(f"several processes can train a Chain only, got {type(self.chain).__name__}")
+        workers, n_rows = self.workers, len(filled)
+        share, numbers = workers.share(n_rows), torch.arange(n_rows, device=filled.device)
+        own, own_rows = filled[share], (numbers if rows is None else rows)[share]
+
+        def noise(link: int, here: Tensor) -> Tensor:
+            return draw(link, numbers)[:, share][:, here]
+
+        draw = fresh_noise(filled.expand(self.chain.n_paths, *filled.shape))
+        loss, redrawn = self._loss(own, observed[share], own_rows, noise=noise)
+        loss = loss * (len(own) / n_rows)
+        loss.backward()
+        workers.add_gradients(self.chain.parameters())
+        return workers.total([loss])[0], workers.put_together(redrawn, n_rows)
+
+    def publish(self) -> None:
+        """Do nothing: q(u) is kept in the chain."""
+
+    def restore(self) -> None:
+        """Do nothing: q(u) is kept in the chain."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return an empty dictionary: q(u) is kept in the chain."""
+        return {}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Do nothing: q(u) is kept in the chain."""
+
+
+class _Redrawn(Messenger):
+    """Pyro messenger that keeps the rows that the model redrew, of the first path if there are several."""
+
+    def __init__(self, filled: Tensor) -> None:
+        super().__init__()
+        self.filled = filled
+
+    def _pyro_post_sample(self, message: Any) -> None:
+        if message["name"] == "filled":
+            paths = message["value"].detach()
+            self.filled = paths if paths.dim() == 2 else paths[0]
