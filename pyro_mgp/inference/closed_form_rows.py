@@ -3,8 +3,9 @@
 One process adds up the sums over rows in two parts, each of every second row. Two processes have one of these
 parts each, and get the same sums to the last bit. Another order of summation would not do: rounding errors
 are multiplied by the condition number of K_ZZ, once for q(u) and again for its gradient. For the same reason
-neither the order of sums nor the shape of products depends on the number of threads, and rows are padded. With the default kernel in double precision and up to 128 inducing inputs (libraries factorise
-larger matrices by threads) one, two and three threads give the same bits, as tested on one kind of processor.
+neither the order of sums nor the shape of products depends on the number of threads, and rows are padded.
+With the default kernel in double precision and up to 128 inducing inputs (libraries factorise larger matrices
+by threads) one, two and three threads give the same bits, as tested on one kind of processor.
 """
 
 from __future__ import annotations
