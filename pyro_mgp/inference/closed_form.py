@@ -34,6 +34,7 @@ from torch import Tensor
 
 from pyro_mgp._support.processes import ALONE, Workers
 from pyro_mgp.inference.closed_form_rows import Part, Share, Sweep, missing_rows, slices
+from pyro_mgp.inference.svi import Step
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
@@ -125,7 +126,7 @@ def applies_to(chain: Chain) -> bool:
     )
 
 
-class ConjugateStep:
+class ConjugateStep(Step):
     """Training steps in closed form for q(u), by gradient for everything else.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -41,9 +42,13 @@ class Trainable(Protocol):
         """Set the parameters and buffers to those of a `state_dict`."""
 
 
-class Step(Protocol):
-    """Gradients of the evidence bound on some rows, and the move of q(u) there."""
+class Step(ABC):
+    """Gradients of the evidence bound on some rows, and the move of q(u) there.
 
+    The methods besides `__call__` do nothing if q(u) is kept in the chain.
+    """
+
+    @abstractmethod
     def __call__(
         self,
         filled: Tensor,
@@ -65,20 +70,21 @@ class Step(Protocol):
             The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
         """
 
-    def publish(self) -> None:
+    def publish(self) -> None:  # noqa: B027
         """Write q(u) into the chain, if it is kept elsewhere."""
 
-    def restore(self) -> None:
+    def restore(self) -> None:  # noqa: B027
         """Read q(u) from the chain again."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the state that is not in the chain, for `resume`."""
+        return {}
 
-    def resume(self, state: Mapping[str, Tensor]) -> None:
+    def resume(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027
         """Set the state that is not in the chain."""
 
 
-class SviStep:
+class SviStep(Step):
     """Stochastic variational inference for any chain and any bound of the `Trace_ELBO` family.
 
     Args:
@@ -144,19 +150,6 @@ class SviStep:
         loss.backward()
         workers.add_gradients(self.chain.parameters())
         return workers.total([loss])[0], workers.put_together(redrawn, n_rows)
-
-    def publish(self) -> None:
-        """Do nothing: q(u) is kept in the chain."""
-
-    def restore(self) -> None:
-        """Do nothing: q(u) is kept in the chain."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return an empty dictionary: q(u) is kept in the chain."""
-        return {}
-
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Do nothing: q(u) is kept in the chain."""
 
 
 class _Redrawn(Messenger):

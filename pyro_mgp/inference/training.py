@@ -75,7 +75,7 @@ def train(
             `closed_form.applies_to` the chain.
         progress: Show a progress bar, on terminals only.
         workers: The processes that train together; all of them call this with the same arguments.
-        keep_fill: Whether to leave `filled` as it is; False saves a copy and overwrites it.
+        keep_fill: Whether to leave `filled` as it is; False overwrites it and needs no copy.
         checkpoint: Where to keep the state at checks. Training resumes from a state found there, with the
             same result as without interruption.
 

@@ -1,4 +1,4 @@
-"""Adam in one vector, against torch's."""
+"""Adam on one vector agrees with `torch.optim`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed form, against the Pyro bound and the natural-gradient step that it stands for."""
+"""The closed form agrees with Pyro's bound and with natural-gradient steps by autograd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = torch.tensor([1, 3, 5, 6, 11])
 
 
 def make(kernel=linear_matern32, **switches):
-    """A chain that trains in closed form, its table, and noise that both ways of walking will use."""
+    """Chain that trains in closed form, its table, and noise that both ways of computing share."""
     chain, table, observed = make_chain(kernel, backpropagate=False, **switches)
     for link in chain.links:
         link.jitter = 1e-6
@@ -32,7 +32,7 @@ def make(kernel=linear_matern32, **switches):
 
 
 def make_ordinal(kernel=linear_matern32, **switches):
-    """The same, with a column of three ordered values in the middle."""
+    """Return a problem with a column of three ordered values in the middle."""
     chain, table, observed, noise = make(kernel, **switches)
     values = torch.tensor([-1.2, 0.3, 1.5]).double()
     table[:, 1] = values[torch.bucketize(table[:, 1].contiguous(), torch.tensor([-0.5, 0.7]).double())]
@@ -41,7 +41,7 @@ def make_ordinal(kernel=linear_matern32, **switches):
 
 
 def make_category(kernel=linear_matern32, **switches):
-    """The same, with a category of three levels in the last two columns and one more."""
+    """Return a problem with a category of three levels in the last two columns and one more."""
     chain, table, observed, noise = make(kernel, **switches)
     table = torch.cat([table, table[:, :1]], dim=1)
     level = torch.arange(12) % 3
@@ -56,7 +56,7 @@ def make_category(kernel=linear_matern32, **switches):
 
 
 def make_counts(kernel=linear_matern32, **switches):
-    """The same, with a column of counts in the middle."""
+    """Return a problem with a column of counts in the middle."""
     chain, table, observed, noise = make(kernel, **switches)
     scale = CountScale(0.8, 0.6)
     table[:, 1] = scale.cells(torch.tensor([0, 1, 1, 3, 0, 2, 7, 1, 0, 4, 2, 0]).double())
@@ -65,7 +65,7 @@ def make_counts(kernel=linear_matern32, **switches):
 
 
 def make_measured(kernel=linear_matern32, **switches):
-    """The same, with known errors of the cells in the middle."""
+    """Return a problem with known measurement errors of the cells in the middle."""
     chain, table, observed, noise = make(kernel, **switches)
     chain.links[1].known_variance = torch.linspace(0, 2, 12).double()
     return chain, table, observed, noise
@@ -76,7 +76,7 @@ BUILDS = [make, make_ordinal, make_category, make_counts, make_measured]
 
 @pytest.fixture
 def silence_of(monkeypatch):
-    """Let the closed form draw with the given noise."""
+    """Make the closed form draw with the given noise."""
     return lambda noise: monkeypatch.setattr(closed_form, "fresh_noise", lambda _: noise)
 
 
@@ -129,7 +129,7 @@ def test_q_moves_as_by_the_natural_gradient(build, rows, step_size, silence_of):
 
 
 def gradients_of(chain, table, observed, rows=None):
-    """Loss, redrawn rows and gradients of a step of size 0.7."""
+    """Return loss, redrawn rows and gradients of a step of size 0.7."""
     chain.zero_grad()
     here = slice(None) if rows is None else rows
     loss, redrawn = ConjugateStep(chain)(table[here], observed[here], rows, 0.7)
@@ -139,7 +139,7 @@ def gradients_of(chain, table, observed, rows=None):
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
 @pytest.mark.parametrize("build", BUILDS)
 def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, monkeypatch):
-    """As a GPU does it, where counting the observed cells would make the host wait."""
+    """Padding all rows, as on a GPU, gives the sums of the observed rows."""
     chain, table, observed, noise = build(kernel)
     silence_of(noise)
     expected = gradients_of(chain, table, observed)
@@ -205,7 +205,7 @@ def test_only_q_moves_when_only_q_is_wanted(silence_of):
     torch.testing.assert_close(other.posterior.mean, step.posterior.mean)
 
 
-def test_a_posterior_that_is_lost_shows_in_the_loss():
+def test_a_posterior_that_is_not_finite_makes_the_loss_nan():
     chain, table, observed, _ = make()
     step = ConjugateStep(chain)
     step.posterior = dataclasses.replace(step.posterior, precision=-step.posterior.precision)
@@ -290,7 +290,7 @@ def test_one_two_or_three_threads_give_the_same_bits(n_rows, n_inducing):
 
 
 def test_a_step_imports_no_library_for_algebra():
-    """Which takes a third of a second, as long as six steps of a small table."""
+    """Training does not import sympy, which takes as long as six steps of a small table."""
     code = (
         "import sys\n"
         "from benchmarks.speed.step import Problem, our_step\n"

@@ -1,4 +1,4 @@
-"""How the rows of a step are taken apart."""
+"""Division of the links and rows of a training step into groups."""
 
 from __future__ import annotations
 

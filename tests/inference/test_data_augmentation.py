@@ -1,4 +1,4 @@
-"""Functions and noises given completed tables, against closed forms and grids."""
+"""Draws of functions and noise variances given completed tables agree with closed forms and grids."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sweep_noise(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -
 
 
 def regression(device: torch.device, n_rows: int = 25) -> tuple[Tensor, SequentialChain]:
-    """y = sin(2x) + noise of .2, and the chain of its one link, whose inducing inputs are all rows."""
+    """Return y = sin(2x) + noise of .2, and a chain of one link with an inducing input at every row."""
     generator = np.random.default_rng(2)
     x = generator.normal(size=n_rows)
     y = np.sin(2 * x) + 0.2**0.5 * generator.normal(size=n_rows)
@@ -69,7 +69,7 @@ def test_a_function_given_its_noise_is_drawn_from_the_posterior_of_gp_regression
 
 @torch.no_grad()
 def test_each_path_has_the_function_of_its_own_noise(device: torch.device) -> None:
-    """Half of the paths with a noise that drowns the data: there, the prior is left."""
+    """Paths with a very large noise variance draw functions from the prior."""
     table, chain = regression(device)
     augmentation = Augmentation(chain, torch.ones(25, 2, dtype=torch.bool, device=device))
     noise = torch.tensor([0.1, 1e6], dtype=torch.float64, device=device).repeat(N_PATHS // 2)[:, None]
@@ -82,8 +82,8 @@ def test_each_path_has_the_function_of_its_own_noise(device: torch.device) -> No
 
 
 @torch.no_grad()
-def test_turns_without_holes_end_at_the_joint_posterior_of_function_and_noise(device: torch.device) -> None:
-    """Against a grid over the noise, with p(s²) ∝ 1/s²; q(u) is its prior at first, far from there."""
+def test_iterations_on_a_complete_table_reach_the_joint_posterior(device: torch.device) -> None:
+    """Draws agree with a grid over the noise variance, with p(s²) ∝ 1/s², and start from the prior of u."""
     table, chain = regression(device)
     augmentation = Augmentation(chain, torch.ones(25, 2, dtype=torch.bool, device=device))
     drawn = augmentation.run(
@@ -105,7 +105,7 @@ def test_turns_without_holes_end_at_the_joint_posterior_of_function_and_noise(de
 
 @torch.no_grad()
 def test_what_inducing_values_cannot_say_is_no_noise(device: torch.device) -> None:
-    """With few inducing inputs the noise of many tables drawn from the model stays near .1 for all that."""
+    """With few inducing inputs the noise variance of many tables from the model stays near .1."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 1, generator=generator).double().to(device)
     link = Link(matern32(1), x[:4], 1, [0], Gaussian(0.1), jitter=1e-6)
@@ -127,7 +127,7 @@ def test_what_inducing_values_cannot_say_is_no_noise(device: torch.device) -> No
 
 @torch.no_grad()
 def test_the_noise_given_the_function_is_inverse_gamma() -> None:
-    """A function that is zero for sure leaves Σ y² / χ²_n."""
+    """If the function is zero, the noise variance is drawn from Σ y² / χ²_n."""
     y = torch.linspace(-1, 1, 30).double()
     table = torch.stack([torch.zeros(30).double(), y], dim=-1)
     kernel = linear_matern32(1)
@@ -154,7 +154,7 @@ def test_chi_squared_numbers_are_chi_squared(freedom: int) -> None:
 
 
 def holey(n_rows: int = 40) -> tuple[Tensor, Tensor, SequentialChain]:
-    """x and y = x² + noise, both with holes."""
+    """Return x and y = x² + noise, both with missing cells."""
     generator = torch.Generator().manual_seed(4)
     x = torch.randn(n_rows, generator=generator).double()
     y = x.square() + 0.3 * torch.randn(n_rows, generator=generator).double()
@@ -179,15 +179,15 @@ def test_an_imputation_has_the_same_function_in_any_company() -> None:
 
 
 @torch.no_grad()
-def test_missing_cells_of_which_nothing_is_known_teach_nothing() -> None:
+def test_uninformative_missing_cells_do_not_change_the_function() -> None:
     table, observed, chain = holey()
     augmentation = Augmentation(chain, observed)
-    heard = [observed.any(1), observed[:, 1]]
+    informative = [observed.any(1), observed[:, 1]]
     assert [augmentation.learning_rows[i].tolist() for i in (0, 1)] == [
-        rows.nonzero()[:, 0].tolist() for rows in heard
+        rows.nonzero()[:, 0].tolist() for rows in informative
     ]
     noise, other = torch.full((2, 1), 0.5).double(), table.clone()
-    other[~heard[1]] = 7.0
+    other[~informative[1]] = 7.0
     learnt = [augmentation.learn(1, t.expand(2, -1, -1), noise, fresh(2), 1) for t in (table, other)]
     torch.testing.assert_close(learnt[0], learnt[1], rtol=0, atol=0)
 

@@ -1,4 +1,4 @@
-"""Natural-gradient steps against conjugate posteriors in NumPy, and what happens to steps that go too far."""
+"""Natural-gradient steps reach conjugate posteriors computed in NumPy, and are halved if too large."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def module_local() -> Iterator[None]:
 
 
 class Regression(PyroModule):
-    """y = Φ u + noise with u ~ N(0, I) and q(u) = N(r, T Tᵀ): conjugate, so everything is known."""
+    """Conjugate regression y = Φ u + noise with u ~ N(0, I) and q(u) = N(r, T Tᵀ)."""
 
     def __init__(self, features: Tensor, y: Tensor, noise: float, loc: Tensor, tril: Tensor) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Regression(PyroModule):
         self.u_scale_tril = PyroParam(tril, constraints.lower_cholesky)
 
     def loss(self) -> Tensor:
-        """KL[q ‖ p] - Σ E_q log N(y; φᵀu, noise), without constants."""
+        """Return KL[q ‖ p] - Σ E_q log N(y; φᵀu, noise), without constants."""
         q = MultivariateNormal(self.u_loc, scale_tril=self.u_scale_tril)
         p = MultivariateNormal(torch.zeros_like(self.u_loc), torch.eye(len(self.u_loc)).to(self.u_loc))
         variance = (self.features @ self.u_scale_tril).square().sum(1)
@@ -48,13 +48,13 @@ class Regression(PyroModule):
         return kl_divergence(q, p) + 0.5 * squared.sum() / self.noise
 
     def posterior(self) -> tuple[Array, Array]:
-        """Mean and precision, in NumPy."""
+        """Return mean and precision of the posterior, in NumPy."""
         features, y = self.features.cpu().numpy(), self.y.cpu().numpy()
         precision = np.eye(features.shape[1]) + features.T @ features / self.noise
         return np.linalg.solve(precision, features.T @ y / self.noise), precision
 
     def q(self) -> tuple[Array, Array]:
-        """Mean and precision of q(u)."""
+        """Return mean and precision of q(u)."""
         tril = self.u_scale_tril.detach().cpu().numpy()
         return self.u_loc.detach().cpu().numpy().copy(), np.linalg.inv(tril @ tril.T)
 
@@ -65,7 +65,7 @@ def random_tril(size: int, generator: torch.Generator) -> Tensor:
 
 
 def regression(size: int, device: torch.device, seed: int = 0) -> Regression:
-    """A regression on 30 rows whose q(u) starts at random, far from the posterior."""
+    """Return a regression on 30 rows whose q(u) starts at random, far from the posterior."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(30, size, generator=generator, dtype=torch.float64)
     y, loc = (torch.randn(n, generator=generator, dtype=torch.float64) for n in (30, size))
@@ -156,7 +156,7 @@ def test_a_sharp_posterior_far_from_zero_is_reached_too(device: torch.device) ->
 
 
 def bare(loc: list[float], device: torch.device) -> tuple[Regression, Tensor]:
-    """q(u) = N(loc, I) without data, and S as a function of the leaves."""
+    """Return q(u) = N(loc, I) without data, and S as a function of the parameters."""
     r = torch.tensor(loc, device=device).double()
     model = Regression(r[None], r[:1], 1.0, r, torch.eye(len(r), device=device).double())
     return model, model.u_scale_tril @ model.u_scale_tril.T

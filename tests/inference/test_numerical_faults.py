@@ -1,4 +1,4 @@
-"""Numbers that go wrong: matrices without a factor, lost bounds, draws that diverged, memory that is full."""
+"""Numerical faults: singular matrices, bounds that are not finite, diverged draws, full memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_the_column_of_a_link_without_a_factor_is_named(fitted: MGPImputer) -> N
         imputer.impute(m=1)
 
 
-def test_a_step_that_loses_the_bound_is_undone_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_to_a_bound_not_finite_is_undone_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls, step = [], ConjugateStep.__call__
 
     def lost_once(self: ConjugateStep, *args: Any, **more: Any) -> Any:
@@ -80,7 +82,7 @@ def test_a_step_that_loses_the_bound_is_undone_and_said_once(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("far", [1e9, -torch.inf, torch.nan])
-def test_draws_that_run_away_name_their_column(
+def test_diverged_draws_are_an_error_that_names_the_column(
     far: float, fitted: MGPImputer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweeps, column = Sampler._sweeps, fitted.chain_.links[fitted.order_.index("z")].column

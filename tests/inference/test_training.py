@@ -1,4 +1,4 @@
-"""Training: what counts towards the loss, when it stops, what it keeps, and what it leaves alone."""
+"""Training: losses, stopping, kept parameters, held-out cells, and absence of side effects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def problem(
     backpropagate: bool = True,
     jitter: float | None = None,
 ) -> Problem:
-    """Three columns, the second a sine of the first, the third a line; an untrained chain over all."""
+    """Return three columns, a sine and a line of the first one, and an untrained chain over all."""
     generator = np.random.default_rng(0)
     x, e1, e2 = generator.standard_normal((3, N_ROWS))
     values = torch.tensor(np.stack([x, np.sin(2 * x) + 0.2 * e1, 0.8 * x + 0.3 * e2], 1), device=device)
@@ -68,7 +68,7 @@ def trained(problem: Problem, seed: int = 0, elbo: Any = None, **options: Any) -
 
 
 class Recording(TraceMeanField_ELBO):
-    """The bound, with a note of what it was asked to score."""
+    """Evidence bound that records the tables it scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Recording(TraceMeanField_ELBO):
 
 
 class Scripted(nn.Module):
-    """A chain without mathematics: its bound is -(weight - 9)², its held-out scores are scripted."""
+    """Chain whose bound is -(weight - 9)² and whose held-out scores are given."""
 
     def __init__(self, scores: Iterable[list[float]] = ()) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def test_no_more_than_two_thousand_rows_are_scored_and_they_belong_together() ->
 
 
 class NotANumber(TraceMeanField_ELBO):
-    """A bound that is lost."""
+    """Evidence bound that is not a number."""
 
     def differentiable_loss(self, *args: Any, **kwargs: Any) -> Tensor:
         return torch.full((), torch.nan, requires_grad=True)
@@ -194,7 +194,7 @@ def test_a_bound_that_is_not_finite_stops_training(held_out: bool) -> None:
 
 
 class LostAboveARate(Scripted):
-    """Its bound is infinite beyond a weight that only large steps reach."""
+    """Chain whose bound is infinite beyond a weight that only large steps reach."""
 
     def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
         if self.weight > 1.5:
@@ -346,7 +346,7 @@ def test_training_works_under_the_bound_that_samples_its_divergence(natural_grad
 # -------------------------------------------------------------------------------- the fill and held-out cells
 
 
-def test_each_step_sees_the_draws_of_the_last_one_in_its_holes(device: torch.device) -> None:
+def test_each_step_uses_the_draws_of_the_one_before_as_fill(device: torch.device) -> None:
     recording = Recording()
     _, encoded, held_out, filled = one = problem(device)
     trained(one, elbo=recording, max_steps=3)

@@ -1,4 +1,4 @@
-"""From a table to a chain: who gets a link, in which order, and what each link may see."""
+"""Link specifications of a table, their order and inputs, and the chain built from them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_links_ascend_by_the_standard_deviation_before_scaling() -> None:
     assert own_sd["width"] < np.sqrt(0.2 * 0.8) < own_sd["height"]
 
 
-def test_levels_stay_together_whatever_stands_between_their_deviations() -> None:
+def test_indicators_of_a_category_stay_together() -> None:
     shares = np.repeat(["a", "b", "c"], [8, 32, 40])
     between = np.tile([0.0, 0.8], 40)
     codec = TableCodec.fit(pd.DataFrame({"between": between, "kind": shares}))
@@ -72,7 +72,7 @@ def test_units_change_the_order() -> None:
     assert names(plan_links(TableCodec.fit(metres), INCOMPLETE, None))[0] == "height"
 
 
-def test_only_the_columns_asked_for_get_a_link() -> None:
+def test_only_incomplete_columns_get_a_link() -> None:
     specs = plan_links(CODEC, np.array([False, False, False, False, True, False]), None)
     assert specs == [LinkSpec("width", 4, (0, 1, 2, 3, 5))]
     assert plan_links(CODEC, np.zeros(6, dtype=bool), None) == []
@@ -119,7 +119,7 @@ def test_a_link_sees_everything_but_its_own_variable() -> None:
     }
 
 
-def test_a_level_is_asked_for_unless_it_is_an_earlier_one_and_not_if_it_is_the_last() -> None:
+def test_a_level_has_the_earlier_indicators_in_unless() -> None:
     unless = {w.name: w.unless for w in plan_links(CODEC, np.ones(6, dtype=bool), None)}
     assert unless == {"height": (), "species=a": (), "species=b": (1,), "width": (), "7": ()}
 
@@ -244,7 +244,7 @@ def test_numbers_are_gaussian_and_all_else_has_two_values() -> None:
 
 
 def curved(n_rows: int = 60) -> pd.DataFrame:
-    """Encoded: square 0 and root 1 with holes, other 2 and kind 3 without; square = root² + noise."""
+    """Return a table with square = root² + noise; columns 0 and 1 are incomplete, 2 and 3 complete."""
     generator = np.random.default_rng(0)
     root = generator.normal(size=n_rows)
     frame = pd.DataFrame(
@@ -261,7 +261,7 @@ def curved(n_rows: int = 60) -> pd.DataFrame:
 
 
 def planned(frame: pd.DataFrame, specs: Any = None, **switches: bool) -> list[str] | None:
-    """Names of the columns that get a link of a sequential chain, in order."""
+    """Return the names of the columns with a link in a sequential chain, in order."""
     codec = TableCodec.fit(frame, False, 0, specs)
     plan = sequence_of(codec, frame, specs or {}, **{"every": False, "curved_only": True, **switches})
     return None if plan is None else [codec.names[d] for d in plan.columns]

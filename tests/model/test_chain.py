@@ -1,4 +1,4 @@
-"""The sweep, the bound and the Pyro face of the chain."""
+"""Sweep, evidence bound and Pyro interface of the chain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyro_mgp.model.link import Link
 
 
 def make_chain(kernel=linear_matern32, n_rows=12, n_inducing=5, seed=0, **switches):
-    """A chain over all of 3 columns with a q(u) that is neither prior nor degenerate, and its table."""
+    """Return a chain over 3 columns with a q(u) that is neither prior nor degenerate, and its table."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(n_rows, 3, generator=generator, dtype=torch.float64)
     observed = torch.rand(n_rows, 3, generator=generator) > 0.3
@@ -38,7 +38,7 @@ def make_chain(kernel=linear_matern32, n_rows=12, n_inducing=5, seed=0, **switch
 
 
 def fixed(noise):
-    """Noise `[S, n, L]` as the sweep asks for it."""
+    """Return noise `[S, n, L]` in the form that a sweep takes."""
     return lambda link, rows: noise[:, rows, link]
 
 
@@ -51,7 +51,7 @@ def matern(X, Z, variance, lengthscale):
 
 
 def paper_bound(chain, table, observed, noise, factor):
-    """The paper's objective as written: loops over paths, rows and links, unwhitened algebra, no torch."""
+    """Compute the paper's objective by loops over paths, rows and links, unwhitened and in NumPy."""
     n_paths = len(noise)
     expected = 0.0
     divergence = 0.0
@@ -130,15 +130,15 @@ def test_under_plain_trace_elbo_only_the_kl_is_sampled():
 
 
 def linear_link(column, source, slope):
-    """A link whose function is exactly slope · x: linear kernel, one inducing input at 1, a certain u."""
+    """Return a link whose function is slope · x: linear kernel, one inducing input at 1, q(u) a point."""
     link = Link(kernels.Linear(1), torch.ones(1, 1).double(), column, [source], Gaussian(0.01))
     link.u_loc = torch.tensor([slope]).double() / math.sqrt(1 + 1e-6)
     link.u_scale_tril = torch.tensor([[1e-9]]).double()
     return link
 
 
-def test_walk_by_hand():
-    """Column 1 is twice column 0, column 0 is thrice column 1; noise off; 3 rows, answers typed."""
+def test_a_sweep_gives_the_rows_typed_by_hand():
+    """A sweep of links y = 2x and x = 3y without noise gives 3 rows that are typed by hand."""
     chain = Chain([linear_link(1, 0, 2.0), linear_link(0, 1, 3.0)], ["b", "a"], n_rows=3, propagate="latent")
     start = torch.tensor([[[1.0, 0.0], [0.0, 4.0], [5.0, 0.0]]]).double()
     observed = torch.tensor([[True, False], [False, True], [False, False]])
@@ -151,7 +151,7 @@ def test_walk_by_hand():
     assert start[0, 0, 1] == 0.0, "the caller's table has been written to"
 
 
-def test_visiting_only_the_holes_draws_the_same():
+def test_evaluating_only_missing_cells_gives_the_same_draws():
     chain, table, observed = make_chain(n_paths=4)
     start, noise = table.expand(4, -1, -1), fixed(torch.randn(4, 12, 3).double())
     holes = [(~observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
@@ -183,7 +183,7 @@ def test_predictive_draws_carry_the_noise_and_latent_ones_do_not():
 
 
 def test_gradients_pass_through_draws_only_when_asked():
-    """Column 0's noise matters to the later links only by its draws."""
+    """The noise of column 0 influences later links through its draws only."""
     gradients = {}
     for backpropagate in (True, False):
         chain, table, observed = make_chain(backpropagate=backpropagate)
@@ -207,7 +207,7 @@ DRAWN_FROM = {
 
 @pytest.mark.parametrize(("likelihood", "parameter", "passes"), DRAWN_FROM.values(), ids=DRAWN_FROM)
 def test_gradients_pass_through_draws_of_numbers_not_of_values(likelihood, parameter, passes):
-    """Column 0's own parameters matter to the later links only by its draws."""
+    """The parameters of column 0 influence later links through its draws only."""
     chain, table, observed = make_chain(backpropagate=True)
     chain.links[0].likelihood = copy.deepcopy(likelihood)
     observed[:, 0] = False
@@ -249,7 +249,7 @@ def test_a_user_trains_with_plain_svi_and_the_global_store_stays_empty():
 
 
 def test_svi_trains_beside_a_store_in_use():
-    """Somebody else's parameters of the same name are neither read nor written."""
+    """Parameters of the same name in Pyro's global store are neither read nor written."""
     pyro.param("links.0.u_loc", torch.tensor([5.0]))
     chain, table, observed = make_chain()
     svi = SVI(chain.model, chain.guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
@@ -259,7 +259,7 @@ def test_svi_trains_beside_a_store_in_use():
 
 
 def test_predictive_draws_one_function_for_all_rows():
-    """In evaluation mode the table that `Predictive` returns is a sweep with the u that it returns."""
+    """In evaluation mode `Predictive` returns the sweep of the u that it returns."""
     chain, table, observed = make_chain(n_sweeps=2)
     chain.eval()
     noise = fixed(torch.randn(1, 12, 3).double())
@@ -275,8 +275,8 @@ def test_predictive_draws_one_function_for_all_rows():
     assert len(pyro.get_param_store()) == 0
 
 
-def test_log_density_is_that_of_the_walks_mixture():
-    """With a fill that no draw changes, the density of a held-out cell is its predictive normal's."""
+def test_log_density_is_that_of_the_mixture_over_sweeps():
+    """With a fill that draws do not change, a held-out cell has the density of the predictive normal."""
     chain, table, observed = make_chain(propagate="predictive")
     observed[:] = True
     scored = torch.zeros_like(observed)

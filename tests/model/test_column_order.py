@@ -1,4 +1,4 @@
-"""Which order of columns explains a table best, and whether straight lines do."""
+"""Choice of the column order of a sequential chain, and the test for curved relations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gaussian(seed: int, n_rows: int = 80) -> Tensor:
 
 
 def test_the_evidence_is_that_of_gp_regression_at_the_best_noise_and_scale() -> None:
-    """Differences between inputs equal those of normal densities, at their best scales."""
+    """Differences of the evidence between inputs equal those of normal densities at their best scales."""
     table = gaussian(0, 25)
     evidence = Evidence(table, [(1.0, 0.0, 0.0)])
     standardised = ((table - table.mean(0)) / table.std(0)).numpy()
@@ -50,7 +50,7 @@ def test_the_evidence_is_that_of_gp_regression_at_the_best_noise_and_scale() -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_square_stands_behind_what_it_is_the_square_of(seed: int) -> None:
+def test_best_order_puts_a_square_after_its_root(seed: int) -> None:
     x, y = parabola(seed)
     for table, expected in ((columns(x, y), [0, 1]), (columns(y, x), [1, 0])):
         assert best_order(table, [], [0, 1], []) == expected
@@ -72,7 +72,7 @@ def test_what_is_first_stays_there_unless_that_is_clearly_worse() -> None:
         assert best_order(straight, order[:1], order[1:], []) == order
 
 
-def test_a_product_stands_behind_its_factors_of_which_one_may_be_fixed() -> None:
+def test_best_order_puts_a_product_after_its_factors() -> None:
     generator = np.random.default_rng(3)
     a, b = generator.normal(size=(2, 100))
     product = a * b + 0.3 * generator.normal(size=100)
@@ -98,7 +98,7 @@ def test_units_do_not_matter_but_to_the_density() -> None:
     assert log_evidence(scaled, [0, 1], []) == pytest.approx(log_evidence(table, [0, 1], []) - lost)
 
 
-def test_a_column_that_is_constant_in_complete_rows_says_nothing() -> None:
+def test_a_column_constant_in_complete_rows_adds_no_evidence() -> None:
     x, y = parabola(0)
     table = columns(y, np.ones(80), x)
     assert best_order(table, [], [0, 1, 2], []) in ([1, 2, 0], [2, 1, 0], [2, 0, 1])
@@ -107,7 +107,7 @@ def test_a_column_that_is_constant_in_complete_rows_says_nothing() -> None:
     assert log_evidence(table, [2, 0, 1], []) == pytest.approx(without)
 
 
-def test_the_rows_asked_are_complete_enough_and_not_too_many() -> None:
+def test_complete_rows_are_at_most_300_and_none_below_20() -> None:
     observed = torch.ones(700, 2, dtype=torch.bool)
     observed[::2, 1] = False
     rows = complete_rows(observed)

@@ -1,4 +1,4 @@
-"""The stacks of kernels: the fast one of the default kernel, and the plain one of any other."""
+"""Kernel stacks: the closed form of the default kernel agrees with the general one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyro_mgp.model.local_parameters import local_parameters
 
 @pytest.fixture(params=[True, False], ids=["roots are fast", "roots are slow"], autouse=True)
 def processor(request, monkeypatch):
-    """Either way of taking roots and exponentials, whatever this processor is."""
+    """Run a test with both ways of computing roots and exponentials."""
     monkeypatch.setattr(linear_matern32_stack, "roots_are_fast", lambda: request.param)
 
 
@@ -25,7 +25,7 @@ INPUTS = {"all but one": ([1, 2, 3], [0, 2, 3], [0, 1, 3]), "some": ([1], [0, 2,
 
 
 def make_links(factory, inputs):
-    """Three links over a table of five columns, with parameters off their starting values."""
+    """Return three links over a table of five columns, with parameters away from their starting values."""
     with local_parameters():
         members = [factory(len(columns)).double() for columns in inputs]
     for parameter in (p for member in members for p in member.parameters()):
@@ -47,7 +47,7 @@ def leaves(links):
 
 
 def collect(links):
-    """The gradients, which are then cleared."""
+    """Return the gradients of the parameters, and clear them."""
     found = [leaf.grad.clone() for leaf in leaves(links)]
     for leaf in leaves(links):
         leaf.grad = None
@@ -80,7 +80,7 @@ def test_both_stacks_agree_and_so_do_their_gradients(factory, inputs):
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize("factory", [linear_matern32, linear_quadratic_matern32, matern32, kernels.RBF])
 def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs, ragged, weighted):
-    """Of the second and third link, whose numbers of rows may differ."""
+    """Return rows of the second and third link, which may differ in number."""
     links = make_links(factory, inputs)
     valid = torch.rand(2, 12) < 0.7 if ragged else None
     if valid is not None:

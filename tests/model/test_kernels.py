@@ -1,4 +1,4 @@
-"""The covariance functions, against contrib.gp's."""
+"""Covariance functions agree with those of `pyro.contrib.gp`."""
 
 from __future__ import annotations
 

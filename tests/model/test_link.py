@@ -1,4 +1,4 @@
-"""The sparse GP of one column, against independent implementations."""
+"""The sparse GP of one column agrees with independent implementations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pyro_mgp.model.local_parameters import local_parameters
 
 
 def make_link(kernel, Xu, noise=0.1, jitter=1e-10):
-    """A link of the column behind all its inputs."""
+    """Return a link that predicts the column after its inputs."""
     n_inputs = Xu.shape[1]
     return Link(kernel(n_inputs), Xu, n_inputs, list(range(n_inputs)), Gaussian(noise), jitter)
 
 
 def fit_exactly(link, inputs, targets):
-    """One natural step of size 1 under the Gaussian likelihood: the optimal q(u)."""
+    """Set q(u) to its optimum by one natural step of size 1 under the Gaussian likelihood."""
     moments = link().moments(inputs[None])
     log_prob = link.likelihood(moments.mean, moments.variance).log_prob(targets).sum()
     tril = link.u_scale_tril
@@ -51,7 +51,7 @@ def fit_exactly(link, inputs, targets):
         ),
     ],
 )
-def test_with_inducing_inputs_at_the_data_it_is_exact_gp_regression(ours, theirs):
+def test_inducing_inputs_at_the_data_give_exact_gp_regression(ours, theirs):
     generator = np.random.default_rng(0)
     X, Xnew = generator.normal(size=(40, 2)), generator.normal(size=(25, 2))
     y = np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.3 * generator.normal(size=40)
@@ -96,7 +96,7 @@ def test_drawn_functions_give_conditional_moments_per_path():
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
 @pytest.mark.parametrize("drawn", [True, False])
 def test_the_quadratic_form_agrees_with_the_whitened_basis(kernel, drawn):
-    """Without gradients, a well conditioned link takes the cheaper way to the same moments."""
+    """Without gradients, a well conditioned link has the same moments by a quadratic form."""
     link, rows = make_link(kernel, torch.randn(8, 3).double(), jitter=1e-6), torch.randn(4, 6, 4).double()
     link.u_loc = torch.randn(8).double()
     link.u_scale_tril = torch.linalg.cholesky(0.2 * torch.eye(8).double() + 0.1)
@@ -114,8 +114,8 @@ def test_the_quadratic_form_agrees_with_the_whitened_basis(kernel, drawn):
     torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-8, atol=1e-8)
 
 
-def test_a_marginal_averages_the_functions_it_is_made_of():
-    """Mean and variance over many drawn functions are those of q(f), within Monte Carlo error."""
+def test_a_marginal_averages_drawn_functions():
+    """Mean and variance over many drawn functions agree with q(f) within Monte Carlo error."""
     link = make_link(matern32, torch.randn(5, 2).double())
     link.u_loc = torch.randn(5).double()
     link.u_scale_tril = 0.3 * torch.eye(5).double()
@@ -145,14 +145,14 @@ def test_repeated_inducing_inputs_are_factorised_with_more_jitter():
     assert torch.linalg.cholesky_ex(K + 1e-6 * torch.eye(4))[1] > 0
 
 
-def test_a_covariance_beyond_repair_is_an_error_that_says_what_to_do():
+def test_an_indefinite_covariance_is_an_error_with_advice():
     with pytest.raises(ValueError, match=r"3 inducing inputs is not positive.*smaller learning rate"):
         factorise(-torch.eye(3).double())
     with pytest.raises(ValueError, match="not positive definite"):
         factorise(torch.full((2, 2), torch.nan).double())
 
 
-def test_a_gpu_is_not_asked_whether_a_rung_of_the_ladder_held():
+def test_factorise_unchecked_raises_the_jitter_once():
     good, weak = torch.eye(4).double(), torch.ones(4, 4).double()
     weak[0, 0] = 1 - 1e-5
     lost = -torch.eye(4).double()
@@ -178,7 +178,7 @@ def test_single_precision_gives_the_same_moments_to_four_digits(kernel, drawn):
     assert not torch.equal(single.mean, double.mean)
 
 
-def test_shapes_that_disagree_are_errors_that_print_them():
+def test_shapes_that_disagree_are_errors_that_print_the_shapes():
     with pytest.raises(ValueError, match=r"has 2 inputs.*shape \(5, 3\).*takes 2 inputs"):
         Link(matern32(2), torch.zeros(5, 3).double(), 0, [1, 2], Gaussian(0.1))
     with pytest.raises(ValueError, match="its kernel takes 4 inputs"):

@@ -1,4 +1,4 @@
-"""Chains that are joint densities: what is drawn given later columns, against closed forms and grids."""
+"""Sequential chains: draws given later columns agree with closed forms and grids."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 
 @dataclass(frozen=True)
 class Known(GaussianConditional):
-    """A link whose function is known."""
+    """Conditional with a given latent function."""
 
     function: Callable[[Tensor], Tensor]
-    """Of rows `[..., D]`."""
+    """Return the moments of rows `[..., D]`."""
     noise: Tensor
 
     def moments(self, rows: Tensor) -> Moments:
@@ -48,7 +48,7 @@ class Known(GaussianConditional):
 def sequential(
     n_columns: int, device: torch.device | str = "cpu", kind: type[Chain] = SequentialChain
 ) -> Chain:
-    """A chain over all columns, each link of which sees those before it."""
+    """Return a chain over all columns, in which the inputs of each link are the earlier columns."""
     links = []
     for column in range(n_columns):
         Xu = torch.zeros(1, column, dtype=torch.float64, device=device)
@@ -57,7 +57,7 @@ def sequential(
 
 
 def keyed(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Callable[[int], Noise]:
-    """Noise of one sweep after the other."""
+    """Iterate over the noise of consecutive sweeps."""
     noise = KeyedNoise(3, torch.arange(n_rows, device=device), range(n_paths))
     return lambda sweep: lambda link, rows: noise.normal(sweep, link, rows=rows)
 
@@ -65,7 +65,7 @@ def keyed(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Call
 def swept(
     conditionals: Sequence[Conditional], table: Tensor, observed: Tensor, n_sweeps: int, first: int = 0
 ) -> Tensor:
-    """The table `[S, n, D]` after some sweeps."""
+    """Return the table `[S, n, D]` after some sweeps."""
     chain = sequential(table.shape[-1], table.device)
     noise = keyed(table.shape[1], len(table), table.device)
     for sweep in range(first, first + n_sweeps):
@@ -87,7 +87,7 @@ def linear(device: torch.device | str) -> list[Conditional]:
 
 
 def exact_conditional(noise: np.ndarray, observed: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Mean and covariance of the missing cells of a row, from the joint Gaussian."""
+    """Return mean and covariance of the missing cells of a row under the joint Gaussian."""
     root = np.linalg.inv(np.eye(3) - SLOPES)
     joint = root @ np.diag(noise) @ root.T
     gain = joint[np.ix_(~observed, observed)] @ np.linalg.inv(joint[np.ix_(observed, observed)])
@@ -100,10 +100,10 @@ def exact_conditional(noise: np.ndarray, observed: np.ndarray, row: np.ndarray) 
     # Two cells between which another stands firm are strongly correlated (.9): sweeps forget slowly.
     [([0, 1, 1], 15), ([0, 0, 1], 40), ([1, 0, 1], 15), ([0, 1, 0], 15), ([1, 1, 0], 1), ([0, 0, 0], 1)],
 )
-def test_walks_through_linear_links_end_at_the_conditional_gaussian(
+def test_sweeps_of_linear_links_converge_to_the_conditional_gaussian(
     observed: list[int], n_sweeps: int, device: torch.device
 ) -> None:
-    """Thousands of equal rows are as many chains. Each path has a noise of its own."""
+    """Thousands of equal rows give the joint Gaussian; each path has noise of its own."""
     n_rows, row = 3000, np.array([0.7, -1.2, 1.5])
     seen = np.array(observed) > 0
     start = torch.tensor(np.where(seen, row, 0.0), device=device).expand(2, n_rows, 3)
@@ -119,7 +119,7 @@ def test_walks_through_linear_links_end_at_the_conditional_gaussian(
 
 
 def grid_of_square_root(y: float, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """A grid, and on it the distribution function of x ~ N(0, 1) given y = x² + N(0, noise)."""
+    """Return a grid, and on it the distribution function of x ~ N(0, 1) given y = x² + N(0, noise)."""
     x = np.linspace(-5, 5, 20_001)
     density = norm.pdf(x) * norm.pdf(y, x**2, noise**0.5)
     return x, np.cumsum(density) / density.sum()
@@ -134,7 +134,7 @@ def square(device: torch.device | str, noise: float = 0.4) -> list[Conditional]:
 
 
 def test_slices_leave_a_posterior_of_two_modes_as_it_is(device: torch.device) -> None:
-    """x given y = x² + noise: cells that are drawn from it stay drawn from it, though each one moves."""
+    """A sweep leaves the distribution of x given y = x² + noise invariant, and every cell moves."""
     n_rows, y = 20_000, 2.0
     x, distribution = grid_of_square_root(y, 0.4)
     uniform = (np.arange(n_rows) + 0.5) / n_rows
@@ -159,7 +159,7 @@ def test_slices_find_the_other_mode(device: torch.device) -> None:
 # ------------------------------------------------------------------------------------ who hears, who is moved
 
 
-def test_a_missing_cell_is_heard_of_if_any_later_one_is_known() -> None:
+def test_rows_are_informative_if_any_later_cell_is_observed() -> None:
     observed = torch.tensor([[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [1, 1, 1]]) > 0
     chain = sequential(3)
     expected = [[0, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 1, 0, 0, 1]]
@@ -167,25 +167,25 @@ def test_a_missing_cell_is_heard_of_if_any_later_one_is_known() -> None:
     assert found == expected
 
 
-def test_a_link_that_does_not_see_a_column_says_nothing_of_it() -> None:
+def test_a_link_without_a_column_as_input_does_not_weight_it() -> None:
     links = [Link(matern32(1), torch.zeros(1, 1).double(), d, [0], Gaussian(0.5)) for d in (1, 2)]
     chain = SequentialChain(links, ["b", "c"], n_rows=2)
     observed = torch.tensor([[True, False, True]])
     assert not chain.learns_from(0, observed.double(), observed)
 
 
-def test_cells_of_which_nothing_later_is_known_are_drawn_as_in_any_chain() -> None:
-    """To the last bit: no noise is spent on weighing."""
+def test_cells_without_later_observations_are_drawn_as_in_a_plain_chain() -> None:
+    """Cells without informative later links have the same bits as in a plain chain."""
     table, observed = torch.randn(2, 50, 3).double(), torch.rand(50, 3) > 0.3
     observed = observed.cummin(1).values
     chain = sequential(3)
     noise, holes, conditionals = keyed(50, 2)(0), chain.holes(observed), linear("cpu")
-    weighed, _ = chain.sweep(conditionals, table, observed, noise, holes)
+    weighted, _ = chain.sweep(conditionals, table, observed, noise, holes)
     drawn, _ = sequential(3, kind=Chain).sweep(conditionals, table, observed, noise, holes)
-    assert torch.equal(weighed, drawn)
+    assert torch.equal(weighted, drawn)
 
 
-def test_all_rows_or_those_with_holes_alone_or_in_company_it_is_the_same_walk() -> None:
+def test_a_sweep_does_not_depend_on_the_rows_swept_together() -> None:
     table, observed = torch.randn(2, 60, 3).double(), torch.rand(60, 3) > 0.4
     chain, conditionals, noise = sequential(3), linear("cpu"), keyed(60, 2)(0)
     before = table.clone()
@@ -234,8 +234,8 @@ def test_observations_have_to_be_gaussian() -> None:
 
 
 @pytest.mark.parametrize("missing", [(0.4, 0.6), (0.5, 0.5), (0.1, 0.3)])
-def test_training_hears_of_some_holes_only(missing: tuple[float, float]) -> None:
-    """More holes than a tile has, of few of which later columns know, and the other way round."""
+def test_training_uses_informative_missing_cells_only(missing: tuple[float, float]) -> None:
+    """A table with more missing cells than a tile, few or most with informative later columns."""
     generator = np.random.default_rng(0)
     x, e = generator.normal(size=900), generator.normal(size=(2, 900))
     frame = pd.DataFrame({"x": x, "y": x + 0.5 * e[0]})
@@ -248,8 +248,8 @@ def test_training_hears_of_some_holes_only(missing: tuple[float, float]) -> None
     assert np.isfinite(imputer.history_.loss).all() and len(imputer.history_.loss) == 5
 
 
-def test_copies_of_a_hole_are_drawn_as_the_hole() -> None:
-    """By the closed form, whose sweep fills lists of holes up to whole tiles."""
+def test_copies_of_a_missing_cell_get_the_same_draw() -> None:
+    """Sweep with the closed form, which pads lists of missing cells to whole tiles."""
     torch.manual_seed(0)
     chain = sequential(3)
     table, observed = torch.randn(200, 3).double(), torch.rand(200, 3) > torch.tensor([0.1, 0.6, 0.4])
@@ -277,5 +277,5 @@ def test_copies_of_a_hole_are_drawn_as_the_hole() -> None:
 
 
 def square_of_first(rows: Tensor) -> Tensor:
-    """Some function of rows."""
+    """Return a function of rows."""
     return rows[..., 0].square()

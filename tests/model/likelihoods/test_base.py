@@ -1,4 +1,4 @@
-"""The Gaussian likelihood: expected log density in the bound, predictive density outside it."""
+"""The Gaussian likelihood, and the stick-breaking probabilities of categories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyro_mgp.model.likelihoods import MIN_NOISE, Category, ExpectedNormal, Gaus
 
 
 def moments(*shape: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Means, variances and noise variances over several orders of magnitude, and values: `[4, *shape]`."""
+    """Return means, variances, noise variances of several orders of magnitude, and values: `[4, *shape]`."""
     mean, value = 3 * torch.randn(2, *shape, dtype=torch.float64, device=device)
     variance, noise = torch.randn(2, *shape, dtype=torch.float64, device=device).exp().square()
     return mean, variance, noise, value
@@ -47,7 +47,7 @@ def test_predictive_log_prob_is_the_density_with_both_variances(device: torch.de
     np.testing.assert_allclose(actual, norm.logpdf(x, m, np.sqrt(v + s2)), rtol=1e-10, atol=1e-10)
 
 
-def test_contrib_gp_scores_the_predictive_and_so_more_than_the_bound_asks_for(device: torch.device) -> None:
+def test_contrib_gp_scores_the_larger_predictive_density(device: torch.device) -> None:
     mean, variance, _, value = moments(7, device=device)
     noise = torch.tensor(0.3, device=device).double()
     with pyro.settings.context(module_local_params=True):
@@ -168,7 +168,7 @@ def test_impossible_parameters_are_refused(name: str, arguments: tuple[float, ..
 
 
 @pytest.mark.parametrize("start", [-1.0, 0.0, MIN_NOISE, 0.5, 3.0])
-def test_noise_starts_where_it_is_told_if_that_is_possible(start: float) -> None:
+def test_noise_starts_at_the_given_value_if_it_is_large_enough(start: float) -> None:
     likelihood = Gaussian(start)
     assert likelihood.noise.item() == pytest.approx(max(start, 2 * MIN_NOISE), rel=1e-12)
     assert likelihood.noise.dtype == torch.float64
@@ -212,7 +212,7 @@ SHARES = torch.tensor([0.6, 0.1, 0.3]).double()
 
 
 def category() -> tuple[Category, torch.Tensor]:
-    """Three levels that occur with these shares, and what links would say that know no more than that."""
+    """Return a category of three levels with these shares, and link means that give the same shares."""
     sd = (SHARES * (1 - SHARES)).sqrt()
     variable = Category((0, 1), (0, 1, 2), -SHARES / sd, (1 - SHARES) / sd)
     # Six in ten are the first level, and one in four of the others the second.

@@ -1,4 +1,4 @@
-"""Counts behind a log link: against sampling, SciPy and the closed forms of a lognormal mixture."""
+"""The negative binomial likelihood agrees with sampling, SciPy and moments of lognormal mixtures."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def likelihood(concentration: float) -> NegativeBinomial:
 
 
 def given(concentration: float, f: np.ndarray) -> stats.rv_discrete:
-    """SciPy's distribution of the counts whose latent function is f."""
+    """Return SciPy's distribution of counts whose latent function is f."""
     return stats.nbinom(concentration, concentration / (concentration + np.exp(f + OFFSET)))
 
 
 def functions() -> tuple[np.ndarray, np.ndarray]:
-    """Places in each of the three normals, `[2001, 3]`, and the weights of a sum that is an integral."""
+    """Return places in each of three normals, `[2001, 3]`, and weights for numerical integration."""
     places = np.linspace(-8, 8, 2001)
     weights = stats.norm.pdf(places)
     return MEAN.numpy() + np.sqrt(VARIANCE.numpy()) * places[:, None], weights / weights.sum()

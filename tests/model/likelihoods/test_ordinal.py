@@ -1,4 +1,4 @@
-"""Ordered values behind thresholds: against sampling, SciPy and probit regression."""
+"""The ordinal likelihood agrees with sampling, SciPy and probit regression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers with outliers: against sampling, SciPy and the Gaussian likelihood."""
+"""The Student t likelihood agrees with sampling, SciPy and the Gaussian likelihood."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def likelihood(freedom: float) -> HeavyTailed:
 
 
 def functions() -> tuple[np.ndarray, np.ndarray]:
-    """Places in each of the three normals, `[2001, 3]`, and the weights of a sum that is an integral."""
+    """Return places in each of three normals, `[2001, 3]`, and weights for numerical integration."""
     places = np.linspace(-8, 8, 2001)
     weights = stats.norm.pdf(places)
     return MEAN.numpy() + np.sqrt(VARIANCE.numpy()) * places[:, None], weights / weights.sum()

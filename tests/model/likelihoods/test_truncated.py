@@ -1,4 +1,4 @@
-"""Draws between two bounds: against SciPy's truncated normal."""
+"""Draws between two bounds agree with SciPy's truncated normal."""
 
 from __future__ import annotations
 
