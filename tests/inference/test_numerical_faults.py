@@ -73,7 +73,7 @@ def test_a_step_to_a_bound_not_finite_is_undone_with_one_warning(
 
     monkeypatch.setattr(ConjugateStep, "__call__", lost_once)
     with pytest.warns(
-        FitWarning, match=r"taken again, in the end with learning_rate=0\.0625 instead"
+        FitWarning, match=r"repeated, in the end with learning_rate=0\.0625 instead"
     ) as caught:
         imputer = small().fit(table())
     assert len(caught) == 1
