@@ -1,4 +1,4 @@
-"""Tables that want to break things, as hypothesis draws them, and what must hold whatever comes.
+"""Hostile tables drawn by hypothesis, and properties that must hold for each of them.
 
 The suite draws a few (`test_hostile_tables.py`). Many more, each in at most a minute of processor time:
 
@@ -42,7 +42,7 @@ from pyro_mgp.results.imputations import Imputations
 HOME = str(Path(pyro_mgp.__file__).parent)
 OURS = (TableWarning, FitWarning)
 MOST_SECONDS = 60.0
-"""Processor time that a table may take."""
+"""Largest processor time of a table."""
 QUICK: dict[str, Any] = {"max_steps": 2, "n_sweeps": 1, "n_inducing": 8, "n_neighbors": 2}
 
 Rng = np.random.Generator
@@ -59,7 +59,7 @@ def _object(items: list[Any]) -> pd.Series[Any]:
 
 
 def _choice(*items: Any) -> Column:
-    """Objects chosen at random."""
+    """Return a column of objects chosen at random."""
     return lambda g, n: _object([items[i] for i in g.integers(0, len(items), n)])
 
 
@@ -230,7 +230,7 @@ RELATIONS = ["none", "none", "none", "twin", "multiple", "sum", "same rows", "on
 
 
 def _related(frame: pd.DataFrame, relation: str, g: Rng) -> pd.DataFrame:
-    """The table with columns that follow from each other, or rows that come again."""
+    """Return the table with dependent columns or repeated rows."""
     numbers = [i for i in range(frame.shape[1]) if frame.dtypes.iloc[i] == np.float64]
     if relation in ("twin", "multiple") and numbers:
         column = frame.iloc[:, numbers[0]]
@@ -259,7 +259,7 @@ def _holed(frame: pd.DataFrame, share: float, g: Rng) -> pd.DataFrame:
 
 @st.composite
 def tables(draw: st.DrawFn) -> pd.DataFrame:
-    """Tables of a few columns of any kind, some of them very wide, short, empty or oddly labelled."""
+    """Draw a table of a few columns of any kind; some are very wide, short, empty or oddly labelled."""
     g = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_rows = draw(st.sampled_from([40, 25, 25, 12, 12, 5, 3, 2, 1, 0]))
     plain, odd = st.sampled_from(PLAIN), st.sampled_from([*COLUMNS])
@@ -289,17 +289,17 @@ def tables(draw: st.DrawFn) -> pd.DataFrame:
 
 
 def describe(frame: pd.DataFrame) -> str:
-    """What to say of a table that broke something."""
+    """Describe a table that caused a failure."""
     dtypes = collections.Counter(map(str, frame.dtypes))
     columns = list(map(repr, frame.columns[:8]))
     return f"{frame.shape}, columns {columns}, dtypes {dict(dtypes)}\n{frame.head(12)}"
 
 
-# --------------------------------------------------------------------------------------------- what must hold
+# ------------------------------------------------------------------------------------------------ properties
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error is a sentence of this package: raised here, and of a class that a user expects."""
+    """Return whether an error was raised by this package, with a message, and is of a class for users."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -315,11 +315,11 @@ def is_ours(error: BaseException) -> bool:
 
 
 def assert_completed(completed: pd.DataFrame, frame: pd.DataFrame) -> None:
-    """That holes are filled, and all else is as it came, to the bit."""
+    """Assert that missing cells are filled and all others unchanged."""
     assert completed.columns.identical(frame.columns)
     assert completed.index.identical(frame.index)
     holes = missing(frame)
-    assert not missing(completed).any(), "a hole was left"
+    assert not missing(completed).any(), "a cell is still missing"
     for i in range(frame.shape[1]):
         came, left = frame.iloc[:, i], completed.iloc[:, i]
         if not holes[:, i].all():
@@ -332,7 +332,7 @@ def assert_completed(completed: pd.DataFrame, frame: pd.DataFrame) -> None:
 
 
 def impute(frame: pd.DataFrame, **changes: Any) -> str:
-    """Impute a table in every way; says how that ended, and raises whatever should not have happened."""
+    """Impute a table in every way; return the outcome, and raise unexpected errors."""
     untouched = frame.copy()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -358,7 +358,7 @@ def impute(frame: pd.DataFrame, **changes: Any) -> str:
 
 
 def _come_back(imputer: MGPImputer, draws: Imputations, frame: pd.DataFrame) -> None:
-    """That what was saved draws the same, if it can be stored."""
+    """Assert that a saved imputer gives equal draws, and that saved draws are equal."""
     with tempfile.TemporaryDirectory() as folder:
         imputer.save(f"{folder}/imputer")
         again = MGPImputer.load(f"{folder}/imputer").impute(frame, m=1)
@@ -381,7 +381,7 @@ def _come_back(imputer: MGPImputer, draws: Imputations, frame: pd.DataFrame) -> 
 
 
 def assert_same(frame: pd.DataFrame, untouched: pd.DataFrame) -> None:
-    """That the table is what it was before."""
+    """Assert that the table was not changed."""
     assert frame.columns.identical(untouched.columns)
     assert frame.index.identical(untouched.index)
     for i in range(frame.shape[1]):
@@ -402,12 +402,12 @@ USUAL_CELLS = [
     ["2020-01-01", "2021-05-06", ""], ["0001-01-01", "9999-12-31", ""],
     ["2020-01-01T23:59", "2020-01-02 00:00", ""], [" 1", "2 ", ""],
 ]  # fmt: skip
-SPOILT = ["mark", "zero", "byte", "cut", "utf-16", "quote", "ragged"]
+CORRUPTIONS = ["mark", "zero", "byte", "cut", "utf-16", "quote", "ragged"]
 
 
 @st.composite
 def files(draw: st.DrawFn) -> bytes:
-    """CSV files, most of them readable, some spoilt."""
+    """Draw the content of a CSV file, sometimes corrupted."""
     g = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_columns, n_rows = draw(st.sampled_from([3, 4, 2, 5, 1])), draw(st.sampled_from([15, 30, 6, 2, 1, 0]))
     odd = [*ODD_CELLS, *draw(st.lists(st.text(max_size=5), max_size=2))]
@@ -421,10 +421,10 @@ def files(draw: st.DrawFn) -> bytes:
     rows = [header, *zip(*columns, strict=True)]
     lines = [separator.join(_quoted(cell, separator) for cell in row) for row in rows]
     content = str(g.choice(["\n", "\r\n", "\r"])).join(lines).encode("utf-8", "surrogatepass")
-    return _spoilt(content, SPOILT[g.integers(len(SPOILT))], g) if g.random() < 0.25 else content
+    return _corrupted(content, CORRUPTIONS[g.integers(len(CORRUPTIONS))], g) if g.random() < 0.25 else content
 
 
-def _spoilt(content: bytes, how: str, g: Rng) -> bytes:
+def _corrupted(content: bytes, how: str, g: Rng) -> bytes:
     place = int(g.integers(len(content) + 1))
     match how:
         case "mark":
@@ -446,7 +446,7 @@ def _quoted(cell: str, separator: str) -> str:
 
 
 def impute_file(content: bytes) -> str:
-    """Send a file through the command line; says how that ended."""
+    """Impute a file by the command line; return the outcome."""
     import csv
 
     with tempfile.TemporaryDirectory() as folder:
@@ -478,11 +478,11 @@ def impute_file(content: bytes) -> str:
         return "completed"
 
 
-# ------------------------------------------------------------------------------------------ very many of them
+# ----------------------------------------------------------------------------------------------- many tables
 
 
 def many(n: int, number: int, *, defaults: bool, through_csv: bool) -> int:
-    """Draw so many tables, print what happened to them and give the number of failures."""
+    """Draw n tables, print their outcomes, and return the number of failures."""
     ends: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     failures: dict[str, str] = {}

@@ -1,10 +1,10 @@
-"""Tables larger than memory: encoded column by column, sorted and turned into rows on the disk.
+"""Encoding of tables larger than memory, column by column, on the disk.
 
-Every pass reads and writes files from one end to the other, with a few columns in memory at most::
+Every pass reads and writes files sequentially, with a few columns in memory at most::
 
-    columns ──encode──▶ [D, N] ──keys, sort each column──▶ [D, N] ──turn, piece by piece──▶ rows [N, D]
+    columns ── encode ──▶ [D, N] ── sort each column by keys ──▶ [D, N] ── transpose in pieces ──▶ rows [N, D]
 
-The rows are those, to the bit and in the order, that a table in memory is trained on.
+The rows and their order equal those of training on a table in memory.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pyro_mgp.data.row_keys import row_keys
 from pyro_mgp.data.table import TableCodec, warn_of_empty_rows
 from pyro_mgp.storage.scratch import Scratch, pieces
 
-# What a fit takes of the disk: cells and fill, which are observed, held out and seen.
+# Disk space of a fit: values, initial fill, and masks of observed, held-out and training cells.
 _BYTES_PER_CELL = 2 * 8 + 3
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A table in files as numbers."""
+    """Encoded table on the disk, with its codec."""
 
     codec: TableCodec
-    """What its columns are."""
+    """Codec of the table's columns."""
     rows: EncodedTable
     """N rows, sorted by their keys, on the disk."""
     incomplete: NDArray[np.bool_]
-    """Bool [D], the encoded columns with missing cells."""
+    """Mask of the encoded columns with missing cells, Bool `[D]`."""
     incomplete_columns: list[int]
     """Positions of the table's columns with missing cells."""
 
@@ -44,21 +44,21 @@ class Encoded:
 def encode_columns(
     table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
 ) -> Encoded:
-    """Learn what the columns of a table are, and encode it.
+    """Fit the codec of a table, and encode the table.
 
     Args:
         table: The table.
-        warp: See `ColumnCodec.fit`.
-        discrete_support: Likewise.
-        specs: What is known of some columns besides.
-        scratch: Where the rows shall lie.
+        warp: Whether to transform columns, see `ColumnCodec.fit`.
+        discrete_support: Largest number of values of a discrete column, see `ColumnCodec.fit`.
+        specs: Specs of columns, by label.
+        scratch: Storage of the encoded rows.
 
     Raises:
-        ValueError, TypeError: As `TableCodec.fit` does.
-        OSError: If the disk has no room.
+        ValueError, TypeError: As `TableCodec.fit`.
+        OSError: The disk is full.
 
     Warns:
-        TableWarning: As `TableCodec.fit` does.
+        TableWarning: As `TableCodec.fit`.
     """
     n_rows, n_columns = table.shape
     scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)
@@ -79,14 +79,14 @@ def encode_columns(
 
 
 def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:
-    """The rows of columns [D, N], which are overwritten, sorted by their keys [N]."""
+    """Return the rows of columns `[D, N]`, sorted by their keys `[N]`; overwrites the columns."""
     order = np.argsort(keys)
     for column in by_column:
         column[:] = np.array(column)[order]
     values = scratch.empty(*by_column.T.shape)
     observed = scratch.empty(*by_column.T.shape, dtype=torch.bool)
-    for here in pieces(len(keys)):
-        cells = torch.from_numpy(by_column[:, here]).T
-        observed[here] = ~cells.isnan()
-        values[here] = cells.where(observed[here], 0.0)
+    for rows in pieces(len(keys)):
+        cells = torch.from_numpy(by_column[:, rows]).T
+        observed[rows] = ~cells.isnan()
+        values[rows] = cells.where(observed[rows], 0.0)
     return EncodedTable(values, observed, torch.as_tensor(keys[order].view(np.int64)))

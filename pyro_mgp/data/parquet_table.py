@@ -1,4 +1,4 @@
-"""A table in Parquet files, of which one column at a time is in memory."""
+"""Table in Parquet files, read one column at a time."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ import pyarrow.parquet as pq
 from pyro_mgp._support.messages import listing
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A file, a folder of files, or several files, whose rows follow each other in that order."""
+"""A file, a folder of files, or several files whose rows follow each other in that order."""
 
 
 class ParquetTable:
-    """The columns of Parquet files, read as `pandas.read_parquet` does, whenever one is asked for.
+    """Table in Parquet files, whose columns are read on access, with the dtypes of `pandas.read_parquet`.
 
-    Files that pandas has not written have nullable dtypes: integers stay integers beside a hole.
+    Columns of files that pandas has not written get nullable dtypes: integers stay integers.
 
     Args:
         path: A file, a folder of files, or several files.
         dropped: Labels of columns to leave out.
 
     Raises:
-        ValueError: If there is no such file or column, or a file is no Parquet file or is damaged.
+        ValueError: A file or column does not exist, or a file is not a Parquet file or is damaged.
     """
 
     def __init__(self, path: Paths, dropped: Sequence[Hashable] = ()) -> None:
-        one = isinstance(path, str | os.PathLike)
-        paths = [str(path)] if isinstance(path, str | os.PathLike) else [str(each) for each in path]
-        for each in paths:
+        self.path: Any = str(path) if isinstance(path, str | os.PathLike) else [str(each) for each in path]
+        for each in [self.path] if isinstance(self.path, str) else self.path:
             if not Path(each).exists():
                 raise ValueError(f"there is no file or folder {each!r}")
-        self.path: Any = paths[0] if one else paths
         try:
             dataset = pq.ParquetDataset(self.path)
             self._n_rows = sum(fragment.count_rows() for fragment in dataset.fragments)
@@ -47,37 +45,37 @@ class ParquetTable:
         metadata = dataset.schema.pandas_metadata or {}
         self._by_pandas = bool(metadata)
         names = [name for name in dataset.schema.names if name not in metadata.get("index_columns", [])]
-        # Files have names only, pandas labels of several types.
+        # Names of columns in files are text; labels in pandas may be integers.
         labels = dataset.schema.empty_table().to_pandas().columns
         self.columns: pd.Index[Any] = without(labels, dropped)
         self._names = [name for name, label in zip(names, labels, strict=True) if label in self.columns]
 
     def __len__(self) -> int:
-        """N, the number of rows."""
+        """Number of rows."""
         return self._n_rows
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Numbers of rows and columns."""
         return self._n_rows, len(self.columns)
 
     @property
     def index(self) -> pd.Index[Any]:
-        """The rows' labels."""
+        """Row labels."""
         return self._read(self._names[:1]).index
 
     def __getitem__(self, label: Hashable) -> pd.Series[Any]:
         return self._read([self._names[self.columns.tolist().index(label)]]).iloc[:, 0]
 
     def items(self) -> Iterator[tuple[Hashable, pd.Series[Any]]]:
-        """Labels and columns, one after the other."""
+        """Return pairs of label and column, read one after the other."""
         return ((label, self[label]) for label in self.columns)
 
     def read(self) -> pd.DataFrame:
-        """The whole table.
+        """Read the whole table.
 
         Raises:
-            ValueError: If a file is damaged.
+            ValueError: A file is damaged.
         """
         return self._read(self._names)
 
@@ -93,10 +91,10 @@ class ParquetTable:
 
 
 def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]:
-    """A table's labels without some of them.
+    """Return column labels without the dropped ones.
 
     Raises:
-        ValueError: If there is no such column.
+        ValueError: A dropped column does not exist.
     """
     for label in dropped:
         if label not in labels:

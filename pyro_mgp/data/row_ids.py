@@ -1,4 +1,4 @@
-"""Ids that tell equal rows of a table apart, wherever its partitions are."""
+"""Ids of rows, which distinguish equal rows of a table in any partition."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_keys import Identity, Ranks
 
 RowIds = Label | ArrayLike | Ranks | None
-"""The label of a column of ids, an id for each row `[N]`, or `Ranks`; None if labels of the index will do."""
+"""Label of a column of ids, an id for each row `[N]`, or `Ranks`; None for the labels of the index."""
 
 
 def without_ids(
     frame: pd.DataFrame, row_ids: RowIds, modelled: Sequence[Label]
 ) -> tuple[pd.DataFrame, Identity | None]:
-    """A table without the column of its ids, if they stand in one, and the ids.
+    """Return a table without its column of ids, if it has one, and the ids.
 
     Args:
         frame: The table, N rows.
         row_ids: The ids.
-        modelled: Labels of the columns that the imputer knows.
+        modelled: Labels of the columns that the imputer was fitted to.
 
     Raises:
-        ValueError: If there is no such column, the imputer has learnt it, an id is missing, or there is not
-            one id per row.
+        ValueError: The column does not exist or was fitted, an id is missing, or there is not one id per row.
 
     Example:
         >>> table, ids = without_ids(pd.DataFrame({"id": [7, 8], "x": [1.0, None]}), "id", ["x"])
@@ -54,7 +53,7 @@ def without_ids(
 
 
 def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
-    """The ids as an index, one per row and none missing."""
+    """Return the ids as an index, after checking that no row lacks one."""
     ids = pd.Index(row_ids, tupleize_cols=False)
     if len(ids) != len(rows):
         raise ValueError(f"row_ids must hold one id per row: expected {len(rows)}, got {len(ids)}")

@@ -1,4 +1,4 @@
-"""A key per row that travels with the row, for random draws that depend neither on batches nor on order."""
+"""Keys of rows, which seed random draws that depend neither on batches nor on the order of rows."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ _MISSING = np.int64(-(2**63))
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of some rows of a table among all rows equal to them, also those of other partitions."""
+    """Ranks of the rows of a partition among equal rows of the whole table."""
 
     positions: NDArray[np.intp]
-    """Which rows; the ranks of all others are zero."""
+    """Positions of the rows whose ranks are not zero."""
     ranks: NDArray[np.uint64]
-    """Their ranks."""
+    """Ranks of these rows."""
 
     def spread(self, n_rows: int) -> NDArray[np.uint64]:
-        """The ranks of all rows, [N]."""
+        """Return the ranks of all rows, `[N]`."""
         whole = np.zeros(n_rows, dtype=np.uint64)
         whole[self.positions] = self.ranks
         return whole
 
 
 Identity = Ranks | pd.Index
-"""What tells equal rows apart besides their labels: ranks that are known already, or an id for each row."""
+"""Distinction of equal rows: their ranks among all equal rows, or an id for each row."""
 
 
 def row_keys(
     values: NDArray[np.float64], index: pd.Index[Any], identity: Identity | None = None
 ) -> NDArray[np.uint64]:
-    """A key per row that travels with the row, for random draws that must not depend on batches or row order.
+    """Return a key for each row, which seeds random draws that depend neither on batches nor on row order.
 
-    The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among rows equal to it.
-    Equal rows are ranked by the hash of their index label, then by position. So permuting a table together
-    with its index permutes its keys; only equal rows with equal labels may swap theirs, which nobody can see.
-    Keys are the same in every process and on every platform.
+    The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among equal rows. Equal
+    rows are ranked by the hash of their index label, then by position. Permuting a table with its index
+    therefore permutes its keys, except that equal rows with equal labels may exchange theirs. Keys are the
+    same in every process and on every platform.
 
     Args:
         values: Standardised cells, float64 [N, D], NaN where missing.
         index: The N row labels.
-        identity: Ids, whose hashes are mixed in instead of ranks, or ranks that were found among more rows.
+        identity: Ids, whose hashes are used instead of ranks, or ranks among the rows of a larger table.
 
     Returns:
-        uint64 [N].
+        Keys, uint64 [N].
 
     Raises:
         ValueError: ``values`` and ``index``, or ids, differ in length.
@@ -71,49 +71,43 @@ def row_keys(
     if isinstance(identity, Ranks):
         apart = identity.spread(len(values))
     elif identity is None:
-        apart, twins = np.zeros_like(content), _twins(content)
-        if twins.size:
-            apart[twins] = ranks_among_equals(content[twins], label_hashes(index[twins]))
+        apart, repeated = np.zeros_like(content), _repeated(content)
+        if repeated.size:
+            apart[repeated] = ranks_among_equals(content[repeated], label_hashes(index[repeated]))
     else:
         apart = label_hashes(identity)
     return _mix(content + apart * _GOLDEN)
 
 
 def content_hashes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """A hash of the cells of each row, uint64 [N]; takes the ``values`` of :func:`row_keys`."""
+    """Return a hash of the cells of each row, uint64 `[N]`, from the `values` of `row_keys`."""
     content = np.empty(len(values), dtype=np.uint64)
     for rows in pieces(len(values)):
-        content[rows] = _content(values[rows])
+        hashes = np.zeros(rows.stop - rows.start, dtype=np.uint64)
+        for column in values[rows].T:
+            hashes = _mix(hashes ^ _rounded(column))
+        content[rows] = hashes
     return content
 
 
-def _content(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """A hash of the cells of each row, [n]."""
-    content = np.zeros(len(values), dtype=np.uint64)
-    for column in values.T:
-        content = _mix(content ^ _rounded(column))
-    return content
-
-
-def _twins(content: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Positions of the rows that are not the only ones of their ``content``, in ascending order."""
+def _repeated(content: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return the positions of rows whose `content` occurs more than once, in ascending order."""
     order = np.argsort(content)
-    ordered = content[order]
-    is_twin = np.zeros(len(content), dtype=np.bool_)
-    is_twin[1:] = ordered[1:] == ordered[:-1]
-    is_twin[:-1] |= is_twin[1:]
-    return np.sort(order[is_twin])
+    equal, repeated = content[order][1:] == content[order][:-1], np.zeros(len(content), dtype=np.bool_)
+    repeated[1:] = equal
+    repeated[:-1] |= equal
+    return np.sort(order[repeated])
 
 
 def _rounded(column: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Cells in units of 1e-6 as the bits of an int64, a fixed pattern where missing."""
-    # The limit keeps clear of the sentinel; the cast to integers makes -0. and 0. one.
+    """Return cells in units of 1e-6 as the bits of an int64, a fixed pattern where missing."""
+    # The limit excludes the pattern of missing cells; the cast to integers makes -0. and 0. equal.
     units = np.clip(np.rint(np.where(np.isnan(column), 0.0, column) * 1e6), -(2.0**62), 2.0**62)
     return np.where(np.isnan(column), _MISSING, units.astype(np.int64)).view(np.uint64)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One step of splitmix64 (Steele, Lea, Flood 2014): neighbouring inputs, unrelated outputs."""
+    """Apply one step of splitmix64 (Steele, Lea, Flood 2014), which makes hashes of similar inputs differ."""
     x = x + _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -121,7 +115,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def ranks_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """0, 1, ... among rows of equal ``content``, by ``labels``, then by position (the sort is stable)."""
+    """Return ranks 0, 1, ... among rows of equal `content`, by `labels`, then by position."""
     order = np.lexsort((labels, content))
     ordered = content[order]
     positions = np.arange(len(content))
@@ -134,7 +128,7 @@ def ranks_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) 
 
 
 def label_hashes(index: pd.Index[Any]) -> NDArray[np.uint64]:
-    """A hash of each label, uint64 [N]; equal labels of one dtype have equal ones in every process."""
+    """Return a hash of each label, uint64 `[N]`, the same in every process for equal labels of one dtype."""
     try:
         hashes = pd.util.hash_pandas_object(index, index=False)
     except (TypeError, ValueError):  # pandas cannot hash labels of mixed types when some are tuples

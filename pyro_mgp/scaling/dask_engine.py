@@ -1,8 +1,8 @@
-"""Dask DataFrames and folders of Parquet files, imputed partition by partition, on one machine or many.
+"""Imputation of Dask DataFrames and folders of Parquet files, partition by partition, on one machine or many.
 
-Completed tables are the same to the last bit as those of `MGPImputer.impute`, whatever the partitions, the
-number of workers and the order in which these work; a worker that dies is replaced by others that do its
-partitions again. (Between processors of different kinds the last bit may differ.)
+Completed tables equal those of `MGPImputer.impute`, for any partitions and any number and order of workers;
+the partitions of a worker that dies are imputed again by others. Results of processors of different kinds may
+differ in the last bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pyro_mgp._support.messages import warn_user
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_ids import without_ids
 from pyro_mgp.data.table import TableWarning, check_same_columns
-from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.scaling.parquet_parts import Job, Part, parts_of
 from pyro_mgp.scaling.partitions import FittedState, identify, impute_partition, merged, rank
 from pyro_mgp.storage.atomic import atomic_folder
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer
 
 FORMAT = "ParquetFolders"
-"""What the header of such a folder says that it is."""
+"""Name of the format in the header of an imputed folder."""
 _FORMAT_VERSION = 1
-# Partitions whose incomplete rows are ranked by one task, if rows are spread evenly: 24 bytes a row.
+# Number of partitions whose incomplete rows are ranked by one task, in 24 bytes per row.
 _PARTITIONS_PER_BUCKET = 32
 
 
@@ -52,26 +51,26 @@ def impute_dask(
 ) -> list[dd.DataFrame]:
     """Draw m imputations of a Dask DataFrame, lazily.
 
-    The tables are those of `imputer.impute(ddf.compute(), m)`. They share their work: `dask.compute(*tables)`
-    imputes each partition once, where one table after the other would do so m times.
+    The tables equal those of `imputer.impute(ddf.compute(), m)`. Compute them together:
+    `dask.compute(*tables)` imputes each partition once, one table after the other imputes it m times.
 
-    Without ids, rows equal in every cell are told apart by the labels of the index, as in pandas, and so have
-    to be looked for first: the table is read twice. With ids that are unique it is read once.
+    Without ids, equal rows are distinguished by the labels of the index, and the table is read twice: once to
+    find equal rows, once to impute. With unique ids it is read once.
 
     Args:
         ddf: The table, with the columns of the fitted one.
-        imputer: The fitted imputer. Without the fitted table it goes to each worker, once.
+        imputer: The fitted imputer, which is sent to each worker once, without the fitted table.
         m: Number of imputations.
-        row_ids: The label of a column of ids that are unique in the whole table; it passes through.
-        random_state: Seed of other draws than those of the imputer's own seed.
-        delta: See `MGPImputer.impute`.
+        row_ids: Label of a column of ids that are unique in the whole table; the column is kept.
+        random_state: Seed of the draws; None for the imputer's own.
+        delta: Shifts of imputed cells, see `MGPImputer.impute`.
 
     Returns:
-        The m completed tables, partitioned as `ddf` is.
+        The m completed tables, with the partitions of `ddf`.
 
     Raises:
-        ImportError: If Dask is not installed.
-        ValueError: If `m` is below 1, or the columns are not those of the fitted table.
+        ImportError: Dask is not installed.
+        ValueError: `m` is below 1, or the columns are not those of the fitted table.
 
     Example:
         >>> import dask.dataframe as dd, numpy as np, pandas as pd
@@ -86,17 +85,17 @@ def impute_dask(
     dask = imported()
     if m < 1:
         raise ValueError(f"m, the number of imputations, must be at least 1, got {m}")
-    own, _ = without_ids(ddf._meta, row_ids, imputer._columns)
-    check_same_columns(own, imputer._columns)
+    columns, _ = without_ids(ddf._meta, row_ids, imputer._columns)
+    check_same_columns(columns, imputer._columns)
     state = dask.delayed(FittedState(imputer), traverse=False)
     parts = ddf.to_delayed()
     identities = [row_ids] * len(parts)
     if row_ids is None:
         identities = ranks_of([dask.delayed(identify)(state, part, buckets(parts)) for part in parts])
     complete = dask.delayed(_completed, traverse=False)
+    options = {"random_state": random_state, "delta": delta}
     completed = [
-        complete(state, part, m, identity, random_state, delta)
-        for part, identity in zip(parts, identities, strict=True)
+        complete(state, part, m, row_ids=own, **options) for part, own in zip(parts, identities, strict=True)
     ]
     return [
         dask.dataframe.from_delayed(
@@ -121,18 +120,18 @@ def impute_folder(
 ) -> list[Path]:
     """Draw m imputations of a folder of Parquet files into another, part by part on the workers of a cluster.
 
-    Gives the tables of `imputer.impute(pandas.read_parquet(folder), m)`. No process holds more than some
-    parts; a part is written by whoever imputes it, so all workers must see both folders by these paths.
+    The tables equal those of `imputer.impute(pandas.read_parquet(folder), m)`. Each process holds a few parts
+    in memory. Workers write the parts that they impute, so both folders must have these paths on all workers.
 
     Args:
-        folder: Folder of Parquet files, and of folders of such; parts follow each other by name.
-        out: Folder to make, whole or not at all: `imputation_01/part-0000.parquet`, ...
+        folder: Folder of Parquet files, possibly in subfolders; files are ordered by name.
+        out: Folder to create, whole or not at all: `imputation_01/part-0000.parquet`, ...
         imputer: The fitted imputer.
         m: Number of imputations.
-        client: Of the cluster; see `cluster`.
-        dropped: Columns that the imputer does not know, and that pass through.
-        row_ids: One of these, whose cells are unique ids; see `MGPImputer.impute`.
-        random_state: Seed of other draws than those of the imputer's own seed.
+        client: Client of the cluster; see `cluster`.
+        dropped: Columns that were not fitted; they are kept in the completed tables.
+        row_ids: Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`.
+        random_state: Seed of the draws; None for the imputer's own.
         overwrite: Replace a folder that this package wrote earlier.
         progress: Show a progress bar, on terminals only.
 
@@ -140,12 +139,12 @@ def impute_folder(
         The m folders.
 
     Raises:
-        ImportError: If Dask is not installed.
-        ValueError, TypeError: If the tables cannot be read, imputed or written; the message names the file.
-        OSError: If workers die, whoever tries.
+        ImportError: Dask is not installed.
+        ValueError, TypeError: A table cannot be read, imputed or written; the message names the file.
+        OSError: Several workers died on the same part.
 
     Warns:
-        TableWarning: What `MGPImputer.impute` warns of, once.
+        TableWarning: As `MGPImputer.impute`; each warning once.
     """
     with atomic_folder(out, overwrite=overwrite) as partial:
         job = impute_into(
@@ -174,55 +173,39 @@ def impute_into(
     random_state: int | None = None,
     progress: bool = True,
 ) -> Job:
-    """What `impute_folder` does, in a folder that may hold parts which an earlier call has done.
+    """Impute a folder into the folder `partial`, which may hold parts that an earlier call has written.
 
-    Args:
-        partial: That folder, which becomes whole.
-        folder: See `impute_folder`, as for all that follows.
-        imputer: The fitted imputer.
-        m: Number of imputations.
-        client: Of the cluster.
-        dropped: Columns that pass through.
-        row_ids: One whose cells are unique ids.
-        random_state: Seed of other draws.
-        progress: Show a progress bar, on terminals only.
-
-    Returns:
-        What was done.
-
-    Raises:
-        ImportError: If Dask is not installed.
-        ValueError, TypeError, OSError: See `impute_folder`.
+    All other arguments and the errors are those of `impute_folder`.
     """
     dask = imported()
     parts = parts_of(folder)
     ids = () if row_ids is None or row_ids in dropped else (row_ids,)
     job = Job(partial, m, (*dropped, *ids), row_ids, random_state)
-    for each in job.folders:
-        each.mkdir(exist_ok=True)
+    for into in job.folders:
+        into.mkdir(exist_ok=True)
     state = dask.delayed(FittedState(imputer), traverse=False)
     ranks: Sequence[Any] = [None] * len(parts)
     if row_ids is None:
         ranks = ranks_of([dask.delayed(job.identify)(state, part, buckets(parts)) for part in parts])
-    todo = [(part, known) for part, known in zip(parts, ranks, strict=True) if not job.is_done(part)]
+    todo = [(part, own) for part, own in zip(parts, ranks, strict=True) if not job.is_done(part)]
     impute = dask.delayed(job.impute)
-    futures = client.compute([impute(state, part, known) for part, known in todo])
+    futures = client.compute([impute(state, part, own) for part, own in todo])
     try:
         for message in _done(futures, [part for part, _ in todo], progress):
             warn_user(message, TableWarning)
     finally:
-        client.cancel(futures)  # nobody shall go on writing into a folder that was given up
-    _tidied(job.folders, parts)
+        client.cancel(futures)  # after an error, workers must not write any further
+    _remove_partial_files(job.folders, parts)
     names = [HEADER, *(each.name for each in job.folders)]
     write_header(partial, FORMAT, _FORMAT_VERSION, {"m": m, "files": names})
     return job
 
 
 def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> Iterator[str]:
-    """Wait for parts to be done; gives each warning once, and raises the first error."""
+    """Wait until parts are imputed; yield each distinct warning once, and raise the first error."""
     from distributed import KilledWorker, as_completed
 
-    told: set[str] = set()
+    seen: set[str] = set()
     sizes = {future.key: part.n_rows for future, part in zip(futures, parts, strict=True)}
     with tqdm(
         total=sum(sizes.values()),
@@ -236,18 +219,16 @@ def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> I
                 messages = future.result()
             except KilledWorker as error:
                 raise OSError(
-                    f"workers have died again and again ({error}): give them more memory, or the table "
-                    "smaller row groups"
+                    f"several workers died on the same part ({error}): give workers more memory, or write "
+                    "the table with smaller row groups"
                 ) from error
-            for message in messages:
-                if message not in told:
-                    told.add(message)
-                    yield message
+            yield from sorted(set(messages) - seen)
+            seen.update(messages)
             bar.update(sizes[future.key])
 
 
-def _tidied(folders: Sequence[Path], parts: Sequence[Part]) -> None:
-    """Remove what workers left behind when they died; every part has to be there."""
+def _remove_partial_files(folders: Sequence[Path], parts: Sequence[Part]) -> None:
+    """Remove the unfinished files of workers that died, and check that every part exists."""
     names = {part.name for part in parts}
     for folder in folders:
         found = {entry.name for entry in folder.iterdir()}
@@ -255,22 +236,22 @@ def _tidied(folders: Sequence[Path], parts: Sequence[Part]) -> None:
             (folder / name).unlink()
         if names - found:
             raise ValueError(
-                f"{min(names - found)!r} was imputed, but is not in {str(folder)!r}: workers must see the "
-                "folder to write into under the same path as this process"
+                f"{min(names - found)!r} was imputed, but is not in {str(folder)!r}: the output folder must "
+                "have the same path on the workers as in this process"
             )
 
 
 @contextlib.contextmanager
 def cluster(scheduler: str | None = None, n_workers: int | None = None) -> Iterator[Client]:
-    """A client of a cluster: of the one that is named, or of a new one here that ends with the context.
+    """Give a client of an existing cluster, or of a new one on this machine that ends with the context.
 
     Args:
-        scheduler: Its address, `tcp://10.0.0.1:8786` say, or the file that it wrote.
-        n_workers: Processes on this machine, of one thread each; None takes one per core.
+        scheduler: Address of an existing scheduler, for example `tcp://10.0.0.1:8786`, or its scheduler file.
+        n_workers: Processes of a new cluster, of one thread each; None for one per core.
 
     Raises:
-        ImportError: If Dask is not installed.
-        ValueError: If there is no scheduler at that address.
+        ImportError: Dask is not installed.
+        ValueError: There is no scheduler at that address.
     """
     imported()
     from dask.system import CPU_COUNT
@@ -285,19 +266,17 @@ def cluster(scheduler: str | None = None, n_workers: int | None = None) -> Itera
         with client:
             yield client
         return
-    n_workers = n_workers or CPU_COUNT
-    # One thread each: rows are shared out among processes, and more would fight over the cores.
-    processes: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": 1, "processes": True}
-    # Another cluster on this machine may have the usual port of the dashboard.
-    with LocalCluster(**processes, dashboard_address=":0") as local, Client(local) as client:
+    # One thread each, because processes share the cores; the dashboard's default port may be taken.
+    processes: dict[str, Any] = {"n_workers": n_workers or CPU_COUNT, "threads_per_worker": 1}
+    with LocalCluster(**processes, processes=True, dashboard_address=":0") as local, Client(local) as client:
         yield client
 
 
 def imported() -> Any:
-    """Dask with its DataFrames.
+    """Return the module `dask`, with `dask.dataframe` imported.
 
     Raises:
-        ImportError: If it is not installed.
+        ImportError: It is not installed.
     """
     try:
         import dask
@@ -310,12 +289,12 @@ def imported() -> Any:
 
 
 def buckets(parts: Sequence[object]) -> int:
-    """How many buckets rows are ranked in, for so many partitions."""
+    """Return the number of buckets in which the rows of partitions are ranked."""
     return max(1, math.ceil(len(parts) / _PARTITIONS_PER_BUCKET))
 
 
 def ranks_of(hashes: Sequence[Delayed]) -> list[Delayed]:
-    """The ranks of each partition's rows, from what `identify` gives for each."""
+    """Return the ranks of each partition's rows, from the hashes that `identify` returns for each."""
     dask = imported()
     n_parts = len(hashes)
     n_buckets = buckets(hashes)
@@ -323,16 +302,6 @@ def ranks_of(hashes: Sequence[Delayed]) -> list[Delayed]:
     return [dask.delayed(merged)([of_bucket[p] for of_bucket in ranked]) for p in range(n_parts)]
 
 
-def _completed(
-    state: FittedState,
-    frame: pd.DataFrame,
-    m: int,
-    identity: Any,
-    random_state: int | None,
-    delta: Mapping[Label, float] | None,
-) -> list[pd.DataFrame]:
-    """The m completed copies of a partition."""
-    draws: Imputations = impute_partition(
-        state, frame, m, row_ids=identity, random_state=random_state, delta=delta
-    )
-    return list(draws)
+def _completed(*arguments: Any, **options: Any) -> list[pd.DataFrame]:
+    """Return the m completed copies of a partition; takes the arguments of `impute_partition`."""
+    return list(impute_partition(*arguments, **options))

@@ -1,13 +1,14 @@
-"""Folders of Parquet files, read part by part and written part by part.
+"""Folders of Parquet files, read and written part by part.
 
-A part is a run of row groups of one file. Whoever imputes it writes m files of its own, beside and then
-renamed, so that nothing half-written is ever seen under a part's name, and to do a part again does no harm.
+A part is a run of row groups of one file. The process that imputes a part writes m files of its own, each
+whole or not at all, and may impute the part again after a failure.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,8 +27,8 @@ from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_pa
 from pyro_mgp.storage.atomic import atomic_file
 
 ROWS_AT_ONCE = 100_000
-"""Rows of a part, unless a single row group has more."""
-# As `pandas.read_parquet(..., dtype_backend="numpy_nullable")` has it: integers with holes stay integers.
+"""Largest number of rows of a part, unless a single row group has more."""
+# As `pandas.read_parquet(..., dtype_backend="numpy_nullable")`: integers with missing cells stay integers.
 _NULLABLE: dict[Any, Any] = {
     pa.bool_(): pd.BooleanDtype(),
     pa.string(): pd.StringDtype(),
@@ -41,70 +42,66 @@ _NULLABLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a table in Parquet files."""
+    """Consecutive rows of a table in Parquet files."""
 
     path: Path
-    """The file."""
+    """File with the rows."""
     row_groups: tuple[int, ...]
-    """Numbers of its row groups."""
+    """Numbers of the part's row groups in the file."""
     n_rows: int
-    """How many rows they have."""
+    """Number of rows."""
     number: int = 0
-    """Of the part in the table, from 0."""
+    """Number of the part in the table, from 0."""
     first: int = 0
-    """Position of its first row in the table."""
+    """Position of the first row in the table."""
 
     @property
     def name(self) -> str:
-        """Name of the files it becomes."""
+        """Name of the part's completed files."""
         return f"part-{self.number:04d}.parquet"
 
     def read(self) -> pd.DataFrame:
-        """Its rows.
+        """Read the rows of the part.
 
         Raises:
-            ValueError: If the file is damaged.
+            ValueError: The file is damaged.
         """
-        with _told(self.path), pq.ParquetFile(self.path) as file:
+        with _file_errors(self.path), pq.ParquetFile(self.path) as file:
             table = file.read_row_groups(self.row_groups)
-        ours = b"pandas" in (table.schema.metadata or {})
-        frame = table.to_pandas(types_mapper=None if ours else _NULLABLE.get)
+        by_pandas = b"pandas" in (table.schema.metadata or {})
+        frame = table.to_pandas(types_mapper=None if by_pandas else _NULLABLE.get)
         if isinstance(frame.index, pd.RangeIndex):
-            # Rows without labels are known by their place, as when all files are read together.
+            # Rows without labels are numbered through the whole table.
             frame.index = pd.RangeIndex(self.first, self.first + len(frame), name=frame.index.name)
         return frame
 
     def write(self, folder: Path, frame: pd.DataFrame) -> None:
-        """Write a completed copy into a folder, with the schema that its file has.
+        """Write a completed copy into a folder, with the schema of the part's file.
 
         Raises:
-            ValueError: If a column cannot be stored in the type it came in.
+            ValueError: A column cannot be stored in the type that it has in the file.
         """
-        with atomic_file(folder / self.name) as partial, _told(self.path):
+        with atomic_file(folder / self.name) as partial, _file_errors(self.path):
             as_text = all(isinstance(label, str) for label in frame.columns)
             schema = pq.read_schema(self.path).remove_metadata() if as_text else None
             pq.write_table(pa.Table.from_pandas(frame, schema), partial)
 
 
 def parts_of(folder: str | os.PathLike[str], rows_at_once: int = ROWS_AT_ONCE) -> list[Part]:
-    """The parts of all Parquet files of a folder and of the folders in it, by name.
+    """Return the parts of all Parquet files in a folder and its subfolders, ordered by name.
 
     Args:
-        folder: The folder. Files and folders whose names start with a dot or an underscore are left out.
-        rows_at_once: Rows of a part; a single row group may have more.
+        folder: The folder. Files and folders whose names start with a dot or an underscore are ignored.
+        rows_at_once: Largest number of rows of a part, unless a single row group has more.
 
     Raises:
-        ValueError: If there is no such folder, it holds no Parquet file, or a file is damaged.
+        ValueError: There is no such folder, it contains no Parquet file, or a file is damaged.
     """
     root = Path(folder).resolve()
     if not root.is_dir():
         raise ValueError(f"expected a folder of Parquet files, got {str(root)!r}")
-    hidden = (".", "_")
-    files = [
-        path
-        for path in sorted(root.rglob("*.parquet"))
-        if not any(name.startswith(hidden) for name in path.relative_to(root).parts)
-    ]
+    found = sorted(root.rglob("*.parquet"))
+    files = [path for path in found if not re.search(r"(^|[/\\])[._]", str(path.relative_to(root)))]
     if not files:
         raise ValueError(f"there is no file that ends in .parquet in {str(root)!r}")
     parts: list[Part] = []
@@ -116,7 +113,7 @@ def parts_of(folder: str | os.PathLike[str], rows_at_once: int = ROWS_AT_ONCE) -
 
 
 def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
-    with _told(path):
+    with _file_errors(path):
         metadata = pq.read_metadata(path)
     groups: list[int] = []
     n_rows = 0
@@ -131,29 +128,35 @@ def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done with parts."""
+    """Imputation of parts into the files of a folder."""
 
     folder: Path
-    """Where the completed tables go, each a folder of parts; workers must see it under this name."""
+    """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
     m: int
+    """Number of imputations."""
     dropped: tuple[Label, ...] = ()
-    """Columns that are not modelled, and pass through."""
+    """Columns that were not fitted; they are kept in the completed tables."""
     row_ids: Label | None = None
-    """The one of them whose cells are unique ids; see `MGPImputer.impute`."""
+    """Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`."""
     random_state: int | None = None
+    """Seed of the draws; None for the imputer's own."""
 
     @property
     def folders(self) -> list[Path]:
-        """One for each completed table."""
+        """Folder of each completed table."""
         return [self.folder / name.removesuffix(".parquet") for name in table_names(self.m, "parquet")]
 
     def is_done(self, part: Part) -> bool:
-        """Whether all completed copies of a part are there, with all of its rows."""
-        return all(_has_rows(folder / part.name, part.n_rows) for folder in self.folders)
+        """Return whether all completed copies of a part exist with all of their rows."""
+        try:
+            sizes = [pq.read_metadata(folder / part.name).num_rows for folder in self.folders]
+        except (OSError, pa.ArrowException):  # a file does not exist, or was cut short by a power failure
+            return False
+        return all(size == part.n_rows for size in sizes)
 
     def identify(self, state: FittedState, part: Part, n_buckets: int) -> list[Hashes]:
-        """See `partitions.identify`."""
-        with _named(part):
+        """Return the hashes of a part's incomplete rows, by bucket; see `partitions.identify`."""
+        with _errors_named(part):
             return identify(state, self._modelled(part.read()), n_buckets)
 
     def impute(self, state: FittedState, part: Part, identity: RowIds = None) -> list[str]:
@@ -162,12 +165,12 @@ class Job:
         Args:
             state: The fitted imputer.
             part: The part.
-            identity: What tells its rows apart, if not the job's `row_ids`.
+            identity: Ids or ranks of its rows, if the job has no `row_ids`.
 
         Returns:
-            What was warned of: workers warn where nobody reads it.
+            Messages of this package's warnings, because a worker's own warnings are not shown.
         """
-        with _named(part), warnings.catch_warnings(record=True) as caught:
+        with _errors_named(part), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = part.read()
             modelled = self._modelled(frame)
@@ -175,39 +178,30 @@ class Job:
             draws = impute_partition(state, modelled, self.m, row_ids=ids, random_state=self.random_state)
             for folder, completed in zip(self.folders, draws, strict=True):
                 part.write(folder, completed.join(frame[[*self.dropped]])[frame.columns])
-        return sorted({str(warning.message) for warning in caught if _is_ours(warning.category)})
+        ours = [w for w in caught if w.category.__module__.split(".")[0] == "pyro_mgp"]
+        return sorted({str(warning.message) for warning in ours})
 
     def _modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """A part without the columns that pass through.
+        """Return the columns of a part that were fitted.
 
         Raises:
-            ValueError: If there is no such column.
+            ValueError: A dropped column does not exist.
         """
         return frame[without(frame.columns, self.dropped)]
 
 
-def _has_rows(path: Path, n_rows: int) -> bool:
-    try:
-        return bool(pq.read_metadata(path).num_rows == n_rows)
-    except (OSError, pa.ArrowException):  # not there, or cut short when the power failed
-        return False
-
-
-def _is_ours(category: type[Warning]) -> bool:
-    return category.__module__.split(".")[0] == "pyro_mgp"
-
-
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _file_errors(path: Path) -> Iterator[None]:
+    """Raise errors of Arrow as ValueErrors that name the file."""
     try:
         yield
     except pa.ArrowException as error:
-        raise ValueError(f"{str(path)!r} cannot be read, or not be written again: {error}") from error
+        raise ValueError(f"{str(path)!r} cannot be read, or its copy cannot be written: {error}") from error
 
 
 @contextlib.contextmanager
-def _named(part: Part) -> Iterator[None]:
-    """Errors that say in which file of many they happened."""
+def _errors_named(part: Part) -> Iterator[None]:
+    """Name the file of a part in errors."""
     try:
         yield
     except (ValueError, TypeError) as error:

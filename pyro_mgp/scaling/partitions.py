@@ -1,8 +1,7 @@
-"""Tables that come in partitions: one function imputes each, wherever and in whatever order.
+"""Imputation of tables in partitions, independent of their number, place and order.
 
-Draws depend on a row's cells, on what tells it apart from equal rows, and on nothing else; so does their
-last digit (see `tiles`). What is left to do for a table in partitions is to rank equal rows among all of
-them. Nothing but hashes is looked at for that::
+Draws depend only on a row's cells and on its rank among equal rows, and rounding does not depend on the
+partition (see `tiles`). Equal rows of different partitions are therefore ranked first, by hashes::
 
     partition ── identify ──▶ hashes of incomplete rows, by bucket ─┐
     partition ── identify ──▶ ...                                  ─┴─ rank ──▶ ranks of each partition's rows
@@ -17,7 +16,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -26,31 +24,29 @@ from numpy.typing import NDArray
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_ids import RowIds
 from pyro_mgp.data.row_keys import Ranks, ranks_among_equals
+from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results.imputations import Imputations
 
-if TYPE_CHECKING:
-    from pyro_mgp.imputer import MGPImputer
-
-# Pyro's settings belong to the process: threads of one take turns.
-_TURN = threading.Lock()
-# The last imputer that this process was sent, by its digest.
+# Pyro's settings belong to the process, so only one of its threads may impute at a time.
+_LOCK = threading.Lock()
+# The last imputer that this process has loaded, by its digest.
 _LOADED: dict[str, MGPImputer] = {}
 
 
 class FittedState:
-    """A fitted imputer on its way to other processes: what `MGPImputer.save` writes, as bytes.
+    """Picklable fitted imputer: the files of `MGPImputer.save`, without the fitted table.
 
-    The table it was fitted to is not in it. Each process that is asked for the imputer loads it once.
+    Each process loads the imputer once.
 
     Args:
         imputer: The fitted imputer.
 
     Raises:
-        sklearn.exceptions.NotFittedError: If it is not fitted.
+        sklearn.exceptions.NotFittedError: It is not fitted.
     """
 
     def __init__(self, imputer: MGPImputer) -> None:
-        with _TURN, tempfile.TemporaryDirectory() as folder:
+        with _LOCK, tempfile.TemporaryDirectory() as folder:
             imputer.save(Path(folder) / "imputer")
             self.files = {path.name: path.read_bytes() for path in (Path(folder) / "imputer").iterdir()}
         self.kernel = None if isinstance(imputer.kernel, str) else imputer.kernel
@@ -58,22 +54,17 @@ class FittedState:
         self.digest = hashlib.sha256(b"".join(self.files[name] for name in sorted(self.files))).hexdigest()
 
     def imputer(self) -> MGPImputer:
-        """The imputer, as this process has it."""
-        with _TURN:
+        """Return the imputer as this process has loaded it."""
+        with _LOCK:
             if self.digest not in _LOADED:
                 _LOADED.clear()
-                _LOADED[self.digest] = self._load()
+                with tempfile.TemporaryDirectory() as folder:
+                    for name, content in self.files.items():
+                        (Path(folder) / name).write_bytes(content)
+                    imputer = MGPImputer.load(folder, kernel=self.kernel, device=self.device)
+                imputer.progress = False
+                _LOADED[self.digest] = imputer
             return _LOADED[self.digest]
-
-    def _load(self) -> MGPImputer:
-        from pyro_mgp.imputer import MGPImputer
-
-        with tempfile.TemporaryDirectory() as folder:
-            for name, content in self.files.items():
-                (Path(folder) / name).write_bytes(content)
-            imputer = MGPImputer.load(folder, kernel=self.kernel, device=self.device)
-        imputer.progress = False
-        return imputer
 
 
 def impute_partition(
@@ -85,19 +76,17 @@ def impute_partition(
     random_state: int | None = None,
     delta: Mapping[Label, float] | None = None,
 ) -> Imputations:
-    """Impute a part of a table as it is imputed within the whole; a function of its arguments alone.
-
-    It may be called anywhere: in a process of its own, after a failure again, from several threads.
+    """Impute a partition of a table as within the whole table; a pure function, safe to call from threads.
 
     Args:
-        state: The fitted imputer, or what travels of it.
+        state: The fitted imputer.
         frame: The partition; may have no rows.
-        imputations: Number of imputations, or their numbers.
-        row_ids: The label of a column of ids that are unique in the whole table, ids, or the `Ranks` that
-            `rank` found. With None equal rows are told apart within the partition only: those of different
-            ones get the same draws.
-        random_state: Seed of other draws than those of the imputer's own seed.
-        delta: See `MGPImputer.impute`.
+        imputations: Number of imputations, or their indices.
+        row_ids: Label of a column of ids that are unique in the whole table, ids, or the `Ranks` that `rank`
+            returned. If None, equal rows are distinguished only within the partition, and equal rows of
+            different partitions get equal draws.
+        random_state: Seed of the draws; None for the imputer's own.
+        delta: Shifts of imputed cells, see `MGPImputer.impute`.
 
     Raises:
         ValueError, TypeError: As for `MGPImputer.impute`.
@@ -114,35 +103,35 @@ def impute_partition(
     if len(frame) == 0:
         return Imputations(frame, {}, imputations if isinstance(imputations, int) else len(imputations))
     imputer = _imputer_of(state)
-    with _TURN:
+    with _LOCK:
         return imputer.impute(frame, imputations, row_ids=row_ids, random_state=random_state, delta=delta)
 
 
 @dataclass(frozen=True)
 class Hashes:
-    """What tells some rows of a partition apart."""
+    """Hashes of some rows of a partition."""
 
     positions: NDArray[np.intp]
-    """Where they stand in it."""
+    """Positions of the rows in the partition."""
     content: NDArray[np.uint64]
-    """Of their cells."""
+    """Hashes of the rows' cells."""
     labels: NDArray[np.uint64]
-    """Of their labels in the index."""
+    """Hashes of the rows' labels in the index."""
 
 
 def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: int = 1) -> list[Hashes]:
-    """The hashes of a partition's incomplete rows, by bucket: equal rows of any partition share one.
+    """Return the hashes of a partition's incomplete rows, by bucket; equal rows are in the same bucket.
 
     Args:
-        state: The fitted imputer, or what travels of it.
+        state: The fitted imputer.
         frame: The partition; may have no rows.
-        n_buckets: How many.
+        n_buckets: Number of buckets.
     """
-    if len(frame) == 0:
-        return [Hashes(*_nothing()) for _ in range(n_buckets)]
-    imputer = _imputer_of(state)
-    with _TURN:
-        positions, content, labels = imputer.identify(frame)
+    positions, content, labels = np.empty(0, np.intp), np.empty(0, np.uint64), np.empty(0, np.uint64)
+    if len(frame):
+        imputer = _imputer_of(state)
+        with _LOCK:
+            positions, content, labels = imputer.identify(frame)
     bucket = content % np.uint64(n_buckets)
     return [
         Hashes(positions[here], content[here], labels[here])
@@ -151,13 +140,13 @@ def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: in
 
 
 def rank(bucket: Sequence[Hashes]) -> list[Ranks]:
-    """The ranks of the rows of one bucket, for each partition in the table's order.
+    """Return the ranks of the rows of one bucket, for each partition in the table's order.
 
-    Equal rows are ranked by the hashes of their labels, then by their order, as in a table that is not
-    partitioned.
+    Equal rows are ranked by the hashes of their labels, then by their order, as in a table without
+    partitions.
 
     Args:
-        bucket: Its hashes, of each partition.
+        bucket: Hashes of the bucket's rows, for each partition.
     """
     content = np.concatenate([part.content for part in bucket])
     labels = np.concatenate([part.labels for part in bucket])
@@ -168,7 +157,7 @@ def rank(bucket: Sequence[Hashes]) -> list[Ranks]:
 
 
 def merged(ranks: Sequence[Ranks]) -> Ranks:
-    """The ranks of a partition's rows, from those of each bucket."""
+    """Return the ranks of a partition's rows from those in each bucket."""
     return Ranks(
         np.concatenate([part.positions for part in ranks]), np.concatenate([part.ranks for part in ranks])
     )
@@ -176,7 +165,3 @@ def merged(ranks: Sequence[Ranks]) -> Ranks:
 
 def _imputer_of(state: MGPImputer | FittedState) -> MGPImputer:
     return state.imputer() if isinstance(state, FittedState) else state
-
-
-def _nothing() -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
-    return np.empty(0, np.intp), np.empty(0, np.uint64), np.empty(0, np.uint64)

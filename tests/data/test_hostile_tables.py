@@ -1,4 +1,4 @@
-"""A few hostile tables and files; what many of them found stands below, case by case."""
+"""A few hostile tables and files, and regression tests for failures that many of them found."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_table_of_constants_has_nothing_to_learn_from() -> None:
         MGPImputer().fit(frame)
 
 
-def test_text_without_holes_needs_no_link() -> None:
+def test_complete_text_needs_no_link() -> None:
     frame = pd.DataFrame({label: ["u", "v"] * 12 for label in ("a", "b")}, dtype="string")
     assert impute(frame, **QUICK) == "completed"
 

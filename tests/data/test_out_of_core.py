@@ -1,4 +1,4 @@
-"""Fits to files against fits to the same table in memory: one and the same."""
+"""Fits to files compared with fits to the same table in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def mixed(n_rows: int) -> pd.DataFrame:
-    """Numbers with and without a long tail, counts, booleans, few values and a category; many rows twice."""
+    """Return numbers, counts, booleans and a category, with a quarter of the rows twice."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(n_rows, 2)) @ generator.normal(size=(2, 6))
     x += 0.3 * generator.normal(size=x.shape)
@@ -44,7 +44,7 @@ def mixed(n_rows: int) -> pd.DataFrame:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A table of 1250 rows in two files."""
+    """Return a folder with a table of 1250 rows in two files."""
     frame = mixed(1000)
     (tmp_path / "table").mkdir()
     frame.iloc[:600].to_parquet(tmp_path / "table" / "0.parquet")
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def test_a_fit_to_files_is_the_fit_to_the_table(folder: Path, tmp_path: Path) -> None:
+def test_a_fit_to_files_equals_a_fit_in_memory(folder: Path, tmp_path: Path) -> None:
     frame = pd.read_parquet(folder)
     streamed = MGPImputer(**SETTINGS).fit_parquet(folder, scratch=tmp_path)
     expected = MGPImputer(**SETTINGS).fit(frame)
@@ -67,7 +67,7 @@ def test_a_fit_to_files_is_the_fit_to_the_table(folder: Path, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
-def test_a_fit_to_files_goes_on_and_leaves_out_columns(folder: Path, tmp_path: Path) -> None:
+def test_a_fit_to_files_resumes_and_drops_columns(folder: Path, tmp_path: Path) -> None:
     settings, kept = SETTINGS | {"max_steps": 12, "n_neighbors": 0}, tmp_path / "kept"
     with pytest.raises(Crash):
         MGPImputer(**settings).fit_parquet(folder, dropped=["few"], checkpoint=Crashing(kept, 1))
@@ -97,7 +97,7 @@ def test_encoded_rows_are_those_in_memory_sorted_by_key(
     assert encoded.incomplete_columns == np.flatnonzero(frame.isna().any()).tolist()
 
 
-def test_a_fit_piece_by_piece_is_a_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_in_pieces_equals_a_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = mixed(400)
     settings = SETTINGS | {"n_neighbors": 0, "batch_size": 150, "inputs": "others"}
     at_once = MGPImputer(**settings).fit(frame)
@@ -120,7 +120,7 @@ def test_a_small_table_is_fitted_as_in_memory(tmp_path: Path) -> None:
         streamed.impute(m=1)
 
 
-def test_the_table_itself_is_not_held(folder: Path, tmp_path: Path) -> None:
+def test_the_table_is_not_kept(folder: Path, tmp_path: Path) -> None:
     imputer = MGPImputer(**SETTINGS | {"n_neighbors": 0}).fit(mixed(100))
     imputer.fit_parquet(folder, scratch=tmp_path)
     with pytest.raises(ValueError, match=r"impute_to_parquet\(path, X\) with a table, or with one part"):
@@ -129,7 +129,7 @@ def test_the_table_itself_is_not_held(folder: Path, tmp_path: Path) -> None:
     assert MGPImputer.load(tmp_path / "saved").chain_.n_rows == 1250
 
 
-def test_what_looks_at_whole_rows_is_refused(folder: Path) -> None:
+def test_rules_of_whole_rows_are_refused(folder: Path) -> None:
     specs = {"plain": ColumnSpec(only_if="few > 0")}
     with pytest.raises(ValueError, match="one column at a time is in memory: fit a sample"):
         MGPImputer(specs=specs).fit_parquet(folder)
@@ -160,6 +160,6 @@ def test_warnings_name_rows_and_columns(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "table.parquet")
     with pytest.warns((TableWarning, FitWarning)) as caught:
         encode_columns(ParquetTable(tmp_path), False, 0, {}, Scratch(tmp_path))
-    said = " ".join(str(each.message) for each in caught)
-    assert "2 rows are entirely missing: row 3 (position 3), row 1300 (position 1300)" in said
-    assert "Column 'same' is constant where it is observed" in said
+    messages = " ".join(str(each.message) for each in caught)
+    assert "2 rows are entirely missing: row 3 (position 3), row 1300 (position 1300)" in messages
+    assert "Column 'same' is constant where it is observed" in messages

@@ -1,4 +1,4 @@
-"""Parquet files, column by column, against `pandas.read_parquet` of all of them."""
+"""Parquet files read column by column, compared with `pandas.read_parquet`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyro_mgp.data.parquet_table import ParquetTable
 
 
 def mixed() -> pd.DataFrame:
-    """A column of every kind that Parquet stores, with holes, and labels for its rows."""
+    """Return a column of every kind that Parquet stores, with missing cells and row labels."""
     return pd.DataFrame(
         {
             "x": [1.5, None, 3.0, 2.5],
@@ -30,7 +30,7 @@ def mixed() -> pd.DataFrame:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The mixed table in two files."""
+    """Return a folder with the mixed table in two files."""
     mixed().iloc[:3].to_parquet(tmp_path / "part_0.parquet")
     mixed().iloc[3:].to_parquet(tmp_path / "part_1.parquet")
     return tmp_path
@@ -61,12 +61,12 @@ def test_labels_that_are_numbers_stay_numbers(tmp_path: Path) -> None:
     assert_series_equal(table[7], frame[7])
 
 
-def test_integers_with_holes_that_pandas_has_not_written_stay_integers(tmp_path: Path) -> None:
+def test_integers_with_missing_cells_of_other_programs_stay_integers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1, None, 2], "s": ["a", None, "b"]}), tmp_path / "table.parquet")
     assert str(ParquetTable(tmp_path / "table.parquet")["n"].dtype) == "Int64"
 
 
-def test_what_is_not_there_or_no_parquet_is_named(tmp_path: Path) -> None:
+def test_missing_and_invalid_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no file or folder '.*nothing.parquet'"):
         ParquetTable([tmp_path / "nothing.parquet"])
     with pytest.raises(ValueError, match="holds no Parquet file"):
@@ -76,7 +76,7 @@ def test_what_is_not_there_or_no_parquet_is_named(tmp_path: Path) -> None:
         ParquetTable(tmp_path / "text.parquet")
 
 
-def test_a_file_that_is_damaged_inside_is_named_when_it_is_read(tmp_path: Path) -> None:
+def test_damaged_files_are_named_on_reading(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pd.DataFrame({"x": range(1000)}).to_parquet(path, compression="gzip")
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Ids of rows: where they come from, what they must be, and that nothing else tells equal rows apart."""
+"""Ids of rows: sources, checks, and their effect on the draws of equal rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def imputer() -> MGPImputer:
 
 @pytest.fixture
 def equal() -> pd.DataFrame:
-    """Four rows equal in what is modelled."""
+    """Return four rows that differ only in their ids."""
     return pd.DataFrame({"x": 0.5, "y": np.nan, "id": [*"abcd"]})
 
 
@@ -33,14 +33,14 @@ def test_rows_are_imputed_by_their_cells_and_ids_alone(imputer: MGPImputer, equa
     np.testing.assert_array_equal(own.values["y"], draws.values["y"])
 
 
-def test_rows_of_one_id_are_told_apart_by_their_cells(imputer: MGPImputer) -> None:
+def test_rows_of_one_id_are_distinguished_by_their_cells(imputer: MGPImputer) -> None:
     frame = pd.DataFrame({"x": [0.5, 0.6, 0.5], "y": np.nan})
     first, second, again = imputer.impute(frame, m=1, row_ids=[1, 1, 1])[0]["y"]
     assert first != second
     assert first == again
 
 
-def test_the_files_hold_what_ids_say(imputer: MGPImputer, equal: pd.DataFrame, tmp_path) -> None:
+def test_files_equal_tables_with_ids(imputer: MGPImputer, equal: pd.DataFrame, tmp_path) -> None:
     (path,) = imputer.impute_to_parquet(tmp_path / "out", equal, m=1, row_ids="id", batch_size=3)
     pd.testing.assert_frame_equal(pd.read_parquet(path), imputer.impute(equal, m=1, row_ids="id")[0])
 
@@ -57,14 +57,14 @@ def test_the_files_hold_what_ids_say(imputer: MGPImputer, equal: pd.DataFrame, t
         ([1, 2, None, 4], "row_ids must not be missing: row 2 .* has none"),
     ],
 )
-def test_ids_that_will_not_do(
+def test_invalid_ids_are_refused(
     imputer: MGPImputer, equal: pd.DataFrame, row_ids: object, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         imputer.impute(equal, m=1, row_ids=row_ids)
 
 
-def test_ids_are_of_a_table_that_is_given(imputer: MGPImputer) -> None:
+def test_ids_need_a_table(imputer: MGPImputer) -> None:
     with pytest.raises(ValueError, match=r"impute\(X, row_ids=...\)"):
         imputer.impute(m=1, row_ids=range(60))
 

@@ -1,4 +1,4 @@
-"""Dask's workers give the tables that pandas gives, to the last bit, also when one of them dies."""
+"""Imputation by Dask's workers equals imputation by pandas exactly, also if a worker dies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def imputer() -> MGPImputer:
 
 @pytest.fixture(scope="module")
 def new() -> pd.DataFrame:
-    """Rows of which some are equal, with labels that say nothing of their order."""
+    """Return rows of which some are equal, with labels in random order."""
     frame = table_of_every_kind(200, seed=1)[COLUMNS]
     frame = pd.concat([frame, frame[:50]])
     return frame.set_axis(np.random.default_rng(0).permutation(len(frame)))
@@ -52,7 +52,7 @@ def whole(imputer: MGPImputer, new: pd.DataFrame) -> Imputations:
 
 
 def in_files(frame: pd.DataFrame, folder: Path, n_files: int) -> Path:
-    """A folder of Parquet files that hold a table's rows in order."""
+    """Return a folder of Parquet files with a table's rows in order."""
     folder.mkdir()
     for i, rows in enumerate(np.array_split(np.arange(len(frame)), n_files)):
         frame.iloc[rows].to_parquet(folder / f"{i:03d}.parquet")
@@ -77,9 +77,7 @@ def test_shuffled_partitions_have_the_bits_of_pandas(
         pd.testing.assert_frame_equal(found, expected.loc[shuffled.index], check_exact=True)
 
 
-def test_ids_take_the_place_of_labels(
-    client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations
-) -> None:
+def test_ids_replace_labels(client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations) -> None:
     known = new.assign(id=new.index).reset_index(drop=True)
     expected = imputer.impute(known, m=2, row_ids="id")
     shuffled = known.sample(frac=1, random_state=0).reset_index(drop=True)
@@ -89,15 +87,13 @@ def test_ids_take_the_place_of_labels(
         pd.testing.assert_frame_equal(*by_id, check_exact=True)
 
 
-def test_threads_of_one_process_do_as_well(
-    imputer: MGPImputer, new: pd.DataFrame, whole: Imputations
-) -> None:
+def test_threads_give_equal_tables(imputer: MGPImputer, new: pd.DataFrame, whole: Imputations) -> None:
     with dask.config.set({"dataframe.convert-string": False, "scheduler": "threads"}):
         tables = impute_dask(dd.from_pandas(new, npartitions=4, sort=False), imputer, m=5)
         pd.testing.assert_frame_equal(tables[4].compute(), whole[4], check_exact=True)
 
 
-def test_a_worker_that_is_killed_is_made_up_for(
+def test_parts_of_a_killed_worker_are_imputed_again(
     client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations, tmp_path: Path
 ) -> None:
     folder, out = in_files(new, tmp_path / "in", 40), tmp_path / "out"
@@ -114,7 +110,7 @@ def test_a_worker_that_is_killed_is_made_up_for(
     thread.start()
     while thread.is_alive() and not list(tmp_path.glob(".out.*/imputation_05/part-*")):
         time.sleep(0.01)
-    assert thread.is_alive(), failures or "it was over before a worker could be killed"
+    assert thread.is_alive(), failures or "it finished before a worker could be killed"
     os.kill(victim, signal.SIGKILL)
     thread.join(timeout=300)
     assert not failures
@@ -127,7 +123,7 @@ def _myself() -> dict[str, int]:
     return {"pid": os.getpid()}
 
 
-def test_a_folder_of_parquet_becomes_folders_of_parquet(
+def test_a_folder_of_parquet_is_imputed_into_folders(
     client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations, tmp_path: Path
 ) -> None:
     folder = in_files(new, tmp_path / "in", 3)
@@ -140,7 +136,7 @@ def test_a_folder_of_parquet_becomes_folders_of_parquet(
         impute_folder(folder, tmp_path / "out", imputer, m=2, client=client)
 
 
-def test_only_what_is_not_there_yet_is_done(
+def test_only_missing_parts_are_imputed(
     client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations, tmp_path: Path
 ) -> None:
     folder, out = in_files(new, tmp_path / "in", 3), tmp_path / "out"
@@ -148,7 +144,7 @@ def test_only_what_is_not_there_yet_is_done(
     job = impute_into(out, folder, imputer, 2, client=client, progress=False)
     kept = [each / "part-0000.parquet" for each in job.folders]
     before = [path.stat().st_mtime_ns for path in kept]
-    # What a process that was killed has left.
+    # The state after a process was killed.
     (job.folders[1] / "part-0001.parquet").unlink()
     (job.folders[0] / ".part-0001.parquet.123.partial").touch()
     impute_into(out, folder, imputer, 2, client=client, progress=False)
@@ -157,7 +153,7 @@ def test_only_what_is_not_there_yet_is_done(
         assert_same(each, expected)
 
 
-def test_warnings_of_workers_come_once_and_errors_name_the_file(
+def test_warnings_are_given_once_and_errors_name_the_file(
     client: Any, imputer: MGPImputer, new: pd.DataFrame, tmp_path: Path
 ) -> None:
     strange = new.assign(kind=new["kind"].where(new["kind"] != "a", "unheard of"))

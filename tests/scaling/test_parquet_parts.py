@@ -1,4 +1,4 @@
-"""Parts of Parquet files: all rows once, types as they came, and no half-written file."""
+"""Parts of Parquet files: all rows once, original types, and no partial file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_parts_are_runs_of_row_groups_in_order_of_names(frame: pd.DataFrame, tmp
     pd.testing.assert_frame_equal(pd.concat([part.read() for part in parts]), frame)
 
 
-def test_rows_without_labels_are_known_by_their_place(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_rows_without_labels_are_numbered(frame: pd.DataFrame, tmp_path: Path) -> None:
     frame[:30].to_parquet(tmp_path / "1.parquet")
     frame[30:].reset_index(drop=True).to_parquet(tmp_path / "2.parquet")
     labelled = frame.set_axis([f"r{i}" for i in range(40)])
@@ -75,7 +75,7 @@ def test_rows_without_labels_are_known_by_their_place(frame: pd.DataFrame, tmp_p
     assert one.read().index.equals(pd.RangeIndex(30))
 
 
-def test_integers_with_holes_of_other_programs_stay_integers(tmp_path: Path) -> None:
+def test_integers_with_missing_cells_of_other_programs_stay_integers(tmp_path: Path) -> None:
     kinds = [pa.int8(), pa.int64(), pa.uint16(), pa.float32(), pa.float64()]
     columns = {str(kind): pa.array([1, None], kind) for kind in kinds}
     columns |= {"text": pa.array(["a", None]), "truth": pa.array([True, None])}
@@ -86,7 +86,7 @@ def test_integers_with_holes_of_other_programs_stay_integers(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("from_pandas", [True, False])
-def test_completed_parts_have_the_schema_that_came(
+def test_completed_parts_keep_the_schema(
     frame: pd.DataFrame, state: FittedState, tmp_path: Path, from_pandas: bool
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -108,7 +108,7 @@ def test_completed_parts_have_the_schema_that_came(
             assert found.column(label).to_pylist() == completed[label].tolist()
 
 
-def test_a_column_of_ids_tells_rows_apart(frame: pd.DataFrame, state: FittedState, tmp_path: Path) -> None:
+def test_a_column_of_ids_distinguishes_rows(frame: pd.DataFrame, state: FittedState, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     frame.to_parquet(tmp_path / "in" / "1.parquet", row_group_size=15)
     made = job(tmp_path / "out", row_ids="name")
@@ -136,7 +136,7 @@ def test_a_failure_leaves_no_file(
     assert [path for folder in made.folders for path in folder.iterdir()] == []
 
 
-def test_files_that_will_not_do(frame: pd.DataFrame, state: FittedState, tmp_path: Path) -> None:
+def test_invalid_files_are_refused(frame: pd.DataFrame, state: FittedState, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a folder of Parquet files"):
         parts_of(tmp_path / "none")
     with pytest.raises(ValueError, match=r"no file that ends in \.parquet"):

@@ -1,4 +1,4 @@
-"""A table imputed in partitions is the table imputed whole."""
+"""Imputation in partitions equals imputation of the whole table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def imputer() -> MGPImputer:
 
 @pytest.fixture(scope="module")
 def new() -> pd.DataFrame:
-    """Rows of which some are equal, in an order of their own, with labels that say nothing of it."""
+    """Return rows of which some are equal, with labels in random order."""
     frame = table_of_every_kind(90, seed=1)
     frame = pd.concat([frame, frame[:20], frame[10:25]])
     return frame.set_axis(np.random.default_rng(0).permutation(len(frame)))
@@ -41,7 +41,7 @@ def whole(imputer: MGPImputer, new: pd.DataFrame) -> Imputations:
 def in_partitions(
     state: FittedState | MGPImputer, frame: pd.DataFrame, ends: list[int]
 ) -> list[pd.DataFrame]:
-    """The completed tables of a table that is cut."""
+    """Impute a table in partitions, and return the completed tables."""
     cuts = [0, *sorted(ends), len(frame)]
     parts = [frame[start:end] for start, end in itertools.pairwise(cuts)]
     hashes = [identify(state, part, 2) for part in parts]
@@ -62,7 +62,7 @@ def test_any_partition_of_the_rows_in_any_order(
             pd.testing.assert_frame_equal(found, expected.loc[found.index], check_exact=True)
 
 
-def test_another_process_gets_a_state_without_the_fitted_table(
+def test_a_pickled_state_does_not_contain_the_fitted_table(
     imputer: MGPImputer, new: pd.DataFrame, whole: Imputations
 ) -> None:
     state = pickle.loads(pickle.dumps(FittedState(imputer)))
@@ -72,13 +72,13 @@ def test_another_process_gets_a_state_without_the_fitted_table(
         pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
-def test_a_kernel_of_the_users_own_travels_too() -> None:
+def test_a_user_kernel_is_pickled() -> None:
     frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0) ** 2}).mask(np.eye(20, 2) > 0)
     imputer = MGPImputer(kernel=kernels.RBF, max_steps=2, random_state=0, progress=False).fit(frame)
     assert impute_partition(FittedState(imputer), frame, 2) == imputer.impute(frame, m=2)
 
 
-def test_numbers_of_imputations_may_be_chosen(
+def test_indices_of_imputations_may_be_chosen(
     imputer: MGPImputer, new: pd.DataFrame, whole: Imputations
 ) -> None:
     draws = impute_partition(imputer, new, [2, 0])
@@ -91,7 +91,7 @@ def test_an_empty_partition_stays_empty(imputer: MGPImputer, new: pd.DataFrame) 
     assert [len(bucket.content) for bucket in identify(imputer, new[:0], 3)] == [0, 0, 0]
 
 
-def test_threads_take_turns(imputer: MGPImputer, new: pd.DataFrame) -> None:
+def test_threads_give_equal_draws(imputer: MGPImputer, new: pd.DataFrame) -> None:
     state, parts = FittedState(imputer), [new[:20], new[20:40], new[40:60]]
     alone = [impute_partition(state, part, 2) for part in parts]
     found: dict[int, Imputations] = {}
@@ -131,7 +131,7 @@ def test_ranks_are_those_of_the_whole_table(
 
 
 @pytest.mark.parametrize(("m", "sentence"), [([], "got"), ([1, 1], "different"), ([-1], "at least 0")])
-def test_numbers_that_make_no_sense(
+def test_invalid_indices_of_imputations_are_refused(
     imputer: MGPImputer, new: pd.DataFrame, m: list[int], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
