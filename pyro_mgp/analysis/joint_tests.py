@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pandas as pd
@@ -47,13 +47,10 @@ class PoolingWarning(UserWarning):
 class LikelihoodFit(Protocol):
     """Maximum-likelihood fit with the attributes of a statsmodels result."""
 
-    @property
-    def params(self) -> object:
-        """Estimates."""
-
-    @property
-    def llf(self) -> float:
-        """Log-likelihood at the estimates."""
+    params: Any
+    """Estimates."""
+    llf: float
+    """Log-likelihood at the estimates."""
 
 
 @dataclass(frozen=True)

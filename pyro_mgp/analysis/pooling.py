@@ -38,9 +38,8 @@ class Result(Protocol):
     Besides `params` it has `cov_params` (a method or an array, `[K, K]`) or `bse` (standard errors, `[K]`).
     """
 
-    @property
-    def params(self) -> Any:
-        """Estimates, `[K]`; a Series for named ones."""
+    params: Any
+    """Estimates, `[K]`; a Series for named ones."""
 
 
 Fit: TypeAlias = Result | tuple[ArrayLike, ArrayLike]
@@ -243,9 +242,9 @@ def pool(
         raise ValueError("expected fits of at least two imputations, got none")
     first = answers[0]
     for other in answers:
-        if other.names != first.names or other.estimates.shape != first.estimates.shape:
+        if other.names != first.names:
             raise ValueError(
-                f"the fits have different estimates: {first.labels} and {other.labels}; is a level of a "
+                f"the fits have different estimates: {first.names} and {other.names}; is a level of a "
                 "category absent from some tables?"
             )
         if other.variances.shape != first.variances.shape:
@@ -255,7 +254,7 @@ def pool(
     return pool_estimates(
         np.stack([each.estimates for each in answers]),
         np.stack([each.variances for each in answers]),
-        first.labels if names is None else names,
+        first.names if names is None else names,
         level=level,
         df_complete=min(given, default=None) if df_complete is None else df_complete,
     )
@@ -324,34 +323,25 @@ def missing_information(
 
 
 def check_level(level: float) -> None:
-    """Check the probability of an interval.
-
-    Raises:
-        ValueError: If it is not between 0 and 1.
-    """
+    """Raise a ValueError unless the probability of an interval is between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
 
 
 class _Answer(NamedTuple):
-    """Estimates, variances and ν_com of one fit."""
+    """Names, estimates, variances or covariance matrix, and ν_com of one fit."""
 
-    names: list[Any] | None
+    names: list[Any]
     estimates: Numbers
     variances: Numbers
-    """Variances `[K]` or covariance matrix `[K, K]`."""
     df_complete: float | None = None
-
-    @property
-    def labels(self) -> list[Any]:
-        return list(range(len(self.estimates))) if self.names is None else self.names
 
 
 def _read(fit: Any) -> _Answer:
     """Extract the estimates and variances of a fit."""
     if isinstance(fit, tuple | list) and len(fit) == 2:
         estimates = np.atleast_1d(np.asarray(fit[0], dtype=np.float64))
-        names = fit[0].index.tolist() if isinstance(fit[0], pd.Series) else None
+        names = fit[0].index.tolist() if isinstance(fit[0], pd.Series) else list(range(len(estimates)))
         return _Answer(names, estimates, np.atleast_1d(np.asarray(fit[1], dtype=np.float64)))
     if not hasattr(fit, "params"):
         raise TypeError(
@@ -375,18 +365,16 @@ def _read(fit: Any) -> _Answer:
     return _Answer(_names(fit, params, covariance), estimates, variances, df_complete)
 
 
-def _names(fit: Any, params: Any, covariance: Any) -> list[Any] | None:
-    """Return the names of the estimates of a fit, if it has any."""
+def _names(fit: Any, params: Any, covariance: Any) -> list[Any]:
+    """Return the names of the estimates of a fit, or their positions if it has no names."""
     if isinstance(params, pd.Series):
         return params.index.tolist()
     if isinstance(params, pd.DataFrame) and isinstance(covariance, pd.DataFrame):
         return covariance.index.tolist()
-    names = getattr(getattr(fit, "model", None), "exog_names", None)
-    if names is None:
-        return None
+    names = getattr(getattr(fit, "model", None), "exog_names", None) or []
     if np.ndim(params) == 2:
         names = [(outcome, name) for outcome in range(np.shape(params)[1]) for name in names]
-    return list(names) if len(names) == np.size(params) else None
+    return list(names if len(names) == np.size(params) else range(np.size(params)))
 
 
 def _checked(

@@ -74,6 +74,11 @@ class DiscreteSupport:
         """Return log probabilities `[..., J]` of the values given predictions N(mean, variance), `[...]`."""
         return (self.log_weights - self.sharpness * _misfit(self.values, mean, variance)).log_softmax(-1)
 
+    def log_prob(self, cells: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return log probabilities of cells `[n]` given predictions N(mean, variance), all `[..., n]`."""
+        chosen = nearest_value(self.values, cells).expand(mean.shape)
+        return self.log_probabilities(mean, variance).gather(-1, chosen[..., None])[..., 0]
+
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw values by inverting the distribution function at uniform numbers, all `[...]`."""
         reached = self.log_probabilities(mean, variance).exp_().cumsum(-1) < uniform[..., None]

@@ -194,14 +194,9 @@ class LocalLink:
         """Return this local GP with other lengthscales `[P]` and another number of neighbours."""
         return replace(self, lengthscales=lengthscales, n_neighbours=n_neighbours)
 
-    def with_prior(self, params: LocalGPParams) -> LocalLink:
-        """Return this local GP with a₀, ν and the bound on innovations from other hyperparameters."""
-        scale, freedom, cut = params.scale, params.freedom, params.cut
-        return replace(self, params=replace(self.params, scale=scale, freedom=freedom, cut=cut))
-
-    def inflated(self, inflation: float) -> LocalLink:
-        """Return this local GP with another inflation τ."""
-        return replace(self, params=replace(self.params, inflation=inflation))
+    def with_params(self, **changes: float | None) -> LocalLink:
+        """Return this local GP with other a₀, ν, τ or bound on innovations."""
+        return replace(self, params=replace(self.params, **changes))  # type: ignore[arg-type]
 
     def nearest(self, rows: Tensor, own: Tensor | None = None) -> Tensor:
         """Find the neighbours of c cells, as indices `[c, k]` into `references`.

@@ -39,11 +39,7 @@ class PathPosteriors:
 
     @classmethod
     def of(
-        cls,
-        metrics: Sequence[LocalLink],
-        imputations: Sequence[int],
-        rows: Tensor,
-        own: Tensor | None = None,
+        cls, metrics: Sequence[LocalLink], imputations: Sequence[int], rows: Tensor, own: Tensor | None = None
     ) -> PathPosteriors:
         """Condition on the neighbours of cells in the metric of each imputation.
 
@@ -124,16 +120,6 @@ class LocalConditional(GaussianConditional):
         return self.sparse.functions(rows)
 
 
-def with_local_gps(
-    conditionals: Sequence[Conditional], local: Sequence[PathPosteriors | None]
-) -> list[Conditional]:
-    """Add the local GPs to the conditionals of the links that have one."""
-    return [
-        sparse if own is None else LocalConditional(sparse, own)
-        for sparse, own in zip(conditionals, local, strict=True)
-    ]
-
-
 @dataclass(frozen=True)
 class Neighbours:
     """Local GPs of the links of a chain, with their shared reference rows."""
@@ -150,12 +136,7 @@ class Neighbours:
     @classmethod
     @torch.no_grad()
     def of(
-        cls,
-        chain: Chain,
-        rows: Tensor,
-        residuals: Tensor,
-        params: ParamsPerLink,
-        n_neighbours: int,
+        cls, chain: Chain, rows: Tensor, residuals: Tensor, params: ParamsPerLink, n_neighbours: int
     ) -> Neighbours:
         """Build the local GPs of a chain from reference rows, residuals and hyperparameters."""
         with local_parameters():
@@ -214,42 +195,35 @@ class Neighbours:
         point.round_(decimals=_POINT_DECIMALS)
 
     @torch.no_grad()
-    def condition(
+    def correct(
         self,
+        conditionals: Sequence[Conditional],
+        marginals: Sequence[Conditional],
         point: Tensor,
         cells: Sequence[Tensor],
         imputations: Sequence[int],
         own: Tensor | None = None,
-    ) -> list[PathPosteriors | None]:
-        """Condition the local GPs on the neighbours of cells.
+    ) -> list[Conditional]:
+        """Add the local GPs, conditioned on the neighbours of cells, to the links that have one.
 
         Args:
+            conditionals: Sparse GPs of the links, at drawn functions or the marginals themselves.
+            marginals: Sparse GPs at the means of q(u), to which the residuals of the neighbours refer.
             point: Rows as filled by `fill_means`, `[n, D]`.
             cells: Rows of each link's cells.
             imputations: Numbers of the imputations.
             own: As for `fill_means`.
-
-        Returns:
-            The local GP of each link at its cells, None for a link without one.
         """
-        return [
-            PathPosteriors.of(metrics, imputations, point[here], None if own is None else own[here])
-            if metrics
-            else None
-            for metrics, here in zip(self.links, cells, strict=True)
-        ]
-
-    def given_functions(
-        self,
-        local: Sequence[PathPosteriors | None],
-        drawn: Sequence[Conditional],
-        marginals: Sequence[Conditional],
-    ) -> list[PathPosteriors | None]:
-        """Return the local GPs for sparse GPs at drawn functions instead of their means."""
-        return [
-            None if own is None else own.given_functions(functions, mean)
-            for own, functions, mean in zip(local, drawn, marginals, strict=True)
-        ]
+        corrected = list(conditionals)
+        for i, (metrics, here) in enumerate(zip(self.links, cells, strict=True)):
+            if metrics:
+                whole = filled_up(here)
+                itself = None if own is None else own[whole]
+                local = PathPosteriors.of(metrics, imputations, point[whole], itself)
+                if conditionals is not marginals:
+                    local = local.given_functions(conditionals[i], marginals[i])
+                corrected[i] = LocalConditional(conditionals[i], local.first(len(here)))
+        return corrected
 
     def update_means(
         self,

@@ -42,7 +42,7 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Observing
 from pyro_mgp.model.likelihoods import Category, Likelihood, Observation, Truncated, log_between
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.discrete_support import DiscreteSupport, nearest_value
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.sampling.sampler import REPLICATE, Sampler
 
@@ -265,9 +265,7 @@ class _Predicted:
     def log_prob(self, cells: Tensor) -> Tensor:
         """Return the log density, or log probability if discrete, of standardised cells `[c]`, `[m, c]`."""
         if isinstance(self.observation, DiscreteSupport):
-            chosen = nearest_value(self.observation.values, cells).expand_as(self.mean)
-            of_values = self.observation.log_probabilities(self.mean, self.variance)
-            return of_values.gather(-1, chosen[..., None])[..., 0]
+            return self.observation.log_prob(cells, self.mean, self.variance)
         if _is_likelihood(self.observation):
             return self.observation(self.mean, self.variance).predictive_log_prob(cells.expand_as(self.mean))
         return Normal(self.mean, self.variance.sqrt()).log_prob(cells) - self._log_mass(*self._ends)
@@ -380,10 +378,6 @@ def _standardised(codec: ColumnCodec, own: Numbers) -> Numbers:
 
 def _concatenate(parts: Sequence[Replicates]) -> Replicates:
     """Concatenate the replicates of batches of rows."""
-
-    def of_all(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts], axis=-1)
-
-    return Replicates(
-        of_all("rows"), of_all("observed"), of_all("values"), of_all("log_density"), parts[0].is_probability
-    )
+    names = ("rows", "observed", "values", "log_density")
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names}
+    return Replicates(**arrays, is_probability=parts[0].is_probability)

@@ -47,7 +47,7 @@ from pyro_mgp.sampling.local_gp import (
     gather_neighbours,
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
-from pyro_mgp.sampling.neighbours import Neighbours, fill_sparse_means, with_local_gps
+from pyro_mgp.sampling.neighbours import Neighbours, fill_sparse_means
 from pyro_mgp.sampling.sampler import burn_in
 
 MAX_ROWS = 10_000
@@ -158,8 +158,8 @@ class _Fit:
         found = self.neighbours(learnt)
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             holes = self.chain.holes(self.rows.observed[here])
-            local = found.condition(self.point[here], holes, range(1))
-            self.draw(with_local_gps(self.marginals, local), 1, here)
+            point, marginals = self.point[here], self.marginals
+            self.draw(found.correct(marginals, marginals, point, holes, range(1)), 1, here)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
 
@@ -219,7 +219,10 @@ class _Fit:
         first one is used for all. Scoring each of them takes more time, and predicts equally well.
         """
         best = self.choose_params(i, metrics[0]) if metrics else None
-        return [] if best is None else [local.with_prior(best) for local in metrics]
+        if best is None:
+            return []
+        prior = {name: getattr(best, name) for name in ("scale", "freedom", "cut")}
+        return [local.with_params(**prior) for local in metrics]
 
     def choose_params(self, i: int, local: LocalLink) -> LocalGPParams | None:
         """Return the prior that predicts left-out cells best, or None if none clearly improves the link."""
@@ -312,7 +315,7 @@ class _Fit:
             if metrics:
                 cells, mean, variance = (torch.cat(part, dim=-1) for part in zip(*of_link, strict=True))
                 inflation = self.inflation(i, cells, mean, variance, supports[i])
-            links.append([local.inflated(inflation) for local in metrics])
+            links.append([local.with_params(inflation=inflation) for local in metrics])
         return replace(found, links=links)
 
     def impute_held_out(
@@ -341,10 +344,8 @@ class _Fit:
         holes, point = self.chain.holes(given.observed), self.start.expected(given)
         imputations = range(self.n_paths)
         found.fill_means(self.chain, self.marginals, point, holes, picked)
-        local = found.condition(point, holes, imputations, picked)
-        if self.joint:
-            local = found.given_functions(local, sparse, self.marginals)
-        conditionals = observed_as(with_local_gps(sparse, local), supports)
+        corrected = found.correct(sparse, self.marginals, point, holes, imputations, picked)
+        conditionals = observed_as(corrected, supports)
         paths = self.start.draw(given, KeyedNoise(self.seed, given.keys, imputations))
         noise, n_sweeps = self.noise(self.n_paths), self.chain.n_sweeps
         sweeps = list(
@@ -375,9 +376,7 @@ class _Fit:
         # The sparse GP was trained on the held-out cells: shift its mean to that without them.
         residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
         mean = mean - (self.leave_one_out(i, cells).residuals - residual)
-        if support is None:
-            return _inflation(mean, variance, values)
-        return _discrete_inflation(mean, variance, values, support)
+        return _inflation(mean, variance, values, support)
 
 
 def _at_once(local: LocalLink) -> int:
@@ -412,31 +411,22 @@ def _gain(
     return alone - crps(cells.residuals, mean, variance)
 
 
-def _inflation(mean: Tensor, variance: Tensor, values: Tensor) -> float:
-    """Return the most probable τ given values `[c]` and their Gaussian mixtures `[K, c]`."""
+def _inflation(
+    mean: Tensor, variance: Tensor, values: Tensor, support: DiscreteSupport | None = None
+) -> float:
+    """Return the τ of largest posterior density given values `[c]` and components of mixtures `[K, c]`."""
     if len(values) == 0:
         return 1.0
-    inflations = torch.tensor(_INFLATIONS).to(values)
-    components = Normal(mean, inflations[:, None, None] * variance.sqrt().clamp(min=_TINY))
-    density = components.log_prob(values).logsumexp(1) - math.log(len(mean))
-    lowest = -variance.clamp(min=_TINY**2).log().median() / 2 - _FARTHEST
-    return _most_probable(density.clamp(min=lowest).sum(1))
-
-
-def _discrete_inflation(mean: Tensor, variance: Tensor, values: Tensor, support: DiscreteSupport) -> float:
-    """Return the most probable τ given values `[c]` of a column with a discrete support."""
-    chosen = nearest_value(support.values, values).expand(mean.shape)
-    likelihoods = []
+    lowest, likelihoods = _LEAST_LIKELY, []
+    if support is None:
+        lowest = float(-variance.clamp(min=_TINY**2).log().median() / 2 - _FARTHEST)
     for inflation in _INFLATIONS:
-        components = support.log_probabilities(mean, inflation**2 * variance)
-        of_chosen = components.gather(-1, chosen[..., None])[..., 0]
-        mixture = of_chosen.logsumexp(0) - math.log(len(mean))
-        likelihoods.append(mixture.clamp(min=_LEAST_LIKELY).sum())
-    return _most_probable(torch.stack(likelihoods))
-
-
-def _most_probable(likelihoods: Tensor) -> float:
-    """Return the τ of largest posterior density, given the log likelihood of each and a log-normal prior."""
-    inflations = torch.tensor(_INFLATIONS)
-    prior = (inflations.log() / _EXPECTED_INFLATION).square() / 2
-    return _INFLATIONS[int((likelihoods.cpu() - prior).argmax())]
+        if support is None:
+            components = Normal(mean, inflation * variance.sqrt().clamp(min=_TINY)).log_prob(values)
+        else:
+            components = support.log_prob(values, mean, inflation**2 * variance)
+        density = components.logsumexp(0) - math.log(len(mean))
+        likelihoods.append(density.clamp(min=lowest).sum())
+    # The prior of τ is log-normal around one.
+    prior = (torch.tensor(_INFLATIONS).log() / _EXPECTED_INFLATION).square() / 2
+    return _INFLATIONS[int((torch.stack(likelihoods).cpu() - prior).argmax())]

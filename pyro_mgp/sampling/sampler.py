@@ -25,7 +25,7 @@ from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
-from pyro_mgp.sampling.neighbours import Neighbours, with_local_gps
+from pyro_mgp.sampling.neighbours import Neighbours
 
 # Streams of keyed noise; number 0 is that of the initial fill.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(1, 7)
@@ -81,33 +81,28 @@ class CholeskyCache:
 
     def __init__(self) -> None:
         self._state: object = None
-        self._marginals: Sequence[Conditional] | None = None
-        self._last: tuple[object, Sequence[Conditional]] = (None, ())
+        self._cached: dict[object, Sequence[Conditional]] = {}
 
     def marginals(self, chain: Chain) -> Sequence[Conditional]:
         """Return the conditionals at the means of q(u)."""
-        self._clear_if_changed(chain)
-        if self._marginals is None:
-            self._marginals = chain.conditionals()
-        return self._marginals
+        return self.get(chain, None, chain.conditionals)
 
     def get(
         self, chain: Chain, request: object, make: Callable[[], Sequence[Conditional]]
     ) -> Sequence[Conditional]:
-        """Return the result of `make()`, cached if the last request was the same."""
-        self._clear_if_changed(chain)
-        if self._last[0] != request:
-            self._last = request, make()
-        return self._last[1]
-
-    def _clear_if_changed(self, chain: Chain) -> None:
+        """Return the result of `make()`, cached if the last request was the same; None for the marginals."""
         state = (
             chain.precision,
             tuple(link.jitter for link in chain.links),
             tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters()),
         )
         if state != self._state:
-            self._state, self._marginals, self._last = state, None, (None, ())
+            self._state, self._cached = state, {}
+        if request not in self._cached:
+            if request is not None:
+                self._cached = {key: kept for key, kept in self._cached.items() if key is None}
+            self._cached[request] = make()
+        return self._cached[request]
 
     def __reduce__(self) -> tuple[type[CholeskyCache], tuple[()]]:
         return CholeskyCache, ()
@@ -329,11 +324,7 @@ class Sampler:
             marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
             self.neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
             cells = self._holes(rows.observed, imputations) if cells is None else cells
-            local = self.neighbours.condition(point, [filled_up(each) for each in cells], imputations, own)
-            if self.joint:
-                local = self.neighbours.given_functions(local, conditionals, marginals)
-            local = [each and each.first(len(here)) for each, here in zip(local, cells, strict=True)]
-            conditionals = with_local_gps(conditionals, local)
+            conditionals = self.neighbours.correct(conditionals, marginals, point, cells, imputations, own)
         return observed_as(conditionals, self.observations) if self.observations else conditionals
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Pooled tests of several estimates, against R's mitml, at their limits, and under change of parameters."""
+"""Joint tests: against R's mitml, in limiting cases, and under reparametrisation."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def assert_equals_golden(test: JointTest, name: str) -> None:
     assert test.m == 5 and name.startswith(test.method)
 
 
-def test_d1_is_that_of_mitml() -> None:
+def test_d1_equals_mitml() -> None:
     assert_equals_golden(pool_wald(Q, U), "D1_li_large_sample")
     assert_equals_golden(pool_wald(Q, U, df_complete=20), "D1_reiter_dfcom20")
     pooled = pool(list(zip(Q, U, strict=True)), names=["40-59", "60-99"], df_complete=20)
     assert_equals_golden(pooled.joint_test(["40-59", "60-99"]), "D1_reiter_dfcom20")
 
 
-def test_d2_is_that_of_mitml() -> None:
+def test_d2_equals_mitml() -> None:
     assert_equals_golden(pool_chi2(AGE["wald_chi2"], 2), "D2_wald")
     assert_equals_golden(pool_chi2(2 * (L1 - L0), 2), "D2_likelihood")
     wald = np.einsum("mk,mkl,ml->m", Q, np.linalg.inv(U), Q)
     np.testing.assert_allclose(wald, AGE["wald_chi2"], rtol=1e-6)
 
 
-def test_d3_is_that_of_mitml() -> None:
+def test_d3_equals_mitml() -> None:
     # The likelihoods at the pooled estimates follow from F and riv; that these belong together is the test.
     # mice's own D3 belongs to other likelihoods: it keeps the slopes but fits intercept and residual variance
     # of every table anew, so these are not the likelihoods at the pooled estimates (mice's issue 226).
@@ -60,7 +60,7 @@ def test_d3_is_that_of_mitml() -> None:
     assert_equals_golden(pool_likelihoods(L1, L0, 2, at_pooled=([ratio / 2] * 5, [0] * 5)), "D3_mitml")
 
 
-def test_d4_is_that_of_mitml() -> None:
+def test_d4_equals_mitml() -> None:
     stacked = AGE["stacked_logLik_over_m"]
     test = pool_likelihoods(L1, L0, 2, stacked=(5 * stacked["fit1"], 5 * stacked["fit0"]))
     assert_equals_golden(test, "D4_mitml")
@@ -80,7 +80,7 @@ def test_without_missing_information_d1_is_the_test_of_one_table() -> None:
         assert pytest.approx(float(theirs.fvalue)) == ours.F and ours.riv == pytest.approx(0, abs=1e-12)
         assert ours.df2 == pytest.approx(df2)
     assert ours.p == pytest.approx(stats.chi2.sf(2 * ours.F, 2))
-    # One table's F has 37 degrees of freedom; Barnard and Rubin's, and Reiter's, count a little less.
+    # F of one table has 37 degrees of freedom, that of Barnard and Rubin or of Reiter slightly fewer.
     assert pool([fit] * 4).joint_test(["x", "z"]).p == pytest.approx(stats.f.sf(ours.F, 2, 35.15))
 
 
@@ -104,7 +104,7 @@ def test_the_test_of_one_estimate_is_its_t_squared() -> None:
 
 
 @given(st.lists(st.floats(-2, 2), min_size=4, max_size=4))
-def test_d1_does_not_depend_on_how_constraints_are_written(entries: list[float]) -> None:
+def test_d1_is_invariant_under_reparametrisation(entries: list[float]) -> None:
     A = np.array(entries).reshape(2, 2) + 3 * np.eye(2) @ np.array([[0.0, 2.0], [1.0, 0.0]])
     if abs(np.linalg.det(A)) < 0.5:
         A = np.eye(2)
@@ -123,8 +123,8 @@ def test_contrasts_are_combinations_of_estimates() -> None:
     assert pytest.approx(pooled.joint_test(["b", "a"], null=[2, 1]).F) == both.F
 
 
-def test_small_products_of_tables_and_constraints_have_sensible_degrees_of_freedom() -> None:
-    # Reiter's need k (m - 1) > 4 and some ν_com; where they are not there ν₂ stays below either limit.
+def test_d1_degrees_of_freedom_with_few_imputations() -> None:
+    # Where Reiter's degrees of freedom are not defined, ν₂ is below both of its limits.
     three, few = pool_wald(Q[:3], U[:3], df_complete=20), pool_wald(Q, U, df_complete=3)
     assert 0 < three.df2 < min(20, pool_wald(Q[:3], U[:3]).df2)
     assert 0 < few.df2 < 3
@@ -132,7 +132,7 @@ def test_small_products_of_tables_and_constraints_have_sensible_degrees_of_freed
     assert near == pytest.approx(far, rel=0.01)
 
 
-def test_no_more_tables_than_constraints_is_a_warning() -> None:
+def test_fewer_imputations_than_constraints_are_a_warning() -> None:
     with pytest.warns(PoolingWarning, match="2 constraints from 2 imputations") as caught:
         pool_wald(Q[:2], U[:2])
     assert caught[0].filename == __file__
@@ -147,7 +147,7 @@ def test_no_more_tables_than_constraints_is_a_warning() -> None:
         ((Q, np.zeros_like(U)), "is singular"),
     ],
 )
-def test_what_d1_cannot_test_is_an_error(arguments: Any, sentence: str) -> None:
+def test_invalid_arguments_of_d1_are_an_error(arguments: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         pool_wald(*arguments)
 
@@ -166,7 +166,7 @@ def test_terms_and_contrasts_are_checked() -> None:
         pooled.joint_test(contrasts=[[1, 0], [2, 0]])
 
 
-def test_d4_from_tables_is_d4_from_their_likelihoods() -> None:
+def test_likelihood_ratio_test_equals_d4_of_the_likelihoods() -> None:
     generator = np.random.default_rng(0)
     frame = regression()
     frames = [frame.assign(x=frame["x"] + 0.3 * generator.normal(size=40)) for _ in range(4)]
@@ -204,7 +204,7 @@ def test_arguments_of_likelihoods_and_statistics_are_checked() -> None:
             pool_chi2(statistics, 1)
 
 
-def test_statistics_that_disagree_reject_nothing() -> None:
+def test_d2_of_contradictory_statistics_is_negative() -> None:
     test = pool_chi2([0.0, 30.0, 0.1], 1)
     assert test.F < 0 and test.p == 1
     assert pool_chi2([90.0, 91.0], 1).p < 1e-4 and "p < 0.0001" in repr(pool_chi2([90.0, 91.0], 1))

@@ -1,4 +1,4 @@
-"""Rubin's rules against the figures of R's mice, and at their limits."""
+"""Rubin's rules: against R's mice, and in limiting cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fits(Q: Any, U: Any, **more: Any) -> list[SimpleNamespace]:
 
 
 @pytest.mark.parametrize("name", ["ubar", "b", "t"])
-def test_variances_within_between_and_in_total_are_those_of_mice(name: str) -> None:
+def test_within_between_and_total_variance_equal_mice(name: str) -> None:
     pooled = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"])
     np.testing.assert_allclose(getattr(pooled, name), GOLDEN["pooled"][name], rtol=1e-6)
 
@@ -53,7 +53,7 @@ def test_a_single_estimate_pools_as_in_mice() -> None:
     np.testing.assert_allclose([pooled.ubar[0], pooled.b[0]], [scalar["ubar"], scalar["b"]], rtol=1e-6)
 
 
-def test_without_missing_information_it_is_the_analysis_of_one_table() -> None:
+def test_pooling_without_missing_information_is_the_analysis_of_one_table() -> None:
     row = pool_estimates([1.5] * 4, [0.25] * 4, df_complete=12).table.iloc[0]
     assert row[["estimate", "se", "riv", "lambda"]].tolist() == [1.5, 0.5, 0.0, 0.0]
     assert row["df"] == pytest.approx(12 * 13 / 15)
@@ -99,12 +99,12 @@ def test_imputations_pool_an_analysis_of_each_of_their_tables() -> None:
         ([[1.0], [2.0]], [[1.0], [0.0]], "positive variances"),
     ],
 )
-def test_what_cannot_be_pooled_is_an_error(Q: Any, U: Any, sentence: str) -> None:
+def test_invalid_estimates_are_an_error(Q: Any, U: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         pool_estimates(Q, U)
 
 
-def test_fits_of_different_things_are_an_error() -> None:
+def test_fits_of_different_estimates_are_an_error() -> None:
     one, other = pd.Series([1.0], index=["a"]), pd.Series([1.0], index=["b"])
     with pytest.raises(ValueError, match=r"different estimates: \['a'\] and \['b'\]"):
         pool([SimpleNamespace(params=params, bse=[1.0]) for params in (one, other)])
@@ -113,7 +113,7 @@ def test_fits_of_different_things_are_an_error() -> None:
 
 
 def tables(m: int = 3, n: int = 120) -> list[pd.DataFrame]:
-    """Tables as imputation leaves them: the same but for some cells of x."""
+    """Return completed tables that differ in some cells of x."""
     generator = np.random.default_rng(4)
     x, group = generator.normal(size=n), np.repeat(np.arange(n // 10), 10)
     y = x + generator.normal(size=n) + generator.normal(size=n // 10)[group]
@@ -162,18 +162,18 @@ def test_models_of_statsmodels_pool_by_name(model: str) -> None:
     assert pooled.joint_test(contrasts=[0] * (len(pooled.table) - 1) + [1]).df1 == 1
 
 
-def test_errors_by_clusters_bring_their_number() -> None:
+def test_cluster_robust_errors_give_the_number_of_clusters() -> None:
     results = [smf.ols("y ~ x", t).fit(cov_type="cluster", cov_kwds={"groups": t["group"]}) for t in tables()]
     assert pool(results).df_complete == results[0].df_resid_inference == 11
 
 
-def test_the_smallest_of_the_fits_degrees_of_freedom_counts() -> None:
+def test_pool_takes_the_smallest_degrees_of_freedom() -> None:
     several = [SimpleNamespace(params=[q], bse=[1.0], df_resid=df) for q, df in ((1.0, 20), (2.0, 18))]
     assert pool(several).df_complete == 18
     assert pool(several, df_complete=np.inf).df_complete == np.inf
 
 
-def test_it_agrees_with_the_pooling_of_statsmodels() -> None:
+def test_pool_agrees_with_statsmodels_mice() -> None:
     frame = tables()[0][["x", "y"]].mask(np.random.default_rng(0).random((120, 2)) < 0.2)
     mice = MICE("y ~ x", sm.OLS, MICEData(frame))
     theirs, ours = mice.fit(2, 6), pool(mice.results_list, df_complete=np.inf)
@@ -222,7 +222,7 @@ def test_units_of_the_estimates_scale_the_answer(fits: list[tuple[float, float]]
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=6).filter(lambda q: np.ptp(q) > 1e-3))
-def test_it_tends_to_the_analysis_of_one_table_as_tables_agree(estimates: list[float]) -> None:
+def test_pool_converges_to_one_table_as_tables_become_equal(estimates: list[float]) -> None:
     limit = pool_estimates([0.0] * 3, [1.0] * 3, df_complete=20).table
     far, near = (
         pool_estimates(
@@ -243,7 +243,7 @@ def test_a_notebook_shows_the_rounded_table() -> None:
     assert all(len(line) < 100 for line in repr(pooled).splitlines())
 
 
-def test_a_result_is_frozen_and_keeps_what_it_rests_on() -> None:
+def test_pooled_keeps_its_inputs() -> None:
     pooled = pool(fits(GOLDEN["Q"], GOLDEN["U_diag"]), df_complete=20)
     assert isinstance(pooled, Pooled) and pooled.df_complete == 20 and pooled.m == 5
     np.testing.assert_array_equal(pooled.estimates, GOLDEN["Q"])
@@ -271,7 +271,7 @@ def test_a_result_is_frozen_and_keeps_what_it_rests_on() -> None:
         ([([1.0, 2.0], [[1.0, 0.5], [0.0, 1.0]])] * 2, ValueError, "symmetric covariance matrices"),
     ],
 )
-def test_fits_that_say_too_little_are_an_error(results: Any, error: type[Exception], sentence: str) -> None:
+def test_incomplete_fits_are_an_error(results: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         pool(results)
 

@@ -1,4 +1,4 @@
-"""Mixtures of posteriors against closed forms, Rubin's rules and their own warnings."""
+"""Mixtures of posteriors: against closed forms and Rubin's rules, and their warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ M, N_DRAWS = 400, 250
 
 
 def regression(X: Any, y: Any, generator: np.random.Generator, n_draws: int) -> tuple[Any, Any, Any, Any]:
-    """Estimates, their covariance, and draws of coefficients and residual variance under the flat prior."""
+    """Return estimates, their covariance, and draws of coefficients and variance under the flat prior."""
     within = np.linalg.inv(X.T @ X)
     estimates, freedom = within @ X.T @ y, len(y) - X.shape[1]
     squares = np.square(y - X @ estimates).sum()
@@ -31,7 +31,7 @@ def regression(X: Any, y: Any, generator: np.random.Generator, n_draws: int) -> 
 
 @pytest.fixture(scope="module")
 def imputed() -> dict[str, Any]:
-    """Normal-linear regression with 40 of 100 outcomes missing, imputed from its own posterior."""
+    """Return a normal linear regression with 40 of 100 outcomes imputed from its posterior."""
     generator = np.random.default_rng(1)
     X = np.column_stack([np.ones(100), generator.normal(size=100)])
     y, seen = X @ [1.0, 0.5] + generator.normal(size=100), np.arange(100) < 60
@@ -46,7 +46,7 @@ def imputed() -> dict[str, Any]:
 
 
 def test_the_mixture_is_the_posterior_given_what_was_observed(imputed: dict[str, Any]) -> None:
-    # Outcomes that are missing say nothing of the coefficients: their posterior is that of the complete rows.
+    # Missing outcomes carry no information: the posterior is that of the complete rows.
     table, freedom = imputed["mixture"].table, 58
     scale = np.sqrt(np.diag(imputed["covariance"]))
     np.testing.assert_allclose(table["mean"], imputed["estimates"], atol=0.1 * scale.max())
@@ -78,7 +78,7 @@ def posteriors(
     return [{"b": generator.normal(mean, 1.0, shape), **more} for mean in means]
 
 
-def test_tables_that_differ_are_no_sign_of_chains_that_have_not_converged() -> None:
+def test_differences_between_tables_do_not_raise_rhat() -> None:
     apart = posteriors([-0.6, 0.6, -0.5, 0.7, 0.0, 0.3, -0.2, -0.4, 0.1, 0.2] * 2)
     mixture = mix(apart, group_by_chain=True)
     assert mixture.table.loc["b", "rhat"] < 1.05 < mixture.table.loc["b", "sd"]
@@ -86,7 +86,7 @@ def test_tables_that_differ_are_no_sign_of_chains_that_have_not_converged() -> N
     assert mixture.table.loc["b", "ess"] == mixture.by_table["ess_bulk"].min()
 
 
-def test_chains_that_have_not_converged_within_a_table_are_a_warning() -> None:
+def test_unconverged_chains_are_a_warning() -> None:
     several = posteriors([0.0] * 5)
     several[3]["b"][0] += 3
     with pytest.warns(
@@ -98,7 +98,7 @@ def test_chains_that_have_not_converged_within_a_table_are_a_warning() -> None:
     mix(several, group_by_chain=True, max_rhat=3)
 
 
-def test_a_single_chain_is_compared_with_itself() -> None:
+def test_rhat_of_a_single_chain_compares_its_halves() -> None:
     several = posteriors([0.0] * 5, (201,))
     assert mix(several).by_table["rhat"].between(0.99, 1.05).all()
     several[1]["b"] += np.linspace(-1.5, 1.5, 201)
@@ -106,7 +106,7 @@ def test_a_single_chain_is_compared_with_itself() -> None:
         assert mix(several).by_table["rhat"].idxmax() == (1, "b")
 
 
-def test_few_tables_that_differ_are_a_warning_and_as_many_as_it_says_are_not() -> None:
+def test_too_few_tables_are_a_warning_that_recommends_a_number() -> None:
     with pytest.warns(MixtureWarning, match=r"3 posteriors is too narrow by \d+% \(b\): draw 1[2-9] imp"):
         mix(posteriors([-1.0, 0.0, 1.0]), group_by_chain=True)
     mix(posteriors(np.linspace(-1.5, 1.5, 19)), group_by_chain=True)
@@ -195,7 +195,7 @@ def test_imputations_mix_a_posterior_given_each_of_their_tables() -> None:
     assert (mixture.m, mixture.level) == (4, 0.5)
 
 
-def test_it_reads_well() -> None:
+def test_repr_of_a_mixture() -> None:
     mixture = mix(posteriors([0.1] * 6), group_by_chain=True, level=0.9)
     assert repr(mixture).startswith("Posterior mixed over 6 imputations, 90% intervals\n")
     assert "lambda" in repr(mixture) and "<table" in mixture._repr_html_()
@@ -231,7 +231,7 @@ def test_it_reads_well() -> None:
         ([{"b": np.zeros(7)}] * 2, ValueError, "at least 8 draws .* got 7"),
     ],
 )
-def test_what_cannot_be_mixed_is_an_error(given: Any, error: type[Exception], sentence: str) -> None:
+def test_invalid_posteriors_are_an_error(given: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         mix(given)
 

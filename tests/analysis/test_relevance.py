@@ -1,4 +1,4 @@
-"""Relevance on tables of which it is known what depends on what."""
+"""Relevance in tables with known dependences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of_table() -> MGPImputer:
     return fitted(table())
 
 
-def test_what_a_column_depends_on_is_relevant_and_the_rest_is_not() -> None:
+def test_relevance_finds_the_predictors_of_a_column() -> None:
     found = relevance(of_table())
     assert found.index.tolist() == ["sine", "line"]
     assert found.columns.tolist() == ["x1", "x2", "sine", "line"]
@@ -50,7 +50,7 @@ def test_what_a_column_depends_on_is_relevant_and_the_rest_is_not() -> None:
     assert found.loc["sine", "x1"] == pytest.approx(expected, rel=0.15)
 
 
-def test_of_a_line_it_is_the_slope() -> None:
+def test_relevance_of_a_linear_function_is_its_slope() -> None:
     frame = table()
     found = relevance(of_table()).loc["line"]
     spread = frame.std(ddof=0)
@@ -59,7 +59,7 @@ def test_of_a_line_it_is_the_slope() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["linear+matern32", lambda p: kernels.RBF(p, lengthscale=torch.ones(p))])
-def test_derivatives_agree_with_differences(kernel: object) -> None:
+def test_derivatives_agree_with_finite_differences(kernel: object) -> None:
     imputer = fitted(table(60), kernel=kernel)
     rows = imputer.initial_fill_.expected(imputer._own_table().rows)
     step = 1e-5
@@ -116,7 +116,7 @@ def test_penguins_have_one_row_per_incomplete_column_and_one_column_per_column()
         assert (others[~own[:, :-1]] > 0).all()
 
 
-def test_columns_that_specs_leave_out_have_no_relevance() -> None:
+def test_columns_excluded_by_specs_have_no_relevance() -> None:
     imputer = fitted(
         table(), max_steps=3, specs={"line": ColumnSpec(predictors=["x1"]), "x2": ColumnSpec(predicts=False)}
     )
@@ -125,7 +125,7 @@ def test_columns_that_specs_leave_out_have_no_relevance() -> None:
 
 
 @pytest.mark.parametrize("target_is_input", [True, False])
-def test_a_target_stands_last(target_is_input: bool) -> None:
+def test_the_target_is_last(target_is_input: bool) -> None:
     frame = table()
     y = (frame["x1"] + 0.1 * np.arange(len(frame)) % 1).rename("line")
     imputer = MGPImputer(random_state=0, n_neighbors=0, max_steps=3, target_is_input=target_is_input)

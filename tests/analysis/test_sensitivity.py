@@ -1,4 +1,4 @@
-"""Draws shifted for cells that are missing not at random."""
+"""Shifted draws for cells missing not at random."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(n: int = 120) -> pd.DataFrame:
     return frame
 
 
-def holed(*columns: str) -> pd.DataFrame:
+def with_missing(*columns: str) -> pd.DataFrame:
     frame = table().astype({"yes": "boolean", "visits": "Int64"})
     for j, column in enumerate(columns):
         frame.loc[frame.index[j::4], column] = None
@@ -43,7 +43,7 @@ def holed(*columns: str) -> pd.DataFrame:
 
 def fitted(*columns: str, **settings: Any) -> MGPImputer:
     settings = {"max_steps": 5, "n_sweeps": 2, "random_state": 0, "progress": False} | settings
-    return MGPImputer(**settings).fit(holed(*columns))
+    return MGPImputer(**settings).fit(with_missing(*columns))
 
 
 @pytest.mark.parametrize("column", ["number", "income", "yes", "grade", "sort", "visits", "when"])
@@ -63,7 +63,7 @@ def test_a_log_is_shifted_on_its_scale() -> None:
     imputer = fitted("income", specs={"income": ColumnSpec(lower=0)})
     assert imputer.codec_.columns[2].warp.bend == "log"
     before, after = imputer.impute(m=4), imputer.impute(m=4, delta={"income": np.log(0.5)})
-    # Draws end at the largest cell; those far from it do not feel that.
+    # Draws are bounded by the largest cell, which affects only those close to it.
     inside = before.values["income"] < 0.2 * before.frame["income"].max()
     assert inside.mean() > 0.3
     np.testing.assert_allclose((after.values["income"] / before.values["income"])[inside], 0.5, rtol=1e-3)
@@ -91,7 +91,7 @@ def test_a_shift_of_a_count_multiplies_its_mean() -> None:
     assert after.mean() / before.mean() == pytest.approx(3, rel=0.05)
 
 
-def test_columns_that_predict_each_other_do_not_shift_each_other_again_and_again() -> None:
+def test_columns_that_predict_each_other_are_shifted_once() -> None:
     frame = table()
     frame["other"] = frame["number"] + 0.3 * np.random.default_rng(1).normal(size=len(frame))
     frame = frame[["x", "number", "other"]]
@@ -106,7 +106,7 @@ def test_columns_that_predict_each_other_do_not_shift_each_other_again_and_again
 
 
 @pytest.mark.parametrize("inputs", ["others", "earlier"])
-def test_a_scan_of_two_columns_passes_smoothly_through_0(inputs: Any) -> None:
+def test_a_scan_of_two_columns_is_continuous_at_zero(inputs: Any) -> None:
     frame = table()[["x", "number", "income"]]
     frame.loc[::4, ["number", "income"]] = np.nan
     imputer = MGPImputer(inputs=inputs, warp=False, discrete_support=0, random_state=0, progress=False).fit(
@@ -123,10 +123,10 @@ def test_other_columns_see_the_shifted_draws() -> None:
     incomes = [imputer.impute(m=5, delta={"number": d}).values["income"].mean() for d in (0.0, 6.0)]
     frame = imputer.impute(m=1).frame
     both = frame["number"].isna() & frame["income"].isna()
-    assert not both.any()  # so the income of no row is seen beside a shifted number
+    assert not both.any()  # no imputed income is predicted from a shifted number
     assert incomes[0] == pytest.approx(incomes[1])
-    # Without columns that say the unshifted number again.
-    together = holed("number")[["x", "number", "income", "sort"]]
+    # Without columns that carry the unshifted number.
+    together = with_missing("number")[["x", "number", "income", "sort"]]
     together["income"] = together["income"].mask(together["number"].isna())
     imputer = MGPImputer(max_steps=5, random_state=0, progress=False).fit(together)
     low, high = (imputer.impute(m=5, delta={"number": d}).values["income"].mean() for d in (0.0, 6.0))
@@ -142,7 +142,7 @@ def test_other_columns_see_the_shifted_draws() -> None:
         ({"colour": 1.0}, "a category of 3 levels has no scale to be shifted on"),
     ],
 )
-def test_a_shift_that_means_nothing_is_an_error(delta: dict[str, float], sentence: str) -> None:
+def test_invalid_shifts_are_an_error(delta: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         shifts(fitted("number").codec_, delta)
 
@@ -152,7 +152,7 @@ def mean_of_number(frame: pd.DataFrame) -> SimpleNamespace:
     return SimpleNamespace(params=pd.Series({"mean": numbers.mean()}), bse=[numbers.sem()])
 
 
-def test_a_scan_finds_where_the_conclusion_tips() -> None:
+def test_a_scan_finds_the_tipping_point() -> None:
     imputer = fitted("number", discrete_support=0, warp=False)
     null = 9.0
     scan = tipping_point(imputer, mean_of_number, "number", [-12, -6, 6], "mean", m=5, null=null)
@@ -166,6 +166,6 @@ def test_a_scan_finds_where_the_conclusion_tips() -> None:
     assert ((scan["p"] < 0.05) == (outside != 0)).all()
 
 
-def test_a_column_without_holes_has_nothing_to_shift() -> None:
+def test_columns_without_missing_cells_are_an_error() -> None:
     with pytest.raises(ValueError, match="'x' has no missing cells"):
         tipping_point(fitted("number"), mean_of_number, "x", [1], "mean", m=2)

@@ -1,4 +1,4 @@
-"""Columns of few values: the regression against scikit-learn, probabilities by hand, draws end to end."""
+"""Discrete support: the regression against scikit-learn, probabilities by hand, draws end to end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def three() -> DiscreteSupport:
     )
 
 
-def test_probabilities_are_a_tilted_gaussian_in_few_places() -> None:
+def test_probabilities_are_a_weighted_gaussian_at_the_values() -> None:
     mean, variance = (torch.tensor(x, dtype=torch.float64) for x in ([0.3, -2.0], [0.5, 2.0]))
     found = three().log_probabilities(mean, variance).exp()
     for i, (m, v) in enumerate([(0.3, 0.5), (-2.0, 2.0)]):
@@ -33,35 +33,35 @@ def test_probabilities_are_a_tilted_gaussian_in_few_places() -> None:
     torch.testing.assert_close(three().expectation(mean, variance), expected)
 
 
-def test_draws_have_these_probabilities() -> None:
-    few, n = three(), 40_000
+def test_frequencies_of_draws_are_the_probabilities() -> None:
+    support, n = three(), 40_000
     mean, variance = torch.full((n,), 0.3).double(), torch.full((n,), 0.5).double()
     uniform = (torch.arange(n).double() + 0.5) / n
-    drawn = few.draw(mean, variance, uniform)
-    shares = [(drawn == value).double().mean().item() for value in few.values]
-    np.testing.assert_allclose(shares, few.log_probabilities(mean[0], variance[0]).exp(), atol=2 / n)
+    drawn = support.draw(mean, variance, uniform)
+    shares = [(drawn == value).double().mean().item() for value in support.values]
+    np.testing.assert_allclose(shares, support.log_probabilities(mean[0], variance[0]).exp(), atol=2 / n)
 
 
-def test_a_hopeless_mean_still_gives_a_value() -> None:
-    few = three()
+def test_draws_at_extreme_means_are_values_of_the_column() -> None:
+    support = three()
     for mean in (-1e9, 1e9, 0.3):
-        drawn = few.draw(torch.tensor([mean]).double(), torch.zeros(1).double(), torch.rand(1).double())
-        assert drawn in few.values
+        drawn = support.draw(torch.tensor([mean]).double(), torch.zeros(1).double(), torch.rand(1).double())
+        assert drawn in support.values
 
 
 def cells(n: int, log_weights: list[float], sharpness: float) -> tuple[DiscreteSupport, torch.Tensor, ...]:
-    """Cells of a column whose link says of each what these weights and this λ make of it."""
+    """Return cells drawn from a discrete support with these weights and λ, and their predictions."""
     values = torch.arange(len(log_weights)).double()
-    few = DiscreteSupport(values, torch.tensor(log_weights).double(), sharpness)
+    support = DiscreteSupport(values, torch.tensor(log_weights).double(), sharpness)
     mean, variance = 3 * torch.rand(n).double() - 0.5, 0.2 + torch.rand(n).double()
-    return few, few.draw(mean, variance, torch.rand(n).double()), mean, variance
+    return support, support.draw(mean, variance, torch.rand(n).double()), mean, variance
 
 
 def shares(values: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
     return (observed[:, None] == values).double().mean(0)
 
 
-def test_weights_and_sharpness_are_found_again() -> None:
+def test_fit_recovers_weights_and_sharpness() -> None:
     truth, observed, mean, variance = cells(20_000, [0.0, -1.5, 1.0], 2.0)
     found = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     assert found.sharpness == pytest.approx(2.0, rel=0.05)
@@ -69,7 +69,7 @@ def test_weights_and_sharpness_are_found_again() -> None:
     np.testing.assert_allclose(weights, truth.log_weights, atol=0.1)
 
 
-def test_a_sample_with_as_many_cells_of_each_value_gives_the_same_weights() -> None:
+def test_fit_to_a_balanced_sample_recovers_the_weights() -> None:
     truth, observed, mean, variance = cells(40_000, [0.0, -2.0, 1.0], 1.5)
     some = first_of_each(nearest_value(truth.values, observed), 800)
     assert torch.bincount(observed[some].long()).tolist() == [800, 800, 800]
@@ -80,13 +80,13 @@ def test_a_sample_with_as_many_cells_of_each_value_gives_the_same_weights() -> N
     np.testing.assert_allclose(found.log_weights - found.log_weights[0], truth.log_weights, atol=0.3)
 
 
-def test_the_first_cells_of_each_value_are_taken() -> None:
+def test_first_of_each_takes_the_first_cells_of_each_value() -> None:
     chosen = torch.tensor([2, 0, 2, 2, 0, 1])
     assert sorted(first_of_each(chosen, 2).tolist()) == [0, 1, 2, 4, 5]
 
 
-def test_two_values_are_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a ridge: log odds = intercept + λ (misfit of one value less that of the other)."""
+def test_fit_of_two_values_is_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a ridge, log odds = intercept + λ (misfit of one value - misfit of the other)."""
     monkeypatch.setattr(discrete_support, "_WEIGHT_RIDGE", 1e-9)
     monkeypatch.setattr(discrete_support, "_SHARPNESS_RIDGE", 0.0)
     truth, observed, mean, variance = cells(500, [0.0, -1.0], 0.8)
@@ -98,7 +98,7 @@ def test_two_values_are_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -
     assert float(weights) == pytest.approx(expected.intercept_[0], abs=1e-4)
 
 
-def test_the_newton_step_is_gradient_and_curvature_of_the_height() -> None:
+def test_newton_step_is_that_of_gradient_and_hessian() -> None:
     truth, observed, mean, variance = cells(60, [0.0, 0.5, -0.5], 1.2)
     misfit = discrete_support._misfit(truth.values, mean, variance)
     start, ridge = torch.tensor([0.1, 0.2, 0.3, 1.0]).double(), torch.tensor([0.5, 0.5, 0.5, 5.0]).double()
@@ -116,7 +116,7 @@ def test_the_newton_step_is_gradient_and_curvature_of_the_height() -> None:
     torch.testing.assert_close(regression.newton_step(at), -torch.linalg.solve(hessian, gradient))
 
 
-def test_one_cell_far_off_does_not_decide() -> None:
+def test_one_outlier_does_not_dominate_the_fit() -> None:
     truth, observed, mean, variance = cells(500, [0.0, 0.0, 0.0], 1.0)
     before = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     observed[0], mean[0], variance[0] = 0.0, 2.0, 1e-9
@@ -124,31 +124,31 @@ def test_one_cell_far_off_does_not_decide() -> None:
     assert after.sharpness > 0.5 * before.sharpness
 
 
-def test_a_conditional_of_few_values_adds_the_noise() -> None:
+def test_conditional_with_discrete_support_adds_the_noise() -> None:
     class Sparse:
         noise = torch.tensor(0.5).double()
 
-    few, eps = three(), torch.randn(2, 50).double()
+    support, eps = three(), torch.randn(2, 50).double()
     moments = Moments(torch.randn(2, 50).double(), torch.rand(1, 50).double())
-    conditional = Observing(Sparse(), few, noisy=True)
+    conditional = Observing(Sparse(), support, noisy=True)
     variance = (moments.variance + 0.5).expand(2, 50)
     torch.testing.assert_close(
-        conditional.draw(moments, eps), few.draw(moments.mean, variance, torch.special.ndtr(eps))
+        conditional.draw(moments, eps), support.draw(moments.mean, variance, torch.special.ndtr(eps))
     )
-    torch.testing.assert_close(conditional.expectation(moments), few.expectation(moments.mean, variance))
-    drawn = few.log_probabilities(moments.mean, variance).exp() @ few.values.exp()
+    torch.testing.assert_close(conditional.expectation(moments), support.expectation(moments.mean, variance))
+    drawn = support.log_probabilities(moments.mean, variance).exp() @ support.values.exp()
     torch.testing.assert_close(conditional.expectation(moments, torch.exp), drawn)
 
 
 def ratings(n: int = 600, seed: int = 0) -> pd.DataFrame:
-    """Grades from 1 to 5 with steps of .5, skewed, that follow x."""
+    """Return skewed grades from 1 to 5 in steps of 0.5 that depend on x."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=n)
     grade = np.clip(np.round(2 * np.exp(0.5 * x + 0.3 * generator.normal(size=n))) / 2 + 1, 1, 5)
     return pd.DataFrame({"x": x, "grade": grade})
 
 
-def punched(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+def with_missing(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
     held_out = np.random.default_rng(1).random(len(frame)) < 0.3
     return frame.assign(grade=frame["grade"].mask(held_out)), held_out
 
@@ -157,16 +157,16 @@ def punched(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
 def test_draws_are_values_of_the_column_to_the_last_digit(dtype: str) -> None:
     frame = ratings()
     frame["grade"] = (2 * frame["grade"] if dtype == "Int64" else frame["grade"] / 3).astype(dtype)
-    holes, held_out = punched(frame)
+    holes, held_out = with_missing(frame)
     draws = MGPImputer(random_state=0).fit(holes).impute(m=5)
     seen = set(holes["grade"].dropna())
     assert set(draws[0].loc[held_out, "grade"]) <= seen
     assert draws[0]["grade"].dtype == holes["grade"].dtype
 
 
-def test_each_value_is_drawn_as_often_as_it_is_there() -> None:
+def test_values_are_drawn_with_their_frequencies() -> None:
     frame = ratings(1500)
-    holes, held_out = punched(frame)
+    holes, held_out = with_missing(frame)
     drawn = np.asarray(MGPImputer(random_state=0).fit(holes).impute(m=20).values["grade"])
     truth = frame.loc[held_out, "grade"].to_numpy()
     for value in np.unique(truth):
@@ -177,18 +177,18 @@ def test_each_value_is_drawn_as_often_as_it_is_there() -> None:
     assert np.mean((low <= truth) & (truth <= high)) > 0.93
 
 
-def test_it_can_be_switched_off_and_numbers_that_do_not_come_again_are_left_alone() -> None:
-    holes, held_out = punched(ratings())
+def test_discrete_support_can_be_switched_off_and_needs_repeated_values() -> None:
+    holes, held_out = with_missing(ratings())
     loose = MGPImputer(random_state=0, discrete_support=0).fit(holes).impute(m=2)
     assert not set(loose[0].loc[held_out, "grade"]) <= set(holes["grade"].dropna())
-    few = MGPImputer(random_state=0, discrete_support=4).fit(holes)
-    assert few.discrete_support_ == [None]
+    support = MGPImputer(random_state=0, discrete_support=4).fit(holes)
+    assert support.discrete_support_ == [None]
     unique = holes.assign(grade=holes["grade"] + np.arange(len(holes)) * 1e-6)
     assert MGPImputer(random_state=0).fit(unique).discrete_support_ == [None]
 
 
-def test_transform_gives_means_which_need_not_be_values() -> None:
-    holes, held_out = punched(ratings())
+def test_transform_returns_means_not_values() -> None:
+    holes, held_out = with_missing(ratings())
     imputer = MGPImputer(random_state=0).fit(holes)
     point = imputer.transform(holes).loc[held_out, "grade"].to_numpy()
     drawn = np.asarray(imputer.impute(m=200).values["grade"]).mean(0)
@@ -198,21 +198,21 @@ def test_transform_gives_means_which_need_not_be_values() -> None:
 
 
 def test_a_saved_imputer_draws_the_same_values(tmp_path) -> None:
-    holes, _ = punched(ratings(300))
+    holes, _ = with_missing(ratings(300))
     imputer = MGPImputer(random_state=0).fit(holes)
     imputer.save(tmp_path / "imputer")
     loaded = MGPImputer.load(tmp_path / "imputer")
     pd.testing.assert_frame_equal(loaded.impute(holes, m=2)[1], imputer.impute(holes, m=2)[1])
 
 
-def test_latent_walks_know_nothing_of_few_values() -> None:
-    holes, _ = punched(ratings(200))
+def test_latent_propagation_has_no_discrete_support() -> None:
+    holes, _ = with_missing(ratings(200))
     assert MGPImputer(random_state=0, propagate="latent").fit(holes).discrete_support_ == [None]
 
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "mixed"}], ids=["double", "mixed"])
-def test_values_that_lie_close_beside_a_code_for_missing_are_all_drawn(settings: dict[str, str]) -> None:
-    """With 99999999 among them, 0 to 3 are a ten millionth of a standard deviation apart."""
+def test_close_values_next_to_a_missing_value_code_are_all_drawn(settings: dict[str, str]) -> None:
+    """Next to 99999999, the values 0 to 3 are 1e-7 standard deviations apart."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=600)
     answer = generator.integers(0, 4, size=600).astype(float)
@@ -228,11 +228,11 @@ def test_values_that_lie_close_beside_a_code_for_missing_are_all_drawn(settings:
     assert set(np.unique(drawn)) <= {0.0, 1.0, 2.0, 3.0, 99999999.0}
 
 
-def test_what_a_link_says_the_wrong_way_round_is_nearly_ignored_and_shares_are_kept() -> None:
+def test_wrong_predictions_are_ignored_and_frequencies_kept() -> None:
     generator = torch.Generator().manual_seed(0)
     values, shares = torch.tensor([-1.0, 0.0, 1.0]).double(), torch.tensor([0.6, 0.3, 0.1]).double()
     observed = values[torch.multinomial(shares, 2000, replacement=True, generator=generator)]
     mean, variance = -observed, torch.full_like(observed, 0.3)
-    few = DiscreteSupport.fit(values, observed, mean, variance, shares)
-    drawn = few.log_probabilities(mean, variance).exp().mean(0)
+    support = DiscreteSupport.fit(values, observed, mean, variance, shares)
+    drawn = support.log_probabilities(mean, variance).exp().mean(0)
     torch.testing.assert_close(drawn, shares, rtol=0, atol=0.03)

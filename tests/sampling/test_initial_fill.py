@@ -1,4 +1,4 @@
-"""Starting fills: textbook conditioning of a Gaussian, and maximum likelihood from an incomplete table."""
+"""Initial fill: conditioning of a Gaussian, and maximum likelihood from an incomplete table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAN = float("nan")
 
 
 def correlated(n_columns: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """A covariance matrix with a unit diagonal."""
+    """Return a random correlation matrix."""
     root = generator.standard_normal((n_columns, 2 * n_columns))
     covariance = root @ root.T
     scale = np.sqrt(np.diag(covariance))
@@ -29,7 +29,7 @@ def correlated(n_columns: int, generator: np.random.Generator) -> NDArray[np.flo
 def incomplete_table(
     n_rows: int, n_columns: int, share: float, device: torch.device, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Gaussian rows with holes completely at random, NaN in them; and what is observed."""
+    """Return Gaussian rows with cells missing completely at random as NaN, and the mask of observed cells."""
     generator = np.random.default_rng(seed)
     mean, covariance = generator.standard_normal(n_columns), correlated(n_columns, generator)
     values = generator.multivariate_normal(mean, covariance, n_rows)
@@ -39,7 +39,7 @@ def incomplete_table(
 
 
 def every_pattern(n_columns: int, device: torch.device) -> tuple[JointGaussian, Tensor, Tensor]:
-    """A Gaussian, and one row for each of the 2^D patterns of holes."""
+    """Return a Gaussian, and one row for each of the 2^D patterns of missing cells."""
     generator = np.random.default_rng(3)
     mean = torch.tensor(generator.standard_normal(n_columns), device=device)
     gaussian = JointGaussian(mean, torch.tensor(2.5 * correlated(n_columns, generator), device=device))
@@ -51,7 +51,7 @@ def every_pattern(n_columns: int, device: torch.device) -> tuple[JointGaussian, 
 def conditional(
     gaussian: JointGaussian, row: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and covariance of the NaN cells given the others, by the block formula of the textbooks."""
+    """Return mean and covariance of the NaN cells given the others, by the block formula."""
     m, S = gaussian.mean.cpu().numpy(), gaussian.covariance.cpu().numpy()
     u = np.isnan(row)
     o = ~u
@@ -60,7 +60,7 @@ def conditional(
 
 
 def log_likelihood(gaussian: JointGaussian, values: Tensor) -> float:
-    """Log density of the cells that are not NaN, row by row."""
+    """Return the log density of the observed cells."""
     m, S = gaussian.mean.cpu().numpy(), gaussian.covariance.cpu().numpy()
     total = 0.0
     for row in values.cpu().numpy():
@@ -81,7 +81,7 @@ def assert_close(actual: Tensor, expected: object, atol: float = 1e-10) -> None:
     ("name", "first", "second"),
     [("mean", 2.0, 5.0), ("median", 1.0, 4.0)],
 )
-def test_mean_and_median_as_typed_by_hand(
+def test_mean_and_median_fill_by_hand(
     name: initial_fill.FillName, first: float, second: float, device: torch.device
 ) -> None:
     values = torch.tensor(
@@ -102,7 +102,7 @@ def test_a_constant_column_still_has_a_positive_definite_covariance(device: torc
         assert gaussian.conditional_mean(values, ~values.isnan())[2, 0] == pytest.approx(1.0, abs=1e-12)
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_unknown_names_are_an_error() -> None:
     values = torch.zeros(2, 2).double()
     sentence = r"initial_fill must be one of \('mean', 'median', 'linear'\), got 'ridge'"
     with pytest.raises(ValueError, match=sentence):
@@ -112,7 +112,7 @@ def test_an_unknown_name_is_refused() -> None:
 # ----------------------------------------------------------------------------------------------- conditioning
 
 
-def test_conditional_means_are_those_of_the_textbook_for_every_pattern_of_holes(device: torch.device) -> None:
+def test_conditional_means_equal_the_block_formula_for_every_pattern(device: torch.device) -> None:
     gaussian, values, observed = every_pattern(4, device)
     filled = gaussian.conditional_mean(values, observed)
     for row, answer in zip(values.cpu().numpy(), filled, strict=True):
@@ -123,7 +123,7 @@ def test_conditional_means_are_those_of_the_textbook_for_every_pattern_of_holes(
     assert filled[-1].tolist() == values[-1].tolist()  # complete
 
 
-def test_draws_have_the_textbook_covariance_for_every_pattern_of_holes(device: torch.device) -> None:
+def test_draws_have_the_conditional_covariance_for_every_pattern(device: torch.device) -> None:
     n_columns = 4
     gaussian, values, observed = every_pattern(n_columns, device)
     # A draw is the mean plus a matrix times the noise; unit vectors as noise show the columns of the matrix.
@@ -139,7 +139,7 @@ def test_draws_have_the_textbook_covariance_for_every_pattern_of_holes(device: t
         assert not covariance[~holes].any()
 
 
-def test_moments_of_many_draws_are_the_textbook_ones(device: torch.device) -> None:
+def test_moments_of_many_draws_are_the_conditional_ones(device: torch.device) -> None:
     gaussian, values, observed = every_pattern(3, device)
     n_draws = 40_000
     noise = torch.randn(n_draws, *values.shape, dtype=torch.float64, device=device)
@@ -160,7 +160,7 @@ def test_moments_of_many_draws_are_the_textbook_ones(device: torch.device) -> No
         assert np.abs(z).max() < 4.5
 
 
-def test_what_stands_in_missing_cells_does_not_matter_and_is_not_changed(device: torch.device) -> None:
+def test_values_of_missing_cells_are_ignored_and_not_changed(device: torch.device) -> None:
     values, observed = incomplete_table(40, 3, 0.3, device)
     junk = torch.where(observed, values, 1e9)
     before = junk.clone()
@@ -172,7 +172,7 @@ def test_what_stands_in_missing_cells_does_not_matter_and_is_not_changed(device:
     assert torch.equal(junk, before)
 
 
-def test_rows_are_filled_alike_alone_and_in_a_table_of_several_chunks(device: torch.device) -> None:
+def test_rows_are_filled_the_same_alone_and_in_chunks(device: torch.device) -> None:
     n_rows = 2 * (chunk := initial_fill._chunk(3)) + 1
     values, observed = incomplete_table(n_rows, 3, 0.4, device)
     gaussian = JointGaussian.fit(values[:50], observed[:50], "linear")
@@ -185,14 +185,14 @@ def test_rows_are_filled_alike_alone_and_in_a_table_of_several_chunks(device: to
         assert_close(drawn[:, row], gaussian.draw(values[row], observed[row], noise[:, row]).cpu())
 
 
-def test_wide_tables_are_conditioned_by_fewer_rows_at_once() -> None:
+def test_chunks_of_wide_tables_have_fewer_rows() -> None:
     assert initial_fill._chunk(5) == initial_fill._MAX_AT_ONCE
     assert initial_fill._chunk(40) == TILE
     assert initial_fill._chunk(120) == 16
     assert initial_fill._chunk(10_000) == 1
 
 
-def test_a_table_without_rows_stays_one(device: torch.device) -> None:
+def test_empty_tables_are_filled(device: torch.device) -> None:
     gaussian, values, observed = every_pattern(3, device)
     assert gaussian.conditional_mean(values[:0], observed[:0]).shape == (0, 3)
     noise = torch.zeros(2, 0, 3, device=device).double()
@@ -213,7 +213,7 @@ def test_linear_on_complete_data_is_the_sample_covariance_with_one_pseudo_row(de
 def test_linear_agrees_with_the_closed_form_where_there_is_one(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(initial_fill, "_TOLERANCE", 1e-4)  # a starting fill stops ten times earlier
+    monkeypatch.setattr(initial_fill, "_TOLERANCE", 1e-4)  # ten times smaller than the default
     # Anderson (1957): y missing where x is large. Factor the likelihood into x and y given x.
     generator = np.random.default_rng(1)
     x = generator.standard_normal(8000)
@@ -225,22 +225,20 @@ def test_linear_agrees_with_the_closed_form_where_there_is_one(
     covariance = np.array([[1, slope], [slope, slope**2]]) * x.var() + np.diag([0, residual])
     values = torch.tensor(np.stack([x, np.where(seen, y, NAN)], 1), device=device)
     gaussian = JointGaussian.fit(values, ~values.isnan(), "linear")
-    # Stopping early and the pseudo-row leave 1e-3; the observed y alone are off by hundreds of that.
+    # Early stopping and the pseudo-row leave an error of 1e-3; the mean of the observed y has one of 0.3.
     assert abs(y[seen].mean() - mean[1]) > 0.3
     assert_close(gaussian.mean, mean, atol=2e-3)
     assert_close(gaussian.covariance, covariance, atol=2e-3)
 
 
-def test_looking_from_a_close_start_finds_the_same(device: torch.device) -> None:
+def test_linear_from_a_close_start_has_the_same_optimum(device: torch.device) -> None:
     values, observed = incomplete_table(300, 4, 0.3, device)
     alone = JointGaussian.fit(values, observed, "linear")
     resumed = JointGaussian.fit(values, observed, "linear", start=alone)
     assert_close(resumed.covariance, alone.covariance.cpu().numpy(), atol=5e-3)
 
 
-def test_every_step_raises_the_likelihood_of_the_observed_cells_and_of_the_pseudo_row(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_em_step_raises_the_likelihood(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     values, observed = incomplete_table(80, 4, 0.35, device)
     heights = [-np.inf]
     for n_steps in (0, 1, 2, 4, 8, 16, 32):
@@ -272,7 +270,7 @@ def test_linear_stops_at_a_maximum(device: torch.device) -> None:
         assert height(best.mean + unit[i], best.covariance) < top
 
 
-def test_twins_missing_together_or_alone_are_filled_from_each_other_and_the_rest(
+def test_equal_columns_missing_together_or_alone_are_filled_consistently(
     device: torch.device,
 ) -> None:
     generator = np.random.default_rng(2)
@@ -302,19 +300,17 @@ def test_indicators_of_a_category_still_sum_to_one_when_filled(device: torch.dev
     filled = JointGaussian.fit(values, observed, "linear").conditional_mean(values, observed)
     scores = filled[:80, :3].cpu().numpy() * scale + centre
     np.testing.assert_allclose(scores.sum(1), 1, atol=0.01)
-    assert scores[:, [0, 2]].std(0).min() > 0.2  # and they are not simply the means
+    assert scores[:, [0, 2]].std(0).min() > 0.2  # and differ from the column means
 
 
-def test_more_columns_than_rows_are_no_problem(device: torch.device) -> None:
+def test_linear_fits_more_columns_than_rows(device: torch.device) -> None:
     values, observed = incomplete_table(6, 12, 0.3, device)
     gaussian = JointGaussian.fit(values, observed, "linear")
     assert torch.linalg.eigvalsh(gaussian.covariance).min() > 0
     assert gaussian.conditional_mean(values, observed).isfinite().all()
 
 
-def test_a_large_table_is_thinned_and_still_fitted_to_its_sampling_error(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_tables_are_thinned(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     n_rows = 2 * initial_fill._MAX_ROWS + 1
     generator = np.random.default_rng(5)
     covariance = np.array([[1.0, 0.7], [0.7, 1.0]])

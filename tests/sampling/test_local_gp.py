@@ -1,4 +1,4 @@
-"""What nearby rows add to a link: against scikit-learn, by hand, and end to end."""
+"""Local GPs: against scikit-learn, by hand, and end to end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPoste
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
-    """A local scale of the column 1, predicted from 0 and 2, at n reference rows."""
+    """Return a local GP of column 1 given columns 0 and 2, with n reference rows."""
     rows = torch.randn(n, 3).double()
     residuals = torch.sin(5 * rows[:, 0])
     params = dataclasses.replace(LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), **changes)
@@ -55,7 +55,7 @@ def test_the_scale_is_the_posterior_mode_of_its_conjugate_prior_and_the_residual
     np.testing.assert_allclose(nearby.scale, 4 * scale, rtol=1e-9)
 
 
-def test_references_are_the_rows_whose_cell_is_known() -> None:
+def test_references_are_the_rows_whose_cell_is_observed() -> None:
     rows, residuals = torch.randn(4, 3).double(), torch.tensor([1.0, math.nan, 3.0, 4.0]).double()
     params = LocalGPParams((0.5, 2.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 2, params)
@@ -67,8 +67,8 @@ def test_references_are_the_rows_whose_cell_is_known() -> None:
     assert elsewhere.n_neighbours == 3
 
 
-def test_a_cut_keeps_an_outlier_from_carrying_the_others_away() -> None:
-    """And leaves neighbours alone that agree."""
+def test_clipping_limits_the_influence_of_an_outlier() -> None:
+    """Neighbours that agree are not clipped."""
     local, rows = make(n=60, k=20), torch.randn(12, 3).double()
     honest = local.posterior(rows).moments(rows[None])
     residuals = local.residuals.clone()
@@ -97,7 +97,7 @@ def test_neighbours_are_the_nearest_rows() -> None:
     np.testing.assert_array_equal(np.sort(local.nearest(rows), 1), np.sort(expected, 1))
 
 
-def test_a_row_is_not_its_own_neighbour() -> None:
+def test_rows_are_not_their_own_neighbours() -> None:
     local = make(n=30, k=5)
     rows = torch.zeros(30, 3).double()
     rows[:, [0, 2]] = local.inputs * local.lengthscales
@@ -107,7 +107,7 @@ def test_a_row_is_not_its_own_neighbour() -> None:
 
 
 def _nearly_repeated(rows: torch.Tensor, times: int) -> torch.Tensor:
-    """Rows again and again, with rounding errors."""
+    """Return repeated rows with rounding errors."""
     error = 1e-14 * torch.randn(times * len(rows), rows.shape[1], dtype=torch.float64)
     return rows.repeat(times, 1) + error
 
@@ -119,8 +119,8 @@ def test_rounding_errors_do_not_choose_between_neighbours() -> None:
     torch.testing.assert_close(almost.nearest(rows), exact.nearest(rows), rtol=0, atol=0)
 
 
-def test_neighbours_do_not_depend_on_how_many_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where rows are repeated, so that many are equally near."""
+def test_neighbours_do_not_depend_on_the_number_of_query_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds even where rows are repeated, so that many are equally distant."""
     local = make(n=200, k=9)
     local = dataclasses.replace(local, rows=_nearly_repeated(local.rows[:20], 10))
     rows, own = torch.randn(50, 3).double(), torch.arange(50) + 100
@@ -136,7 +136,7 @@ def test_no_cells_have_no_neighbours() -> None:
     assert at.mean.shape == at.variance.shape == (4, 0)
 
 
-def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
+def test_local_conditional_adds_the_means_and_takes_the_local_variance() -> None:
     class Sparse:
         noise = torch.tensor(5.0)
 
@@ -155,7 +155,7 @@ def test_a_corrected_link_adds_the_means_and_takes_the_local_variance() -> None:
     assert corrected.noise == 0
 
 
-def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
+def test_local_gp_uses_the_residuals_of_drawn_functions() -> None:
     rows = torch.randn(40, 3).double()
     chance = torch.Generator().manual_seed(1)
     link = Link(matern32(2), rows[:6, [0, 2]].clone(), 1, [0, 2], Gaussian(0.1))
@@ -174,7 +174,7 @@ def test_given_drawn_functions_neighbours_see_what_these_leave() -> None:
         torch.testing.assert_close(found.variance, nearby.moments(cells).variance)
 
 
-def test_imputations_take_turns_between_metrics() -> None:
+def test_imputations_alternate_between_metrics() -> None:
     rows = torch.randn(40, 3).double()
     params = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
     residuals = torch.sin(5 * rows[:, 0])
@@ -187,9 +187,9 @@ def test_imputations_take_turns_between_metrics() -> None:
         torch.testing.assert_close(found.variance[path], expected.variance[0])
 
 
-def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_turns_leave() -> None:
+def test_local_gps_of_several_metrics_use_the_residuals_of_their_functions() -> None:
     class Lines:
-        """Two functions, or three: lines of various slopes."""
+        """Linear functions of the first column."""
 
         def __init__(self, *slopes: float) -> None:
             self.slopes = torch.tensor(slopes).double()
@@ -209,9 +209,10 @@ def test_given_drawn_functions_neighbours_by_each_metric_see_what_those_of_its_t
         torch.testing.assert_close(found.mean[path], expected.mean[0])
 
 
-def test_a_metric_is_heard_as_another_with_its_own_lengthscales() -> None:
+def test_with_params_keeps_lengthscales_and_nugget() -> None:
     one, other = make(nugget=0.1), make(nugget=0.5, scale=2.0, freedom=1.0, cut=4.0)
-    assert one.with_prior(other.params).params == dataclasses.replace(other.params, nugget=0.1)
+    changed = one.with_params(scale=2.0, freedom=1.0, cut=4.0)
+    assert changed.params == dataclasses.replace(other.params, nugget=0.1)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_a_metric_is_heard_as_another_with_its_own_lengthscales() -> None:
         ([2], 7, range(1, 2), 1),
     ],
 )
-def test_the_numbers_of_paths_that_hear_by_one_metric_are_counted(
+def test_values_per_cell_divides_the_number_of_paths_of_each_metric(
     n_metrics: list[int], k: int, imputations: range, together: int
 ) -> None:
     links = [[make()] * n for n in n_metrics]
@@ -237,17 +238,17 @@ def test_the_numbers_of_paths_that_hear_by_one_metric_are_counted(
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_near_rows_that_are_known_all_imputations_say_the_same(joint: bool) -> None:
+def test_imputations_agree_close_to_training_rows(joint: bool) -> None:
     frame = repeated()
     imputer, held_out = fit(frame, joint_draws=joint)
     draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][held_out].to_numpy()
     low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
     assert 0.92 < np.mean((low <= truth) & (truth <= high)) < 0.99
-    # Were what the drawn functions differ by added to the neighbours' doubt, it would be .98.
+    # If the spread of drawn functions were added to the local variance, coverage would be 0.98.
     assert np.median(high - low) < 0.5 * frame["y"].std()
 
 
-def test_lengthscales_stand_at_the_inputs_that_a_part_looks_at() -> None:
+def test_lengthscales_follow_the_active_dims_of_kernel_parts() -> None:
     first = kernels.RBF(2, lengthscale=torch.tensor([2.0, 3.0]), active_dims=[3, 1])
     second = kernels.Matern52(3, lengthscale=torch.tensor(5.0), active_dims=[0, 1, 2])
     kernel = kernels.Sum(kernels.Linear(1, active_dims=[4]), kernels.Sum(first, second))
@@ -255,13 +256,13 @@ def test_lengthscales_stand_at_the_inputs_that_a_part_looks_at() -> None:
 
 
 @pytest.mark.parametrize("factory", [linear_matern32, matern32])
-def test_lengthscales_are_those_of_the_part_that_has_some(factory) -> None:
+def test_lengthscales_are_those_of_the_matern_part(factory) -> None:
     expected = {linear_matern32: 4 * math.sqrt(3), matern32: math.sqrt(3)}[factory]
     torch.testing.assert_close(lengthscales(factory(3), 3), torch.full((3,), expected))
 
 
 def repeated(n_rows: int = 1000, seed: int = 0) -> pd.DataFrame:
-    """Rows of 150 sorts, each with a value of its own: nothing for a smooth GP."""
+    """Return rows of 150 kinds, each with its own value, which no smooth function fits."""
     sorts = np.random.default_rng(9).uniform(-2, 2, (150, 3))
     generator = np.random.default_rng(seed)
     rows = sorts[generator.integers(0, 150, n_rows)] + 0.01 * generator.normal(size=(n_rows, 3))
@@ -269,7 +270,7 @@ def repeated(n_rows: int = 1000, seed: int = 0) -> pd.DataFrame:
 
 
 def steps(n_rows: int = 2100, seed: int = 0) -> pd.DataFrame:
-    """A column that jumps with two others, and is noisy on one side only."""
+    """Return a column that is a step function of two others, noisy on one side only."""
     generator = np.random.default_rng(seed)
     x, z = generator.uniform(-2, 2, (2, n_rows))
     level = np.floor(x) % 2 + np.floor(z) % 2
@@ -278,7 +279,7 @@ def steps(n_rows: int = 2100, seed: int = 0) -> pd.DataFrame:
 
 
 def fit(frame: pd.DataFrame, **settings: object) -> tuple[MGPImputer, np.ndarray]:
-    """An imputer of the table with three in ten cells of y held_out, and which."""
+    """Fit an imputer with 30 % of the cells of y held out, and return it with their mask."""
     held_out = np.random.default_rng(1).random(len(frame)) < 0.3
     with torch.random.fork_rng(devices=[]):
         imputer = MGPImputer(random_state=0, **settings).fit(frame.assign(y=frame["y"].mask(held_out)))
@@ -290,7 +291,7 @@ def jumps() -> tuple[MGPImputer, np.ndarray]:
     return fit(steps())
 
 
-def test_neighbours_remember_rows_of_a_sort() -> None:
+def test_neighbours_predict_repeated_kinds_of_rows() -> None:
     frame, errors = repeated(), {}
     for k in (0, 16):
         imputer, held_out = fit(frame, n_neighbors=k)
@@ -300,12 +301,12 @@ def test_neighbours_remember_rows_of_a_sort() -> None:
     assert errors[16] < 0.3 * errors[0]
 
 
-def test_intervals_are_as_wide_as_the_noise_nearby_and_hold_what_they_should(jumps) -> None:
+def test_intervals_adapt_to_local_noise_and_have_their_coverage(jumps) -> None:
     frame, (imputer, held_out) = steps(), jumps
     draws, truth = np.asarray(imputer.impute(m=200).values["y"]), frame["y"][held_out].to_numpy()
     low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
     held = np.mean((low <= truth) & (truth <= high))
-    # Three standard errors of the share of these cells, and of the 140 on which the inflation was found.
+    # Three standard errors of the coverage of these cells, and of the 140 that calibrated the inflation.
     error = math.sqrt(0.95 * 0.05 * (1 / len(truth) + 1 / 140))
     assert held == pytest.approx(0.95, abs=3 * error)
     spread, noisy = draws.std(0), frame["x"][held_out].to_numpy() > 0
@@ -314,7 +315,7 @@ def test_intervals_are_as_wide_as_the_noise_nearby_and_hold_what_they_should(jum
 
 def test_a_saved_imputer_has_its_neighbours(jumps, tmp_path) -> None:
     imputer = copy.copy(jumps[0])
-    imputer.set_params(n_neighbors=5)  # For a fit to come.
+    imputer.set_params(n_neighbors=5)  # applies to later fits only
     imputer.save(tmp_path / "imputer")
     loaded = MGPImputer.load(tmp_path / "imputer")
     new = steps(40, seed=2).assign(y=np.nan)
@@ -322,7 +323,7 @@ def test_a_saved_imputer_has_its_neighbours(jumps, tmp_path) -> None:
     np.testing.assert_array_equal(loaded.impute(new, m=3).values["y"], expected.values["y"])
 
 
-def test_draws_with_neighbours_do_not_depend_on_batches_or_on_how_many_there_are(jumps) -> None:
+def test_draws_with_neighbours_do_not_depend_on_batches_or_on_m(jumps) -> None:
     new = pd.concat([steps(60, seed=3)] * 2, ignore_index=True).assign(y=np.nan)
     imputer, _ = jumps
     expected = np.asarray(imputer.impute(new, m=6).values["y"])
@@ -339,7 +340,7 @@ def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> N
     np.testing.assert_array_equal(jumps[0].impute(new, m=2).values["y"], expected)
 
 
-def test_a_fit_needs_no_more_memory_than_is_allowed_and_finds_the_same(monkeypatch) -> None:
+def test_fit_with_little_memory_has_the_same_result(monkeypatch) -> None:
     frame = steps(600)
     expected, _ = fit(frame, inputs="others")
     monkeypatch.setattr(neighbours, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
@@ -351,7 +352,7 @@ def test_a_fit_needs_no_more_memory_than_is_allowed_and_finds_the_same(monkeypat
         assert one.inflation == pytest.approx(other.inflation, rel=0.25)
 
 
-def test_latent_draws_and_categories_go_without() -> None:
+def test_latent_propagation_and_categories_have_no_local_gp() -> None:
     frame = steps()
     punched = frame.assign(y=frame["y"].mask(np.arange(len(frame)) % 3 == 0))
     assert MGPImputer(random_state=0, propagate="latent").fit(punched).neighbours_ is None
@@ -359,7 +360,7 @@ def test_latent_draws_and_categories_go_without() -> None:
     assert MGPImputer(random_state=0).fit(punched.assign(y=grade)).neighbours_ is None
 
 
-def test_where_a_line_says_all_links_go_without() -> None:
+def test_linear_columns_have_no_local_gp() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=400)
     frame = pd.DataFrame({"x": x, "y": 2 * x + generator.normal(size=400)})
@@ -367,7 +368,7 @@ def test_where_a_line_says_all_links_go_without() -> None:
     assert MGPImputer(random_state=0).fit(frame).neighbours_ is None
 
 
-def test_prediction_of_a_target_uses_its_neighbours() -> None:
+def test_predict_uses_the_local_gp_of_the_target() -> None:
     frame, new = repeated(), repeated(300, seed=5)
     imputer = MGPImputer(random_state=0).fit(frame[["x", "z"]], frame["y"])
     alone = MGPImputer(random_state=0, n_neighbors=0).fit(frame[["x", "z"]], frame["y"])

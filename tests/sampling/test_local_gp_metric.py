@@ -1,4 +1,4 @@
-"""Lengthscales for neighbours: the score against quadrature, its gradient by autograd, what is learnt."""
+"""Metrics of local GPs: the score against quadrature, its gradient by autograd, and estimates."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_the_score_is_the_integral_of_squared_differences_of_distribution_functi
 
 
 def batch() -> Batch:
-    """Of two links."""
+    """Return a random batch of two links."""
     parts = torch.randn(2, 5, 6, 3), torch.randn(2, 5, 6), torch.randn(2, 5), 0.1 * torch.rand(2, 5)
     return Batch(*(part.double() for part in parts), prior=torch.tensor([0.2, 0.7]).double())
 
 
 def by_hand(batch: Batch, parameters: torch.Tensor) -> torch.Tensor:
-    """The module's equations, cell by cell, for autograd."""
+    """Evaluate the module's equations cell by cell, for autograd."""
     means = []
     for i, of_link in enumerate(parameters):
         lengthscales, nugget = of_link[:-1].exp(), of_link[-1].exp()
@@ -54,7 +54,7 @@ def by_hand(batch: Batch, parameters: torch.Tensor) -> torch.Tensor:
     return torch.stack(means)
 
 
-def test_the_scores_of_a_batch_and_their_gradients() -> None:
+def test_scores_of_a_batch_and_their_gradients() -> None:
     some = batch()
     parameters = torch.tensor([[0.1, -0.4, 0.8, -1.0], [0.5, 0.2, -0.1, -2.0]]).double().requires_grad_()
     expected = by_hand(some, parameters)
@@ -64,7 +64,7 @@ def test_the_scores_of_a_batch_and_their_gradients() -> None:
     torch.testing.assert_close(own, gradient, rtol=1e-6, atol=1e-8)
 
 
-def test_equal_rows_are_no_trouble() -> None:
+def test_equal_rows_have_a_finite_score() -> None:
     inputs, nothing = torch.zeros(1, 4, 6, 3), torch.zeros(1, 4)
     some = Batch(inputs, torch.randn(1, 4, 6), torch.randn(1, 4), nothing, prior=torch.tensor([0.2]))
     score, gradient = some.score(torch.tensor([[0.0, 0.0, 0.0, math.log(0.3)]]))
@@ -73,7 +73,7 @@ def test_equal_rows_are_no_trouble() -> None:
 
 
 def local_link(n: int = 1500, n_inputs: int = 2, n_neighbours: int = 24) -> LocalLink:
-    """Residuals that depend, and jump, with the first of some inputs only."""
+    """Return a local GP of residuals that are a step function of the first input."""
     rows = torch.rand(n, n_inputs).double()
     residuals = torch.floor(8 * rows[:, 0]) % 2 + 0.05 * torch.randn(n).double()
     params = LocalGPParams((0.25,) * n_inputs, 0.3, 1.0, 0.1)
@@ -92,13 +92,13 @@ def learn(*links: LocalLink) -> list[tuple[torch.Tensor, float]]:
     return learn_metrics(links, [left_out_of(local) for local in links], 2, generator)
 
 
-def test_an_input_that_does_not_matter_gets_a_longer_lengthscale() -> None:
+def test_irrelevant_inputs_get_a_longer_lengthscale() -> None:
     ((lengthscales, nugget),) = learn(local_link())
     assert lengthscales[1] > 4 * lengthscales[0]
     assert 1e-3 <= nugget < 0.3
 
 
-def test_cells_are_predicted_better_than_before() -> None:
+def test_learnt_lengthscales_predict_better() -> None:
     local, new = local_link(), local_link()
     ((found, _),) = learn(local)
     rows = new.inputs * new.lengthscales
@@ -117,8 +117,8 @@ def test_the_same_batches_give_the_same_lengthscales() -> None:
 
 
 @pytest.mark.parametrize("entries", [1, 2**20])
-def test_links_of_any_shape_learn_beside_each_other(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of as many rows as a batch has cells, so that all of them are in each whatever comes before."""
+def test_links_of_different_shapes_are_learnt_together(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many rows as a batch has cells, all rows are in each batch."""
     monkeypatch.setattr(local_gp_metric, "_ENTRIES_AT_ONCE", entries)
     most = local_gp_metric._CELLS
     shapes = [
@@ -137,7 +137,7 @@ def test_links_of_any_shape_learn_beside_each_other(entries: int, monkeypatch: p
         assert nugget == pytest.approx(own)
 
 
-def test_neighbours_of_a_cell_far_off_can_be_told_from_each_other() -> None:
+def test_neighbours_of_a_distant_cell_are_distinguished() -> None:
     local = local_link()
     rows = local.inputs[:30] * local.lengthscales + 3000 * local.lengthscales
     nothing = torch.zeros(30).double()

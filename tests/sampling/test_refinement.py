@@ -1,4 +1,4 @@
-"""What a chain learns from its own errors: how it leaves cells out, hides them, judges itself."""
+"""Refinement: leave-one-out residuals, held-out cells, and the choice of hyperparameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from pyro_mgp.sampling.refinement import (
     _N_SCORED,
     _N_WORST,
     _candidates,
-    _discrete_inflation,
     _Fit,
     _gain,
     _inflation,
@@ -42,19 +41,19 @@ def test_the_inflation_is_the_ratio_of_spreads() -> None:
     assert found == pytest.approx(1.7, rel=0.06)
 
 
-def test_an_inflation_of_one_is_what_no_cells_say() -> None:
+def test_the_inflation_is_one_without_cells() -> None:
     nothing = torch.zeros(8, 0).double()
     assert _inflation(nothing, nothing, nothing[0]) == 1.0
 
 
-def test_paths_that_disagree_spread_a_cell_without_inflation() -> None:
-    """Components at ±1 of tiny variance hold cells at ±1: no inflation is needed, as one Gaussian would."""
+def test_paths_that_differ_need_no_inflation() -> None:
+    """Narrow components at ±1 cover cells at ±1, for which a single Gaussian would need an inflation."""
     mean = torch.tensor([[1.0], [-1.0]]).double().expand(2, 500)
     values = torch.where(torch.rand(500) < 0.5, 1.0, -1.0).double() + 0.01 * torch.randn(500).double()
     assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
 
 
-def test_candidates_are_judged_together_as_each_would_be_alone() -> None:
+def test_candidates_scored_together_equal_those_scored_alone() -> None:
     rows, values = torch.randn(9, 3).double(), 3 * torch.randn(9).double()
     references, residuals = torch.randn(60, 3).double(), torch.randn(60).double()
     residuals[:5] = 50.0
@@ -74,7 +73,7 @@ def test_candidates_are_judged_together_as_each_would_be_alone() -> None:
 
 
 def small_fit(frame: pd.DataFrame) -> _Fit:
-    """What stands before the local scales of a fitted imputer are looked for."""
+    """Return the initial state of the refinement of a fitted imputer."""
     imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
     table = imputer.codec_.encode(frame)
     rows = EncodedTable(
@@ -86,11 +85,11 @@ def small_fit(frame: pd.DataFrame) -> _Fit:
         return _Fit(imputer.chain_, imputer.initial_fill_, rows, 24, True, 0)
 
 
-def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -> None:
+def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
     fit = small_fit(wave(80))
     link, rows = fit.chain.links[0], fit.rows.values
     with torch.no_grad(), local_parameters():
-        # q(u) at its optimum for these rows, and for all of them but one.
+        # Optimal q(u) for these rows, and for all but one of them.
         noise, X, y = link.likelihood.noise, rows[:, link.inputs], rows[:, link.column]
         L = torch.linalg.cholesky(link.kernel(link.Xu) + 1e-6 * torch.eye(link.n_inducing).double())
         basis = torch.linalg.solve_triangular(L, link.kernel(link.Xu, X), upper=False)
@@ -109,21 +108,21 @@ def test_a_cell_that_is_left_out_is_predicted_as_by_a_link_that_never_saw_it() -
             torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("n_known", [40, 700, 5000])
-def test_cells_to_judge_by_stand_for_all_and_hold_the_worst(n_known: int) -> None:
-    fit, residuals = small_fit(wave(80)), torch.randn(n_known).double()
-    rows = torch.randn(n_known, 2).double()
+@pytest.mark.parametrize("n_observed", [40, 700, 5000])
+def test_scoring_cells_are_weighted_and_include_the_worst(n_observed: int) -> None:
+    fit, residuals = small_fit(wave(80)), torch.randn(n_observed).double()
+    rows = torch.randn(n_observed, 2).double()
     local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, LocalGPParams((0.4,), 0.3, 3.0, 0.2))
     numbers, weights = fit._scoring_cells(local)
-    assert float(weights.sum()) == pytest.approx(n_known)
-    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_known, _N_SCORED + _N_WORST)
-    worst = residuals.abs().topk(min(n_known, _N_WORST)).indices
+    assert float(weights.sum()) == pytest.approx(n_observed)
+    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_observed, _N_SCORED + _N_WORST)
+    worst = residuals.abs().topk(min(n_observed, _N_WORST)).indices
     assert set(worst.tolist()) <= set(numbers.tolist())
     assert (weights[torch.isin(numbers, worst)] == 1).all()
 
 
 @pytest.mark.parametrize(("small", "expected"), [(400, 1), (399, 4)])
-def test_larger_tables_have_several_metrics_that_differ_by_what_they_are_learnt_from(
+def test_larger_tables_have_several_metrics(
     small: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refinement, "_SMALL", small)
@@ -138,13 +137,13 @@ def test_larger_tables_have_several_metrics_that_differ_by_what_they_are_learnt_
     assert len(params) == len({each.lengthscales for each in params}) == expected
     assert [each.lengthscales for each in chosen] == [each.lengthscales for each in params]
     assert len({(each.freedom, each.scale, each.cut) for each in chosen}) == 1
-    # Each has its own nugget; the prior is no longer the guess's.
+    # Each has its own nugget; the prior has been chosen.
     assert [each.nugget for each in chosen] == [each.nugget for each in params]
     assert chosen[0].scale != params[0].scale
 
 
 @pytest.mark.parametrize("held_out", [[], [3, 5], [0, 40, 77, 150]])
-def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
+def test_calibration_sweeps_only_rows_with_held_out_cells(
     held_out: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = np.random.default_rng(0).normal(size=(400, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
@@ -183,7 +182,7 @@ def test_draws_are_calibrated_on_the_rows_in_which_something_is_hidden(
         (1, 79, 1, 24),
     ],
 )
-def test_draws_are_calibrated_on_as_many_components_however_few_walks(
+def test_calibration_has_enough_components_for_any_number_of_sweeps(
     n_sweeps: int, small: int, counted: int, paths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refinement, "_SMALL", small)
@@ -194,7 +193,7 @@ def test_draws_are_calibrated_on_as_many_components_however_few_walks(
     assert (fit.n_counted, fit.n_paths) == (counted, paths)
 
 
-def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
+def test_held_out_cells_are_of_linked_columns_and_whole_categories() -> None:
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
     fit = small_fit(frame.assign(y=generator.normal(size=400)))
@@ -206,21 +205,21 @@ def test_cells_of_linked_columns_are_hidden_and_categories_whole() -> None:
     assert set(fit.hold_out(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
 
 
-def test_a_few_valued_link_that_is_too_sure_is_made_less_so() -> None:
-    """Cells drawn where the link says N(m, 1), which claims N(m, 1/4)."""
+def test_overconfident_discrete_predictions_are_inflated() -> None:
+    """Cells are drawn given N(m, 1), but predicted by N(m, 1/4)."""
     few = DiscreteSupport(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), 1.0)
     mean = torch.randn(1, 3000).double().expand(4, -1)
     values = few.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
-    assert _discrete_inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
+    assert _inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
 
 
-def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:
+def test_refine_without_neighbours_and_values_returns_nothing() -> None:
     fit = small_fit(wave(80))
     none = refine(fit.chain, fit.start, fit.rows, 0, [None, None], joint=True, seed=0)
     assert none == (None, [None, None])
 
 
-def test_few_values_are_fitted_without_neighbours() -> None:
+def test_discrete_support_is_fitted_without_neighbours() -> None:
     frame = wave(300)
     frame["y"] = (2 * frame["y"]).round()
     imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
@@ -230,7 +229,7 @@ def test_few_values_are_fitted_without_neighbours() -> None:
     assert len(found["y"].values) == frame["y"].nunique()
 
 
-def test_levels_of_the_rows_to_be_neighbours_are_probabilities() -> None:
+def test_levels_in_reference_rows_are_probabilities() -> None:
     generator = np.random.default_rng(0)
     kind = pd.Series(generator.choice(list("abc"), 400, p=[0.8, 0.1, 0.1]))
     frame = pd.DataFrame({"x": generator.normal(size=400), "y": generator.normal(size=400), "kind": kind})

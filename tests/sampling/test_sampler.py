@@ -18,7 +18,7 @@ from pyro_mgp.sampling.sampler import GaussianMixture
 
 
 def toy(n_rows=120, seed=0):
-    """x complete, y = sin(2x) + noise with half its cells missing."""
+    """Return complete x, and y = sin(2x) + noise with half of its cells missing."""
     generator = np.random.default_rng(seed)
     x = generator.uniform(-2, 2, n_rows)
     y = np.sin(2 * x) + 0.4 * generator.normal(size=n_rows)
@@ -26,7 +26,7 @@ def toy(n_rows=120, seed=0):
 
 
 def exact_variance_of_the_mean(imputer, frame):
-    """Variance of the mean of y's missing cells under the exact GP with the imputer's kernel and noise."""
+    """Return the variance of the mean of y's missing cells under the exact GP with the imputer's kernel."""
     (link,) = imputer.chain_.links
     table = imputer.codec_.encode(frame)
     seen = table.observed[:, 1]
@@ -41,7 +41,7 @@ def exact_variance_of_the_mean(imputer, frame):
 
 
 def test_joint_draws_carry_the_uncertainty_of_the_function_and_cells_drawn_alone_do_not():
-    """What pooling needs: the mean of the imputed cells varies between imputations as under the exact GP."""
+    """The mean of the imputed cells varies between imputations as under the exact GP, as pooling requires."""
     frame = toy()
     variances = {}
     for joint in (True, False):
@@ -49,12 +49,12 @@ def test_joint_draws_carry_the_uncertainty_of_the_function_and_cells_drawn_alone
         means = imputer.impute(m=1000).values["y"].mean(axis=1)
         variances[joint] = means.var(ddof=1)
     exact = exact_variance_of_the_mean(imputer, frame)
-    # 1,000 draws know a variance to 4.5 %.
+    # The standard error of a variance from 1,000 draws is 4.5 %.
     assert variances[True] == pytest.approx(exact, rel=0.15)
     assert variances[False] < 0.6 * exact
 
 
-def test_cells_have_the_same_marginals_drawn_together_or_alone():
+def test_marginals_of_joint_and_independent_draws_are_equal():
     frame = toy()
     draws = {}
     for joint in (True, False):
@@ -82,7 +82,7 @@ def test_moments_of_a_mixture_are_those_of_its_draws():
 
 def test_links_are_factorised_once_until_a_parameter_changes(monkeypatch):
     frame = toy()
-    # Neighbours would ask for the marginals, too.
+    # Local GPs would factorise the marginals, too.
     imputer = MGPImputer(inputs="others", random_state=0, max_steps=2, n_neighbors=0, progress=False).fit(
         frame
     )

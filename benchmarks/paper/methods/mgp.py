@@ -18,7 +18,6 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
 from pyro_mgp.model.conditional import Conditional, observed_as
-from pyro_mgp.sampling.neighbours import with_local_gps
 
 # Number of mixture components of the reported density, and number of rows that are evaluated at once.
 _COMPONENTS, _ROWS_AT_ONCE = 50, 400
@@ -104,7 +103,7 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
             if neighbours is not None:
                 point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
                 neighbours.fill_means(chain, marginals, point, missing)
-                conditionals = with_local_gps(marginals, neighbours.condition(point, missing, paths))
+                conditionals = neighbours.correct(marginals, marginals, point, missing, paths)
             conditionals = observed_as(conditionals, imputer.discrete_support_)
             noises = [fresh_noise(start)] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(
