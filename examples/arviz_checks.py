@@ -1,12 +1,12 @@
-"""Do fits agree, and are observed cells predicted as they should be? The penguins in ArviZ.
+"""Check the imputations of the penguins in ArviZ: convergence across fits, and predictions of observed cells.
 
     python examples/arviz_checks.py -o checks
 
-Fits the table with several seeds and hands the imputations to ArviZ, one chain per fit. Shown are R-hat of
-what was imputed, and for each numeric column the leave-one-out log density of its observed cells. Into the
-folder go pictures of imputed cells (forest), of observed cells beside replicates of them (ppc), of the
-probability integral transform of observed cells (pit), and of the same with each cell left out (loo_pit). If
-draws can be trusted, these two are uniform. Runs with ArviZ 0.x and 1.x, which name their plots differently.
+The table is fitted with several seeds and the imputations are passed to ArviZ, one chain per fit. The script
+prints R-hat of the imputed cells, and for each numeric column the leave-one-out log density of its observed
+cells. It plots imputed cells (forest), observed cells beside replicates (ppc), the probability integral
+transform of observed cells (pit), and its leave-one-out version (loo_pit); the last two are uniform if draws
+are calibrated. The script runs with ArviZ 0.x and 1.x, which name their plots differently.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ BEFORE_1 = int(version("arviz").split(".")[0]) < 1
 
 
 def fits_as_chains(seeds: range, max_steps: int) -> Any:
-    """50 imputations of the penguins by each of the fits with these seeds."""
+    """Return 50 imputations of the penguins by a fit per seed, as ArviZ data with a chain per fit."""
     frame = pd.read_csv(TABLE)
     fits = [MGPImputer(random_state=seed, max_steps=max_steps, progress=False).fit(frame) for seed in seeds]
     return to_arviz([fit.impute(m=50) for fit in fits])
 
 
-def left_out(tree: Any) -> pd.DataFrame:
-    """Expected log density of cells that are left out, its standard error, and where ArviZ doubts it."""
+def leave_one_out(tree: Any) -> pd.DataFrame:
+    """Return the expected leave-one-out log density by column, and the number of unreliable estimates."""
     rows = {}
     for column in COLUMNS:
         with warnings.catch_warnings():
-            # The same is said in numbers here.
+            # The returned table has the number of such cells.
             warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
             loo = az.loo(tree, var_name=column, pointwise=True)
         elpd = loo.elpd_loo if BEFORE_1 else loo.elpd
-        doubtful = int((loo.pareto_k > loo.good_k).sum())
-        rows[column] = {"elpd": elpd, "se": loo.se, "cells": loo.n_data_points, "doubtful": doubtful}
+        unreliable = int((loo.pareto_k > loo.good_k).sum())
+        rows[column] = {"elpd": elpd, "se": loo.se, "cells": loo.n_data_points, "unreliable": unreliable}
     return pd.DataFrame(rows).T
 
 
 def plots(tree: Any) -> dict[str, Callable[[], Any]]:
-    """The pictures, by name."""
+    """Return functions that draw the plots, by name."""
     column = "body_mass_g"
     if BEFORE_1:
         return {
@@ -70,11 +70,11 @@ def plots(tree: Any) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    """Print the tables and draw the pictures."""
+    """Print the tables and draw the plots."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-o", "--out", type=Path, default=Path("checks"), help="folder for the pictures")
+    parser.add_argument("-o", "--out", type=Path, default=Path("checks"), help="folder for the plots")
     parser.add_argument("--quick", action="store_true", help="two short fits instead of four")
     args = parser.parse_args()
     mpl.use("agg")
@@ -83,7 +83,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     tree = fits_as_chains(range(2), 5) if args.quick else fits_as_chains(range(4), 20)
     print(az.summary(tree, var_names=["imputed"], filter_vars="like", kind="diagnostics").to_string())
-    print(left_out(tree).round(2).to_string())
+    print(leave_one_out(tree).round(2).to_string())
     for name, plot in plots(tree).items():
         plot()
         plt.savefig(args.out / f"{name}.png", bbox_inches="tight")

@@ -1,13 +1,13 @@
-"""A Pyro model run on every completed table, and its posteriors mixed.
+"""Run a Pyro model on every completed table and combine its posteriors into a posterior mixture.
 
     python examples/mix_posteriors.py
 
 The model is a robust regression (Student's t with four degrees of freedom) of penguins' body mass on flipper
-length, for sixty penguins, of which eight were measured without flippers. NUTS draws from the posterior given
-each completed table; mixed with equal weights, these are draws from the posterior given what was observed.
+length, for sixty penguins, eight of which lack the flipper length. NUTS draws from the posterior given each
+completed table; their mixture with equal weights is the posterior given the observed cells.
 
-R-hat and effective sample sizes are those within tables. That posteriors differ between tables is what
-imputation is for, and no fault of the sampler.
+R-hat and effective sample sizes are computed within tables. Posteriors differ between tables because of the
+missing cells; this is no lack of convergence.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ N_ROWS, N_MISSING = 60, 8
 
 
 def measured(seed: int) -> pd.DataFrame:
-    """Some penguins, measured in standard deviations of all; flippers of some were not."""
+    """Return a sample of penguins in standardised units, some without flipper length."""
     penguins = pd.read_csv(PENGUINS).rename(columns={"flipper_length_mm": "flipper", "body_mass_g": "mass"})
     penguins = penguins[["species", "sex", "flipper", "mass"]].dropna()
     sizes = penguins[["flipper", "mass"]]
     penguins[["flipper", "mass"]] = (sizes - sizes.mean()) / sizes.std()
     frame = penguins.sample(N_ROWS, random_state=seed)
-    hidden = np.random.default_rng(seed).choice(frame.index, N_MISSING, replace=False)
-    return frame.assign(flipper=frame["flipper"].mask(frame.index.isin(hidden)))
+    missing = np.random.default_rng(seed).choice(frame.index, N_MISSING, replace=False)
+    return frame.assign(flipper=frame["flipper"].mask(frame.index.isin(missing)))
 
 
 def regression(flipper: Tensor, mass: Tensor) -> None:
-    """Mass of a penguin by its flipper's length."""
+    """Define a robust regression of body mass on flipper length."""
     intercept = pyro.sample("intercept", dist.Normal(0.0, 1.0))
     slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
     scale = pyro.sample("scale", dist.HalfNormal(1.0))
@@ -50,11 +50,11 @@ def regression(flipper: Tensor, mass: Tensor) -> None:
 
 
 def main() -> None:
-    """Print the mixture, and what is said within each table."""
+    """Print the posterior mixture, and the posterior given each table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-m", type=int, default=5, help="imputations")
+    parser.add_argument("-m", type=int, default=5, help="number of imputations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="few draws: R-hat may be above one by chance")
     arguments = parser.parse_args()

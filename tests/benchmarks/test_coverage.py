@@ -1,4 +1,4 @@
-"""Designs whose truth is known, and what is made of their repetitions."""
+"""Designs of the coverage study, least squares, tasks and the summary of repetitions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.coverage.methods import METHODS
 
 
 def complete(design, n_tables):
-    """The complete rows of many tables, in one."""
+    """Return the complete rows of many tables."""
     tables = [design.draw(np.random.default_rng(k)).dropna() for k in range(n_tables)]
     return pd.concat(tables, ignore_index=True)
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_complete_rows_give_the_truth(name):
-    """In all designs holes depend on regressors only, which leaves complete rows unbiased."""
+def test_complete_rows_estimate_the_true_slope_without_bias(name):
+    """In all designs missingness depends on regressors only, which leaves complete rows unbiased."""
     design = DESIGNS[name]
     rows = complete(design, 200)
     slopes, variances = simulation.least_squares(rows["y"], design.inputs(rows))
@@ -30,7 +30,7 @@ def test_complete_rows_give_the_truth(name):
 
 
 @pytest.mark.parametrize(("name", "rate"), [("fimd_2.5.3_x", 0.5), ("product_20", 0.2), ("product_50", 0.5)])
-def test_as_many_cells_are_missing_as_the_design_says(name, rate):
+def test_share_of_missing_cells_is_that_of_the_design(name, rate):
     tables = [DESIGNS[name].draw(np.random.default_rng(k)) for k in range(50)]
     holes = pd.concat(tables).isna().mean()
     np.testing.assert_allclose(holes[holes > 0], rate, atol=0.02)
@@ -46,7 +46,7 @@ def test_least_squares_are_those_of_statsmodels():
 
 
 @pytest.mark.parametrize("method", ["mgp", "mgp_per_cell", "iterative", "complete_cases"])
-def test_methods_fill_every_hole_and_leave_the_rest(method):
+def test_methods_impute_all_missing_cells_and_keep_observed_ones(method):
     frame = DESIGNS["fimd_3.2.3_y"].draw(np.random.default_rng(0))
     tables = METHODS[method](frame, 3, 1)
     assert len(tables) == 3
@@ -56,7 +56,7 @@ def test_methods_fill_every_hole_and_leave_the_rest(method):
         pd.testing.assert_frame_equal(kept, frame.dropna())
 
 
-def test_a_run_goes_on_where_it_stopped():
+def test_tasks_leave_out_finished_repetitions():
     designs, methods = ["fimd_2.5.3_x", "fimd_3.2.3_x"], ["complete_cases"]
     first = pd.DataFrame(simulation.run(simulation.tasks(designs, methods, 3)))
     assert simulation.tasks(designs, methods, 3, first) == []
@@ -66,7 +66,7 @@ def test_a_run_goes_on_where_it_stopped():
     pd.testing.assert_frame_equal(first.drop(columns="seconds"), again.drop(columns="seconds"))
 
 
-def test_the_summary_of_known_repetitions():
+def test_summary_as_computed_by_hand():
     design = "fimd_2.5.3_x"
     results = pd.DataFrame(
         {
@@ -94,7 +94,7 @@ def test_the_summary_of_known_repetitions():
         (["product_20"], ["gan"], r"methods are .*got 'gan'"),
     ],
 )
-def test_what_is_unknown_is_named(designs, methods, sentence):
+def test_unknown_designs_and_methods_are_refused(designs, methods, sentence):
     with pytest.raises(ValueError, match=sentence):
         simulation.tasks(designs, methods, 1)
 
@@ -105,11 +105,11 @@ def test_without_r_the_message_says_what_to_install(monkeypatch):
         simulation.tasks(["product_20"], ["mice_pmm"], 1)
 
 
-def test_the_picture_says_what_the_summary_says(tmp_path):
+def test_the_plot_describes_the_summary(tmp_path):
     rows = [("fimd_2.5.3_x", "mgp", 0.94), ("fimd_2.5.3_x", "mice_norm", 0.5), ("wave_30", "mgp", 1.0)]
     summary = pd.DataFrame(rows, columns=["design", "method", "coverage"]).assign(
         n=100, coverage_se=0.02, width=0.4
     )
-    said = plot.draw(summary, tmp_path / "coverage.png")
-    assert said.endswith("fimd_2.5.3_x: mgp 94 %, mice_norm 50 %; wave_30: mgp 100 %")
+    description = plot.draw(summary, tmp_path / "coverage.png")
+    assert description.endswith("fimd_2.5.3_x: mgp 94 %, mice_norm 50 %; wave_30: mgp 100 %")
     assert (tmp_path / "coverage.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Public tables: from a folder as it comes, or fetched and checked."""
+"""Public tables: read from a folder, or fetched and checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_table_comes_from_a_folder_without_its_constant_columns(
     np.testing.assert_allclose(table, numbers.iloc[:, :3])
 
 
-def test_fewer_rows_are_those_of_the_protocol(tmp_path: Path, numbers: pd.DataFrame) -> None:
+def test_a_subset_of_rows_is_that_of_the_protocol(tmp_path: Path, numbers: pd.DataFrame) -> None:
     numbers.to_csv(tmp_path / "keggdirected.csv.gz", header=False, index=False)
     table = data.load("keggdirected", tmp_path, rows=20)
     kept = np.random.default_rng(123).permutation(50)[:20]
@@ -43,7 +43,7 @@ def test_parkinson_keeps_its_header(tmp_path: Path, numbers: pd.DataFrame) -> No
 
 
 @pytest.mark.parametrize("name", ["total_brain_volume", "TotalBrainVolume"])
-def test_the_private_table_is_named_as_such(name: str) -> None:
+def test_the_private_table_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ValueError, match="fifth table, total brain volume, is clinical data"):
         data.load(name)
 
@@ -59,7 +59,7 @@ def test_a_folder_without_the_file_says_so(tmp_path: Path) -> None:
 
 
 def _fetch_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha256: str) -> Path:
-    """`data.fetch` of a Parkinson table whose four files lie in a folder, where a server would have them."""
+    """Fetch a Parkinson table whose four files are in a folder instead of on a server."""
     parts = {
         "train_data": pd.DataFrame({"Unnamed: 0": [1, 2], "Unnamed: 1": [3, 4]}),
         "train_labels": pd.DataFrame({"Unnamed: 2": [5, 6]}),
@@ -86,13 +86,13 @@ def test_the_parts_of_the_parkinson_table_are_put_together_and_checked(
     assert data.load("parkinson").shape == (3, 3)
 
 
-def test_what_is_not_what_it_was_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="hash"):
         _fetch_from(tmp_path, monkeypatch, "0" * 64)
     assert not (tmp_path / "cache" / "parkinson.csv").exists()
 
 
-def test_without_a_network_the_folder_is_named_as_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_error_suggests_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route")
 

@@ -1,4 +1,4 @@
-"""The deep rival: its layers are our links, every parameter learns, and depth does no harm."""
+"""Deep GP: its layers agree with links, every parameter gets a gradient, and depth keeps the accuracy."""
 
 from __future__ import annotations
 
@@ -85,17 +85,19 @@ def test_it_predicts_a_smooth_function_as_one_layer_does(network: DeepGP, table:
     assert error < 0.4
 
 
-def test_one_observed_cell_of_every_row_is_hidden() -> None:
+def test_one_observed_cell_of_every_row_is_held_out() -> None:
     observed = torch.rand(200, 6) < 0.5
     observed[0] = False
-    hidden = _one_of(observed)
-    assert not (hidden & ~observed).any()
-    assert (hidden.sum(1) == observed.any(1)).all()
-    assert hidden.any(0).all()
+    held_out = _one_of(observed)
+    assert not (held_out & ~observed).any()
+    assert (held_out.sum(1) == observed.any(1)).all()
+    assert held_out.any(0).all()
 
 
-def test_a_hidden_cell_does_not_tell_what_it_holds(network: DeepGP, table: torch.Tensor) -> None:
-    """The scored cell of a row can be anything: the moments that it is scored by stay the same."""
+def test_predictions_of_a_held_out_cell_do_not_depend_on_its_value(
+    network: DeepGP, table: torch.Tensor
+) -> None:
+    """The scored cell of a row is replaced by the mean before the moments are computed."""
     seen = []
     network.moments = lambda filled, n_paths: seen.append(filled) or DeepGP.moments(network, filled, n_paths)
     network.loss(table, torch.tensor([False, True, False]).expand(150, 3), 150, n_paths=1)

@@ -1,4 +1,4 @@
-"""Runs that are killed for real."""
+"""Runs that are killed and resumed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ pytestmark = [
 ]
 
 
-def test_killed_runs_go_on_to_the_same_files_and_show_nothing_before(tmp_path: Path) -> None:
+def test_killed_runs_resume_to_equal_files(tmp_path: Path) -> None:
     kills = list(faults.run(tmp_path, 3, rows=80, seed=1))
     assert [kill.command for kill in kills] == ["fit", "impute", "fit"]
     assert [kill for kill in kills if not kill.good] == []
 
 
-def test_differences_are_found(tmp_path: Path) -> None:
+def test_differing_files_and_incomplete_output_are_found(tmp_path: Path) -> None:
     for name, seconds, cell in (("a", 1.0, "1"), ("b", 2.0, "2")):
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "sub" / "header.json").write_text(json.dumps({"history": {"seconds": seconds}}))

@@ -1,4 +1,4 @@
-"""The adversarial rival: its losses by hand, and that it learns what columns share."""
+"""GAIN: losses as computed by hand, and accuracy on correlated columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def networks() -> Networks:
     return Networks(3)
 
 
-def test_its_losses_are_those_of_the_paper(networks: Networks) -> None:
+def test_losses_are_those_of_the_paper(networks: Networks) -> None:
     values, hint = torch.rand(4, 3), torch.zeros(4, 3)
     observed = torch.tensor([[True, True, False]]).expand(4, 3)
     m = observed.float()
@@ -45,14 +45,14 @@ def test_each_loss_moves_its_own_network(networks: Networks) -> None:
     assert all(parameter.grad is None for parameter in networks.generator.parameters())
 
 
-def test_it_completes_within_the_range_and_keeps_what_is_observed(networks: Networks) -> None:
+def test_imputations_are_in_range_and_observed_cells_are_kept(networks: Networks) -> None:
     table = torch.rand(50, 3).masked_fill(torch.rand(50, 3) < 0.2, torch.nan)
     completed = networks.complete(table)
     assert ((completed >= 0) & (completed <= 1)).all()
     assert torch.equal(completed[~table.isnan()], table[~table.isnan()])
 
 
-def test_it_is_better_than_means_where_columns_share_a_factor() -> None:
+def test_imputations_of_correlated_columns_are_better_than_means() -> None:
     generator = np.random.default_rng(0)
     columns = generator.normal(size=(600, 1)) + 0.2 * generator.normal(size=(600, 8))
     train, test, truth = split(pd.DataFrame(columns, columns=list("abcdefgh")), 0.2, 0)

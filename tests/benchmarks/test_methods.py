@@ -1,4 +1,4 @@
-"""What every system has to do, and each one's own promise, on a small correlated table."""
+"""Contract of all imputation methods, and properties of single ones, on a small correlated table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn wants it)
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn requires this import)
 from sklearn.impute import IterativeImputer
 from sklearn.tree import DecisionTreeRegressor
 
@@ -42,7 +42,7 @@ def parts() -> Parts:
 @pytest.fixture(scope="module")
 def results(parts: Parts) -> dict[str, Imputed]:
     train, test, _ = parts
-    return {name: system.load()(train, test, 0, BUDGET) for name, system in METHODS.items()}
+    return {name: method.load()(train, test, 0, BUDGET) for name, method in METHODS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -81,21 +81,19 @@ def test_correlated_columns_are_imputed_better_than_by_means(name: str, scores: 
     assert scores[name].rmse < 0.8 * scores["mean"].rmse
 
 
-def test_our_own_with_its_defaults_is_better_than_chained_regressions(scores: dict[str, Scores]) -> None:
+def test_mgp_with_default_settings_is_better_than_chained_regressions(scores: dict[str, Scores]) -> None:
     assert scores["mgp"].rmse < scores["mice"].rmse
     assert scores["mgp"].crps < scores["mice"].crps
 
 
 @pytest.mark.parametrize("name", ["mice", "svgp", "dgp", "mgp"])
-def test_intervals_of_systems_with_draws_are_neither_empty_nor_everything(
-    name: str, scores: dict[str, Scores]
-) -> None:
+def test_coverage_of_methods_with_draws_is_near_its_level(name: str, scores: dict[str, Scores]) -> None:
     assert 0.75 < scores[name].coverage_90 < 1
 
 
 @pytest.mark.parametrize("name", ["svgp", "dgp", "mgp", "mgp_paper"])
 def test_stated_densities_agree_with_the_draws(name: str, parts: Parts, results: dict[str, Imputed]) -> None:
-    """A Gaussian with the moments of the draws has nearly the mean log density that the system states."""
+    """A Gaussian with the moments of the draws has nearly the mean log density that the method states."""
     imputed, (_, test, truth) = results[name], parts
     assert imputed.draws is not None
     assert imputed.log_density is not None
@@ -109,7 +107,7 @@ def test_stated_densities_agree_with_the_draws(name: str, parts: Parts, results:
     assert stated == pytest.approx(np.concatenate(by_moments).mean(), abs=0.3)
 
 
-def test_mice_draws_as_many_times_as_asked_and_never_the_same(results: dict[str, Imputed]) -> None:
+def test_mice_draws_the_requested_number_of_different_values(results: dict[str, Imputed]) -> None:
     draws = results["mice"].draws
     assert draws is not None
     assert draws["a"].shape[0] == BUDGET.draws

@@ -1,4 +1,4 @@
-"""The benchmark of mixed columns: scores by hand, and methods that answer for every hidden cell."""
+"""Comparison on mixed columns: scores as computed by hand, and methods that impute every held-out cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(n: int = 60) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("method", ["mgp", "one_hot", "random_forests", "miceforest"])
-def test_methods_answer_for_every_hidden_cell(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_impute_every_held_out_cell(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "_DRAWS", 3)
     monkeypatch.setattr(comparison, "_TREES", 5)
     monkeypatch.setattr(comparison, "_ROUNDS", 2)
@@ -34,18 +34,18 @@ def test_methods_answer_for_every_hidden_cell(method: str, monkeypatch: pytest.M
     assert rows.loc[numbers, ["rmse", "crps"]].notna().all(axis=None)
     assert rows.loc[~numbers, "accuracy"].between(0, 1).all()
     assert (rows.loc[~numbers, "log_score"] > 0).all()
-    hidden = np.random.default_rng(0).random((60, 4)) < 0.2
-    assert rows["cells"].tolist() == hidden.sum(0).tolist()
+    held_out = np.random.default_rng(0).random((60, 4)) < 0.2
+    assert rows["cells"].tolist() == held_out.sum(0).tolist()
 
 
 def test_scores_are_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     full = pd.DataFrame({"x": [1.0, 2.0, 4.0, 5.0], "sort": ["a", "b", "a", "b"]})
-    hidden = np.random.default_rng(3).random((4, 2)) < 0.5
-    n_x, n_sort = hidden.sum(0)
+    held_out = np.random.default_rng(3).random((4, 2)) < 0.5
+    n_x, n_sort = held_out.sum(0)
 
     def draws(frame: pd.DataFrame, seed: int) -> dict[str, Prediction]:
         return {
-            "x": Prediction(np.stack([full["x"][hidden[:, 0]] + shift for shift in (-1.0, 3.0)]), None),
+            "x": Prediction(np.stack([full["x"][held_out[:, 0]] + shift for shift in (-1.0, 3.0)]), None),
             "sort": Prediction(np.array([["a"] * n_sort, ["a"] * n_sort, ["b"] * n_sort]), None),
         }
 
@@ -54,14 +54,14 @@ def test_scores_are_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None
     unit = full["x"].std()
     assert x["rmse"] == pytest.approx(1.0 / unit)
     assert x["crps"] == pytest.approx((2 - 4 / 2) / unit)
-    is_a = (full["sort"][hidden[:, 1]] == "a").mean()
+    is_a = (full["sort"][held_out[:, 1]] == "a").mean()
     assert sort["accuracy"] == is_a
     expected = -(is_a * np.log(2.5 / 4) + (1 - is_a) * np.log(1.5 / 4))
     assert sort["log_score"] == pytest.approx(expected)
     assert (x["cells"], sort["cells"]) == (n_x, n_sort)
 
 
-def test_what_cannot_be_scored_is_an_error() -> None:
+def test_incomplete_tables_and_unknown_methods_are_refused() -> None:
     with pytest.raises(ValueError, match="expected a complete table"):
         next(comparison.run(table().mask(table() == 2008), ["mgp"], [0]))
     with pytest.raises(ValueError, match="got 'guess'"):

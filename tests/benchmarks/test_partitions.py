@@ -1,4 +1,4 @@
-"""The benchmark of partitions writes what it says, and looks at what comes out."""
+"""Benchmark of partitions: the generated table, and the check of completed tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from benchmarks import partitions
 
 
-def test_the_table_has_its_rows_and_holes_whatever_the_files(
+def test_the_table_has_the_requested_rows_and_missing_cells_in_files_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "_ROWS_PER_FILE", 400)

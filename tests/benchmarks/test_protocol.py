@@ -1,4 +1,4 @@
-"""The paper's protocol on tables whose answers can be typed."""
+"""Split and RMSE of the paper's protocol, as computed by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from benchmarks.paper.protocol import rmse, split
 
 
-def test_a_split_is_seven_to_three_and_has_the_holes_of_its_generator() -> None:
+def test_a_split_is_seven_to_three_with_the_missing_cells_of_its_generator() -> None:
     table = pd.DataFrame(np.arange(40.0).reshape(20, 2), columns=["a", "b"])
     train, test, truth = split(table, 0.3, seed=4)
     generator = np.random.default_rng(4)

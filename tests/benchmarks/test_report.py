@@ -1,4 +1,4 @@
-"""The report of some results whose answers are known."""
+"""Summary, ranks, tests and report of made-up results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.paper.results import Results, Run, read
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """MGP is best everywhere, then MICE, then the mean; the paper's corner failed on one table."""
+    """MGP is best everywhere, then MICE, then the mean; the paper's settings failed on one table."""
     results = Results(tmp_path / "results.csv")
     for dataset in ("protein", "parkinson"):
         for rate in (10, 20, 30):
@@ -73,13 +73,13 @@ def test_without_enough_methods_there_are_ranks_but_no_tests(path: Path) -> None
     assert "Friedman" not in ranking.describe()
 
 
-def test_the_command_writes_tables_figures_and_every_failure(
+def test_the_command_writes_tables_figures_and_failures(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report.main([str(path), "-o", str(tmp_path / "out")]) == 0
-    told = [Path(line) for line in capsys.readouterr().out.split()]
+    printed = [Path(line) for line in capsys.readouterr().out.split()]
     names = {file.name for file in (tmp_path / "out").iterdir()}
-    assert names == {file.name for file in told} == {
+    assert names == {file.name for file in printed} == {
         "report.md", "summary.csv", "rmse_protein.png", "rmse_parkinson.png", "ranks.png",
     }  # fmt: skip
     text = (tmp_path / "out" / "report.md").read_text("utf-8")

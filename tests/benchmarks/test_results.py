@@ -1,4 +1,4 @@
-"""The file of results: whole lines, nothing twice, the same whatever happened on the way."""
+"""Results file: complete lines, no duplicates, and the same content in any order of writing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_runs_are_read_back_as_they_were_written(path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [1, 5, 20])
-def test_a_torn_last_line_is_dropped(path: Path, torn: int) -> None:
+def test_an_incomplete_last_line_is_removed(path: Path, torn: int) -> None:
     results = Results(path)
     results.append(_run(0), {"rmse": 1.0})
     whole = path.read_text()
@@ -43,7 +43,7 @@ def test_a_torn_last_line_is_dropped(path: Path, torn: int) -> None:
     assert again.done() == {_run(0)}
 
 
-def test_a_torn_header_is_written_again(path: Path) -> None:
+def test_an_incomplete_header_is_rewritten(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("profile,data")
     assert Results(path).done() == set()
@@ -51,7 +51,7 @@ def test_a_torn_header_is_written_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["something else", "a,b\n1,2\n"])
-def test_a_file_of_someone_else_is_left_alone(path: Path, text: str) -> None:
+def test_another_file_is_refused_and_kept(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ValueError, match="was not written by"):
@@ -59,7 +59,7 @@ def test_a_file_of_someone_else_is_left_alone(path: Path, text: str) -> None:
     assert path.read_text() == text
 
 
-def test_sorted_results_do_not_tell_in_which_order_they_came(tmp_path: Path) -> None:
+def test_sorted_results_do_not_depend_on_the_order_of_writing(tmp_path: Path) -> None:
     runs = [_run(s, m, d) for d in ("protein", "parkinson") for s in (0, 1) for m in ("mean", "knn", "dgp")]
     texts = []
     for name, order in (("a", runs), ("b", runs[::-1])):
@@ -73,7 +73,7 @@ def test_sorted_results_do_not_tell_in_which_order_they_came(tmp_path: Path) -> 
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["a", "b"]
 
 
-def test_failed_runs_can_be_forgotten(path: Path) -> None:
+def test_failed_runs_can_be_removed(path: Path) -> None:
     results = Results(path)
     results.append(_run(0), {"rmse": 1.0})
     results.append(_run(1), {"error": "MemoryError: "})

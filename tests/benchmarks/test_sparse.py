@@ -1,4 +1,4 @@
-"""The one-layer rival against independent Gaussian process regression."""
+"""SVGP against scikit-learn's Gaussian process regression."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table() -> torch.Tensor:
 
 
 def test_with_an_inducing_input_per_row_it_is_exact_regression(table: torch.Tensor) -> None:
-    """At the link's own kernel and noise; every cell observed, so nothing is filled."""
+    """Compare at the kernel and noise of the link, with every cell observed."""
     link = fit_links(table, torch.ones_like(table, dtype=torch.bool), 0, max_steps=30)[2]
     variance, lengthscale, noise = (
         number.detach().numpy()

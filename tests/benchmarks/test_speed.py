@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: the plain step is the same arithmetic, figures have the right form."""
+"""Benchmark of speed: the plain step does the same arithmetic, and figures have the right form."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_the_command_shows_and_writes_the_figures(
 def test_the_command_offers_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    said = capsys.readouterr().out
-    assert all(name in said for name in measurements.MEASUREMENTS)
+    output = capsys.readouterr().out
+    assert all(name in output for name in measurements.MEASUREMENTS)
 
 
 def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch
     assert measured == ["step", "latency", "import", "sizes", "training", "forests"]
 
 
-def test_a_measurement_without_its_data_says_where_to_put_them(
+def test_a_measurement_without_its_tables_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("PYRO_MGP_DATA", raising=False)
@@ -115,7 +115,7 @@ def tables(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rivals_are_compared_on_the_tables_of_a_folder(tables: Path) -> None:
+def test_imputers_are_compared_on_the_tables_of_a_folder(tables: Path) -> None:
     rows = time_to_accuracy.against_trees("Parkinson 10 %", "parkinson", tables, 0.1, (0,), "≤ 0.25")
     assert [row.what for row in rows] == [
         "Parkinson 10 %, time ÷ extra trees",

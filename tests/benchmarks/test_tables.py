@@ -1,4 +1,4 @@
-"""`python -m benchmarks.paper.tables`: every run once, whatever happens on the way."""
+"""`python -m benchmarks.paper.tables`: every run is done once, also after interruptions and failures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _without_times(path: Path) -> str:
     return read(path).drop(columns=list(MEASURED)).to_json(orient="records")
 
 
-def test_a_run_killed_in_the_middle_goes_on_to_the_same_results(folder: Path, tmp_path: Path) -> None:
+def test_a_killed_command_continues_to_the_same_results(folder: Path, tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed.csv", tmp_path / "whole.csv"
     command = [sys.executable, "-m", "benchmarks.paper.tables", *_command(folder, killed)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ)
@@ -68,7 +68,7 @@ def test_a_run_killed_in_the_middle_goes_on_to_the_same_results(folder: Path, tm
     assert _without_times(killed) == _without_times(whole)
 
 
-def test_a_finished_file_is_left_as_it_is(
+def test_a_complete_file_is_left_unchanged(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "results.csv"
@@ -83,7 +83,7 @@ def test_a_finished_file_is_left_as_it_is(
     assert "4 runs in" in capsys.readouterr().out
 
 
-def test_failures_are_rows_that_are_told_and_can_be_tried_again(
+def test_failures_are_reported_and_can_be_repeated(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, calls = tmp_path / "results.csv", list[Run]()
@@ -94,10 +94,10 @@ def test_failures_are_rows_that_are_told_and_can_be_tried_again(
 
     monkeypatch.setattr(tables, "in_own_process", fail_on_mice)
     assert tables.main(_command(folder, out)) == 0
-    said = capsys.readouterr()
-    assert "2 runs in" in said.out
-    assert "2 that failed" in said.out
-    assert "mice on parkinson, 20 %, split 0 failed: ValueError: no" in said.err
+    message = capsys.readouterr()
+    assert "2 runs in" in message.out
+    assert "2 that failed" in message.out
+    assert "mice on parkinson, 20 %, split 0 failed: ValueError: no" in message.err
     assert (read(out)["error"] != "").sum() == 2
     assert tables.main(_command(folder, out)) == 0
     assert len(calls) == 4
@@ -106,7 +106,7 @@ def test_failures_are_rows_that_are_told_and_can_be_tried_again(
     assert (read(out)["error"] == "").all()
 
 
-def test_an_exception_of_a_system_is_the_error_of_its_row(
+def test_an_exception_of_a_method_is_the_error_of_its_row(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
@@ -123,8 +123,8 @@ def test_a_process_that_dies_is_the_error_of_its_row(folder: Path, monkeypatch: 
     assert row["error"] == "the process ended with status 1: it printed no message"
 
 
-def test_a_run_ends_with_the_process_that_wants_it(folder: Path, tmp_path: Path) -> None:
-    """Its standard input is closed where the other process has gone."""
+def test_a_run_ends_with_its_parent_process(folder: Path, tmp_path: Path) -> None:
+    """The standard input of a run is closed when its parent ends."""
     order = '{"run": {}, "place": {}}'
     command = [sys.executable, "-c", _WATCHED, order, str(tmp_path / "out.json")]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -153,7 +153,7 @@ def test_runs_are_planned_split_by_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--datasets", "total_brain_volume", "not available"),
         ("--datasets", "iris", "no table 'iris'"),
@@ -161,15 +161,15 @@ def test_runs_are_planned_split_by_split() -> None:
         ("--rates", "100", "between 1 and 99"),
     ],
 )
-def test_what_is_not_known_is_refused_before_anything_runs(
-    option: str, value: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_refused_before_the_first_run(
+    option: str, value: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tables.main([option, value, "-o", str(tmp_path / "r.csv")]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "r.csv").exists()
 
 
-def test_a_missing_table_is_told_before_anything_runs(
+def test_a_missing_table_is_an_error_before_the_first_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tables.main(["--data-dir", str(tmp_path), "-o", str(tmp_path / "r.csv")]) == 2
@@ -179,5 +179,7 @@ def test_a_missing_table_is_told_before_anything_runs(
 def test_the_help_names_every_method_and_table(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         tables.main(["--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert all(name in said for name in [*METHODS, "protein", "keggdirected", "keggundirected", "parkinson"])
+    message = " ".join(capsys.readouterr().out.split())
+    assert all(
+        name in message for name in [*METHODS, "protein", "keggdirected", "keggundirected", "parkinson"]
+    )

@@ -1,4 +1,4 @@
-"""The calibration example at a small size."""
+"""Calibration example at a small size."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def calibration(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("design", ["binary", "count", "ordinal", "category"])
-def test_a_design_tells_its_calibration(calibration: ModuleType, design: str) -> None:
-    said = calibration.run(design, 1)
-    assert said.startswith(f"{design}: calibration error 0.")
-    assert ("coverage" in said) == (design in ("binary", "count"))
+def test_a_design_reports_its_calibration(calibration: ModuleType, design: str) -> None:
+    text = calibration.run(design, 1)
+    assert text.startswith(f"{design}: calibration error 0.")
+    assert ("coverage" in text) == (design in ("binary", "count"))
 
 
-def test_the_error_is_the_distance_of_shares_from_what_happened(calibration: ModuleType) -> None:
-    shares = np.repeat([0.25, 0.75], 8)
+def test_calibration_error_is_the_distance_of_probabilities_from_frequencies(calibration: ModuleType) -> None:
+    probabilities = np.repeat([0.25, 0.75], 8)
     exact = np.arange(16) % 8 < np.repeat([2, 6], 8)
-    assert calibration.calibration_error(shares, exact) == pytest.approx(0)
-    assert calibration.calibration_error(shares, ~exact) == pytest.approx(0.5)
+    assert calibration.calibration_error(probabilities, exact) == pytest.approx(0)
+    assert calibration.calibration_error(probabilities, ~exact) == pytest.approx(0.5)

@@ -1,4 +1,4 @@
-"""Every example runs, at a small size; one that is not listed here fails."""
+"""Every example runs at a small size; an example that is not listed here fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
-# Arguments, and what is printed at the end of it all.
+# Arguments, and a part of the output.
 EXAMPLES = {
     "arviz_checks.py": (["--quick", "-o", "checks"], "body_mass_g"),
     "calibration.py": (["--quick"], "category: calibration error"),
@@ -24,9 +24,9 @@ EXAMPLES = {
     "mix_posteriors.py": (["--quick"], "within each table"),
     "parkinson.py": (["table.csv", "--rates", "0.2", "--splits", "0"], "0.2  mean"),
 }
-# What some need besides the package: modules, and programs.
+# Modules and programs that some examples need.
 NEEDED = {"impute_with_ray.py": ["ray"], "impute_with_spark.py": ["pyspark", "java"]}
-# Of other packages, said to those who look after them; and that few draws are few.
+# Warnings of other packages, and those about small numbers of draws.
 IGNORED = [
     "ignore::FutureWarning:arviz",
     "ignore:Passing a dict or None as alias_mapping",
@@ -37,7 +37,7 @@ IGNORED = [
 
 @pytest.fixture
 def table(tmp_path: Path) -> None:
-    """A complete table of numbers, in the place of Parkinson's."""
+    """Write a complete table of numbers in place of the Parkinson table."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(60, 1)) + 0.5 * generator.normal(size=(60, 3))
     pd.DataFrame(x, columns=["a", "b", "c"]).to_csv(tmp_path / "table.csv", index=False)
@@ -52,8 +52,8 @@ def test_an_example_runs(name: str, tmp_path: Path, table: None) -> None:
     for each in NEEDED.get(name, []):
         if importlib.util.find_spec(each) is None and shutil.which(each) is None:
             pytest.skip(f"{name} needs {each}, which is not installed here")
-    arguments, said = EXAMPLES[name]
-    # Engines have warnings of their own.
+    arguments, output = EXAMPLES[name]
+    # Ray and Spark emit warnings of their own.
     first = "default" if name in NEEDED else "error"
     warnings = [part for each in (first, *IGNORED) for part in ("-W", each)]
     done = subprocess.run(
@@ -65,7 +65,7 @@ def test_an_example_runs(name: str, tmp_path: Path, table: None) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert said in done.stdout
+    assert output in done.stdout
     if name == "arviz_checks.py":
-        pictures = ["forest.png", "loo_pit.png", "pit.png", "ppc.png"]
-        assert sorted(path.name for path in (tmp_path / "checks").iterdir()) == pictures
+        plots = ["forest.png", "loo_pit.png", "pit.png", "ppc.png"]
+        assert sorted(path.name for path in (tmp_path / "checks").iterdir()) == plots

@@ -1,4 +1,4 @@
-"""What the example of a joint posterior takes from the chain is what the chain draws."""
+"""Moments of missing cells in the joint posterior example agree with draws from the chain."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_missing_cells_have_the_moments_of_the_chains_own_draws(example: ModuleT
         torch.tensor(table.values).nan_to_num(), observed
     )["filled"].squeeze()[:, ~observed[:, 1], 1]
     drawn = codec.mean[0] + codec.scale[0] * drawn.detach().numpy()
-    # In the coordinates in which cells are standard normal and independent, 600 draws of each must be that.
+    # In whitened coordinates, 600 draws of each cell must be standard normal and independent.
     white = np.linalg.solve(np.linalg.cholesky(covariance.numpy()), (drawn - mean.numpy()).T)
     assert stats.kstest(white.ravel(), "norm").pvalue > 1e-3
     assert stats.kstest(np.sqrt(600) * white.mean(1), "norm").pvalue > 1e-3
-    # Joint draws: the mean of all cells varies more than if each were drawn alone.
+    # Joint draws: the mean of all cells varies more than with independent draws.
     assert drawn.mean(1).var() == pytest.approx(covariance.mean().item(), rel=0.2)
     assert covariance.mean().item() > 1.3 * covariance.diagonal().mean().item() / len(mean)
