@@ -415,7 +415,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         doubtful = self.sequential_ or self.chain_.n_rows <= _FEW_ROWS
         n_paths = _POINT_DRAWS if doubtful else _POINT_PATHS
         point = self._sampler().means(given.rows[given.incomplete], range(n_paths))
-        cells = self._decode(given, [(slice(0, len(point)), point[None])], 1, to_few=False)
+        cells = self._decode(given, [(slice(0, len(point)), point[None])], 1, to_support=False)
         completed = complete(given.frame, {label: values[0] for label, values in cells.items()})
         if self.add_indicator:
             indicators = missing(given.frame)[:, self._incomplete]
@@ -954,7 +954,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
 
     def _decode(
-        self, given: Input, batches: Iterable[tuple[slice, Tensor]], m: int, to_few: bool = True
+        self, given: Input, batches: Iterable[tuple[slice, Tensor]], m: int, to_support: bool = True
     ) -> dict[Label, NDArray[Any]]:
         """Draws of the missing cells, per incomplete column `[m, n_missing]`, in the column's own units.
 
@@ -962,10 +962,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             given: The table.
             batches: Slices of its incomplete rows, in order, and these rows filled, `[m, n, D]`.
             m: Number of draws.
-            to_few: Whether what was drawn among few values is to be one of these to the last digit.
+            to_support: Whether what was drawn among few values is to be one of these to the last digit.
         """
         drawn = zip(self._link_specs, self.discrete_support_, strict=True)
-        few = {link.column for link, values in drawn if to_few and values is not None}
+        few = {link.column for link, values in drawn if to_support and values is not None}
         holes = given.holes[given.incomplete.numpy()]
         slices = self.codec_.slices
         parts: dict[Label, list[NDArray[Any]]] = {

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_mgp._support.devices import resolve_device
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import codec_from_dict
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
@@ -47,7 +47,7 @@ Imputer = TypeVar("Imputer", bound="MGPImputer")
 KIND = "MGPImputer"
 FORMAT_VERSION = 10
 # Version 7 had no checksums. Up to version 8 a link had one set of local hyperparameters, or null. Up to
-# version 9 discrete support was called few values.
+# version 9 discrete support was called few values, and each codec of a column had the fields of all kinds.
 _OLDER_FORMATS = (7, 8, 9)
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
@@ -219,7 +219,7 @@ def _restore_fields(imputer: MGPImputer, header: Mapping[str, Any]) -> None:
     target = header["target"]
     imputer.seed_ = build(int, header["seed"], "seed")
     imputer.codec_ = TableCodec.from_dict(header["codec"])
-    imputer.target_codec_ = None if target is None else ColumnCodec.from_dict(target)
+    imputer.target_codec_ = None if target is None else codec_from_dict(target)
     imputer._link_specs = build(list[LinkSpec], header["wirings"], "wirings")
     imputer.history_ = build(History, header["history"], "history")
     imputer._columns = build(list[str | int], header["columns"], "columns")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from pyro_mgp.analysis.protocols import ChainImputer
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales

@@ -19,7 +19,8 @@ from scipy import stats
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, pool
 from pyro_mgp.analysis.protocols import Imputer
-from pyro_mgp.data.column_spec import Kind, Label
+from pyro_mgp.data.codecs.observations import CountObservation, OrdinalObservation
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import TableCodec
 
 
@@ -50,14 +51,14 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
             raise ValueError(f"delta of column {label!r} must be a finite number, got {value!r}")
         column, first = columns[label], codec.slices[label].start
-        if column.kind is Kind.CATEGORICAL:
+        if column.indicators is not None:
             if column.width > 2:
                 raise ValueError(
                     f"delta of column {label!r}: a category of {column.width} levels has no scale to be "
                     "shifted on; make it ordered, or a boolean of one level against the others"
                 )
             found[first] = -float(value)  # the link models the indicator of the first level
-        elif column.ordinal is not None or column.kind is Kind.COUNT:
+        elif isinstance(column.observation(), OrdinalObservation | CountObservation):
             found[first] = float(value)
         else:
             found[first] = float(value) / column.scale[0]

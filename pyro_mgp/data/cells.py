@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from pyro_mgp.data.column_spec import Kind
-from pyro_mgp.data.dtypes import holes_of, natural_kind
+from pyro_mgp.data.dtypes import Family, holes_of, natural_kind
+
+# Times in microseconds that 64 bits hold; the smallest integer of all stands for NaT.
+_TIMES = (-float(2**63 - 1024), float(2**63 - 1024))
 
 
 def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
@@ -80,3 +83,13 @@ def to_integers(values: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.int64
         top = min(float(high), np.nextafter(2.0**63, 0.0))
         return np.asarray(np.clip(np.rint(values), float(low), top)).astype(np.int64)
     return np.asarray(np.clip(values, low, high)).astype(np.int64)
+
+
+def as_stored(numbers: NDArray[np.float64], family: Family) -> NDArray[Any]:
+    """Return numbers in own units or seconds as cells: booleans, times in microseconds, or the numbers."""
+    if family == "booleans":
+        return np.asarray(numbers >= 0.5)
+    if family in ("datetimes", "durations"):
+        unit = "datetime64[us]" if family == "datetimes" else "timedelta64[us]"
+        return to_integers(np.clip(numbers * 1e6, *_TIMES), np.iinfo(np.int64)).view(unit)
+    return np.asarray(numbers)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
@@ -65,7 +65,7 @@ def fit_target(
         raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
     if target.name is None:
         target = target.rename("target")
-    codec = ColumnCodec.fit(target)
+    codec = fit_column(target)
     if codec.kind is Kind.CONSTANT:
         raise ValueError(
             f"y is constant, {listing(target.dropna().unique())}: there is nothing to learn from it"

@@ -18,8 +18,9 @@ from pandas.api import types
 
 from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
 from pyro_mgp.data.cells import numbers_of, to_integers
-from pyro_mgp.data.column import ColumnCodec
-from pyro_mgp.data.column_spec import Kind, Label, Specs
+from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
+from pyro_mgp.data.codecs.numeric import ContinuousCodec
+from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.dtypes import check_categories, holes_of, label_of
 from pyro_mgp.data.row_keys import Identity, row_keys
 from pyro_mgp.data.transforms import InverseTransform
@@ -212,7 +213,7 @@ class TableCodec:
         _check_fit_shape(table)
         codecs, incomplete = [], []
         for label, column in table.items():
-            codecs.append(ColumnCodec.fit(column, warp, discrete_support, specs.get(label_of(label))))
+            codecs.append(fit_column(column, warp, discrete_support, specs.get(label_of(label))))
             incomplete.append(bool(holes_of(column).any()))
             _warn_of_atoms(codecs[-1], column)
         codec = cls(tuple(codecs))
@@ -226,9 +227,7 @@ class TableCodec:
         labelled = zip(self.columns, frame.items(), strict=True)
         return TableCodec(
             tuple(
-                own
-                if own.warp is None
-                else ColumnCodec.fit(cells, False, discrete_support, specs.get(own.name))
+                own if own.warp is None else fit_column(cells, False, discrete_support, specs.get(own.name))
                 for own, (_, cells) in labelled
             )
         )
@@ -342,7 +341,7 @@ class TableCodec:
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> TableCodec:
         """The codec that :meth:`to_dict` wrote."""
-        return cls(tuple(ColumnCodec.from_dict(column) for column in state["columns"]))
+        return cls(tuple(codec_from_dict(column) for column in state["columns"]))
 
 
 # ------------------------------------------------------------------------------------------ numbers to cells
@@ -512,7 +511,7 @@ def _check_unique_names(names: tuple[str, ...]) -> None:
 
 
 def _warn_of_atoms(codec: ColumnCodec, column: pd.Series[Any]) -> None:
-    if codec.kind is not Kind.CONTINUOUS or codec.few is not None:
+    if not isinstance(codec, ContinuousCodec) or codec.support is not None:
         return
     cells = numbers_of(column)
     for bound in (codec.lower, codec.upper):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,15 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_mgp.data.cells import numbers_of
-from pyro_mgp.data.column import ColumnCodec
-from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
+from pyro_mgp.data.codecs import ColumnCodec
+from pyro_mgp.data.codecs.observations import (
+    CountObservation,
+    GaussianObservation,
+    ObservationModel,
+    OrdinalObservation,
+    StudentObservation,
+)
+from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import best_order, complete_rows, is_curved, log_evidence
@@ -34,7 +41,17 @@ from pyro_mgp.model.likelihoods import (
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.sequential_chain import SequentialChain
 
-Numbers = NDArray[np.float64]
+_LIKELIHOODS: dict[type[ObservationModel], Callable[[Any, float, Tensor], Likelihood]] = {
+    GaussianObservation: lambda model, noise, like: Gaussian(noise),
+    StudentObservation: lambda model, noise, like: HeavyTailed(noise, like),
+    CountObservation: lambda model, noise, like: NegativeBinomial(
+        CountScale(model.mean, model.scale), model.average, like
+    ),
+    OrdinalObservation: lambda model, noise, like: Ordinal(
+        torch.as_tensor(model.values).to(like), torch.as_tensor(model.shares).to(like)
+    ),
+}
+"""Likelihood for each observation model of `data.codecs`, given its initial noise and a tensor to be like."""
 
 _NO_SPEC = ColumnSpec()
 
@@ -196,10 +213,10 @@ def _log_slopes(codec: TableCodec, frame: pd.DataFrame) -> float:
 
 
 def _is_gaussian(column: ColumnCodec, specs: Specs) -> bool:
-    """Whether a column can be a link of a sequential chain."""
-    plain = column.kind in (Kind.CONTINUOUS, Kind.INTEGER) and column.ordinal is None
+    """Return whether a column can be a link of a sequential chain: numbers with plain Gaussian noise."""
+    gaussian = column.family == "numbers" and isinstance(column.observation(), GaussianObservation)
     error = specs.get(column.name, _NO_SPEC).standard_error
-    return plain and column.support_encoded is None and column.bounds is None and error is None
+    return gaussian and column.support_encoded is None and column.bounds is None and error is None
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
@@ -264,53 +281,29 @@ def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: b
 def likelihoods(
     codec: TableCodec, link_specs: Sequence[LinkSpec], noise: Sequence[float], device: torch.device
 ) -> list[Likelihood]:
-    """The observation model of each link.
+    """Return the likelihood of each link, untrained.
 
     Args:
         codec: The table's codec.
         link_specs: The links.
-        noise: Variance at which the noise of numbers starts, per link.
-        device: Where tensors shall be.
+        noise: Initial noise variance of each link whose noise is learnt.
+        device: Device of the likelihoods' tensors.
     """
-    of_columns = [column for column in codec.columns for _ in column.names]
+    columns = [column for column in codec.columns for _ in column.names]
+    like = torch.ones((), device=device).double()
     found: list[Likelihood] = []
     for link, variance in zip(link_specs, noise, strict=True):
-        column = of_columns[link.column] if link.column < len(of_columns) else None
-        if column is None or (column.ordinal is None and column.indicators is None):
-            found.append(_of_numbers(column, variance, device))
-            continue
-        values, shares = _values_and_shares(codec, column, link)
-        found.append(Ordinal(torch.as_tensor(values, device=device), torch.as_tensor(shares, device=device)))
+        model: ObservationModel = GaussianObservation()  # of a target
+        if link.column < len(columns):
+            column = columns[link.column]
+            first = codec.slices[column.name].start
+            model = column.observation(link.column - first, [d - first for d in link.unless])
+        found.append(_LIKELIHOODS[type(model)](model, variance, like))
     return found
 
 
-def _of_numbers(column: ColumnCodec | None, noise: float, device: torch.device) -> Likelihood:
-    """The observation model of a column of numbers, or of a target."""
-    kind, like = Kind.CONTINUOUS if column is None else column.kind, torch.ones((), device=device).double()
-    if kind is Kind.HEAVY_TAILED:
-        return HeavyTailed(noise, like)
-    if column is not None and kind is Kind.COUNT:
-        return NegativeBinomial(CountScale(column.mean[0], column.scale[0]), column.average, like)
-    return Gaussian(noise)
-
-
-def _values_and_shares(codec: TableCodec, column: ColumnCodec, link: LinkSpec) -> tuple[Numbers, Numbers]:
-    """The standardised values of a link's column, ascending, and how frequent they are, `[K]` each."""
-    if column.ordinal is not None:
-        return column.ordinal, np.asarray(column.shares)
-    if column.indicators is None:
-        raise TypeError(f"column {column.name!r} has neither ordered values nor levels")
-    first = codec.slices[column.name].start
-    off, on = column.indicators
-    # Standardised, "no" and "yes" average to zero; "no" to all earlier levels leaves so many rows.
-    each = -off / (on - off)
-    share = each[link.column - first] / (1.0 - sum(each[d - first] for d in link.unless))
-    here = link.column - first
-    return np.array([off[here], on[here]]), np.array([1 - share, share])
-
-
 def categories(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device) -> list[Category]:
-    """The variables of several indicators that have links."""
+    """Return the categorical variables whose indicators have links."""
     numbers = {link.column: number for number, link in enumerate(link_specs)}
     found = []
     for column in codec.columns:
@@ -324,14 +317,14 @@ def categories(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.
 def values_of_links(
     codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device
 ) -> list[Tensor | None]:
-    """For each link the standardised values of its column if they are few, `[J]`; None for a target."""
+    """Return the standardised discrete support of each link's column, `[J]`; None without one."""
     encoded = [column.support_encoded for column in codec.columns for _ in column.names]
     found = [None if w.column >= len(encoded) else encoded[w.column] for w in link_specs]
     return [None if values is None else torch.as_tensor(values, device=device) for values in found]
 
 
 def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[Truncated | None]:
-    """For each link the bounds of its draws, None where there are none or a bend keeps them."""
+    """Return the bounds at which each link's draws are truncated, None if they are not."""
     bounds = [column.bounds for column in codec.columns for _ in column.names]
     found = [None if w.column >= len(bounds) else bounds[w.column] for w in link_specs]
     return [None if pair is None else Truncated(*pair) for pair in found]

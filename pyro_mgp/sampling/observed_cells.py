@@ -19,7 +19,6 @@ the cells of a row add up to that of the row.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,8 @@ from torch.distributions import Normal
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.data.cells import numbers_of
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import ColumnCodec
+from pyro_mgp.data.codecs.numeric import as_continuous
 from pyro_mgp.data.column_spec import Kind
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
@@ -95,7 +95,7 @@ def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> li
         category = of_category.get(i)
         if link.column == len(groups) and target is not None:
             # The link of a target is Gaussian whatever its dtype.
-            number = dataclasses.replace(target, kind=Kind.CONTINUOUS, two_valued=False)
+            number = as_continuous(target)
             found.append(Variable(number, (i,), (link.column,), None, True))
         elif category is None:
             found.append(Variable(codec.columns[groups[link.column]], (i,), (link.column,), None, False))
@@ -313,7 +313,7 @@ def _replicate(
 
 def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbers) -> Tensor:
     """Return the log density `[m, c]` of cells `[c]` in own units, or the log probability if discrete."""
-    step = _step(codec)
+    step = codec.step
     if _is_discrete(codec, link.observation):
         return link.log_prob(cells)
     if step == 0:
@@ -347,11 +347,6 @@ def _in_own_units(
     return np.where(np.isnan(given), decoded, given)
 
 
-def _step(codec: ColumnCodec) -> float:
-    """Return the rounding step of a column's draws in its own units; 0 if they are not rounded."""
-    return 1.0 if codec.kind is Kind.INTEGER else codec.step
-
-
 def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
     """Return whether each value of a link's observations has a probability."""
     return isinstance(observation, DiscreteSupport) or (
@@ -360,7 +355,7 @@ def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
 
 
 def _is_probability(codec: ColumnCodec, observation: Observation | None) -> bool:
-    return _is_discrete(codec, observation) or _step(codec) > 0
+    return _is_discrete(codec, observation) or codec.step > 0
 
 
 def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:

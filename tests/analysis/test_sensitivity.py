@@ -61,7 +61,7 @@ def test_numbers_are_shifted_in_their_own_units(n_neighbors: int) -> None:
 
 def test_a_log_is_shifted_on_its_scale() -> None:
     imputer = fitted("income", specs={"income": ColumnSpec(lower=0)})
-    assert imputer.codec_.columns[2].warp.bend == "log"
+    assert imputer.codec_.columns[2].warp.name == "log"
     before, after = imputer.impute(m=4), imputer.impute(m=4, delta={"income": np.log(0.5)})
     # Draws are bounded by the largest cell, which affects only those close to it.
     inside = before.values["income"] < 0.2 * before.frame["income"].max()

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
+from pyro_mgp.data.codecs.observations import GaussianObservation
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.row_keys import row_keys
 from pyro_mgp.data.table import TableCodec, TableWarning, as_frame, complete, missing
@@ -280,12 +281,12 @@ def test_integers_are_rounded_and_kept_within_the_observed_range() -> None:
     decoded = codec.decode(raw[:, None] / 6**0.5)
     assert decoded.dtype == np.int64
     assert decoded.tolist() == [0, 1, -3, 3, -3, 3]
-    assert codec.ordinal is None
+    assert isinstance(codec.observation(), GaussianObservation)
 
 
 def test_integers_of_two_values_are_one_of_them() -> None:
     codec = fit_x(pd.Series([1, 5, 5, None], dtype="Int64"))
-    off, on = codec.ordinal[:, None]
+    off, on = codec.observation().values[:, None]
     raw = (np.array([-7.0, 1.0, 2.9, 3.1, 5.0, 40.0]) - codec.mean[0]) / codec.scale[0]
     assert codec.decode(raw[:, None]).tolist() == [1, 1, 1, 5, 5, 5]
     assert codec.decode(np.stack([off, on])).tolist() == [1, 5]
@@ -860,37 +861,37 @@ def test_a_codec_survives_json(table: tuple[pd.DataFrame, pd.DataFrame]) -> None
 
 def test_a_column_has_few_values_if_they_come_again() -> None:
     ratings = pd.Series(np.repeat([1.0, 2.5, 4.0], [20, 20, 20]), name="rating")
-    assert ColumnCodec.fit(ratings, discrete_support=50).few == (1.0, 2.5, 4.0)
-    assert ColumnCodec.fit(ratings, discrete_support=3).few == (1.0, 2.5, 4.0)
-    assert ColumnCodec.fit(ratings, discrete_support=2).few is None
-    assert ColumnCodec.fit(ratings).few is None
+    assert fit_column(ratings, discrete_support=50).support == (1.0, 2.5, 4.0)
+    assert fit_column(ratings, discrete_support=3).support == (1.0, 2.5, 4.0)
+    assert fit_column(ratings, discrete_support=2).support is None
+    assert fit_column(ratings).support is None
     rare = pd.concat([ratings, pd.Series([7.0, 8.0, 9.0])], ignore_index=True).rename("rating")
-    assert ColumnCodec.fit(rare, discrete_support=50).few == (1.0, 2.5, 4.0, 7.0, 8.0, 9.0)
+    assert fit_column(rare, discrete_support=50).support == (1.0, 2.5, 4.0, 7.0, 8.0, 9.0)
     mostly_once = pd.concat([ratings, pd.Series(np.arange(10.0, 17.0))], ignore_index=True).rename("rating")
-    assert ColumnCodec.fit(mostly_once, discrete_support=50).few is None
+    assert fit_column(mostly_once, discrete_support=50).support is None
 
 
-def test_what_is_drawn_otherwise_has_no_few_values() -> None:
+def test_booleans_two_integers_and_labels_have_no_discrete_support() -> None:
     for cells in ([True, False], [1, 2], ["a", "b"]):
-        assert ColumnCodec.fit(pd.Series(cells * 20, name="c"), discrete_support=50).few is None
+        assert fit_column(pd.Series(cells * 20, name="c"), discrete_support=50).support_encoded is None
 
 
 @pytest.mark.parametrize("warp", [False, True])
 def test_few_values_come_back_to_the_last_digit(warp: bool) -> None:
     column = pd.Series(np.repeat([0.1, 0.3, 1 / 3, 50.0], [300, 200, 100, 5]), name="dose")
-    codec = ColumnCodec.fit(column, warp=warp, discrete_support=50)
+    codec = fit_column(column, warp=warp, discrete_support=50)
     assert (codec.warp is not None) == warp
     assert codec.support_encoded is not None
     np.testing.assert_allclose(np.unique(codec.encode(column)), codec.support_encoded)
     nearly = np.round(codec.encode(column), 5)
-    assert codec.decode(nearly, to_few=True).tolist() == column.tolist()
+    assert codec.decode(nearly, to_support=True).tolist() == column.tolist()
     assert codec.decode(nearly).tolist() != column.tolist()
-    assert ColumnCodec.from_dict(codec.to_dict()) == codec
+    assert codec_from_dict(codec.to_dict()) == codec
 
 
 def test_integers_of_few_values_stay_integers() -> None:
-    codec = ColumnCodec.fit(pd.Series([0, 1, 5] * 10, name="children"), discrete_support=50)
-    decoded = codec.decode(codec.encode(pd.Series([2.4, 3.6])), to_few=True)
+    codec = fit_column(pd.Series([0, 1, 5] * 10, name="children"), discrete_support=50)
+    decoded = codec.decode(codec.encode(pd.Series([2.4, 3.6])), to_support=True)
     assert decoded.tolist() == [1, 5]
     assert decoded.dtype == np.int64
 

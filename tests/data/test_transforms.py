@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import fit_column
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.transforms import InverseTransform, Warp
 from pyro_mgp.imputer import MGPImputer
@@ -77,7 +77,7 @@ def test_bends_of_bounded_columns_come_back_with_the_slope_they_state(warp: Warp
     np.testing.assert_allclose(warp.backward(bent), cells, rtol=1e-9)
     slope = (warp.forward(cells + step) - warp.forward(cells - step)) / (2 * step)
     np.testing.assert_allclose(warp.log_slope(cells), np.log(np.abs(slope)), rtol=1e-5, atol=1e-6)
-    inverse = InverseTransform(0.3, 2.0, -1e9, 1e9, warp.bend)
+    inverse = InverseTransform(0.3, 2.0, -1e9, 1e9, warp.name)
     z = torch.as_tensor((bent - 0.3) / 2.0)
     np.testing.assert_allclose(inverse(z) * warp.spread + warp.centre, cells, rtol=1e-9)
     torch.testing.assert_close(inverse.standardise(inverse(z)), z)
@@ -96,7 +96,7 @@ def test_the_choice_and_the_bent_cells_follow_the_units() -> None:
 
 def test_a_bent_column_comes_back_and_stays_in_its_range() -> None:
     column = pd.Series(lognormal(), name="price")
-    codec = ColumnCodec.fit(column, warp=True)
+    codec = fit_column(column, warp=True)
     assert codec.warp is not None
     encoded = codec.encode(column)
     assert encoded.mean() == pytest.approx(0, abs=1e-12)
@@ -109,7 +109,7 @@ def test_a_bent_column_comes_back_and_stays_in_its_range() -> None:
 
 def test_a_bent_column_of_integers_gives_integers() -> None:
     column = pd.Series((10 * lognormal()).astype(int), name="visits")
-    codec = ColumnCodec.fit(column, warp=True)
+    codec = fit_column(column, warp=True)
     assert codec.warp is not None
     decoded = codec.decode(codec.encode(column))
     assert decoded.dtype == np.int64
@@ -131,7 +131,7 @@ def test_the_order_of_the_rows_does_not_change_a_bit() -> None:
 
 def test_inverse_transform_is_linear_in_the_cells_and_standardises_back() -> None:
     column = pd.Series(lognormal(), name="price")
-    codec = ColumnCodec.fit(column, warp=True)
+    codec = fit_column(column, warp=True)
     assert codec.inverse_transform is not None
     encoded = torch.as_tensor(codec.encode(column)[:, 0])
     numbers = codec.inverse_transform(encoded)
@@ -139,7 +139,7 @@ def test_inverse_transform_is_linear_in_the_cells_and_standardises_back() -> Non
     torch.testing.assert_close(codec.inverse_transform.standardise(numbers), encoded)
     far = codec.inverse_transform(torch.tensor([-50.0, 50.0]).double())
     torch.testing.assert_close(far, torch.stack([numbers.min(), numbers.max()]))
-    assert ColumnCodec.fit(pd.Series(np.arange(9.0), name="even"), warp=True).inverse_transform is None
+    assert fit_column(pd.Series(np.arange(9.0), name="even"), warp=True).inverse_transform is None
 
 
 def test_a_bent_cell_is_filled_at_the_mean_of_its_draws_not_at_their_median() -> None:

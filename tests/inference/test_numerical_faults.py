@@ -72,9 +72,7 @@ def test_a_step_to_a_bound_not_finite_is_undone_with_one_warning(
         return (loss * torch.nan if len(calls) == 4 else loss), redrawn
 
     monkeypatch.setattr(ConjugateStep, "__call__", lost_once)
-    with pytest.warns(
-        FitWarning, match=r"repeated, in the end with learning_rate=0\.0625 instead"
-    ) as caught:
+    with pytest.warns(FitWarning, match=r"repeated, in the end with learning_rate=0\.0625 instead") as caught:
         imputer = small().fit(table())
     assert len(caught) == 1
     assert np.isfinite(imputer.history_.loss).all()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 
-from pyro_mgp.data.column import ColumnCodec
+from pyro_mgp.data.codecs import fit_column
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.build import (
@@ -126,7 +126,7 @@ def test_a_level_has_the_earlier_indicators_in_unless() -> None:
 
 @pytest.mark.parametrize("is_input", [True, False])
 def test_a_target_comes_last_sees_every_column_and_may_be_seen(is_input: bool) -> None:
-    target = ColumnCodec.fit(pd.Series([1.0, 2.0, 3.0], name="yield"))
+    target = fit_column(pd.Series([1.0, 2.0, 3.0], name="yield"))
     *columns, last = plan_links(CODEC, np.ones(6, dtype=bool), None, target, is_input)
     assert last == LinkSpec("yield", 6, (0, 1, 2, 3, 4, 5))
     assert len(columns) == 5
@@ -134,7 +134,7 @@ def test_a_target_comes_last_sees_every_column_and_may_be_seen(is_input: bool) -
 
 
 def test_a_target_named_like_a_column_gets_a_name_of_its_own() -> None:
-    target = ColumnCodec.fit(pd.Series([1.0, 2.0, 3.0], name="width"))
+    target = fit_column(pd.Series([1.0, 2.0, 3.0], name="width"))
     nothing = np.zeros(6, dtype=bool)
     assert plan_links(CODEC, nothing, None, target)[-1].name == "target width"
     both = TableCodec.fit(FRAME.rename(columns={"height": "target width"}))

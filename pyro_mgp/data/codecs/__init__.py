@@ -1,0 +1,131 @@
+"""Column codecs: how one column of a table becomes numbers and back, one class per kind of column.
+
+Each kind has a codec, see `ColumnCodec`, and one line in `CODECS`::
+
+    kind            cells                                         encoded columns
+    CONTINUOUS      floats                                        1
+    HEAVY_TAILED    numbers, on request                           1
+    INTEGER         integers                                      1
+    COUNT           integers distributed as counts are            1, of log(1 + x)
+    BOOLEAN         booleans; two numbers, on request             1, of False = 0 and True = 1
+    CATEGORICAL     text, pandas categories                       1 per level observed at fit (one-hot)
+    ORDERED         ordered pandas categories                     1, of the positions of the levels
+    DATETIME        points in time                                1, in seconds since 1970 (UTC)
+    DURATION        durations                                     1, in seconds
+    CONSTANT        anything with a single observed value         0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pyro_mgp._support.messages import dropping, listing
+from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions
+from pyro_mgp.data.codecs.labels import BooleanCodec, CategoricalCodec, OrderedCodec
+from pyro_mgp.data.codecs.numeric import ContinuousCodec, CountCodec, HeavyTailedCodec, IntegerCodec
+from pyro_mgp.data.codecs.times import DatetimeCodec, DurationCodec
+from pyro_mgp.data.column_spec import ColumnSpec, Kind
+from pyro_mgp.data.dtypes import FAMILIES, label_of, natural_kind
+from pyro_mgp.storage.untrusted import build
+
+__all__ = ["CODECS", "ColumnCodec", "codec_from_dict", "fit_column"]
+
+CODECS: dict[Kind, type[ColumnCodec]] = {
+    Kind.CONTINUOUS: ContinuousCodec,
+    Kind.HEAVY_TAILED: HeavyTailedCodec,
+    Kind.INTEGER: IntegerCodec,
+    Kind.COUNT: CountCodec,
+    Kind.BOOLEAN: BooleanCodec,
+    Kind.CATEGORICAL: CategoricalCodec,
+    Kind.ORDERED: OrderedCodec,
+    Kind.DATETIME: DatetimeCodec,
+    Kind.DURATION: DurationCodec,
+    Kind.CONSTANT: ConstantCodec,
+}
+"""Codec of each kind of column."""
+
+
+def fit_column(
+    column: pd.Series[Any], warp: bool = False, discrete_support: int = 0, spec: ColumnSpec | None = None
+) -> ColumnCodec:
+    """Fit the codec of a column.
+
+    The result does not depend on the order of the rows, to the last bit.
+
+    Args:
+        column: The column.
+        warp: Whether numbers may be transformed to be more nearly normal.
+        discrete_support: Most different values of a numeric column whose support counts as discrete; nine in
+            ten cells must also hold a value that occurs five times or more. 0 also keeps integers from being
+            taken for counts.
+        spec: Further knowledge of the column.
+
+    Raises:
+        TypeError: The dtype is not supported, or an object column mixes types.
+        ValueError: The column is entirely missing, holds infinite or huge numbers, has more than 100
+            categories, or contradicts its spec.
+
+    Example:
+        >>> codec = fit_column(pd.Series([1.0, 3.0, None], name="mass"))
+        >>> codec.mean, codec.scale
+        ((2.0,), (1.0,))
+        >>> codec.encode(pd.Series([4.0, None], name="mass")).tolist()
+        [[2.0], [nan]]
+        >>> codec.decode([[2.0]]).tolist()
+        [4.0]
+    """
+    name, options = label_of(column.name), FitOptions(warp, discrete_support, spec or ColumnSpec())
+    natural = natural_kind(column)
+    if natural is None:
+        raise ValueError(
+            dropping(f"Column {name!r} is entirely missing: expected an observed cell, got none.", name)
+        )
+    return _codec_class(column, natural, options.spec).fit(column, FAMILIES[natural], options)
+
+
+def _codec_class(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> type[ColumnCodec]:
+    """Return the class for the kind that the spec asks for, or else for the natural one."""
+    kind = natural if spec.kind is None else Kind(spec.kind)
+    family = FAMILIES[natural]
+    possible = [str(each) for each, codec in CODECS.items() if family in codec.families]
+    if kind not in possible:
+        raise ValueError(
+            f"Column {column.name!r}: {family} can be {listing(possible)}, got kind={str(kind)!r}. Convert "
+            "the column, or choose another kind."
+        )
+    if not CODECS[kind].accepts_bounds and (spec.lower is not None or spec.upper is not None):
+        bounded = [str(each) for each, codec in CODECS.items() if codec.accepts_bounds]
+        raise ValueError(
+            f"Column {column.name!r}: bounds are for {listing(bounded)} columns, this is {kind}."
+        )
+    return CODECS[kind]
+
+
+def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:
+    """Return the codec that `ColumnCodec.to_dict` wrote.
+
+    Raises:
+        ValueError: A field is missing, of the wrong type, or contradicts another one.
+    """
+    fields = build(dict[str, Any], state, "column")
+    where = f"column {fields.get('name')!r}"
+    codec_class = CODECS[build(Kind, fields.pop("kind", None), f"{where}.kind")]
+    if "two_valued" in fields:
+        fields = _from_format_9(fields, codec_class)
+    codec: ColumnCodec = build(codec_class, fields, where)
+    codec.check_state()
+    return codec
+
+
+def _from_format_9(fields: Mapping[str, Any], codec_class: Any) -> dict[str, Any]:
+    """Return the fields of a class; up to format 9 a codec had those of all kinds, two under other names."""
+    warp = build(dict[str, Any] | None, fields.get("warp"), "warp")
+    if warp is not None:
+        warp = {"name" if name == "bend" else name: value for name, value in warp.items()}
+    named = {"support" if name == "few" else name: value for name, value in fields.items()} | {"warp": warp}
+    own = {field.name for field in dataclasses.fields(codec_class)}
+    return {name: value for name, value in named.items() if name in own}

@@ -1,0 +1,388 @@
+"""Interface and shared behaviour of column codecs, and the codec of constants."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from pyro_mgp._support.messages import Hinted, listing, plain, row_name
+from pyro_mgp.data.cells import as_stored, objects
+from pyro_mgp.data.codecs.observations import (
+    GaussianObservation,
+    Numbers,
+    ObservationModel,
+    OrdinalObservation,
+)
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
+from pyro_mgp.data.dtypes import FAMILIES, Family, check_categories, holes_of, label_of, natural_kind
+from pyro_mgp.data.transforms import InverseTransform, Warp
+from pyro_mgp.storage.scratch import pieces
+
+Level: TypeAlias = str | int | float | bool
+
+# Squares of numbers up to LARGEST, and of spreads down to 1 / LARGEST, stay well inside float64.
+LARGEST = 1e100
+MAX_LEVELS = 100
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Arguments of `fit_column` besides the column."""
+
+    warp: bool
+    discrete_support: int
+    spec: ColumnSpec
+
+
+@dataclass(frozen=True)
+class ColumnCodec:
+    """Encoder and decoder of one column.
+
+    A codec reads cells as numbers in the column's own units, transforms them if that makes them more nearly
+    normal (`warp`), and standardises them: z = (x - mean) / scale. Missing cells are NaN. A kind of column
+    subclasses it and overrides the methods in which it differs.
+    """
+
+    kind: ClassVar[Kind]
+    """Kind of column that the class is for."""
+    families: ClassVar[tuple[Family, ...]]
+    """Storage classes of cells that can be of this kind."""
+    accepts_bounds: ClassVar[bool] = False
+    """Whether the column's spec may give bounds."""
+
+    name: Label
+    """Label of the column."""
+    family: Family
+    """Storage class of the cells at fit."""
+    dtype: str
+    """Pandas dtype at fit, as text."""
+    mean: tuple[float, ...] = ()
+    """Mean of the transformed observed cells, for each encoded column."""
+    scale: tuple[float, ...] = ()
+    """Population standard deviation of the transformed observed cells, for each encoded column."""
+    own_scale: tuple[float, ...] = ()
+    """Population standard deviation of the observed cells in their own units, for each encoded column."""
+    low: float = 0.0
+    """Smallest observed number, in the column's own units; 0 for indicators."""
+    high: float = 0.0
+    """Largest observed number, in the column's own units; 1 for indicators."""
+
+    @property
+    def warp(self) -> Warp | None:
+        """Transform of cells before standardisation, None for the identity."""
+        return None
+
+    @property
+    def levels(self) -> tuple[Level, ...] | None:
+        """Levels observed at fit, in the order of their codes; None for kinds without levels."""
+        return None
+
+    @property
+    def step(self) -> float:
+        """Number of which draws are multiples, in the column's own units; 0 if they are not rounded."""
+        return 0.0
+
+    @property
+    def width(self) -> int:
+        """Number of encoded columns: 1, the number of levels, or 0 for a constant."""
+        return len(self.mean)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the encoded columns: `"bill_length_mm"`, or `"species=Adelie"` for an indicator."""
+        return (str(self.name),) * self.width
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Bounds at which draws must be truncated, standardised; None if no truncation is needed."""
+        return None
+
+    @property
+    def drawn_range(self) -> tuple[float, float]:
+        """Range of draws of a transformed or integer column, in its own units."""
+        return self.low, self.high
+
+    @property
+    def support_encoded(self) -> Numbers | None:
+        """Standardised values of a discrete support, ascending `[J]`; None for any other column."""
+        return None
+
+    @property
+    def indicators(self) -> tuple[Numbers, Numbers] | None:
+        """Standardised values of 0 and of 1 in each indicator, `[width]` each; None without indicators."""
+        return None
+
+    @property
+    def inverse_transform(self) -> InverseTransform | None:
+        """Inverse of the transform, of standardised cells and within the drawn range; None without one."""
+        if self.warp is None:
+            return None
+        low, high = sorted(self.warp.forward(np.array(self.drawn_range)).tolist())
+        return InverseTransform(self.mean[0], self.scale[0], low, high, self.warp.name)
+
+    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
+        """Return the observation model of one encoded column.
+
+        Args:
+            position: Position among the encoded columns of this column.
+            unless: Positions of earlier indicators; the model conditions on all of these being 0.
+        """
+        return GaussianObservation()
+
+    @classmethod
+    def fit(cls, column: pd.Series[Any], family: Family, options: FitOptions) -> ColumnCodec:
+        """Return the codec of a column of this kind; see `fit_column`."""
+        fields = cls._given(column, options.spec)
+        codec = cls(label_of(column.name), family, str(column.dtype), **fields)
+        raw = codec._read(column)
+        codec._check(column, raw, at_fit=True)
+        observed = raw[~np.isnan(raw[:, 0])]
+        if (observed == observed[0]).all():
+            value = 0.0 if codec.levels is not None else float(observed[0, 0])
+            constant = (codec.name, family, codec.dtype)
+            return ConstantCodec(*constant, low=value, high=value, levels=codec.levels)
+        spread = float(np.ptp(observed))
+        if spread < 1 / LARGEST:
+            raise ValueError(
+                f"Column {codec.name!r}: expected numbers that vary by at least {1 / LARGEST:g}, got a range "
+                f"of {spread:g}. Rescale the column."
+            )
+        return codec._learn(observed, options)
+
+    @classmethod
+    def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
+        """Return the fields that do not depend on the cells' numbers."""
+        return {}
+
+    def _read(self, column: pd.Series[Any]) -> Numbers:
+        """Return cells as numbers in their own units, `[N, width]`, NaN where missing or an unseen level."""
+        return finite_numbers(column)[:, None]
+
+    def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
+        """Return masks of numbers that the kind does not allow, each with what it expects instead."""
+        return ()
+
+    def _check(self, column: pd.Series[Any], raw: Numbers, *, at_fit: bool = False) -> None:
+        """Check that the kind allows all cells."""
+        for wrong, expected in self._invalid(raw, at_fit):
+            if wrong.any():
+                first = int(np.flatnonzero(wrong)[0])
+                raise ValueError(
+                    f"Column {self.name!r}: {row_name(column.index, first)} holds "
+                    f"{plain(column.iloc[first])!r}; expected {expected}. Correct the cell, set it missing, "
+                    "or change the column's spec."
+                )
+
+    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        """Return the codec fitted to observed cells, `[n, width]`, in their own units."""
+        return self._fitted(observed)
+
+    def _fitted(self, observed: Numbers, warp: Warp | None = None, **fields: Any) -> Self:
+        """Return the codec with the moments of cells `[n, width]` under a transform, and further fields."""
+        transformed = observed if warp is None else warp.forward(observed)
+        mean, scale = zip(*(moments(values) for values in transformed.T), strict=True)
+        own_scale = scale if warp is None else (moments(observed[:, 0])[1],)
+        low, high = float(observed.min()), float(observed.max())
+        if warp is not self.warp:
+            fields["warp"] = warp
+        return dataclasses.replace(
+            self, mean=mean, scale=scale, own_scale=own_scale, low=low, high=high, **fields
+        )
+
+    def _ordinal(self, shares: tuple[float, ...]) -> OrdinalObservation:
+        """Return the observation model of evenly spaced values with these relative frequencies."""
+        values = self.standardise(np.linspace(self.low, self.high, len(shares)))
+        return OrdinalObservation(values, np.asarray(shares))
+
+    def standardise(self, raw: Numbers) -> Numbers:
+        """Return numbers `[..., width]` in the column's own units, transformed and standardised."""
+        transformed = raw if self.warp is None else self.warp.forward(raw)
+        return np.asarray((transformed - self.mean) / self.scale, dtype=np.float64)
+
+    def encode(self, column: pd.Series[Any]) -> Numbers:
+        """Return standardised cells, float64 `[N, width]`, NaN where missing or an unseen level.
+
+        Integers, floats and their nullable forms may replace each other; an entirely missing column may have
+        any supported dtype.
+
+        Raises:
+            TypeError: The cells are of another family than at fit, or of an unsupported dtype.
+            ValueError: A number is infinite, huge, beyond a bound, or not a count in a column of counts.
+        """
+        natural = natural_kind(column)
+        if natural is None:
+            return np.full((len(column), self.width), np.nan)
+        if FAMILIES[natural] != self.family:
+            raise TypeError(
+                f"Column {self.name!r}: expected {self.kind} cells (dtype {self.dtype} at fit), got "
+                f"{natural} cells (dtype {column.dtype}). Convert the column to {self.dtype}, or fit again."
+            )
+        if isinstance(column.dtype, pd.CategoricalDtype) and holes_of(column).any():
+            check_categories(column.dtype, self.levels or (), self.name)
+        raw = self._read(column)
+        self._check(column, raw)
+        return self.standardise(raw)
+
+    def decode(self, values: ArrayLike, to_support: bool = False) -> NDArray[Any]:
+        """Return cells `[...]` for standardised values `[..., width]`.
+
+        Numbers are float64, kept within the bounds, and within `drawn_range` if the column is transformed.
+        INTEGER gives int64, rounded, within the bounds or else the observed range; COUNT int64 from 0
+        upwards; BOOLEAN the nearer of its two values; ORDERED the nearest level; CATEGORICAL the level with
+        the largest score; times give datetime64 or timedelta64 in microseconds.
+
+        Args:
+            values: Standardised values.
+            to_support: Whether numbers are rounded to the nearest value of a discrete support.
+
+        Raises:
+            ValueError: The last axis does not have length `width`, or a value is NaN.
+        """
+        scores = np.asarray(values, dtype=np.float64)
+        if scores.ndim == 0 or scores.shape[-1] != self.width:
+            raise ValueError(
+                f"Column {self.name!r}: expected values of shape (..., {self.width}), got {scores.shape}."
+            )
+        if np.isnan(scores).any():
+            raise ValueError(f"Column {self.name!r}: expected numbers to decode, got NaN.")
+        return self._cells(scores * self.scale + self.mean, to_support)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        """Return cells `[...]` for transformed numbers `[..., width]`."""
+        return np.asarray(transformed[..., 0])
+
+    def unseen(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
+        """Return a mask of the cells whose level was not observed at fit, Bool `[N]`."""
+        return np.zeros(len(column), dtype=np.bool_)
+
+    def standardised_errors(self, column: pd.Series[Any], errors: Numbers) -> Numbers:
+        """Return standard errors `[N]` of cells in standardised units, to first order if transformed.
+
+        Raises:
+            ValueError: The kind has no standard errors.
+        """
+        raise ValueError(
+            f"Column {self.name!r}: standard errors are for continuous columns, but this is {self.kind}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able dict from which `codec_from_dict` makes an equal codec."""
+        fields = dataclasses.asdict(self).items()
+        return {"kind": self.kind.value} | {
+            name: list(value) if isinstance(value, tuple) else value for name, value in fields
+        }
+
+    def check_state(self) -> None:
+        """Check that the fields of a codec that was read from a file fit together; ValueError otherwise."""
+        wrong = [name for name, holds in self._conditions().items() if not holds]
+        if wrong:
+            raise ValueError(f"column {self.name!r} does not fit together: {listing(wrong)}")
+
+    def _conditions(self) -> dict[str, bool]:
+        """Return conditions on the fields, by name."""
+        return {
+            "family": self.family in self.families,
+            "width": len(self.mean) == len(self.scale) == len(self.own_scale) == 1,
+            "scale": min((*self.scale, *self.own_scale), default=1.0) > 0,
+            "range": self.low <= self.high,
+        }
+
+
+@dataclass(frozen=True)
+class ConstantCodec(ColumnCodec):
+    """Codec of a column of one value, which has no encoded columns.
+
+    Attributes:
+        low: The value in its own units, or the position of its level.
+        levels: The one level of a column of labels, None for any other column.
+    """
+
+    kind = Kind.CONSTANT
+    families = ()
+
+    levels: tuple[Level, ...] | None = None
+
+    def _read(self, column: pd.Series[Any]) -> Numbers:
+        return np.empty((len(column), 0))
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        values = np.full(transformed.shape[:-1], self.low)
+        if self.levels is not None:
+            return level_cells(self.levels, self.family, values)
+        return as_stored(values, self.family)
+
+    def _conditions(self) -> dict[str, bool]:
+        return {
+            "width": not (self.mean or self.scale or self.own_scale),
+            "labels": self.levels is not None or self.family != "labels",
+            "position": self.levels is None or 0 <= self.low < len(self.levels) <= MAX_LEVELS,
+        }
+
+
+def finite_numbers(column: pd.Series[Any]) -> Numbers:
+    """Return a column of numbers as float64 `[N]`, NaN where missing.
+
+    Raises:
+        ValueError: A number is infinite or huge.
+    """
+    try:
+        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    except OverflowError as error:  # a Python integer above 1.8e308
+        raise ValueError(
+            f"Column {column.name!r}: expected numbers of at most {LARGEST:g} in size, got an integer beyond "
+            "the range of 64-bit floats. Rescale the column."
+        ) from error
+    huge = np.flatnonzero(np.abs(numbers) > LARGEST)
+    infinite = huge[np.isinf(numbers[huge])]
+    if infinite.size:
+        raise ValueError(
+            Hinted(
+                f"Column {column.name!r}: {row_name(column.index, infinite[0])} holds "
+                f"{numbers[infinite[0]]}; expected finite numbers. Correct the cell, or ",
+                "set it missing: frame.replace([np.inf, -np.inf], np.nan).",
+                shell="leave it empty.",
+            )
+        )
+    if huge.size:
+        raise ValueError(
+            f"Column {column.name!r}: {row_name(column.index, huge[0])} holds {numbers[huge[0]]:g}; expected "
+            f"numbers of at most {LARGEST:g} in size. Rescale the column."
+        )
+    return numbers
+
+
+def shares_of(observed: Numbers) -> tuple[float, ...]:
+    """Return the relative frequencies of the different numbers in `observed`, in ascending order."""
+    counts = np.unique(observed, return_counts=True)[1]
+    return tuple((counts / len(observed)).tolist())
+
+
+def nearer(raw: Numbers, low: float, high: float) -> Numbers:
+    """Return the nearer of two values for each number."""
+    return np.where(raw >= (low + high) / 2, high, low)
+
+
+def moments(values: Numbers) -> tuple[float, float]:
+    """Return mean and population standard deviation, independent of the order of the values."""
+    mean = _exact_sum(values) / len(values)
+    variance = _exact_sum(np.square(values - mean)) / len(values)
+    return mean, math.sqrt(variance)
+
+
+def _exact_sum(values: Numbers) -> float:
+    """Return the correctly rounded sum, converting few values to Python's own at a time to save memory."""
+    return math.fsum(itertools.chain.from_iterable(values[rows].tolist() for rows in pieces(len(values))))
+
+
+def level_cells(levels: Sequence[Level], family: Family, positions: NDArray[Any]) -> NDArray[Any]:
+    """Return the levels at `positions`, as numbers or as objects."""
+    array = np.asarray(levels) if family == "numbers" else objects(levels)
+    return np.asarray(array[positions.astype(np.int64)])

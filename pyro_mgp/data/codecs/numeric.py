@@ -1,0 +1,292 @@
+"""Codecs of numbers: continuous, heavy-tailed, count and integer columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+from pyro_mgp.data.cells import to_integers
+from pyro_mgp.data.codecs.base import LARGEST, ColumnCodec, FitOptions, moments, nearer, shares_of
+from pyro_mgp.data.codecs.observations import CountObservation, Numbers, ObservationModel, StudentObservation
+from pyro_mgp.data.column_spec import ColumnSpec, Kind
+from pyro_mgp.data.transforms import Warp
+
+# Counts that were detected, not asked for, are drawn up to so many times the largest observed one.
+_MOST_TIMES = 2.0
+# Integers up to this one are exact in float64.
+_LARGEST_COUNT = 2.0**53
+# Integers that range from 0 to at least _LEAST_REACH are counts if the Kullback-Leibler divergence from the
+# nearest negative binomial distribution of the same mean is below _NEAR nats, sampling error apart, ...
+_LEAST_REACH, _NEAR = 5.0, 0.05
+# ... and if it expects fewer than so many cells beyond the largest: ratings have an end, counts do not.
+_MOST_BEYOND = 1.0
+# Support is discrete if at least this share of the cells hold values that occur at least so often.
+_MOSTLY, _OFTEN = 0.9, 5
+# Draws of a log-transformed column end so many observed ranges beyond the observed cells.
+_FURTHER = 2.0
+
+
+@dataclass(frozen=True)
+class NumberCodec(ColumnCodec):
+    """Base of the codecs of numbers that may be transformed, have bounds and a discrete support.
+
+    Attributes:
+        warp: Transform of the cells, None for the identity.
+        lower: Smallest possible number in the column's own units, None for no bound.
+        upper: Largest possible number, None for no bound.
+        support: All values in ascending order if the support is discrete, else None.
+    """
+
+    warp: Warp | None = None
+    lower: float | None = None
+    upper: float | None = None
+    support: tuple[float, ...] | None = None
+
+    @classmethod
+    def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
+        return {"lower": spec.lower, "upper": spec.upper}
+
+    def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
+        lower, upper = self.limits
+        yield raw < lower, f"numbers of at least {lower:g}"
+        yield raw > upper, f"numbers of at most {upper:g}"
+
+    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        warp = Warp.choose(observed[:, 0], self.lower, self.upper) if options.warp else None
+        return self._fitted(observed, warp=warp, support=_support(observed, options.discrete_support))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Bounds of cells in their own units, infinite where there is none."""
+        return -math.inf if self.lower is None else self.lower, math.inf if self.upper is None else self.upper
+
+    @property
+    def drawn_range(self) -> tuple[float, float]:
+        """Range of draws of a transformed or integer column: its bounds, or else the observed range.
+
+        Under a log or softplus, draws may exceed the observed range on the side without a bound.
+        """
+        room = 0.0
+        if self.warp is not None and self.warp.name in ("log", "softplus"):
+            room = LARGEST if self.warp.name == "softplus" else _FURTHER * (self.high - self.low)
+        lower, upper = self.limits
+        return (
+            self.low - room if math.isinf(lower) else lower,
+            self.high + room if math.isinf(upper) else upper,
+        )
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Bounds at which draws must be truncated, standardised; None if no truncation is needed."""
+        if self.warp is not None and self.warp.keeps_bounds:
+            if self.warp.name != "log":
+                return None
+            # The exponential of a normal tail is long: draws end with the drawn range.
+            far = self.drawn_range[1 if self.upper is None else 0]
+            return -math.inf, float(self.standardise(np.array([far]))[0])
+        if not np.isfinite(self.limits).any():
+            return None
+        lower, upper = self.standardise(np.array(self._drawn_limits)).tolist()
+        return lower, upper
+
+    @property
+    def _drawn_limits(self) -> tuple[float, float]:
+        """Bounds of draws before rounding."""
+        return self.limits
+
+    @property
+    def support_encoded(self) -> Numbers | None:
+        """Standardised values of a discrete support, ascending `[J]`; None for any other column."""
+        return None if self.support is None else self.standardise(np.asarray(self.support))
+
+    def encode(self, column: pd.Series[Any]) -> Numbers:
+        """Return standardised cells, float64 `[N, 1]`, NaN where missing."""
+        encoded = super().encode(column)
+        if self.warp is None or not self.warp.keeps_bounds:
+            return encoded
+        # A new cell at a bound, where the transform is infinite, counts as just beyond the observed range.
+        low, high = np.sort(self.standardise(np.array([self.low, self.high])))
+        return np.clip(encoded, low - 1, high + 1)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        raw = transformed[..., 0] if self.warp is None else self.warp.backward(transformed[..., 0])
+        if to_support and self.support is not None:
+            support = np.asarray(self.support)
+            raw = support[np.searchsorted((support[1:] + support[:-1]) / 2, raw)]
+        # The inverse transform makes a normal tail exponential: one draw could outweigh a whole column.
+        return np.clip(raw, *(self.limits if self.warp is None else self.drawn_range))
+
+    def _conditions(self) -> dict[str, bool]:
+        return super()._conditions() | {
+            "bounds": self.limits[0] < self.limits[1],
+            "spread": self.warp is None or self.warp.spread != 0,
+            "support": self.support is None
+            or (len(self.support) > 0 and list(self.support) == sorted(set(self.support))),
+        }
+
+
+class ContinuousCodec(NumberCodec):
+    """Codec of real numbers: Gaussian, of a transform if that is clearly likelier."""
+
+    kind = Kind.CONTINUOUS
+    families = ("numbers",)
+    accepts_bounds = True
+
+    def standardised_errors(self, column: pd.Series[Any], errors: Numbers) -> Numbers:
+        """Return standard errors `[N]` of cells in standardised units, to first order if transformed."""
+        if self.warp is not None:
+            cells = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            errors = errors * np.exp(np.where(np.isnan(cells), 0.0, self.warp.log_slope(cells)))
+        return np.asarray(errors / self.scale[0])
+
+
+class HeavyTailedCodec(ColumnCodec):
+    """Codec of numbers with outliers: Student's t."""
+
+    kind = Kind.HEAVY_TAILED
+    families = ("numbers",)
+
+    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
+        """Return Student's t noise."""
+        return StudentObservation()
+
+
+@dataclass(frozen=True)
+class CountCodec(ColumnCodec):
+    """Codec of counts: negative binomial, encoded as log(1 + count).
+
+    Attributes:
+        average: Mean count.
+        most: Largest count that is drawn.
+    """
+
+    kind = Kind.COUNT
+    families = ("numbers",)
+    warp = Warp(-1.0, 1.0, "log")
+
+    average: float = 0.0
+    most: float = _LARGEST_COUNT
+
+    def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
+        yield (raw < 0) | _is_fraction(raw), "a count, 0, 1, 2, ..."
+
+    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        return self._fitted(observed, self.warp, average=moments(observed[:, 0])[0])
+
+    @property
+    def drawn_range(self) -> tuple[float, float]:
+        """Range of the counts that are drawn."""
+        return 0.0, self.most
+
+    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
+        """Return a negative binomial observation model."""
+        return CountObservation(self.mean[0], self.scale[0], self.average)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        counts = np.rint(self.warp.backward(transformed[..., 0]))
+        return to_integers(np.clip(counts, *self.drawn_range), np.iinfo(np.int64))
+
+    def _conditions(self) -> dict[str, bool]:
+        return super()._conditions() | {"most": self.most >= 0}
+
+
+@dataclass(frozen=True)
+class IntegerCodec(NumberCodec):
+    """Codec of whole numbers: as continuous ones, and rounded; ordinal if there are two.
+
+    Attributes:
+        shares: Relative frequencies if only two values were observed, else None.
+    """
+
+    kind = Kind.INTEGER
+    families = ("numbers",)
+    accepts_bounds = True
+    step = 1.0
+
+    shares: tuple[float, ...] | None = None
+
+    def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
+        yield from super()._invalid(raw, at_fit)
+        if at_fit:
+            yield _is_fraction(raw), "whole numbers"
+
+    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        bounded = self.lower is not None or self.upper is not None
+        if options.spec.kind is None and not bounded and options.discrete_support and _are_counts(observed):
+            most = _MOST_TIMES * float(observed.max())
+            return CountCodec(self.name, self.family, self.dtype, most=most)._learn(observed, options)
+        if len(np.unique(observed)) > 2:
+            return super()._learn(observed, options)
+        return self._fitted(observed, shares=shares_of(observed))
+
+    @property
+    def drawn_range(self) -> tuple[float, float]:
+        """Range of draws: the whole numbers within the bounds, or else the observed range."""
+        lower, upper = super().drawn_range
+        return float(np.ceil(lower)), float(np.floor(upper))
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Bounds at which draws must be truncated, standardised; None if no truncation is needed."""
+        return super().bounds if self.shares is None else None
+
+    @property
+    def _drawn_limits(self) -> tuple[float, float]:
+        lower, upper = self.limits
+        return float(np.ceil(lower)) - 0.5, float(np.floor(upper)) + 0.5
+
+    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
+        """Return a Gaussian observation model, or an ordinal one of two values."""
+        return super().observation() if self.shares is None else self._ordinal(self.shares)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        raw = super()._cells(transformed, to_support)
+        if self.shares is not None:
+            raw = nearer(raw, self.low, self.high)
+        return to_integers(np.clip(np.rint(raw), *self.drawn_range), np.iinfo(np.int64))
+
+    def _conditions(self) -> dict[str, bool]:
+        two = self.shares is None or (len(self.shares) == 2 and min(self.shares) > 0)
+        return super()._conditions() | {"shares": two}
+
+
+def as_continuous(codec: ColumnCodec) -> ContinuousCodec:
+    """Return the codec that decodes the numbers of another to floats, without bounds or rounding."""
+    moments = (codec.mean, codec.scale, codec.own_scale, codec.low, codec.high)
+    return ContinuousCodec(codec.name, codec.family, codec.dtype, *moments)
+
+
+def _support(observed: Numbers, most: int) -> tuple[float, ...] | None:
+    """Return the different values if there are at most `most` and nearly all occur repeatedly, else None."""
+    values, counts = np.unique(observed, return_counts=True)
+    repeated = counts[counts >= _OFTEN].sum()
+    return None if len(values) > most or repeated < _MOSTLY * len(observed) else tuple(values.tolist())
+
+
+def _is_fraction(numbers: Numbers) -> NDArray[np.bool_]:
+    """Return a mask of the numbers that are not whole; missing ones do not count."""
+    return np.asarray((numbers % 1 != 0) & ~np.isnan(numbers))
+
+
+def _are_counts(observed: Numbers) -> bool:
+    """Return whether integers start at 0 and are nearly negative binomial."""
+    if observed.min() != 0 or observed.max() < _LEAST_REACH:
+        return False
+    values, counts = np.unique(observed, return_counts=True)
+    mean, share = observed.mean(), counts / len(observed)
+
+    def divergence(log_r: float) -> float:
+        r = math.exp(log_r)
+        return float((share * (np.log(share) - stats.nbinom.logpmf(values, r, r / (r + mean)))).sum())
+
+    nearest = optimize.minimize_scalar(divergence, bounds=(-5.0, 10.0), method="bounded")
+    r = math.exp(nearest.x)
+    beyond = len(observed) * float(stats.nbinom.sf(values[-1], r, r / (r + mean)))
+    return beyond < _MOST_BEYOND and float(nearest.fun) < _NEAR + (len(values) - 1) / (2 * len(observed))
