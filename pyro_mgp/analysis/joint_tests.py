@@ -35,8 +35,6 @@ from scipy import linalg, stats
 from pyro_mgp._support.messages import warn_user
 
 Numbers = NDArray[np.float64]
-
-
 Method = Literal["D1", "D2", "D3", "D4"]
 
 
@@ -109,8 +107,7 @@ def pool_wald(
 
     Raises:
         ValueError: If there are fewer than two imputations, shapes do not match, or the mean covariance
-        matrix
-            is singular.
+            matrix is singular.
 
     Warns:
         PoolingWarning: If there are no more imputations than constraints.
@@ -256,8 +253,7 @@ def pool_likelihoods(
 
     Raises:
         ValueError: If there are fewer than two tables, shapes do not match, `df` is below 1, or not exactly
-        one
-            of `stacked` and `at_pooled` is given.
+            one of `stacked` and `at_pooled` is given.
 
     Example:
         >>> pool_likelihoods([-64.8, -58.2, -61.1], [-71.7, -69.0, -65.6], 2, stacked=(-185.8, -206.4))

@@ -126,8 +126,7 @@ class Pooled(ShownAsTable):
 
         Raises:
             ValueError: If terms were not estimated, contrasts have another shape, the fits gave variances
-            only,
-                or the constraints are redundant.
+                only, or the constraints are redundant.
 
         Warns:
             PoolingWarning: If there are no more imputations than constraints.

@@ -107,8 +107,7 @@ def mix(
 
     Warns:
         MixtureWarning: If chains have not converged within some table, or there are too few tables, which
-        makes
-            the mixture too narrow.
+            makes the mixture too narrow.
 
     Example:
         >>> generator = np.random.default_rng(0)

@@ -51,11 +51,9 @@ def relevance(
     Args:
         imputer: Fitted imputer.
         X: Rows at which to differentiate, with missing cells at the initial fill; None for the training
-        table.
-            Of more than 20,000 rows, evenly spaced ones are used.
+            table. Of more than 20,000 rows, evenly spaced ones are used.
         by: "derivative", or "lengthscale" for inverse ARD lengthscales, which are 1 where a kernel has none,
-        and
-            root sums of squares for categories.
+            and root sums of squares for categories.
 
     Returns:
         One row per column with a link (the target last), and one column per potential predictor. NaN for

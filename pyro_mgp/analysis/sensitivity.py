@@ -30,17 +30,16 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
     Args:
         codec: Codec of the table.
         delta: δ by label, on the scale of the column's likelihood: own units for numbers and times (in
-        seconds),
-            units of the transform for transformed numbers (say, of the log), standard deviations of the
-            probit for booleans, ordered levels and categories of two levels (towards the later one), and the
-            log of the mean for counts.
+            seconds), units of the transform for transformed numbers (say, of the log), standard deviations of
+            the probit for booleans, ordered levels and categories of two levels (towards the later one), and
+            the log of the mean for counts.
 
     Returns:
         Shifts in standardised units, by encoded column; empty if all are zero.
 
     Raises:
         ValueError: If a column is unknown or constant, has more than two unordered levels, or δ is not
-        finite.
+            finite.
     """
     columns = {column.name: column for column in codec.columns}
     found: dict[int, float] = {}
