@@ -290,9 +290,9 @@ class _Group:
     links: slice
     """Numbers of the links."""
     inverse: Tensor
-    """W of each of them, `[G, M, M]`."""
+    """W of each link, `[G, M, M]`."""
     parts: Sequence[Part]
-    """The rows, part by part of the share."""
+    """Rows of each part of the share."""
     workers: Workers
     """All processes, each with rows of its own."""
 

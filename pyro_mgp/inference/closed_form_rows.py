@@ -71,12 +71,12 @@ class Part:
 
     @property
     def by_sites(self) -> list[bool]:
-        """Whether each of the links has sites."""
+        """For each of the links, True if it has sites."""
         return [site is not None for site in self.sites]
 
     @property
     def whitens_rows(self) -> bool:
-        """Whether rows are whitened before the sums: in single precision H has too few digits for it."""
+        """True if rows are whitened before the sums: in single precision H has too few digits."""
         return self.kernels.dtype != self.inverse.dtype
 
     def sums(self) -> list[Tensor]:

@@ -38,7 +38,7 @@ _NOT_FINITE = (NotPositiveDefiniteError, LinAlgError, FloatingPointError)
 _RESCUES = 3
 # Number of rows below which a minibatch is not halved when memory does not suffice.
 _FEWEST_ROWS = 16
-# Final passes over a table seen whole in which q(u) is fitted to the held-out cells as well.
+# Final passes over a table used whole in which q(u) is fitted to the held-out cells as well.
 _LAST_PASSES = 3
 
 
@@ -53,7 +53,7 @@ class Options:
     weight_decay: float = 0.1
     """Decay of kernels and noises towards their starting values; see `Adam`."""
     batch_size: int = 2000
-    """Rows in a minibatch; tables up to this size are seen whole."""
+    """Rows in a minibatch; smaller tables are used whole."""
     natural_gradient: bool = True
     """Natural-gradient steps for q(u), if the bound has an exact KL; False leaves it to Adam (the paper)."""
     refresh_fill: bool = True
@@ -122,12 +122,12 @@ class Run:
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether the held-out score has not improved for `patience` checks."""
+        """True if the held-out score has not improved for `patience` checks."""
         return len(self.losses) - self.best_step >= self.options.patience * self.options.check_every
 
     @property
     def should_continue(self) -> bool:
-        """Whether more steps are to be taken."""
+        """True if neither the steps nor the patience are used up."""
         return len(self.losses) < self.options.max_steps and not self.out_of_patience
 
     def warm_start(self) -> None:
@@ -206,7 +206,7 @@ class Run:
         return loss
 
     def minibatches(self) -> Iterator[Tensor | None]:
-        """Iterate over the row numbers of one shuffled pass; None for a table that is seen whole."""
+        """Iterate over the row numbers of one shuffled pass; None for a table that is used whole."""
         if self.whole:
             yield None
             return
@@ -266,7 +266,7 @@ class Run:
         """Fit q(u) to the held-out cells too, in a final pass over the table.
 
         Steps of size 1, 1/2, 1/3, ... make its natural parameters the mean of the optima of the minibatches
-        of one pass, or of the redrawn fills of a table seen whole. Every row has the same weight.
+        of one pass, or of the redrawn fills of a table used whole. Every row has the same weight.
         """
         for adam in self.adams:
             adam.release()

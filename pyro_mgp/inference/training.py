@@ -42,7 +42,7 @@ class History:
     best_step: int = 0
     """Number of steps after which the kept parameters were reached."""
     converged: bool = False
-    """Whether training stopped before `max_steps` because the held-out cells stopped improving."""
+    """True if training stopped before `max_steps` because the held-out cells stopped improving."""
     seconds: float = 0.0
     """Wall time."""
 

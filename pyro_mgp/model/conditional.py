@@ -96,27 +96,21 @@ class _Wrapper:
 
     @property
     def noise(self) -> Tensor:
-        """Variance of the observation noise, a scalar."""
         return self.conditional.noise
 
     def moments(self, rows: Tensor) -> Moments:
-        """Return the moments of the latent function at rows `[S, n, D]`."""
         return self.conditional.moments(rows)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
         return self.expectation(self.moments(rows))
 
     def functions(self, rows: Tensor) -> Tensor:
-        """Return the latent function's mean, or each drawn function, at rows `[n, D]`."""
         return self.conditional.functions(rows)
 
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
-        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
         return self.conditional.draw(moments, eps)
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the observations, or of a function of them, `[S, n]`."""
         return self.conditional.expectation(moments, of)
 
 
@@ -126,7 +120,7 @@ class Observing(_Wrapper):
 
     observation: Observation
     noisy: bool
-    """Whether the observation model is applied to the function plus noise, or to the function alone."""
+    """True if the observation model applies to the function plus noise, False to the function alone."""
 
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""

@@ -93,7 +93,7 @@ class Link(LocalModule):
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether observations are the function plus Gaussian noise of one variance."""
+        """True if observations are the latent function plus Gaussian noise of one variance."""
         return self.known_variance is None and not isinstance(self.likelihood, Observation)
 
     def scored(self, mean: Tensor, variance: Tensor, rows: Tensor | None = None) -> Scored:

@@ -3,14 +3,11 @@
 from pyro_mgp.model.likelihoods.base import (
     MIN_NOISE,
     Bounded,
-    Drawn,
     Likelihood,
     Observation,
-    OfFunction,
     Quantity,
     Scored,
     mean_under_normal,
-    nodes_under_normal,
 )
 from pyro_mgp.model.likelihoods.category import Category
 from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
@@ -24,7 +21,6 @@ __all__ = [
     "Bounded",
     "Category",
     "CountScale",
-    "Drawn",
     "ExpectedNegativeBinomial",
     "ExpectedNormal",
     "ExpectedOrdinal",
@@ -34,12 +30,10 @@ __all__ = [
     "Likelihood",
     "NegativeBinomial",
     "Observation",
-    "OfFunction",
     "Ordinal",
     "Quantity",
     "Scored",
     "Truncated",
     "log_between",
     "mean_under_normal",
-    "nodes_under_normal",
 ]
