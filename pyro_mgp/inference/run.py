@@ -67,14 +67,7 @@ class Options:
 class Run:
     """State of a training run, and the steps that advance it.
 
-    Args:
-        chain: Module to train, see `Trainable`.
-        table: The training table, `[N, D]`.
-        held_out: Bool `[N, D]`, the observed cells that are held out.
-        filled: The table with its missing and held-out cells filled, `[N, D]`; written into.
-        options: Settings.
-        elbo: Bound to maximise; None for `TraceMeanField_ELBO`, in closed form if possible.
-        workers: The processes that train together.
+    Takes the arguments of `training.train`; `filled` is overwritten.
     """
 
     def __init__(
