@@ -101,10 +101,11 @@ class Formula:
             raise ValueError(f"the formula {text!r} cannot be parsed: {error.msg}") from error
         nodes = list(ast.walk(tree))
         calls = [node for node in nodes if isinstance(node, ast.Call)]
-        lists = [c for n in nodes if isinstance(n, ast.Compare) for c in n.comparators if _is_list(c)]
+        compared = [side for node in nodes if isinstance(node, ast.Compare) for side in node.comparators]
         for node in nodes:
             foreign = isinstance(node, ast.Constant) and type(node.value) not in (bool, int, float, str)
-            if not isinstance(node, _NODES) or foreign or (_is_list(node) and node not in lists):
+            stray = isinstance(node, ast.List | ast.Tuple) and node not in compared
+            if not isinstance(node, _NODES) or foreign or stray:
                 raise ValueError(
                     f"the formula {text!r} may hold columns, numbers, text, arithmetic, comparisons and "
                     f"{listing(FUNCTIONS, 20)}, but not {type(node).__name__}"
@@ -250,10 +251,6 @@ def _truth(cells: Any) -> Any:
     if getattr(cells, "dtype", None) == np.float64 and not cells.isin([0.0, 1.0]).all():
         raise TypeError("numbers are neither true nor false")
     return cells.astype(np.bool_)
-
-
-def _is_list(node: ast.AST) -> bool:
-    return isinstance(node, ast.List | ast.Tuple)
 
 
 def _column(name: str, columns: Collection[Label], text: str) -> Label:

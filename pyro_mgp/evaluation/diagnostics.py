@@ -172,15 +172,10 @@ def _calibrate(
         f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
     )
     how = f"{chosen}, {'fitted without them' if refit else 'by the imputer that was fitted with them'}"
-    rounds = tqdm(
-        list(zip(holdout.folds, seeds, strict=True)),
-        desc="calibrating",
-        unit="fold",
-        disable=None if progress and folds else True,
-        leave=False,
-    )
+    silent = None if progress and folds else True
+    rounds = tqdm(holdout.folds, desc="calibrating", unit="fold", disable=silent, leave=False)
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in imputers}
-    for k, (held_out, seed) in enumerate(rounds):
+    for k, (held_out, seed) in enumerate(zip(rounds, seeds, strict=True)):
         if not held_out.any():
             continue
         rest = without_cells(frame, held_out)

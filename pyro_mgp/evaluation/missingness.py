@@ -203,12 +203,12 @@ def ampute(
     """
     _check_frame(frame)
     for name, value, choices in (
-        ("mechanism", mechanism, get_args(Mechanism)),
-        ("type", type, get_args(Tendency)),
-        ("by", by, get_args(Unit)),
+        ("mechanism", mechanism, Mechanism),
+        ("type", type, Tendency),
+        ("by", by, Unit),
     ):
-        if value not in choices:
-            raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+        if value not in get_args(choices):
+            raise ValueError(f"{name} must be one of {list(get_args(choices))}, got {value!r}")
     if not isinstance(proportion, numbers.Real) or not 0 <= proportion <= 1:
         raise ValueError(f"proportion must be a number between 0 and 1, got {proportion!r}")
     chosen = _read_patterns(frame, patterns, mechanism, weights, frequencies)
@@ -273,19 +273,14 @@ def _amputed(
         rows, count = rows[count > 0], count[count > 0]
         # The next pattern makes up for the rounding of the last one.
         goal = short + (total * count.sum() / reachable if total else 0.0)
-        scores = _scores(frame, pattern.weights)[rows]
-        drawn = _draw(_probabilities(_tendency(scores, tendency), count, goal), count, generator)
+        cells = {j: _standardised(_as_numbers(frame.iloc[:, j])) for j in pattern.weights}
+        total_score = sum((w * cells[j] for j, w in pattern.weights.items()), np.zeros(len(frame)))
+        s = _standardised(total_score[rows])
+        logits = {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[tendency]
+        drawn = _draw(_probabilities(logits, count, goal), count, generator)
         short = goal - count[drawn].sum()
         lost[np.ix_(rows[drawn], pattern.columns)] = True
     return lost & observed
-
-
-def _scores(frame: pd.DataFrame, weights: Mapping[int, float]) -> NDArray[np.float64]:
-    """Return weighted sums of standardised cells, `[N]`."""
-    total = np.zeros(len(frame))
-    for j, weight in weights.items():
-        total += weight * _standardised(_as_numbers(frame.iloc[:, j]))
-    return total
 
 
 def _as_numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
@@ -313,12 +308,6 @@ def _standardised(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     if spread == 0:  # their differences are below rounding error
         return np.zeros_like(cells)
     return np.nan_to_num((scaled - observed.mean()) / spread)
-
-
-def _tendency(scores: NDArray[np.float64], tendency: Tendency) -> NDArray[np.float64]:
-    """Return the logits of losing cells, without their intercept."""
-    s = _standardised(scores)
-    return {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[tendency]
 
 
 def _probabilities(logits: NDArray[np.float64], count: NDArray[np.intp], goal: float) -> NDArray[np.float64]:
@@ -372,16 +361,22 @@ def _read_patterns(
     together = [_columns(places, pattern, k) for k, pattern in enumerate(given)]
     if not together:
         raise ValueError("patterns must name at least one pattern, or be None for each column alone")
-    shares = _shares(frequencies, len(together))
+    n = len(together)
+    relative = [1.0] * n if frequencies is None else [float(each) for each in frequencies]
+    if len(relative) != n:
+        raise ValueError(f"frequencies must be one number per pattern, {n}, got {len(relative)}")
+    total = math.fsum(relative)
+    if not all(0 <= each < math.inf for each in relative) or not 0 < total < math.inf:
+        raise ValueError(f"frequencies must be finite, not negative and not all zero, got {relative}")
     if weights is not None and mechanism == "MCAR":
         raise ValueError("weights are for mechanism='MAR' or 'MNAR': 'MCAR' depends on no column")
-    if weights is not None and len(weights) != len(together):
-        raise ValueError(f"weights must be one mapping per pattern, {len(together)}, got {len(weights)}")
-    chosen = []
-    for k, (columns, share) in enumerate(zip(together, shares, strict=True)):
-        own = None if weights is None else weights[k]
-        chosen.append(_Pattern(columns, _weights(places, columns, own, mechanism, k), share))
-    return chosen
+    if weights is not None and len(weights) != n:
+        raise ValueError(f"weights must be one mapping per pattern, {n}, got {len(weights)}")
+    own = [None] * n if weights is None else weights
+    return [
+        _Pattern(columns, _weights(places, columns, own[k], mechanism, k), relative[k] / total)
+        for k, columns in enumerate(together)
+    ]
 
 
 def _columns(places: Mapping[Hashable, int], pattern: object, k: int) -> list[int]:
@@ -396,16 +391,6 @@ def _columns(places: Mapping[Hashable, int], pattern: object, k: int) -> list[in
     if not pattern:
         raise ValueError(f"pattern {k} contains no column: remove it, and lower the proportion")
     return sorted({places[label] for label in pattern})
-
-
-def _shares(frequencies: Sequence[float] | None, n_patterns: int) -> list[float]:
-    relative = [1.0] * n_patterns if frequencies is None else [float(each) for each in frequencies]
-    if len(relative) != n_patterns:
-        raise ValueError(f"frequencies must be one number per pattern, {n_patterns}, got {len(relative)}")
-    total = math.fsum(relative)
-    if not all(0 <= each < math.inf for each in relative) or not 0 < total < math.inf:
-        raise ValueError(f"frequencies must be finite, not negative and not all zero, got {relative}")
-    return [each / total for each in relative]
 
 
 def _weights(

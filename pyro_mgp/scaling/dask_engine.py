@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_ids import without_ids
 from pyro_mgp.data.table import TableWarning, check_same_columns
 from pyro_mgp.scaling.parquet_parts import Job, Part, parts_of
-from pyro_mgp.scaling.partitions import FittedState, identify, impute_partition, merged, rank
+from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_partition, merged, rank
 from pyro_mgp.storage.atomic import atomic_folder
 from pyro_mgp.storage.header import HEADER, write_header
 
@@ -91,7 +91,7 @@ def impute_dask(
     parts = ddf.to_delayed()
     identities = [row_ids] * len(parts)
     if row_ids is None:
-        identities = ranks_of([dask.delayed(identify)(state, part, buckets(parts)) for part in parts])
+        identities = _ranks_of(identify, state, parts)
     complete = dask.delayed(_completed, traverse=False)
     options = {"random_state": random_state, "delta": delta}
     completed = [
@@ -147,17 +147,8 @@ def impute_folder(
         TableWarning: As `MGPImputer.impute`; each warning once.
     """
     with atomic_folder(out, overwrite=overwrite) as partial:
-        job = impute_into(
-            partial,
-            folder,
-            imputer,
-            m,
-            client=client,
-            dropped=dropped,
-            row_ids=row_ids,
-            random_state=random_state,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"dropped": dropped, "row_ids": row_ids, "random_state": random_state}
+        job = impute_into(partial, folder, imputer, m, client=client, progress=progress, **options)
     return [Path(out) / each.name for each in job.folders]
 
 
@@ -186,7 +177,7 @@ def impute_into(
     state = dask.delayed(FittedState(imputer), traverse=False)
     ranks: Sequence[Any] = [None] * len(parts)
     if row_ids is None:
-        ranks = ranks_of([dask.delayed(job.identify)(state, part, buckets(parts)) for part in parts])
+        ranks = _ranks_of(job.identify, state, parts)
     todo = [(part, own) for part, own in zip(parts, ranks, strict=True) if not job.is_done(part)]
     impute = dask.delayed(job.impute)
     futures = client.compute([impute(state, part, own) for part, own in todo])
@@ -207,13 +198,8 @@ def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> I
 
     seen: set[str] = set()
     sizes = {future.key: part.n_rows for future, part in zip(futures, parts, strict=True)}
-    with tqdm(
-        total=sum(sizes.values()),
-        desc="imputing",
-        unit="rows",
-        disable=None if progress else True,
-        leave=False,
-    ) as bar:
+    n_rows, silent = sum(sizes.values()), None if progress else True
+    with tqdm(total=n_rows, desc="imputing", unit="rows", disable=silent, leave=False) as bar:
         for future in as_completed(futures):
             try:
                 messages = future.result()
@@ -288,16 +274,11 @@ def imported() -> Any:
     return dask
 
 
-def buckets(parts: Sequence[object]) -> int:
-    """Return the number of buckets in which the rows of partitions are ranked."""
-    return max(1, math.ceil(len(parts) / _PARTITIONS_PER_BUCKET))
-
-
-def ranks_of(hashes: Sequence[Delayed]) -> list[Delayed]:
-    """Return the ranks of each partition's rows, from the hashes that `identify` returns for each."""
+def _ranks_of(identify: Callable[..., list[Hashes]], state: Delayed, parts: Sequence[Any]) -> list[Delayed]:
+    """Return the ranks of each partition's rows, given the function that hashes the rows of one."""
     dask = imported()
-    n_parts = len(hashes)
-    n_buckets = buckets(hashes)
+    n_parts, n_buckets = len(parts), max(1, math.ceil(len(parts) / _PARTITIONS_PER_BUCKET))
+    hashes = [dask.delayed(identify)(state, part, n_buckets) for part in parts]
     ranked = [dask.delayed(rank, nout=n_parts)([part[b] for part in hashes]) for b in range(n_buckets)]
     return [dask.delayed(merged)([of_bucket[p] for of_bucket in ranked]) for p in range(n_parts)]
 
