@@ -59,7 +59,7 @@ def _fimd_3_2_3(missing: str) -> Callable[[np.random.Generator], pd.DataFrame]:
 
 
 def _product(rate: float) -> Callable[[np.random.Generator], pd.DataFrame]:
-    """`y = x1 + x2 + x1·x2 + noise`, x1 and x2 correlated by .3; x1 and y missing more often for large x2."""
+    """Return the design y = x1 + x2 + x1·x2 + noise, corr(x1, x2) = .3; x1 and y missing for large x2."""
 
     def draw(g: np.random.Generator) -> pd.DataFrame:
         x1, x2 = g.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], 200).T
@@ -72,7 +72,7 @@ def _product(rate: float) -> Callable[[np.random.Generator], pd.DataFrame]:
 
 
 def _wave(g: np.random.Generator) -> pd.DataFrame:
-    """`y = sin 2x + z/2 + noise`; x and y missing more often for large z, 30 % each."""
+    """Draw a table with y = sin 2x + z/2 + noise; 30 % of x and y missing, more often for large z."""
     x, z = g.normal(size=(2, 200))
     table = pd.DataFrame({"x": x, "z": z, "y": np.sin(2 * x) + z / 2 + g.normal(0, 0.5, 200)})
     for column in ("x", "y"):
