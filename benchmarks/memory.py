@@ -20,6 +20,7 @@ from benchmarks.figures import Row, peak_gigabytes, resident_gigabytes
 from benchmarks.generated import numbers
 from pyro_mgp._support import memory
 from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.settings import with_engine
 
 _BY_GRADIENT: dict[str, Any] = {"natural_gradient": False, "backpropagate": True}
 Case = tuple[int, int, int, dict[str, Any]]
@@ -59,7 +60,7 @@ def peak_of(work: Callable[[], object]) -> float:
 def fit(folder: str, n_rows: int, n_columns: int, m: int, settings: dict[str, Any]) -> None:
     """Fit a table, save the imputer, and print peak memory and its lower bound in MB as JSON."""
     warnings.simplefilter("ignore")
-    imputer = MGPImputer(random_state=0, progress=False, max_steps=5, **settings)
+    imputer = MGPImputer(**with_engine({"random_state": 0, "progress": False, "max_steps": 5, **settings}))
     MGPImputer(random_state=0, progress=False, max_steps=2, inputs="others").fit(numbers(400, 3)).impute(m=2)
     frame = numbers(n_rows, n_columns)
     megabytes = peak_of(lambda: imputer.fit(frame))

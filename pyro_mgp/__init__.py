@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyro_mgp._support.processes import data_parallel
     from pyro_mgp.analysis.joint_tests import likelihood_ratio_test, pool_chi2, pool_likelihoods
     from pyro_mgp.analysis.pooling import pool
     from pyro_mgp.analysis.posterior_mixture import mix
@@ -17,16 +18,19 @@ if TYPE_CHECKING:
     from pyro_mgp.results.imputations import Imputations
     from pyro_mgp.scaling.dask_engine import impute_dask
     from pyro_mgp.scaling.partitions import impute_partition
+    from pyro_mgp.settings import Engine
 
     __version__: str
 
 __all__ = [
     "ColumnSpec",
+    "Engine",
     "Imputations",
     "MGPImputer",
     "ampute",
     "calibrate",
     "compare",
+    "data_parallel",
     "impute_dask",
     "impute_partition",
     "likelihood_ratio_test",
@@ -41,11 +45,13 @@ __all__ = [
 # Torch and Pyro take seconds to import: each name is imported when it is first used.
 _HOME = {
     "ColumnSpec": "pyro_mgp.data.column_spec",
+    "Engine": "pyro_mgp.settings",
     "Imputations": "pyro_mgp.results.imputations",
     "MGPImputer": "pyro_mgp.imputer",
     "ampute": "pyro_mgp.evaluation.missingness",
     "calibrate": "pyro_mgp.evaluation.diagnostics",
     "compare": "pyro_mgp.evaluation.diagnostics",
+    "data_parallel": "pyro_mgp._support.processes",
     "impute_dask": "pyro_mgp.scaling.dask_engine",
     "impute_partition": "pyro_mgp.scaling.partitions",
     "likelihood_ratio_test": "pyro_mgp.analysis.joint_tests",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,189 +20,161 @@ from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec
+from pyro_mgp.data.table_encoder import TableEncoder
+from pyro_mgp.fitting import untrained_chain
 from pyro_mgp.inference.training import History
-from pyro_mgp.model.build import LinkSpec
+from pyro_mgp.model.build import LinkSpec, likelihoods
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
+from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
 from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS, LocalGPParams
 from pyro_mgp.sampling.neighbours import Neighbours
-from pyro_mgp.sampling.sampler import CholeskyCache
-from pyro_mgp.settings import check_settings
+from pyro_mgp.settings import (
+    Choice,
+    Engine,
+    Parameters,
+    Settings,
+    check_settings,
+    choose_kernel,
+    with_engine,
+)
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
 from pyro_mgp.storage.atomic import atomic_folder
-from pyro_mgp.storage.checkpoint import fingerprint
 from pyro_mgp.storage.frames import to_json
 from pyro_mgp.storage.header import read_header, write_header
 from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among, check_finite
 
-if TYPE_CHECKING:
-    from pyro_mgp.imputer import MGPImputer
-
-Imputer = TypeVar("Imputer", bound="MGPImputer")
+Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
 FORMAT_VERSION = 10
-# Version 7 had no checksums. Up to version 8 a link had one set of local hyperparameters, or null. Up to
-# version 9 discrete support was called few values, and each codec of a column had the fields of all kinds.
+# Version 7 had no checksums. Up to version 8 a link had one set of local GP hyperparameters, or null. Up to
+# version 9 discrete support was called few values, the engine's switches stood among the settings,
+# and each codec of a column had the fields of all kinds.
 _OLDER_FORMATS = (7, 8, 9)
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
 
+Header = Mapping[str, Any]
 
-def write(imputer: MGPImputer, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+
+# ------------------------------------------------------------------------------------------------ writing
+
+
+def write(
+    parameters: Mapping[str, Any],
+    model: FittedModel,
+    settings: Settings,
+    feature_names: list[str],
+    path: str | os.PathLike[str],
+    overwrite: bool,
+) -> None:
     """Write a fitted imputer into the folder `path`, whole or not at all; see `MGPImputer.save`."""
-    fields = _settings(imputer) | _fields(imputer) | _refinements(imputer)
-    arrays = {name: value.cpu().numpy() for name, value in _tensors(imputer).items()}
+    fields = _settings(parameters, model, settings) | _fields(model) | _refinements(model)
+    fields["feature_names"] = feature_names
+    arrays = {name: value.cpu().numpy() for name, value in model.tensors().items()}
     with atomic_folder(path, overwrite=overwrite) as folder:
         write_arrays(folder / _ARRAYS, arrays)
         write_header(folder, KIND, FORMAT_VERSION, fields, (_ARRAYS,))
 
 
-def identity(imputer: MGPImputer) -> str:
-    """A name for what a fitted imputer has learnt, the same after `write` and `read`."""
-    return fingerprint(sorted(_tensors(imputer).items()))
-
-
-def _settings(imputer: MGPImputer) -> dict[str, Any]:
-    """What the constructor takes."""
-    settings = imputer.get_params() | {
-        "random_state": imputer.seed_,
-        "kernel": imputer.kernel if isinstance(imputer.kernel, str) else None,
-        "order": None,
-        "specs": None,
-    }
-    order, specs = imputer.order, imputer.specs or {}
+def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Settings) -> dict[str, Any]:
+    """Return the constructor's parameters and the choices of the fit."""
+    own = dict(parameters)
+    order, specs, engine = own["order"], own["specs"] or {}, own["engine"]
+    kernel = own["kernel"] if isinstance(own["kernel"], str) else None
+    own |= {"random_state": model.seed, "kernel": kernel, "order": None, "specs": None}
+    if engine is not None:
+        own["engine"] = {name: to_json(value) for name, value in vars(engine).items()}
+    plain = {name: value if name == "engine" else to_json(value) for name, value in own.items()}
+    table = settings.to_frame()
     return {
-        "settings": {name: to_json(value) for name, value in settings.items()},
+        "settings": plain,
+        "choices": [[name, to_json(value), why] for name, value, why in table.itertuples()],
         "order": None if order is None else [to_json(label) for label in order],
         "specs": [[to_json(label), spec.to_dict()] for label, spec in specs.items()],
     }
 
 
-def _fields(imputer: MGPImputer) -> dict[str, Any]:
-    """What fitting found out, besides arrays."""
+def _fields(model: FittedModel) -> dict[str, Any]:
+    """Return what fitting found out, besides arrays."""
+    encoder = model.encoder
     return {
-        "ranges": [[to_json(k), {"middle": v}] for k, v in imputer._rules.middles.items()],
-        "incomplete": imputer._incomplete,
-        "columns": [to_json(label) for label in imputer._columns],
-        "seed": imputer.seed_,
-        "n_rows": imputer.chain_.n_rows,
-        "sequential": imputer.sequential_,
-        "codec": imputer.codec_.to_dict(),
-        "target": None if imputer.target_codec_ is None else imputer.target_codec_.to_dict(),
-        "wirings": [dataclasses.asdict(link) for link in imputer._link_specs],
-        "history": dataclasses.asdict(imputer.history_),
-        "feature_names": list(getattr(imputer, "feature_names_in_", [])),
+        "ranges": [[to_json(label), {"middle": v}] for label, v in encoder.rules.middles.items()],
+        "incomplete": encoder.incomplete,
+        "columns": [to_json(label) for label in encoder.columns],
+        "seed": model.seed,
+        "n_rows": model.chain.n_rows,
+        "sequential": model.is_sequential,
+        "codec": encoder.codec.to_dict(),
+        "target": None if encoder.target is None else encoder.target.to_dict(),
+        "wirings": [dataclasses.asdict(link) for link in model.link_specs],
+        "history": dataclasses.asdict(model.history),
     }
 
 
-def _refinements(imputer: MGPImputer) -> dict[str, Any]:
-    """What the trained chain learnt from its own errors, besides arrays."""
-    discrete_support = [None if few is None else few.to_dict() for few in imputer.discrete_support_]
-    neighbours = imputer.neighbours_
-    if neighbours is None:
-        return {"discrete_support": discrete_support, "characters": None}
-    characters = [[dataclasses.asdict(each) for each in of_link] for of_link in neighbours.params]
+def _refinements(model: FittedModel) -> dict[str, Any]:
+    """Return hyperparameters of local GPs and of discrete supports."""
+    support = [None if each is None else each.to_dict() for each in model.discrete_support]
+    if model.neighbours is None:
+        return {"discrete_support": support, "characters": None}
+    characters = [[dataclasses.asdict(each) for each in of_link] for of_link in model.neighbours.params]
     return {
-        "discrete_support": discrete_support,
-        "n_neighbours": neighbours.n_neighbours,
+        "discrete_support": support,
+        "n_neighbours": model.neighbours.n_neighbours,
         "characters": characters,
     }
 
 
-def _tensors(imputer: MGPImputer) -> dict[str, Tensor]:
-    gaussian = imputer.initial_fill_.gaussian
-    tensors = {f"chain.{name}": value for name, value in imputer.chain_.state_dict().items()}
-    tensors |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
-    if imputer._training is not None:
-        tensors |= {f"training.{name}": rows for name, rows in vars(imputer._training).items()}
-    if imputer.neighbours_ is not None:
-        tensors |= {"near.rows": imputer.neighbours_.rows, "near.residuals": imputer.neighbours_.residuals}
-    return tensors
+# ------------------------------------------------------------------------------------------------ reading
 
 
 def read(
-    cls: type[Imputer], path: str | os.PathLike[str], kernel: KernelFactory | None, device: str
-) -> Imputer:
-    """Read what `write` wrote; see `MGPImputer.load`."""
-    header = read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
+    make: type[Imputer], path: str | os.PathLike[str], kernel: KernelFactory | None, device: str
+) -> tuple[Imputer, FittedModel, Settings, list[str]]:
+    """Read what `write` wrote; see `MGPImputer.load`.
+
+    Returns:
+        The imputer with its parameters, the fitted model, the settings of the fit, and feature names.
+
+    Raises:
+        ValueError: The folder cannot be read, or what it holds does not fit together.
+    """
+    header: Header = read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
     try:
         header = _upgraded(header)
-        imputer = cls(**_read_settings(header, kernel, device))
-        check_settings(imputer)
-        _restore_fields(imputer, header)
-        arrays = read_arrays(Path(path) / _ARRAYS, functools.partial(_check_shapes, imputer, header))
+        imputer = make(**_read_parameters(header, kernel, device))
+        engine = check_settings(imputer)
+        parts = _Parts(imputer, engine, header)
+        arrays = read_arrays(Path(path) / _ARRAYS, parts.check_shapes)
         tensors = _on(resolve_device(device), _checked(arrays))
-        _restore_chain(imputer, header, tensors)
-        _restore_refinements(imputer, header, tensors)
+        model = parts.model(tensors)
+        names = build(list[str], header["feature_names"], "feature_names")
+        settings = _read_choices(header, imputer, model, device)
     except (*MALFORMED, RuntimeError) as error:
         raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
-    return imputer
+    return imputer, model, settings, names
 
 
-def _upgraded(header: dict[str, Any]) -> dict[str, Any]:
+def _upgraded(header: Header) -> Header:
     """Return a header of any readable version with the names of the current one."""
     if "few_values" not in header:
         return header
     settings = dict(header["settings"])
     settings["discrete_support"] = settings.pop("few_values")
-    return header | {"settings": settings, "discrete_support": header["few_values"]}
+    grouped = {"engine": Engine(), **with_engine(settings)}
+    grouped["engine"] = vars(grouped["engine"])
+    return {**header, "settings": grouped, "discrete_support": header["few_values"]}
 
 
-def _n_encoded(imputer: MGPImputer) -> int:
-    """Columns of the chain."""
-    return imputer.codec_.n_encoded + (imputer.target_codec_ is not None)
-
-
-def _check_shapes(imputer: MGPImputer, header: Mapping[str, Any], shapes: Shapes) -> None:
-    """That arrays have the shapes that the header asks for, before they are read.
-
-    Raises:
-        ValueError: They have others.
-    """
-    width, n_links = _n_encoded(imputer), len(imputer._link_specs)
-    expected: dict[str, tuple[int, ...]] = {"start.mean": (width,), "start.covariance": (width, width)}
-    if n_links:
-        n_inducing = shapes.get("chain.links.0.Xu_unconstrained", (0,))[0]
-        check(1 <= n_inducing <= header["n_rows"], f"expected 1 to {header['n_rows']} inducing inputs")
-        small = imputer._build(torch.zeros(1, width, dtype=torch.float64), [1.0] * n_links, header["n_rows"])
-        for name, tensor in small.state_dict().items():
-            depends = _OF_INDUCING.get(name.rsplit(".", 1)[-1], 0)
-            expected[f"chain.{name}"] = (*[n_inducing] * depends, *tensor.shape[depends:])
-    n_rows = shapes.get("near.rows", (0,))[0]
-    if header["characters"] is not None:
-        expected |= {"near.rows": (n_rows, width), "near.residuals": (n_links, n_rows)}
-    if "training.values" in shapes:
-        n_rows = shapes["training.values"][0]
-        expected |= {"training.values": (n_rows, width), "training.observed": (n_rows, width)}
-        expected["training.keys"] = (n_rows,)
-    different = [name for name in {**expected, **shapes} if expected.get(name) != shapes.get(name)]
-    if different:
-        name = different[0]
-        raise ValueError(
-            f"array {name[:80]!r} is to have the shape {expected.get(name)}, the file has {shapes.get(name)}"
-        )
-
-
-def _checked(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-    """Arrays of the right kinds of numbers."""
-    for name, array in arrays.items():
-        kind = {"training.observed": np.bool_, "training.keys": np.int64}.get(name, np.float64)
-        check(array.dtype == kind or name.endswith(".inputs"), f"array {name!r} holds {array.dtype}")
-        check_finite(name, array, may_be_nan=name == "near.residuals")
-    return arrays
-
-
-def _on(device: torch.device, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
-
-
-def _read_settings(header: Mapping[str, Any], kernel: KernelFactory | None, device: str) -> dict[str, Any]:
+def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) -> dict[str, Any]:
     settings = header["settings"] | {"device": device, "order": header["order"]}
+    if settings["engine"] is not None:
+        settings["engine"] = Engine(**build(dict, settings["engine"], "engine"))
     specs = build(list[tuple[str | int, dict]], header["specs"], "specs")  # type: ignore[type-arg]
     settings["specs"] = {
         label: build(ColumnSpec, spec, f"spec of {label!r}") for label, spec in specs
@@ -215,119 +186,192 @@ def _read_settings(header: Mapping[str, Any], kernel: KernelFactory | None, devi
     return settings
 
 
-def _restore_fields(imputer: MGPImputer, header: Mapping[str, Any]) -> None:
-    target = header["target"]
-    imputer.seed_ = build(int, header["seed"], "seed")
-    imputer.codec_ = TableCodec.from_dict(header["codec"])
-    imputer.target_codec_ = None if target is None else codec_from_dict(target)
-    imputer._link_specs = build(list[LinkSpec], header["wirings"], "wirings")
-    imputer.history_ = build(History, header["history"], "history")
-    imputer._columns = build(list[str | int], header["columns"], "columns")
-    imputer._incomplete = build(list[int], header["incomplete"], "incomplete")
-    # Older folders may lack ranges; they are then found in each table.
-    ranges = build(list[tuple[str | int, dict]], header.get("ranges", []), "ranges")  # type: ignore[type-arg]
-    middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
-    imputer._rules = dataclasses.replace(Rules.parse(imputer.specs, imputer._columns), middles=middles)
-    imputer.sequential_ = build(bool, header["sequential"], "sequential")
-    check(build(int, header["n_rows"], "n_rows") >= 1, "n_rows: expected at least one row")
-    imputer.n_features_in_ = len(imputer._columns)
-    names = build(list[str], header["feature_names"], "feature_names")
-    if names:
-        imputer.feature_names_in_ = np.asarray(names, dtype=object)
-    _check_fields(imputer)
+def _read_choices(header: Header, parameters: Parameters, model: FittedModel, device: str) -> Settings:
+    """Return the settings of the fit; of older formats as far as they are known."""
+    rows = build(list[tuple[str, Any, str]], header.get("choices", []), "choices")
+    found = {name: Choice(value, reason) for name, value, reason in rows}
+    unknown = "fitted by an earlier version"
+    return Settings(
+        inputs=found.get("inputs", Choice("earlier" if model.is_sequential else "others", unknown)),
+        kernel=found.get("kernel", choose_kernel(parameters, model.chain.n_rows, model.is_sequential)),
+        n_inducing=Choice(model.n_inducing, found["n_inducing"].reason if found else unknown),
+        max_steps=found.get("max_steps", Choice(parameters.max_steps, unknown)),
+        device=Choice(str(resolve_device(device)), "where it was loaded"),
+        seed=Choice(model.seed, found["seed"].reason if found else unknown),
+    )
 
 
-def _check_fields(imputer: MGPImputer) -> None:
-    """That what the header says of columns and links fits together.
+class _Parts:
+    """The parts of a saved model, checked against each other before they are used.
+
+    Args:
+        parameters: The imputer's parameters.
+        engine: Its engine.
+        header: The header of the folder, in the names of the current version.
+    """
+
+    def __init__(self, parameters: Parameters, engine: Engine, header: Header) -> None:
+        self.parameters, self.engine, self.header = parameters, engine, header
+        target = header["target"]
+        columns = build(list[str | int], header["columns"], "columns")
+        # Older folders may lack ranges; they are then found in each table.
+        ranges = build(list[tuple[str | int, dict]], header.get("ranges", []), "ranges")  # type: ignore[type-arg]
+        middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
+        self.encoder = TableEncoder(
+            dataclasses.replace(Rules.parse(parameters.specs, columns), middles=middles),
+            TableCodec.from_dict(header["codec"]),
+            None if target is None else codec_from_dict(target),
+            columns,
+            build(list[int], header["incomplete"], "incomplete"),
+        )
+        self.link_specs = build(list[LinkSpec], header["wirings"], "wirings")
+        self.sequential = build(bool, header["sequential"], "sequential")
+        self.seed = build(int, header["seed"], "seed")
+        self.n_rows = build(int, header["n_rows"], "n_rows")
+        self.history = build(History, header["history"], "history")
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        """Check that columns and links fit together."""
+        encoder = self.encoder
+        check(self.n_rows >= 1, "n_rows: expected at least one row")
+        check_among(encoder.incomplete, len(encoder.columns), "incomplete")
+        variables = [label for label in encoder.columns if label not in encoder.rules.not_modelled]
+        modelled = [column.name for column in encoder.codec.columns]
+        check(variables == modelled, f"the columns {listing(variables)} are modelled as {listing(modelled)}")
+        width = encoder.n_encoded
+        columns = [link.column for link in self.link_specs]
+        check_among(columns, width, "columns of links")
+        if encoder.target is not None:
+            check(columns[-1:] == [width - 1] and encoder.target.width == 1, "the target has no link")
+        for link in self.link_specs:
+            check_among((link.column, *link.inputs), width, f"inputs of {link.name!r}")
+            check_among((link.column, *link.unless), width, f"levels before {link.name!r}")
+            check(self.sequential or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
+
+    def _chain(self, inducing: Tensor) -> Chain:
+        """Return an untrained chain with these inducing inputs, `[M, D]`."""
+        noise = [1.0] * len(self.link_specs)
+        observed_by = likelihoods(self.encoder.codec, self.link_specs, noise, inducing.device)
+        return untrained_chain(
+            self.parameters, self.engine, self.encoder, self.link_specs, inducing, observed_by, self.n_rows,
+            is_sequential=self.sequential,
+        )  # fmt: skip
+
+    def check_shapes(self, shapes: Shapes) -> None:
+        """Check the shapes of the arrays against the header, before arrays are read.
+
+        Raises:
+            ValueError: An array has another shape than expected.
+        """
+        width, n_links = self.encoder.n_encoded, len(self.link_specs)
+        expected: dict[str, tuple[int, ...]] = {"start.mean": (width,), "start.covariance": (width, width)}
+        if n_links:
+            n_inducing = shapes.get("chain.links.0.Xu_unconstrained", (0,))[0]
+            check(1 <= n_inducing <= self.n_rows, f"expected 1 to {self.n_rows} inducing inputs")
+            small = self._chain(torch.zeros(1, width, dtype=torch.float64))
+            for name, tensor in small.state_dict().items():
+                depends = _OF_INDUCING.get(name.rsplit(".", 1)[-1], 0)
+                expected[f"chain.{name}"] = (*[n_inducing] * depends, *tensor.shape[depends:])
+        n_rows = shapes.get("near.rows", (0,))[0]
+        if self.header["characters"] is not None:
+            expected |= {"near.rows": (n_rows, width), "near.residuals": (n_links, n_rows)}
+        if "training.values" in shapes:
+            n_rows = shapes["training.values"][0]
+            expected |= {"training.values": (n_rows, width), "training.observed": (n_rows, width)}
+            expected["training.keys"] = (n_rows,)
+        different = [name for name in {**expected, **shapes} if expected.get(name) != shapes.get(name)]
+        if different:
+            name = different[0]
+            raise ValueError(
+                f"array {name[:80]!r}: expected shape {expected.get(name)}, the file has {shapes.get(name)}"
+            )
+
+    def model(self, tensors: Mapping[str, Tensor]) -> FittedModel:
+        """Return the fitted model.
+
+        Raises:
+            ValueError: The arrays do not fit the header, or are not finite.
+        """
+        gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
+        _, info = torch.linalg.cholesky_ex(gaussian.covariance)
+        check(int(info) == 0, "array 'start.covariance' is not a covariance matrix: not positive definite")
+        n_links = len(self.link_specs)
+        n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if n_links else 0
+        chain = self._chain(gaussian.mean.new_zeros(n_inducing, len(gaussian.mean)))
+        _load_parameters(chain, tensors)
+        with_rows = "training.values" in tensors
+        check(with_rows == (self.sequential and n_links > 0), "training rows belong to a sequential chain")
+        names = [field.name for field in dataclasses.fields(EncodedTable)]
+        rows = EncodedTable(**{name: tensors[f"training.{name}"] for name in names}) if with_rows else None
+        support = self.header["discrete_support"]
+        check(len(support) == n_links, f"expected discrete_support of {n_links} links, got {len(support)}")
+        like = gaussian.mean
+        return FittedModel(
+            self.encoder,
+            self.link_specs,
+            chain,
+            InitialFill(gaussian, drawn=self.engine.initial_fill == "linear"),
+            self._neighbours(chain, tensors),
+            [None if each is None else DiscreteSupport.from_dict(each, like) for each in support],
+            rows,
+            self.history,
+            self.seed,
+            self.engine.joint_draws,
+        )
+
+    def _neighbours(self, chain: Chain, tensors: Mapping[str, Tensor]) -> Neighbours | None:
+        """Return the local GPs of the links, None if no link has one."""
+        characters, n_links = self.header["characters"], len(self.link_specs)
+        if characters is None:
+            return None
+        check(len(characters) == n_links, f"expected characters of {n_links} links, got {len(characters)}")
+        known = [[LocalGPParams.from_dict(each) for each in _as_list(of_link)] for of_link in characters]
+        k = build(int, self.header["n_neighbours"], "n_neighbours")
+        enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
+        for link, of_link, n_known in zip(self.link_specs, known, enough, strict=True):
+            fits = all(len(each.lengthscales) == len(link.inputs) for each in of_link)
+            check(fits, f"{link.name!r} has other lengthscales than inputs")
+            shared = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
+            check(len(shared) <= 1, f"{link.name!r} has metrics with different hyperparameters")
+            check(not of_link or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
+        return Neighbours.of(chain, tensors["near.rows"], tensors["near.residuals"], known, k)
+
+
+def _load_parameters(chain: Chain, tensors: Mapping[str, Tensor]) -> None:
+    """Load the parameters of an untrained chain, whose buffers must not change.
 
     Raises:
-        ValueError: It does not.
+        ValueError: A buffer differs, or a parameter is not finite.
     """
-    check_among(imputer._incomplete, len(imputer._columns), "incomplete")
-    variables = [label for label in imputer._columns if label not in imputer._rules.not_modelled]
-    modelled = [column.name for column in imputer.codec_.columns]
-    check(variables == modelled, f"the columns {listing(variables)} are modelled as {listing(modelled)}")
-    width = _n_encoded(imputer)
-    columns = [link.column for link in imputer._link_specs]
-    check_among(columns, width, "columns of links")
-    if imputer.target_codec_ is not None:
-        check(columns[-1:] == [width - 1] and imputer.target_codec_.width == 1, "the target has no link")
-    for link in imputer._link_specs:
-        check_among((link.column, *link.inputs), width, f"inputs of {link.name!r}")
-        check_among((link.column, *link.unless), width, f"levels before {link.name!r}")
-        check(imputer.sequential_ or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
-
-
-def _restore_chain(imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
-    _, info = torch.linalg.cholesky_ex(gaussian.covariance)
-    check(int(info) == 0, "array 'start.covariance' is no covariance matrix: it is not positive definite")
-    imputer.initial_fill_ = InitialFill(gaussian, drawn=imputer.initial_fill == "linear")
-    imputer._cholesky_cache = CholeskyCache()
-    n_links = len(imputer._link_specs)
-    n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if n_links else 0
-    inducing = gaussian.mean.new_zeros(n_inducing, len(gaussian.mean))
-    imputer.chain_ = imputer._build(inducing, [1.0] * n_links, header["n_rows"])
     state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
-    built = {name: buffer.clone() for name, buffer in imputer.chain_.named_buffers()}
-    imputer.chain_.load_state_dict(state)
+    built = {name: buffer.clone() for name, buffer in chain.named_buffers()}
+    chain.load_state_dict(state)
     for name, buffer in built.items():
-        check(
-            torch.equal(imputer.chain_.get_buffer(name), buffer),
-            f"array 'chain.{name}' is not as it was built",
-        )
-    _check_parameters(imputer.chain_)
-    imputer.chain_.eval()
-    names = [field.name for field in dataclasses.fields(EncodedTable)]
-    with_rows = "training.values" in tensors
-    imputer._training = (
-        EncodedTable(**{name: tensors[f"training.{name}"] for name in names}) if with_rows else None
-    )
-    check(with_rows == (imputer.sequential_ and n_links > 0), "training rows belong to a sequential chain")
-
-
-@torch.no_grad()
-def _check_parameters(chain: Chain) -> None:
-    """That parameters are finite where their constraints have been put on them, too."""
-    with local_parameters():
+        same = torch.equal(chain.get_buffer(name), buffer)
+        check(same, f"array 'chain.{name}' differs from the one that was built")
+    with torch.no_grad(), local_parameters():
         for path, module in chain.named_modules():
             for name in getattr(module, "_pyro_params", ()):
                 check(bool(getattr(module, name).isfinite().all()), f"{path}.{name} is not finite")
+    chain.eval()
 
 
-def _restore_refinements(
-    imputer: MGPImputer, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> None:
-    like = tensors["start.mean"]
-    discrete_support, characters = header["discrete_support"], header["characters"]
-    n_links = len(imputer._link_specs)
-    check(
-        len(discrete_support) == n_links,
-        f"expected discrete_support of {n_links} links, got {len(discrete_support)}",
-    )
-    imputer.discrete_support_ = [
-        None if few is None else DiscreteSupport.from_dict(few, like) for few in discrete_support
-    ]
-    imputer.neighbours_ = None
-    if characters is None:
-        return
-    check(len(characters) == n_links, f"expected characters of {n_links} links, got {len(characters)}")
-    known = [[LocalGPParams.from_dict(each) for each in _as_list(of_link)] for of_link in characters]
-    k = build(int, header["n_neighbours"], "n_neighbours")
-    enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
-    for link, of_link, n_known in zip(imputer._link_specs, known, enough, strict=True):
-        fits = all(len(each.lengthscales) == len(link.inputs) for each in of_link)
-        check(fits, f"{link.name!r} has other lengthscales than inputs")
-        heard = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
-        check(len(heard) <= 1, f"{link.name!r} has metrics that are not heard alike")
-        check(not of_link or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
-    imputer.neighbours_ = Neighbours.of(
-        imputer.chain_, tensors["near.rows"], tensors["near.residuals"], known, k
-    )
+def _checked(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays if they have the right dtypes and are finite."""
+    for name, array in arrays.items():
+        kind = {"training.observed": np.bool_, "training.keys": np.int64}.get(name, np.float64)
+        check(array.dtype == kind or name.endswith(".inputs"), f"array {name!r} holds {array.dtype}")
+        check_finite(name, array, may_be_nan=name == "near.residuals")
+    return arrays
 
 
-def _as_list(characters: Any) -> list[Any]:
-    """Those of a link, as any version of the format has them."""
-    if characters is None:
+def _on(device: torch.device, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
+
+
+def _as_list(params: Any) -> list[Any]:
+    """Return the hyperparameters of a link as a list, in any version of the format."""
+    if params is None:
         return []
-    return characters if isinstance(characters, list) else [characters]
+    return params if isinstance(params, list) else [params]

@@ -1,79 +1,318 @@
-"""What the settings of an imputer and of its calls may be."""
+"""Settings of an imputer: the values they may take, and what "auto" and None stand for.
+
+Every choice that is left to the package is made here, once per fit, and shown with its reason as
+`MGPImputer.settings_`.
+"""
 
 from __future__ import annotations
 
 import math
 import numbers
 import operator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
+import pandas as pd
 
 from pyro_mgp._support.devices import resolve_device
+from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.model.chain import Precision, Propagate
-from pyro_mgp.model.kernels import resolve_kernel
+from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.sampling.initial_fill import FillName
 from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS
 
-if TYPE_CHECKING:
-    from pyro_mgp.imputer import MGPImputer
-
 RandomState = int | np.random.RandomState | np.random.Generator | None
-"""A seed, a generator to draw one from, or None for one of the system's."""
+"""A seed, a generator from which a seed is drawn, or None for a seed of the operating system."""
 
 Inputs = Literal["auto", "others", "earlier"]
-"""What links see."""
+"""Inputs of a link: all other columns, or complete and earlier columns only."""
 
-# Each draw weighs all of them.
-_MOST_FEW_VALUES = 1000
+# Drawing from a discrete support weighs each of its values for each cell.
+_LARGEST_SUPPORT = 1000
+# Default number of inducing inputs per link.
+_N_INDUCING = 100
+# Default number of training steps where local GPs correct the links' remaining errors, and elsewhere.
+STEPS_WITH_NEIGHBOURS, STEPS = 15, 20
+SMALL_TABLE = 300
+"""A table of at most so many rows gets a kernel whose linear trend is not shrunk."""
 
 
-def check_settings(imputer: MGPImputer) -> None:
-    """That settings can work, before anything is computed.
+@dataclass(frozen=True)
+class Engine:
+    """Switches of training and sampling that few users need; the paper's method is one setting of them.
+
+    Args:
+        initial_fill: Values of missing cells before the first sweep: "linear" (joint Gaussian), "mean" or
+            "median", taken after the transform of a transformed column.
+        refresh_fill: Whether training redraws the missing cells as it goes, or keeps the initial fill.
+        propagate: What later links see in a missing cell: "predictive" draws f + noise, or "latent" f.
+        backpropagate: Whether gradients pass through the draws into earlier links.
+        joint_draws: Whether one posterior function per imputation is shared by all rows, or each cell is
+            drawn alone.
+        natural_gradient: Whether q(u) moves by natural-gradient steps, or by Adam.
+        train_inducing: Whether the inducing inputs are trained.
+        n_paths: Monte Carlo paths per row in training.
+        target_is_input: Whether the columns' links see the target of `fit(X, y)`, as imputations that are
+            to be analysed with it must; the paper's do not.
+        weight_decay: Pull of kernels and noises back to their initial values, per unit of learning rate.
+        validation_fraction: Share of the observed cells held out to decide when training stops; 0 for none.
+        patience: Checks without progress, five steps apart, before training stops.
+
+    Example:
+        >>> Engine(propagate="latent").propagate
+        'latent'
+    """
+
+    initial_fill: FillName = "linear"
+    refresh_fill: bool = True
+    propagate: Propagate = "predictive"
+    backpropagate: bool = False
+    joint_draws: bool = True
+    natural_gradient: bool = True
+    train_inducing: bool = False
+    n_paths: int = 1
+    target_is_input: bool = True
+    weight_decay: float = 0.1
+    validation_fraction: float = 0.1
+    patience: int = 4
+
+    def check(self) -> None:
+        """Check that the switches can be used together.
+
+        Raises:
+            ValueError, TypeError: A switch has another value than it may have; the message names it.
+        """
+        for name in ("n_paths", "patience"):
+            at_least(name, getattr(self, name), 1)
+        _one_of("propagate", self.propagate, get_args(Propagate))
+        _one_of("initial_fill", self.initial_fill, get_args(FillName))
+        _within("weight_decay", self.weight_decay, 0, 1)
+        _within("validation_fraction", self.validation_fraction, 0, 0.5)
+        if self.natural_gradient and self.backpropagate:
+            raise ValueError(
+                "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
+                "cells, and diverge when gradients of later links are mixed in"
+            )
+
+    @property
+    def suits_sequential_chain(self) -> bool:
+        """Whether a sequential chain can be trained and drawn from with these switches."""
+        return (
+            self.propagate == "predictive"
+            and self.joint_draws
+            and self.natural_gradient
+            and self.n_paths == 1
+        )
+
+
+ENGINE_FIELDS = tuple(asdict(Engine()))
+"""Names of the switches of an `Engine`."""
+
+PAPER: Mapping[str, Any] = {
+    "kernel": "matern32",
+    "inputs": "others",
+    "n_inducing": 100,
+    "n_neighbors": 0,
+    "warp": False,
+    "discrete_support": 0,
+    "n_sweeps": 1,
+    "max_steps": 10_000,
+    "learning_rate": 0.01,
+    "batch_size": 100,
+    "initial_fill": "mean",
+    "refresh_fill": False,
+    "propagate": "latent",
+    "backpropagate": True,
+    "joint_draws": False,
+    "natural_gradient": False,
+    "train_inducing": True,
+    "n_paths": 20,
+    "target_is_input": False,
+    "weight_decay": 0.0,
+    "validation_fraction": 0.0,
+    "patience": 10_000,
+}
+"""Settings of the paper's experiments: M = 100, B = 100, S = 20, Adam 0.01, 10,000 iterations."""
+
+
+def with_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which the switches of the engine are put together into an `Engine`.
+
+    Example:
+        >>> with_engine({"n_sweeps": 1, "propagate": "latent"})["engine"].propagate
+        'latent'
+    """
+    switches = {name: value for name, value in settings.items() if name in ENGINE_FIELDS}
+    own = {name: value for name, value in settings.items() if name not in ENGINE_FIELDS}
+    return own | {"engine": Engine(**switches)} if switches else own
+
+
+class Parameters(Protocol):
+    """Parameters of `MGPImputer`; the class documents them."""
+
+    kernel: str | KernelFactory
+    inputs: Inputs
+    n_inducing: int | None
+    n_neighbors: int
+    warp: bool
+    discrete_support: int
+    n_sweeps: int
+    columns: Literal["incomplete", "all"]
+    order: Sequence[Label] | None
+    max_steps: int | None
+    learning_rate: float
+    batch_size: int
+    precision: Precision
+    device: str
+    random_state: RandomState
+    progress: bool
+    specs: Specs | None
+    engine: Engine | None
+
+
+def check_settings(parameters: Parameters) -> Engine:
+    """Check parameters before anything is computed, and return the engine to use.
 
     Raises:
-        ValueError, TypeError: If one cannot; names it, and what was expected.
+        ValueError, TypeError: A parameter has a value that it may not have; the message says what was
+            expected.
     """
-    for name in ("n_sweeps", "n_paths", "batch_size", "patience"):
-        at_least(name, getattr(imputer, name), 1)
+    for name in ("n_sweeps", "batch_size"):
+        at_least(name, getattr(parameters, name), 1)
     for name in ("n_inducing", "max_steps"):
-        if getattr(imputer, name) is not None:
-            at_least(name, getattr(imputer, name), 1)
-    at_least("n_neighbors", imputer.n_neighbors, 0)
-    at_least("discrete_support", imputer.discrete_support, 0)
-    if imputer.discrete_support > _MOST_FEW_VALUES:
-        raise ValueError(
-            f"discrete_support must be at most {_MOST_FEW_VALUES}, got {imputer.discrete_support}"
-        )
-    if imputer.n_neighbors > MAX_NEIGHBOURS:
-        raise ValueError(f"n_neighbors must be at most {MAX_NEIGHBOURS}, got {imputer.n_neighbors}")
-    _one_of("propagate", imputer.propagate, get_args(Propagate))
-    _one_of("initial_fill", imputer.initial_fill, get_args(FillName))
-    _one_of("precision", imputer.precision, get_args(Precision))
-    _one_of("columns", imputer.columns, ("incomplete", "all"))
-    _one_of("inputs", imputer.inputs, get_args(Inputs))
-    if not 0 < _number("learning_rate", imputer.learning_rate) < math.inf:
-        raise ValueError(f"learning_rate must be positive and finite, got {imputer.learning_rate}")
-    if not 0 <= _number("weight_decay", imputer.weight_decay) <= 1:
-        raise ValueError(f"weight_decay must lie between 0 and 1, got {imputer.weight_decay}")
-    if not 0 <= _number("validation_fraction", imputer.validation_fraction) <= 0.5:
-        raise ValueError(f"validation_fraction must lie between 0 and 0.5, got {imputer.validation_fraction}")
-    if imputer.natural_gradient and imputer.backpropagate:
-        raise ValueError(
-            "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
-            "cells, and diverge when gradients of later links are mixed in"
-        )
-    if imputer.kernel != "auto":
-        resolve_kernel(imputer.kernel)
-    resolve_device(imputer.device)
+        if getattr(parameters, name) is not None:
+            at_least(name, getattr(parameters, name), 1)
+    for name, most in (("n_neighbors", MAX_NEIGHBOURS), ("discrete_support", _LARGEST_SUPPORT)):
+        if at_least(name, getattr(parameters, name), 0) > most:
+            raise ValueError(f"{name} must be at most {most}, got {getattr(parameters, name)}")
+    _one_of("precision", parameters.precision, get_args(Precision))
+    _one_of("columns", parameters.columns, ("incomplete", "all"))
+    _one_of("inputs", parameters.inputs, get_args(Inputs))
+    if not 0 < _number("learning_rate", parameters.learning_rate) < math.inf:
+        raise ValueError(f"learning_rate must be positive and finite, got {parameters.learning_rate}")
+    engine = Engine() if parameters.engine is None else parameters.engine
+    if not isinstance(engine, Engine):
+        raise TypeError(f"engine must be a pyro_mgp.Engine or None, got {engine!r}")
+    engine.check()
+    if parameters.kernel != "auto":
+        resolve_kernel(parameters.kernel)
+    resolve_device(parameters.device)
+    return engine
+
+
+# ------------------------------------------------------------------------------------------------- choices
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The value of one setting in a fit, and the reason for it."""
+
+    value: Any
+    """The value that was used."""
+    reason: str
+    """Why: "as given", or the property of the table that decided."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that a fit used where the user may leave the choice to the package."""
+
+    inputs: Choice
+    """Inputs of the links: "others" or "earlier"."""
+    kernel: Choice
+    """Name of the kernel, or the user's factory."""
+    n_inducing: Choice
+    """Inducing inputs per link."""
+    max_steps: Choice
+    """Most training steps."""
+    device: Choice
+    """Torch device of the chain."""
+    seed: Choice
+    """Seed that all randomness is keyed by."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per setting with its value and the reason."""
+        rows = {name: (_named(choice.value), choice.reason) for name, choice in vars(self).items()}
+        return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "reason"])
+
+    def __str__(self) -> str:
+        lines = (f"{name}={_named(choice.value)}: {choice.reason}" for name, choice in vars(self).items())
+        return "\n".join(lines)
+
+
+def _named(value: Any) -> Any:
+    """Return a function by its name, anything else as it is."""
+    return getattr(value, "__name__", repr(value)) if callable(value) else value
+
+
+_GIVEN = "as given"
+
+
+def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> Choice:
+    """Return the kernel of the links, by name or as a factory, for a table of `n_rows` rows."""
+    if parameters.kernel != "auto":
+        return Choice(parameters.kernel, _GIVEN)
+    if is_sequential:
+        return Choice("linear+quadratic+matern32", "columns depend on each other in curved ways")
+    if n_rows <= SMALL_TABLE:
+        return Choice(small_linear_matern32, f"at most {SMALL_TABLE} rows: the linear trend is not shrunk")
+    return Choice("linear+matern32", f"more than {SMALL_TABLE} rows")
+
+
+def choose_n_inducing(parameters: Parameters, n_rows: int) -> Choice:
+    """Return the number of inducing inputs per link, at most `n_rows`."""
+    asked = parameters.n_inducing
+    if asked is None:
+        value = min(_N_INDUCING, n_rows)
+        return Choice(value, "the default" if n_rows > _N_INDUCING else "all rows of the table")
+    return Choice(min(asked, n_rows), _GIVEN if asked <= n_rows else f"the table has {n_rows} rows")
+
+
+def choose_max_steps(
+    parameters: Parameters, engine: Engine, n_rows: int, *, is_sequential: bool, all_gaussian: bool
+) -> Choice:
+    """Return the largest number of training steps.
+
+    Local GPs correct what the links have not learnt, where every link can have one: Gaussian links of
+    tables that are not small.
+    """
+    if parameters.max_steps is not None:
+        return Choice(parameters.max_steps, _GIVEN)
+    corrected = parameters.n_neighbors > 0 and engine.propagate == "predictive" and not is_sequential
+    if corrected and n_rows > SMALL_TABLE and all_gaussian:
+        return Choice(STEPS_WITH_NEIGHBOURS, "local GPs correct every link")
+    return Choice(STEPS, "some links have no local GP")
+
+
+def choose_device(parameters: Parameters) -> Choice:
+    """Return the torch device."""
+    device = str(resolve_device(parameters.device))
+    reason = "the first GPU" if device.startswith("cuda") else "no GPU was found"
+    return Choice(device, reason if parameters.device == "auto" else _GIVEN)
+
+
+def choose_seed(parameters: Parameters) -> Choice:
+    """Return one seed that all randomness is keyed by; no generator but the user's own is advanced.
+
+    Raises:
+        TypeError, ValueError: `random_state` is not a seed or a generator.
+    """
+    state = parameters.random_state
+    if state is None:
+        return Choice(seed_of(state), "drawn from the operating system")
+    return Choice(seed_of(state), "drawn from the given generator" if hasattr(state, "shuffle") else _GIVEN)
+
+
+# -------------------------------------------------------------------------------------------------- checks
 
 
 def at_least(name: str, value: int, least: int) -> int:
-    """A setting as an integer.
+    """Return a setting as an integer.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not an integer.
         ValueError: It is below `least`.
     """
     try:
@@ -86,10 +325,10 @@ def at_least(name: str, value: int, least: int) -> int:
 
 
 def numbers_of(m: int | Sequence[int]) -> Sequence[int]:
-    """The numbers of m imputations, or those that were asked for.
+    """Return the numbers of the imputations to draw: 0 to m - 1, or those given.
 
     Raises:
-        TypeError, ValueError: They are no numbers of imputations.
+        TypeError, ValueError: `m` is neither a positive integer nor a sequence of different numbers.
     """
     if not isinstance(m, Sequence):
         return range(at_least("m, the number of imputations,", m, 1))
@@ -98,22 +337,11 @@ def numbers_of(m: int | Sequence[int]) -> Sequence[int]:
     return [at_least("numbers of imputations", number, 0) for number in m]
 
 
-def _number(name: str, value: float) -> float:
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    return float(value)
-
-
-def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
-
-
 def seed_of(random_state: RandomState) -> int:
-    """One seed that everything is keyed by; no generator but the user's own moves.
+    """Return a seed; no generator but the user's own is advanced.
 
     Raises:
-        TypeError, ValueError: It is no seed.
+        TypeError, ValueError: `random_state` is not a seed or a generator.
     """
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**31))
@@ -125,3 +353,19 @@ def seed_of(random_state: RandomState) -> int:
     if seed >= 2**63:
         raise ValueError(f"random_state must be below 2**63, got {seed}")
     return seed
+
+
+def _number(name: str, value: float) -> float:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= _number(name, value) <= high:
+        raise ValueError(f"{name} must lie between {low} and {high}, got {value}")
+
+
+def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")

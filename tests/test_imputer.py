@@ -32,13 +32,14 @@ from sklearn.pipeline import make_pipeline
 from pyro_mgp import ColumnSpec, Imputations, MGPImputer
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning
+from pyro_mgp.settings import Engine, with_engine
 
 NAN = np.nan
 
 
 def small(**changes: Any) -> MGPImputer:
     """An imputer that is fitted in a tenth of a second."""
-    return MGPImputer(**{"max_steps": 5, "n_inducing": 10, "random_state": 0, **changes})
+    return MGPImputer(**with_engine({"max_steps": 5, "n_inducing": 10, "random_state": 0, **changes}))
 
 
 def toy(n_rows: int = 40) -> pd.DataFrame:
@@ -996,7 +997,9 @@ def test_the_target_informs_the_imputations_of_the_fitted_rows() -> None:
     y, holes = x + 0.1 * generator.normal(size=150), frame["x"].isna()
     errors = {}
     for seen in (True, False):
-        imputer = MGPImputer(target_is_input=seen, max_steps=20, random_state=0, n_inducing=30).fit(frame, y)
+        imputer = MGPImputer(
+            engine=Engine(target_is_input=seen), max_steps=20, random_state=0, n_inducing=30
+        ).fit(frame, y)
         errors[seen] = np.abs(imputer.impute(m=5).values["x"] - x[holes]).mean()
         # Other rows come without a target: x is as unknown as it was.
         assert np.abs(imputer.impute(frame, m=5).values["x"] - x[holes]).mean() > 0.5
@@ -1160,7 +1163,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "header of a list": (lambda f: (f / "header.json").write_text("[]"), "expected 'pyro_mgp.MGPImputer'"),
     "another version": (
         lambda f: edit_header(f, format_version=99, package_version="9.9"),
-        r"has format version 99, this program reads versions 7 to 9: load it with pyro_mgp 9\.9",
+        r"has format version 99, this program reads versions 7 to 10: load it with pyro_mgp 9\.9",
     ),
     "another class": (
         lambda f: edit_header(f, format="pyro_mgp.Imputations"),
@@ -1209,7 +1212,7 @@ def test_a_kernel_of_ones_own_is_asked_for_at_load(tmp_path: Path) -> None:
 
 def test_the_papers_corner() -> None:
     imputer = MGPImputer.paper(max_steps=3, n_inducing=10, n_paths=4, random_state=0)
-    assert (imputer.batch_size, imputer.learning_rate, imputer.propagate) == (100, 0.01, "latent")
+    assert (imputer.batch_size, imputer.learning_rate, imputer.engine.propagate) == (100, 0.01, "latent")
     draws = imputer.fit(toy(120)).impute(m=2)
     assert len(imputer.history_.loss) == 3
     for completed in draws:
@@ -1531,7 +1534,7 @@ def test_a_fit_that_fails_leaves_a_fitted_imputer_as_it_was(monkeypatch: pytest.
     def fail(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pyro_mgp.imputer.train", fail)
+    monkeypatch.setattr("pyro_mgp.fitting.train", fail)
     with pytest.raises(KeyboardInterrupt):
         imputer.fit(toy().rename(columns={"x": "q"}))
     assert imputer.impute(m=2) == before
@@ -1558,7 +1561,7 @@ def squares(n_rows: int = 70, seed: int = 0) -> pd.DataFrame:
 def earlier(**changes: Any) -> MGPImputer:
     """An imputer with links that see earlier ones, which is fitted fast."""
     fast = {"warp": False, "max_steps": 8, "n_inducing": 20, "random_state": 0, "progress": False}
-    return MGPImputer(**{"inputs": "earlier", **fast, **changes})
+    return MGPImputer(**with_engine({"inputs": "earlier", **fast, **changes}))
 
 
 @pytest.fixture(scope="module")

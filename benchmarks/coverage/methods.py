@@ -8,6 +8,7 @@ import pandas as pd
 
 from benchmarks.coverage import r_mice
 from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.settings import Engine
 
 Method = Callable[[pd.DataFrame, int, int], Sequence[pd.DataFrame]]
 """Function of `(table with missing cells, m, seed)` that returns m completed tables."""
@@ -25,7 +26,7 @@ def mgp(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
 
 def mgp_per_cell(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
     """Impute with `MGPImputer`, drawing each cell independently instead of one function per imputation."""
-    imputer = MGPImputer(joint_draws=False, random_state=seed, progress=False)
+    imputer = MGPImputer(engine=Engine(joint_draws=False), random_state=seed, progress=False)
     return list(imputer.fit(frame).impute(m=m))
 
 

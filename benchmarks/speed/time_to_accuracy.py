@@ -23,6 +23,7 @@ from benchmarks.paper.protocol import rmse, split
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.inference.training import History
 from pyro_mgp.results.imputations import Imputations
+from pyro_mgp.settings import Engine
 
 # Steps and learning rate of training by Adam alone: a rate of .1 ended at -.213, .03 at -.251.
 _ADAM_STEPS, _ADAM_RATE = 2000, 0.1
@@ -40,13 +41,14 @@ def measure_training(folder: Path, steps: int = _ADAM_STEPS) -> list[Row]:
         n_neighbors=0,
         warp=False,
         max_steps=_NATURAL_STEPS,
-        patience=steps,
+        engine=Engine(patience=steps),
         columns="all",
         random_state=0,
         progress=False,
     )
     natural = imputer.fit(train).history_
-    imputer.set_params(natural_gradient=False, max_steps=steps, learning_rate=_ADAM_RATE, weight_decay=0.0)
+    by_adam = Engine(natural_gradient=False, patience=steps, weight_decay=0.0)
+    imputer.set_params(engine=by_adam, max_steps=steps, learning_rate=_ADAM_RATE)
     adam = imputer.fit(train).history_
     goal = smoothed(adam)[-1]
     reached = [step for step, score in zip(natural.steps, smoothed(natural), strict=True) if score >= goal]

@@ -8,11 +8,8 @@ from typing import Any, Protocol
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.table import TableCodec
-from pyro_mgp.model.chain import Chain
-from pyro_mgp.sampling.initial_fill import InitialFill
+from pyro_mgp.sampling.fitted_model import FittedModel
 
 
 class CompletedTables(Protocol):
@@ -41,26 +38,5 @@ class Imputer(Protocol):
 class ChainImputer(Protocol):
     """Fitted imputer with a chain of Gaussian processes."""
 
-    @property
-    def chain_(self) -> Chain:
-        """Trained chain."""
-
-    @property
-    def codec_(self) -> TableCodec:
-        """Codec of the table."""
-
-    @property
-    def target_codec_(self) -> ColumnCodec | None:
-        """Codec of the target, if there is one."""
-
-    @property
-    def initial_fill_(self) -> InitialFill:
-        """Initial fill of missing cells."""
-
-    @property
-    def order_(self) -> list[str]:
-        """Names of the encoded columns in the order of the chain."""
-
-    @property
-    def target_is_input(self) -> bool:
-        """Whether links of other columns condition on the target."""
+    model_: FittedModel
+    """Everything that the fit has learnt."""

@@ -13,7 +13,7 @@ function this is the absolute slope.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.link import Link
+from pyro_mgp.sampling.fitted_model import FittedModel
 
 Measure = Literal["derivative", "lengthscale"]
 Numbers = NDArray[np.float64]
@@ -72,13 +73,14 @@ def relevance(
         column
         twice         1.0    0.0    NaN
     """
-    check_is_fitted(imputer, "chain_")
+    check_is_fitted(imputer, "model_")
     if by not in get_args(Measure):
         raise ValueError(f"by must be one of {list(get_args(Measure))}, got {by!r}")
-    links = imputer.chain_.links
-    groups, columns = _groups(imputer)
+    model = imputer.model_
+    links = model.chain.links
+    groups, columns = _groups(model)
     if by == "derivative":
-        gradients = _gradients(imputer.chain_.conditionals(), _rows(imputer, X))
+        gradients = _gradients(model.chain.conditionals(), _rows(model, X))
         found = [_mean_squares(gradient, groups, columns) for gradient in gradients]
     else:
         found = [_inverse_squares(link, groups, len(columns)) for link in links]
@@ -86,27 +88,27 @@ def relevance(
     for own, link, square in zip(squares, links, found, strict=True):
         inputs = groups[link.inputs.cpu().numpy()]
         own[inputs] = square[inputs]
-    return _by_column(imputer, squares, groups)
+    return _by_column(model, squares, groups)
 
 
-def _groups(imputer: ChainImputer) -> tuple[NDArray[np.intp], list[ColumnCodec]]:
+def _groups(model: FittedModel) -> tuple[NDArray[np.intp], list[ColumnCodec]]:
     """Return the column of each of the D encoded columns, `[D]`, and the columns' codecs, a target's last."""
-    groups, columns = imputer.codec_.groups, list(imputer.codec_.columns)
-    if imputer.target_codec_ is not None:
-        groups, columns = np.append(groups, len(columns)), [*columns, imputer.target_codec_]
+    codec, target = model.encoder.codec, model.encoder.target
+    groups, columns = codec.groups, list(codec.columns)
+    if target is not None:
+        groups, columns = np.append(groups, len(columns)), [*columns, target]
     return groups, columns
 
 
-def _rows(imputer: Any, X: pd.DataFrame | ArrayLike | None) -> Tensor:
+def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
     """Return encoded rows with missing cells at the initial fill, `[n, D]`."""
-    if X is None and not hasattr(imputer, "_fitted"):
+    if X is None and model.own is None:
         raise ValueError(
             "this imputer does not hold the table it was fitted to: give rows as relevance(imputer, X)"
         )
-    rows = (imputer._own_table() if X is None else imputer._encode(X)).rows
+    rows = (model.own_table() if X is None else model.encoder.encode(X)).encoded
     some = torch.linspace(0, len(rows) - 1, min(len(rows), _MAX_ROWS)).long()
-    filled: Tensor = imputer.initial_fill_.expected(rows[some].to(imputer.initial_fill_.device))
-    return filled
+    return model.expected(rows[some])
 
 
 def _gradients(conditionals: Sequence[Conditional], rows: Tensor) -> list[Tensor]:
@@ -147,12 +149,12 @@ def _inverse_squares(link: Link, groups: NDArray[np.intp], n_columns: int) -> Nu
     return np.bincount(groups[link.inputs.cpu().numpy()], inverse, minlength=n_columns).astype(np.float64)
 
 
-def _by_column(imputer: ChainImputer, squares: Numbers, groups: NDArray[np.intp]) -> pd.DataFrame:
+def _by_column(model: FittedModel, squares: Numbers, groups: NDArray[np.intp]) -> pd.DataFrame:
     """Return roots of mean squares over the links of each column, from the squares of links, `[L, C]`."""
-    labels: list[Label] = [column.name for column in imputer.codec_.columns]
-    if imputer.target_codec_ is not None:
-        labels.append(imputer.order_[-1])  # differs from all other labels
-    own = groups[[link.column for link in imputer.chain_.links]] if len(squares) else groups[:0]
+    labels: list[Label] = [column.name for column in model.encoder.codec.columns]
+    if model.encoder.target is not None:
+        labels.append(model.names[-1])  # differs from all other labels
+    own = groups[[link.column for link in model.chain.links]] if len(squares) else groups[:0]
     linked = np.unique(own)
     means = np.array([squares[own == c].mean(0) for c in linked]).reshape(len(linked), len(labels))
     table = pd.DataFrame(
@@ -160,5 +162,5 @@ def _by_column(imputer: ChainImputer, squares: Numbers, groups: NDArray[np.intp]
         index=pd.Index([labels[c] for c in linked], name="column"),
         columns=pd.Index(labels, name="informed by"),
     )
-    target_informs = imputer.target_codec_ is None or imputer.target_is_input
+    target_informs = model.encoder.target is None or model.target_is_input
     return table if target_informs else table.iloc[:, :-1]

@@ -22,12 +22,12 @@ from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
 from pyro_mgp.data.codecs.numeric import ContinuousCodec
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.dtypes import check_categories, holes_of, label_of
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.row_keys import Identity, row_keys
 from pyro_mgp.data.transforms import InverseTransform
 
 __all__ = [
     "Columns",
-    "Table",
     "TableCodec",
     "TableWarning",
     "as_frame",
@@ -131,21 +131,6 @@ class Columns(Protocol):
         """The column of a label."""
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A table as numbers.
-
-    Attributes:
-        values: float64 [N, D], standardised, NaN where missing.
-        observed: Bool [N, D], True where we have the cell.
-        keys: uint64 [N], one per row; see :func:`row_keys`.
-    """
-
-    values: NDArray[np.float64]
-    observed: NDArray[np.bool_]
-    keys: NDArray[np.uint64]
-
-
 @dataclass(frozen=True)
 class TableCodec:
     """How a table of C columns becomes D encoded columns and back: a tuple of column codecs.
@@ -198,7 +183,7 @@ class TableCodec:
     @classmethod
     def fit_encode(
         cls, frame: pd.DataFrame, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
-    ) -> tuple[TableCodec, Table]:
+    ) -> tuple[TableCodec, EncodedTable]:
         """The codec of ``frame`` and ``frame`` encoded: :meth:`fit`, then :meth:`encode`, warning once."""
         codec = cls.fit_columns(frame, warp, discrete_support, specs or {})
         return codec, codec.encode(frame)
@@ -258,7 +243,7 @@ class TableCodec:
                     TableWarning,
                 )
 
-    def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> Table:
+    def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
         """``frame``, with the columns of the fitted one in the same order, as numbers.
 
         Args:
@@ -284,10 +269,10 @@ class TableCodec:
         warn_of_empty_rows(frame.index, np.logical_and.reduce(missing(frame), axis=1))
         return table
 
-    def encode_again(self, frame: pd.DataFrame, identity: Identity | None = None) -> Table:
+    def encode_again(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
         """What :meth:`encode` gives, of a table that has been checked and warned of."""
         values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
-        return Table(values, ~np.isnan(values), row_keys(values, frame.index, identity))
+        return EncodedTable.from_numpy(values, row_keys(values, frame.index, identity))
 
     def _warn_of_unseen(self, frame: pd.DataFrame) -> None:
         for column in self.columns:

@@ -24,6 +24,7 @@ from pyro_mgp.data.codecs.observations import (
     StudentObservation,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import best_order, complete_rows, is_curved, log_evidence
@@ -159,7 +160,13 @@ class Plan:
 
 
 def sequence_of(
-    codec: TableCodec, frame: pd.DataFrame, specs: Specs, *, every: bool, curved_only: bool
+    codec: TableCodec,
+    table: EncodedTable,
+    frame: pd.DataFrame,
+    specs: Specs,
+    *,
+    every: bool,
+    curved_only: bool,
 ) -> Plan | None:
     """Choose the encoded columns of a small table that get a link in a sequential chain, and their order.
 
@@ -167,7 +174,8 @@ def sequence_of(
 
     Args:
         codec: The table's codec.
-        frame: The table.
+        table: The encoded table.
+        frame: The modelled table, its rows in the order of `table`.
         specs: Specifications of columns.
         every: Whether all columns that can have a link get one.
         curved_only: Whether to return None if the relations between columns are linear: links with all other
@@ -179,8 +187,7 @@ def sequence_of(
     """
     if len(frame) > SMALL_ROWS:
         return None
-    values = torch.as_tensor(codec.encode_again(frame).values)
-    observed = ~values.isnan()
+    values, observed = table.values, table.observed
     gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names], bool)
     incomplete = (~observed.all(0)).numpy()
     linkable = np.flatnonzero(gaussian).tolist()

@@ -85,8 +85,8 @@ def impute_dask(
     dask = imported()
     if m < 1:
         raise ValueError(f"m, the number of imputations, must be at least 1, got {m}")
-    columns, _ = without_ids(ddf._meta, row_ids, imputer._columns)
-    check_same_columns(columns, imputer._columns)
+    columns, _ = without_ids(ddf._meta, row_ids, imputer.model_.encoder.columns)
+    check_same_columns(columns, imputer.model_.encoder.columns)
     state = dask.delayed(FittedState(imputer), traverse=False)
     parts = ddf.to_delayed()
     identities = [row_ids] * len(parts)

@@ -131,7 +131,7 @@ def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: in
     if len(frame):
         imputer = _imputer_of(state)
         with _LOCK:
-            positions, content, labels = imputer.identify(frame)
+            positions, content, labels = imputer.model_.encoder.identify(frame)
     bucket = content % np.uint64(n_buckets)
     return [
         Hashes(positions[here], content[here], labels[here])

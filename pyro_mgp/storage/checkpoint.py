@@ -31,7 +31,7 @@ from pyro_mgp.storage.arrays import write_arrays
 from pyro_mgp.storage.atomic import atomic_file
 from pyro_mgp.storage.header import our_version
 
-_FORMAT = "pyro_mgp.storage.checkpoint 2"
+_FORMAT = "pyro_mgp.checkpoint 2"
 # Keeping work may take this share of the time of the work.
 _MOST_SHARE = 0.02
 

@@ -18,7 +18,7 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from benchmarks.speed.step import Problem
-from pyro_mgp import MGPImputer
+from pyro_mgp import Engine, MGPImputer
 from pyro_mgp._support.processes import ALONE, Workers, current, data_parallel
 from pyro_mgp._support.signals import Stopped
 from pyro_mgp.inference.closed_form import ConjugateStep
@@ -119,9 +119,7 @@ FITS: dict[str, dict[str, Any]] = {
     "bound sampled": {
         "batch_size": 50,
         "n_neighbors": 0,
-        "natural_gradient": False,
-        "backpropagate": True,
-        "n_paths": 2,
+        "engine": Engine(natural_gradient=False, backpropagate=True, n_paths=2),
     },
     "few rows, earlier links": {"inputs": "earlier"},
 }

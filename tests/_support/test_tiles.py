@@ -8,7 +8,7 @@ import pytest
 import torch
 from every_kind import SPECS, table_of_every_kind
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import Engine, MGPImputer
 from pyro_mgp._support.tiles import TILE, filled_up, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.sampling import refinement
@@ -38,7 +38,7 @@ def curved(n_rows: int, seed: int) -> pd.DataFrame:
 CHAINS = {
     "every kind": {},
     "float32": {"precision": "mixed"},
-    "cell by cell": {"joint_draws": False},
+    "cell by cell": {"engine": Engine(joint_draws=False)},
     "one metric": {},
     "any kernel": {"kernel": "matern32", "n_inducing": 13},
     "sequential": {"inputs": "earlier"},
@@ -65,7 +65,7 @@ def drawn(
             imputer = MGPImputer(specs=SPECS, **settings).fit(frame)
         assert imputer.neighbours_ is not None
         assert max(map(len, imputer.neighbours_.links)) == n_metrics
-    sampler, rows = imputer._sampler(), imputer._encode(new).rows
+    sampler, rows = imputer.model_.sampler(), imputer.model_.encoder.encode(new).encoded
     (_, _, filled), *_ = sampler.swept(rows, range(3))
     return sampler, rows, filled, {n: sampler.means(rows, range(n)) for n in (3, TILE)}
 

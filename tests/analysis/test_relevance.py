@@ -11,7 +11,7 @@ import pyro.contrib.gp.kernels as kernels
 import pytest
 import torch
 
-from pyro_mgp import ColumnSpec, MGPImputer
+from pyro_mgp import ColumnSpec, Engine, MGPImputer
 from pyro_mgp.analysis.relevance import relevance
 
 PENGUINS = Path(__file__).parents[2] / "examples" / "data" / "penguins.csv"
@@ -61,7 +61,7 @@ def test_relevance_of_a_linear_function_is_its_slope() -> None:
 @pytest.mark.parametrize("kernel", ["linear+matern32", lambda p: kernels.RBF(p, lengthscale=torch.ones(p))])
 def test_derivatives_agree_with_finite_differences(kernel: object) -> None:
     imputer = fitted(table(60), kernel=kernel)
-    rows = imputer.initial_fill_.expected(imputer._own_table().rows)
+    rows = imputer.initial_fill_.expected(imputer.model_.own_table().encoded)
     step = 1e-5
     found = relevance(imputer).fillna(0.0)
     with torch.no_grad():
@@ -128,7 +128,9 @@ def test_columns_excluded_by_specs_have_no_relevance() -> None:
 def test_the_target_is_last(target_is_input: bool) -> None:
     frame = table()
     y = (frame["x1"] + 0.1 * np.arange(len(frame)) % 1).rename("line")
-    imputer = MGPImputer(random_state=0, n_neighbors=0, max_steps=3, target_is_input=target_is_input)
+    imputer = MGPImputer(
+        random_state=0, n_neighbors=0, max_steps=3, engine=Engine(target_is_input=target_is_input)
+    )
     found = relevance(imputer.fit(frame, y))
     assert found.index.tolist() == ["sine", "line", "target line"]
     assert found.columns.tolist() == [*frame.columns, *(["target line"] if target_is_input else [])]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import MGPImputer, cli, imputer
+from pyro_mgp import MGPImputer, cli, settings
 from pyro_mgp._support import processes
 from tests.cli.test_impute import CSV, stop_with
 
@@ -42,7 +42,7 @@ def test_the_help_knows_the_default_of_the_constructor(
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     printed = " ".join(capsys.readouterr().out.split())
-    near, elsewhere = imputer._STEPS_WITH_NEIGHBOURS, imputer._STEPS
+    near, elsewhere = settings.STEPS_WITH_NEIGHBOURS, settings.STEPS
     assert f"most training steps (default: {near} where" in printed
     assert f"is learnt, {elsewhere} elsewhere)" in printed
 

@@ -288,7 +288,7 @@ def test_links_have_the_predictors_of_the_specs() -> None:
     specs = {"x": ColumnSpec(predictors=["code", "age"]), "age": ColumnSpec(predicts=False)}
     imputer = small(specs).fit(frame)
     names = imputer.codec_.names
-    seen = {link.name: {names[i] for i in link.inputs} for link in imputer._link_specs}
+    seen = {link.name: {names[i] for i in link.inputs} for link in imputer.model_.link_specs}
     codes = {name for name in names if name.startswith("code=")}
     sexes = {name for name in names if name.startswith("sex=")}
     assert seen["x"] == codes

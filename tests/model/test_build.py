@@ -263,7 +263,8 @@ def curved(n_rows: int = 60) -> pd.DataFrame:
 def planned(frame: pd.DataFrame, specs: Any = None, **switches: bool) -> list[str] | None:
     """Return the names of the columns with a link in a sequential chain, in order."""
     codec = TableCodec.fit(frame, False, 0, specs)
-    plan = sequence_of(codec, frame, specs or {}, **{"every": False, "curved_only": True, **switches})
+    switches = {"every": False, "curved_only": True, **switches}
+    plan = sequence_of(codec, codec.encode_again(frame), frame, specs or {}, **switches)
     return None if plan is None else [codec.names[d] for d in plan.columns]
 
 

@@ -19,6 +19,7 @@ from scipy import stats
 from pyro_mgp import ColumnSpec, Imputations, MGPImputer
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.results.arviz_export import to_arviz
+from pyro_mgp.settings import with_engine
 
 BEFORE_1 = int(version("arviz").split(".")[0]) < 1
 # ArviZ 0.x with recent versions of Matplotlib.
@@ -69,7 +70,8 @@ def mixed(n_rows=60, seed=0):
 
 
 def small(**settings):
-    return MGPImputer(**{"random_state": 0, "max_steps": 5, "n_inducing": 20, "progress": False, **settings})
+    fast = {"random_state": 0, "max_steps": 5, "n_inducing": 20, "progress": False}
+    return MGPImputer(**with_engine({**fast, **settings}))
 
 
 @pytest.fixture(scope="module")

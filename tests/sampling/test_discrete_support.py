@@ -11,7 +11,7 @@ import torch
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.model.conditional import Moments, Observing
 from pyro_mgp.sampling import discrete_support
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
@@ -207,7 +207,8 @@ def test_a_saved_imputer_draws_the_same_values(tmp_path) -> None:
 
 def test_latent_propagation_has_no_discrete_support() -> None:
     holes, _ = with_missing(ratings(200))
-    assert MGPImputer(random_state=0, propagate="latent").fit(holes).discrete_support_ == [None]
+    imputer = MGPImputer(random_state=0, engine=Engine(propagate="latent"))
+    assert imputer.fit(holes).discrete_support_ == [None]
 
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "mixed"}], ids=["double", "mixed"])

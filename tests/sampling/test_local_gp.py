@@ -16,7 +16,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 from sklearn.neighbors import NearestNeighbors
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales, linear_matern32, matern32
 from pyro_mgp.model.likelihoods import Gaussian
@@ -240,7 +240,7 @@ def test_values_per_cell_divides_the_number_of_paths_of_each_metric(
 @pytest.mark.parametrize("joint", [True, False])
 def test_imputations_agree_close_to_training_rows(joint: bool) -> None:
     frame = repeated()
-    imputer, held_out = fit(frame, joint_draws=joint)
+    imputer, held_out = fit(frame, engine=Engine(joint_draws=joint))
     draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][held_out].to_numpy()
     low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
     assert 0.92 < np.mean((low <= truth) & (truth <= high)) < 0.99
@@ -355,7 +355,7 @@ def test_fit_with_little_memory_has_the_same_result(monkeypatch) -> None:
 def test_latent_propagation_and_categories_have_no_local_gp() -> None:
     frame = steps()
     punched = frame.assign(y=frame["y"].mask(np.arange(len(frame)) % 3 == 0))
-    assert MGPImputer(random_state=0, propagate="latent").fit(punched).neighbours_ is None
+    assert MGPImputer(random_state=0, engine=Engine(propagate="latent")).fit(punched).neighbours_ is None
     grade = pd.Series(np.where(punched["y"] > 1, "high", "low")).mask(punched["y"].isna())
     assert MGPImputer(random_state=0).fit(punched.assign(y=grade)).neighbours_ is None
 

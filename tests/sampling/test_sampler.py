@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.model import chain
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.sampler import GaussianMixture
@@ -45,7 +45,9 @@ def test_joint_draws_carry_the_uncertainty_of_the_function_and_cells_drawn_alone
     frame = toy()
     variances = {}
     for joint in (True, False):
-        imputer = MGPImputer(n_inducing=120, joint_draws=joint, max_steps=40, random_state=1).fit(frame)
+        imputer = MGPImputer(
+            n_inducing=120, engine=Engine(joint_draws=joint), max_steps=40, random_state=1
+        ).fit(frame)
         means = imputer.impute(m=1000).values["y"].mean(axis=1)
         variances[joint] = means.var(ddof=1)
     exact = exact_variance_of_the_mean(imputer, frame)
@@ -58,7 +60,9 @@ def test_marginals_of_joint_and_independent_draws_are_equal():
     frame = toy()
     draws = {}
     for joint in (True, False):
-        imputer = MGPImputer(n_inducing=120, joint_draws=joint, max_steps=40, random_state=1).fit(frame)
+        imputer = MGPImputer(
+            n_inducing=120, engine=Engine(joint_draws=joint), max_steps=40, random_state=1
+        ).fit(frame)
         draws[joint] = imputer.impute(m=1000).values["y"]
     sd = draws[True].std(0)
     np.testing.assert_allclose(draws[False].mean(0), draws[True].mean(0), atol=0.2 * sd.max())

@@ -66,7 +66,7 @@ def test_a_pickled_state_does_not_contain_the_fitted_table(
     imputer: MGPImputer, new: pd.DataFrame, whole: Imputations
 ) -> None:
     state = pickle.loads(pickle.dumps(FittedState(imputer)))
-    assert not hasattr(state.imputer(), "_fitted")
+    assert state.imputer().model_.own is None
     assert state.imputer() is state.imputer()
     for found, expected in zip(in_partitions(state, new, [40]), whole, strict=True):
         pd.testing.assert_frame_equal(found, expected, check_exact=True)

@@ -14,7 +14,6 @@ from torch.distributions import Normal
 from benchmarks.paper.imputed import Cells, Density, Imputed, holes_of
 from benchmarks.paper.profiles import Budget
 from pyro_mgp._support.keyed_noise import KeyedNoise
-from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
 from pyro_mgp.model.conditional import Conditional, observed_as
@@ -84,13 +83,7 @@ def log_density_of(imputer: MGPImputer, test: pd.DataFrame) -> Density:
 def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.DataFrame) -> NDArray[np.float64]:
     """Return the log density `[n, D]` of true cells missing in `test`, 0 elsewhere, in encoded units."""
     chain, device = imputer.chain_, imputer.initial_fill_.device
-    table, true_table = imputer.codec_.encode(test), imputer.codec_.encode(truth)
-    rows = EncodedTable(
-        torch.as_tensor(np.nan_to_num(table.values)),
-        torch.as_tensor(table.observed),
-        torch.as_tensor(table.keys.view(np.int64)),
-    )
-    values = torch.as_tensor(true_table.values)
+    rows, values = imputer.codec_.encode(test), imputer.codec_.encode(truth).values
     density = torch.zeros_like(values)
     marginals, neighbours = chain.conditionals(), imputer.neighbours_
     with torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -1,0 +1,226 @@
+"""From a user's DataFrame to an encoded table, and from draws back to cells in the column's own units.
+
+A table passes through three forms: as it came; as it is modelled, without derived columns and standard errors
+and with missing cells where a column does not apply (`rules`); and encoded (`encoded_table`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from pyro_mgp._support.messages import listing
+from pyro_mgp.data.codecs import ColumnCodec, fit_column
+from pyro_mgp.data.column_spec import Kind, Label
+from pyro_mgp.data.dtypes import label_of
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.row_ids import RowIds, without_ids
+from pyro_mgp.data.row_keys import content_hashes, label_hashes
+from pyro_mgp.data.rules import Rules
+from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missing
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """A table to complete, in its three forms."""
+
+    frame: pd.DataFrame
+    """The table as it came."""
+    modelled: pd.DataFrame
+    """The table as it is modelled; the same object as `frame` where no column spec changes it."""
+    encoded: EncodedTable
+    """The modelled table, encoded, with the target as its last column if there is one."""
+
+    def __getitem__(self, rows: slice) -> InputTable:
+        return InputTable(self.frame.iloc[rows], self.modelled.iloc[rows], self.encoded[rows])
+
+    @functools.cached_property
+    def holes(self) -> NDArray[np.bool_]:
+        """Missing cells of the modelled table, Bool `[N, C]`."""
+        return missing(self.modelled)
+
+    @functools.cached_property
+    def incomplete(self) -> Tensor:
+        """Positions of the rows with missing cells, `[n]`."""
+        return torch.as_tensor(np.flatnonzero(np.logical_or.reduce(self.holes, axis=1)))
+
+    @property
+    def incomplete_rows(self) -> EncodedTable:
+        """The encoded rows with missing cells."""
+        return self.encoded[self.incomplete]
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """The columns of a fitted table: how tables with these columns are encoded, and draws decoded."""
+
+    rules: Rules
+    """Derived columns, conditions and standard errors."""
+    codec: TableCodec
+    """Codecs of the modelled columns."""
+    target: ColumnCodec | None
+    """Codec of the target of `fit(X, y)`, which is the last encoded column; None without a target."""
+    columns: list[Label]
+    """Labels of the table's columns, in order."""
+    incomplete: list[int]
+    """Positions of the columns that had missing cells at fit."""
+
+    @property
+    def n_encoded(self) -> int:
+        """Number D of encoded columns, the target included."""
+        return self.codec.n_encoded + (self.target is not None)
+
+    def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the table that is modelled in place of `frame`; the same object where no spec changes it.
+
+        Raises:
+            ValueError: An observed cell contradicts a spec; the message names the row.
+        """
+        return as_modelled(frame, self.rules)
+
+    def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
+        """Return a table with the columns of the fitted one in its three forms, its target missing.
+
+        Args:
+            X: The table.
+            row_ids: Ids of its rows; see `MGPImputer.impute`.
+
+        Raises:
+            ValueError, TypeError: The table does not fit the fitted one; the message says where.
+        """
+        frame = as_frame(X)
+        own, identity = without_ids(frame, row_ids, self.columns)
+        if not self.rules.trivial:
+            check_same_columns(own, self.columns)
+        modelled = self.modelled(own)
+        encoded = self.codec.encode(modelled, identity)
+        if self.target is not None:
+            encoded = encoded.append_column(np.full(len(frame), np.nan))
+        return InputTable(frame, modelled, encoded)
+
+    def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the positions of the incomplete rows, hashes of their cells, and hashes of their labels."""
+        values = self.codec.encode_again(self.modelled(X)).to_numpy()
+        rows = np.flatnonzero(np.isnan(values).any(axis=1))
+        return rows, content_hashes(values[rows]), label_hashes(X.index[rows])
+
+    def error_variances(self, frame: pd.DataFrame) -> dict[int, Tensor]:
+        """Return the variances of measurement errors by encoded column, each `[N]`, in standardised units.
+
+        Args:
+            frame: The table as it came, with the columns of standard errors.
+        """
+        errors = self.rules.standard_errors(frame)
+        return standardised_variances(self.codec, self.modelled(frame) if errors else frame, errors)
+
+    def decode(
+        self,
+        given: InputTable,
+        batches: Iterable[tuple[slice, Tensor]],
+        m: int,
+        on_support: Mapping[int, Any],
+    ) -> dict[Label, NDArray[Any]]:
+        """Return the draws of missing cells in the columns' own units, by label, `[m, n_missing]`.
+
+        Args:
+            given: The table.
+            batches: Slices of its incomplete rows, in order, and these rows filled, `[m, n, D]`.
+            m: Number of draws.
+            on_support: Encoded columns whose draws are values of their discrete support, to the last digit.
+        """
+        holes = given.holes[given.incomplete.numpy()]
+        slices = self.codec.slices
+        parts: dict[Label, list[NDArray[Any]]] = {
+            column.name: [] for i, column in enumerate(self.codec.columns) if holes[:, i].any()
+        }
+        for rows, filled in batches:
+            numbers = filled.cpu().numpy()
+            for position, column in enumerate(self.codec.columns):
+                if column.name in parts:
+                    cells = numbers[:, holes[rows, position], slices[column.name]]
+                    exact = column.width == 1 and slices[column.name].start in on_support
+                    parts[column.name].append(column.decode(cells, exact))
+        draws = {label: np.concatenate(part, axis=1) for label, part in parts.items()}
+        return (
+            draws if self.rules.trivial else self.rules.apply_to_draws(given.frame, given.modelled, draws, m)
+        )
+
+    def columns_without_link(self, encoded: EncodedTable, linked: Iterable[int]) -> list[Label]:
+        """Return the labels of columns with missing cells none of whose encoded columns is in `linked`."""
+        incomplete = np.flatnonzero(~encoded.observed[:, : self.codec.n_encoded].all(0).numpy())
+        groups = self.codec.groups
+        known = {groups[column] for column in linked if column < len(groups)}
+        return sorted(
+            {self.codec.columns[groups[d]].name for d in incomplete if groups[d] not in known}, key=str
+        )
+
+
+def as_modelled(frame: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+    """Return the table that is modelled in place of `frame`; the same object where no spec changes it.
+
+    Raises:
+        ValueError: An observed cell contradicts a spec; the message names the row.
+    """
+    if rules.trivial:
+        return frame
+    rules.check(frame)
+    return rules.modelled(rules.deduce(frame))
+
+
+def fit_target(
+    y: pd.Series[Any] | ArrayLike | None, frame: pd.DataFrame
+) -> tuple[ColumnCodec | None, NDArray[np.float64] | None]:
+    """Return the codec of a target and its standardised values `[N]`, NaN where missing; None without `y`.
+
+    Raises:
+        TypeError, ValueError: `y` is not numeric, is constant, or does not have one value per row.
+    """
+    if y is None:
+        return None, None
+    target = y if isinstance(y, pd.Series) else np.asarray(y)
+    if target.ndim != 1:
+        raise ValueError(f"y must have one dimension, got shape {target.shape}")
+    target = pd.Series(target)
+    if len(target) != len(frame):
+        raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
+    if target.name is None:
+        target = target.rename("target")
+    codec = fit_column(target)
+    if codec.kind is Kind.CONSTANT:
+        raise ValueError(
+            f"y is constant, {listing(target.dropna().unique())}: there is nothing to learn from it"
+        )
+    if codec.kind not in (Kind.CONTINUOUS, Kind.INTEGER):
+        raise TypeError(f"y must be numeric, got {codec.kind} values (dtype {codec.dtype})")
+    return codec, codec.encode(target)[:, 0]
+
+
+def standardised_variances(
+    codec: TableCodec, frame: pd.DataFrame, errors: Mapping[Label, NDArray[np.float64]]
+) -> dict[int, Tensor]:
+    """Return variances of measurement errors by encoded column, each `[N]`, in standardised units.
+
+    Args:
+        codec: The table's codec.
+        frame: The modelled table.
+        errors: Standard errors by label, each `[N]`, in the column's own units.
+    """
+    found = {}
+    for column in codec.columns:
+        if column.name in errors:
+            standardised = column.standardised_errors(frame[column.name], errors[column.name])
+            found[codec.slices[column.name].start] = torch.as_tensor(standardised).square()
+    return found
+
+
+def labels_of(columns: pd.Index[Any]) -> list[Label]:
+    """Return the labels of a table's columns as Python's own text and integers."""
+    return [label_of(label) for label in columns]

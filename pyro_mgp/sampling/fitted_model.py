@@ -1,0 +1,169 @@
+"""Everything that a fit has learnt: what drawing, saving and reporting need, in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.table_encoder import InputTable, TableEncoder
+from pyro_mgp.inference.training import History
+from pyro_mgp.model.build import LinkSpec, bounds_of_links
+from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.model.sequential_chain import SequentialChain
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
+from pyro_mgp.sampling.initial_fill import InitialFill
+from pyro_mgp.sampling.neighbours import Neighbours
+from pyro_mgp.sampling.observed_cells import ObservedCells, variables
+from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A trained chain with everything that draws from it depend on."""
+
+    encoder: TableEncoder
+    """How tables are encoded, and draws decoded."""
+    link_specs: list[LinkSpec]
+    """Output and input columns of each link."""
+    chain: Chain
+    """The Pyro module."""
+    initial_fill: InitialFill
+    """Values of the missing cells before the first sweep."""
+    neighbours: Neighbours | None
+    """Local GPs of the links; None if no link has one."""
+    discrete_support: list[DiscreteSupport | None]
+    """For each link the values among which its draws choose; None where draws are continuous."""
+    training: EncodedTable | None
+    """The training rows, given which functions of a sequential chain are drawn; None for other chains."""
+    history: History
+    """What happened in training."""
+    seed: int
+    """The seed that all randomness is keyed by."""
+    joint_draws: bool
+    """Whether one posterior function per imputation is shared by all rows."""
+    own: InputTable | None = None
+    """The table of the fit, its target observed; None after loading, and after a fit to files."""
+    cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)
+    """Factorised links, kept from one call to the next."""
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether links see complete and earlier columns only."""
+        return isinstance(self.chain, SequentialChain)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the encoded columns with a link, in the order of the chain."""
+        return [link.name for link in self.link_specs]
+
+    @property
+    def target_is_input(self) -> bool:
+        """Whether links of other columns see the target, the last encoded column."""
+        target = self.encoder.codec.n_encoded
+        return all(target in spec.inputs for spec in self.link_specs[:-1])
+
+    @property
+    def n_inducing(self) -> int:
+        """Number of inducing inputs per link; 0 for a chain without links."""
+        return max((link.n_inducing for link in self.chain.links), default=0)
+
+    def own_table(self) -> InputTable:
+        """Return the table of the fit, its target observed.
+
+        Raises:
+            ValueError: The model was loaded, or fitted to files, and does not hold the table.
+        """
+        if self.own is None:
+            raise ValueError(
+                "this imputer was loaded, or fitted to files, and does not hold the table it was fitted to: "
+                "call impute(X, m=...) or impute_to_parquet(path, X) with a table, or with one part of a "
+                "large table after the other"
+            )
+        return self.own
+
+    def without_table(self) -> FittedModel:
+        """Return the model without the table of the fit."""
+        return replace(self, own=None)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return by name all tensors that a saved model consists of."""
+        gaussian = self.initial_fill.gaussian
+        tensors = {f"chain.{name}": value for name, value in self.chain.state_dict().items()}
+        tensors |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
+        if self.training is not None:
+            tensors |= {f"training.{name}": rows for name, rows in vars(self.training).items()}
+        if self.neighbours is not None:
+            tensors |= {"near.rows": self.neighbours.rows, "near.residuals": self.neighbours.residuals}
+        return tensors
+
+    def sampler(self, seed: int | None = None, shifts: dict[int, float] | None = None) -> Sampler:
+        """Return the sampler of missing cells.
+
+        Args:
+            seed: Seed of the draws; None for that of the fit.
+            shifts: How far functions are shifted, by the encoded column of their link.
+        """
+        bounds = bounds_of_links(self.encoder.codec, self.link_specs)
+        observations: list[Observation | None] = [
+            support or bound for support, bound in zip(self.discrete_support, bounds, strict=True)
+        ]
+        inverses = [
+            *self.encoder.codec.inverse_transforms,
+            None,
+        ]  # a target has none
+        return Sampler(
+            self.chain,
+            self.initial_fill,
+            self.joint_draws,
+            self.chain.n_sweeps,
+            self.seed if seed is None else seed,
+            self.neighbours,
+            observations,
+            [inverses[link.column] for link in self.link_specs],
+            shifts or {},
+            self.cholesky_cache,
+            self.training,
+        )
+
+    def observed_cells(self, given: InputTable, sampler: Sampler) -> ObservedCells:
+        """Return the observed cells of a table with their posterior predictive distribution.
+
+        Args:
+            given: The table.
+            sampler: The sampler of its missing cells.
+        """
+        codec, target = self.encoder.codec, self.encoder.target
+        return ObservedCells(
+            sampler,
+            given.encoded,
+            variables(self.chain, codec, target),
+            self._error_variances,
+            [*codec.names, *(self.names[-1:] if target else [])],
+            None if self.own is None else self.own.encoded.keys,
+        )
+
+    def _error_variances(self, frame: pd.DataFrame) -> Sequence[Tensor | None]:
+        """Return for each link the variances of measurement errors `[N]`, None without any."""
+        found = self.encoder.error_variances(frame)
+        return [found.get(link.column) for link in self.chain.links]
+
+    def supported_columns(self) -> dict[int, DiscreteSupport]:
+        """Return the discrete support of each encoded column that has one."""
+        pairs = zip(self.link_specs, self.discrete_support, strict=True)
+        return {link.column: support for link, support in pairs if support is not None}
+
+    def columns_without_link(self, encoded: EncodedTable) -> list[Label]:
+        """Return the labels of columns with missing cells here that have no link."""
+        return self.encoder.columns_without_link(encoded, [link.column for link in self.link_specs])
+
+    def expected(self, rows: EncodedTable) -> Tensor:
+        """Return encoded rows `[n, D]` with missing cells at the conditional means of the initial fill."""
+        device: torch.device = self.initial_fill.device
+        return self.initial_fill.expected(rows.to(device))
