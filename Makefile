@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread per process: the two test workers would otherwise fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test test-all notebooks bench-speed bench-tables bench-draws lint format clean
+.PHONY: help demo test test-all notebooks bench-speed bench-tables bench-draws lint words format clean
 
 help:    ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /make \1	/'
@@ -41,10 +41,15 @@ bench-draws: .venv/installed    ## impute tables of every kind, into build/draws
 	@mkdir -p build
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.draws write build/draws.npz
 
-lint: .venv/installed    ## style, formatting and types, without changing a file
+lint: .venv/installed    ## style, formatting, types and direction of imports, without changing a file
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+words:    ## words of an old dialect that must not come back (docs/words.txt), with file and line
+	@! grep -rnP "$$(paste -sd'|' docs/words.txt)" --include='*.py' --include='*.md' --include='*.html' \
+	  pyro_mgp benchmarks tests examples notebooks docs *.md
 
 format: .venv/installed    ## mend style and formatting in place
 	$(BIN)/ruff check --fix
