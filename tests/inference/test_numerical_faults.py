@@ -98,16 +98,16 @@ def test_diverged_draws_are_an_error_that_names_the_column(
 def test_where_memory_is_full_draws_are_made_in_halves_and_stay_the_same(
     fitted: MGPImputer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame, conditionals, most = table(600), Sampler._conditionals, []
+    frame, conditionals, most = table(600), Sampler.conditionals, []
     expected = fitted.impute(frame, m=3)
 
-    def full(self: Sampler, rows: Any, imputations: Any) -> Any:
+    def full(self: Sampler, rows: Any, imputations: Any, **more: Any) -> Any:
         most.append(len(rows))
         if len(rows) > 2 * TILE:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return conditionals(self, rows, imputations)
+        return conditionals(self, rows, imputations, **more)
 
-    monkeypatch.setattr(Sampler, "_conditionals", full)
+    monkeypatch.setattr(Sampler, "conditionals", full)
     assert fitted.impute(frame, m=3) == expected
     assert max(most) > 2 * TILE >= min(most)
 
