@@ -135,7 +135,7 @@ def test_one_full_step_on_a_link_is_the_optimal_sparse_gp() -> None:
     mean, covariance = K @ np.linalg.solve(A, cross @ y) / 0.2, K @ np.linalg.solve(A, K)
     L = np.linalg.cholesky(K)
     tril = L @ link.u_scale_tril.detach().numpy()
-    # The tolerance leaves room for the jitter on K.
+    # The tolerance allows for the jitter on K.
     assert_same((L @ link.u_loc.detach().numpy(), tril @ tril.T), (mean, covariance), rtol=1e-4)
 
 

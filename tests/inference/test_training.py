@@ -257,7 +257,7 @@ def test_the_parameters_kept_are_those_of_the_best_check() -> None:
 def test_natural_gradients_are_faster_than_adam_alone(device: torch.device) -> None:
     _, natural = trained(problem(device), max_steps=20, natural_gradient=True)
     _, adam = trained(problem(device), max_steps=20, natural_gradient=False)
-    assert natural.loss[0] < adam.loss[0] - 50  # q(u) has learnt from the starting fill
+    assert natural.loss[0] < adam.loss[0] - 50  # q(u) has learnt from the initial fill
     assert np.mean(natural.loss[-5:]) < np.mean(adam.loss[-5:]) - 5
 
 
@@ -352,7 +352,7 @@ def test_each_step_uses_the_draws_of_the_one_before_as_fill(device: torch.device
     trained(one, elbo=recording, max_steps=3)
     seen = encoded.observed & ~held_out
     tables = [table for table, _, _ in recording.calls]
-    assert torch.equal(tables[0], filled)  # q(u) learns from the starting fill, which then still stands
+    assert torch.equal(tables[0], filled)  # q(u) is fitted to the initial fill before draws replace it
     assert torch.equal(tables[1], filled)
     for before, after in itertools.pairwise(tables[1:4]):
         assert (before[~seen] != after[~seen]).all()

@@ -179,12 +179,12 @@ def test_a_column_without_outliers_is_learnt_as_well(noise: float) -> None:
     generator = np.random.default_rng(0)
     z = generator.normal(size=300)
     x = 2 * z + noise * generator.normal(size=300)
-    hidden = generator.random(300) < 0.3
-    frame = pd.DataFrame({"z": z, "x": np.where(hidden, np.nan, x)})
+    held_out = generator.random(300) < 0.3
+    frame = pd.DataFrame({"z": z, "x": np.where(held_out, np.nan, x)})
     imputer = MGPImputer(specs={"x": ColumnSpec(kind="heavy-tailed")}, random_state=0, progress=False).fit(
         frame
     )
     draws = imputer.impute(m=50).values["x"]
-    assert np.sqrt(np.square(draws.mean(0) - x[hidden]).mean()) < 1.3 * noise
+    assert np.sqrt(np.square(draws.mean(0) - x[held_out]).mean()) < 1.3 * noise
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     assert 0.7 < (high - low).mean() / (3.29 * noise) < 1.3
