@@ -156,7 +156,7 @@ def test_slices_find_the_other_mode(device: torch.device) -> None:
     assert kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
 
 
-# --------------------------------------------------------------------------------- informative rows and weights
+# ------------------------------------------------------------------------------- informative rows and weights
 
 
 def test_rows_are_informative_if_any_later_cell_is_observed() -> None:
