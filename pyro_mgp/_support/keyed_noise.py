@@ -1,4 +1,4 @@
-"""Standard normal numbers that depend on what they are for, and on nothing else.
+"""Pseudorandom numbers that are a function of seed, imputation, row, column and sweep alone.
 
 A draw belongs to (seed, imputation, row, column, sweep). Hashing these into the number makes an imputation
 independent of batch size, row order, device and worker, makes `impute(m=5)` the first five of
@@ -22,7 +22,7 @@ _SECOND = 0x94D049BB133111EB
 
 @dataclass(frozen=True)
 class KeyedNoise:
-    """Noise of some imputations at some rows.
+    """Pseudorandom numbers for given imputations and rows.
 
     Example:
         >>> noise = KeyedNoise(0, torch.arange(3), range(2))
@@ -31,31 +31,31 @@ class KeyedNoise:
     """
 
     seed: int
-    """Any integer below 2⁶³."""
+    """Integer below 2⁶³."""
     keys: Tensor
     """One int64 per row, `[N]`."""
     imputations: Sequence[int]
-    """Numbers of the imputations, S of them."""
+    """Numbers of the S imputations."""
 
     def normal(self, *stream: int, rows: Tensor | None = None) -> Tensor:
-        """Standard normal numbers `[S, n]` of one stream, e.g. (sweep, column), at `rows` (default: all)."""
+        """Return standard normal numbers `[S, n]` of a stream, (sweep, column) say, at `rows` or all."""
         return torch.special.ndtri(self.uniform(*stream, rows=rows))
 
     def uniform(self, *stream: int, rows: Tensor | None = None) -> Tensor:
-        """Numbers uniform on (0, 1), `[S, n]`; the arguments of `normal`, whose ranks they are."""
+        """Return numbers uniform on (0, 1), `[S, n]`: the normal CDF of `normal` of the same arguments."""
         keys = self.keys if rows is None else self.keys[rows]
         state = _signed(self._state(stream))
         return _between(_mix(self._of_paths ^ state)[:, None] + _mix(keys ^ state))
 
     def normals(self, stream: int, n: int) -> Tensor:
-        """The numbers of the streams (stream, 0) to (stream, n - 1) at all rows, `[S, N, n]`."""
+        """Return normal numbers of the streams (stream, 0) to (stream, n - 1) at all rows, `[S, N, n]`."""
         states = [_signed(self._state((stream, number))) for number in range(n)]
         state = torch.tensor(states, dtype=torch.int64, device=self.keys.device)
         of_paths, of_rows = _mix(self._of_paths[:, None] ^ state), _mix(self.keys[:, None] ^ state)
         return torch.special.ndtri(_between(of_paths[:, None] + of_rows))
 
     def _state(self, stream: Sequence[int]) -> int:
-        """What seed and stream make, an integer of 64 bits."""
+        """Return the hash of seed and stream, an integer of 64 bits."""
         state = self.seed
         for number in stream:
             state = _mix_integer(state + (number + 1) * _GOLDEN)
@@ -63,29 +63,30 @@ class KeyedNoise:
 
     @functools.cached_property
     def _of_paths(self) -> Tensor:
-        """What the numbers of imputations make, `[S]`."""
+        """Hashes of the numbers of imputations, `[S]`."""
         paths = torch.as_tensor(list(self.imputations), dtype=torch.int64, device=self.keys.device)
         return _mix(paths + _signed(_GOLDEN))
 
 
 def _between(bits: Tensor) -> Tensor:
-    """Mixed once more, as numbers on (0, 1): 52 bits, centred so that 0 and 1 cannot occur."""
+    """Return hashed bits as numbers on (0, 1): 52 bits, centred so that 0 and 1 cannot occur."""
     return _shift(_mix(bits), 12).double().add_(0.5).mul_(2.0**-52)
 
 
 def _mix(x: Tensor) -> Tensor:
+    """Return the SplitMix64 finaliser of 64-bit integers."""
     x = (x ^ _shift(x, 30)).mul_(_signed(_FIRST))
     x = x.bitwise_xor_(_shift(x, 27)).mul_(_signed(_SECOND))
     return x.bitwise_xor_(_shift(x, 31))
 
 
 def _shift(x: Tensor, places: int) -> Tensor:
-    """Logical shift right: torch has signed 64-bit integers only."""
+    """Shift signed 64-bit integers right as if they were unsigned."""
     return (x >> places).bitwise_and_((1 << (64 - places)) - 1)
 
 
 def _mix_integer(x: int) -> int:
-    """The same of one integer, modulo 2⁶⁴."""
+    """Return the SplitMix64 finaliser of a Python integer, modulo 2⁶⁴."""
     x %= 2**64
     x = (x ^ (x >> 30)) * _FIRST % 2**64
     x = (x ^ (x >> 27)) * _SECOND % 2**64
@@ -93,5 +94,5 @@ def _mix_integer(x: int) -> int:
 
 
 def _signed(number: int) -> int:
-    """The signed 64-bit integer with the same bits."""
+    """Return the signed 64-bit integer with the same bits."""
     return (number + 2**63) % 2**64 - 2**63

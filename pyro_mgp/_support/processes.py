@@ -1,9 +1,9 @@
-"""Training by several processes, each of which works on its share of every minibatch.
+"""Data-parallel training: every process works on its share of each minibatch.
 
-All processes hold the same table, the same parameters and the same random numbers. Of each minibatch a
-process takes every n-th row: what the bound needs of rows are sums, so these are added up over processes
-before q(u) moves, and gradients before Adam does. Rows that were redrawn are put together again, so that
-after every step all processes are as one that did all the work alone. Where training has a closed form, two
+All processes hold the same table, the same parameters and the same random numbers. Of each minibatch, process
+r of n takes every n-th row from row r on. The bound depends on rows through sums, which are added up over
+processes before q(u) moves, as are gradients before a step of Adam. Redrawn rows are gathered, so that after
+every step each process holds what a single process would hold. Where training has a closed form, two
 are so to the last bit: one process adds up in the order of two (`conjugate_rows`).
 
 Start a script of your own with `torchrun`, and fit inside `data_parallel`:
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes that train together, as one of them sees them; by default it is alone.
+    """The group of processes that train together, seen from one of them; by default a group of one.
 
     Example:
         >>> Workers(rank=1, size=3).share(7)
@@ -40,22 +40,22 @@ class Workers:
     """
 
     rank: int = 0
-    """Number of this process, from 0."""
+    """Rank of this process, from 0."""
     size: int = 1
-    """How many there are."""
+    """Number of processes."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks for all: shows progress, writes files."""
+        """True for the process that shows progress and writes files for the whole group."""
         return self.rank == 0
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are no others."""
+        """True if the group has a single process."""
         return self.size == 1
 
     def share(self, n_rows: int) -> slice:
-        """Which rows of a minibatch this process works on.
+        """Return the slice of a minibatch of `n_rows` rows that this process works on.
 
         Raises:
             ValueError: If there are fewer rows than processes.
@@ -85,7 +85,7 @@ class Workers:
         return -(-n_rows // max(self.size, 2))
 
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Sums over processes, entry by entry, of tensors of one dtype; the same bits for all processes."""
+        """Return elementwise sums over processes of tensors of one dtype, equal in all processes."""
         if self.is_alone:
             return list(parts)
         import torch.distributed as dist
@@ -96,7 +96,7 @@ class Workers:
         return [whole.view(part.shape) for whole, part in zip(together.split(sizes), parts, strict=True)]
 
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace the gradients that parameters hold by their sums over processes."""
+        """Replace the gradients of parameters by their sums over processes."""
         held = [parameter for parameter in parameters if parameter.grad is not None]
         if self.is_alone or not held:
             return
@@ -105,16 +105,16 @@ class Workers:
         ):
             parameter.grad = whole
 
-    def put_together(self, own: Tensor, n_rows: int) -> Tensor:
-        """All rows `[n, D]` of a minibatch, given those of this process's share."""
+    def gather(self, own: Tensor, n_rows: int) -> Tensor:
+        """Return all rows `[n, D]` of a minibatch, given the rows of this process's share."""
         if self.is_alone:
             return own
         whole = own.new_zeros(n_rows, own.shape[1])
         whole[self.share(n_rows)] = own
         return self.total([whole])[0]
 
-    def agree(self, tensors: Iterable[Tensor]) -> None:
-        """Let tensors be those of the first process, in place: other machines may round otherwise."""
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors in place with those of rank 0, because other machines may round differently."""
         if self.is_alone:
             return
         import torch.distributed as dist
@@ -122,20 +122,20 @@ class Workers:
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)
 
-    def agreed(self, number: float) -> float:
-        """A number as the first process has it."""
+    def broadcast_float(self, number: float) -> float:
+        """Return the number that rank 0 holds."""
         shared = torch.tensor(number, dtype=torch.float64)
-        self.agree([shared])
+        self.broadcast([shared])
         return shared.item()
 
-    def agreed_integer(self, number: int) -> int:
-        """The same for an integer of 64 bits."""
+    def broadcast_integer(self, number: int) -> int:
+        """Return the integer of at most 64 bits that rank 0 holds."""
         shared = torch.tensor(int(number), dtype=torch.int64)
-        self.agree([shared])
+        self.broadcast([shared])
         return int(shared)
 
     def largest(self, number: int) -> int:
-        """The largest of the numbers that processes have."""
+        """Return the largest of the integers that the processes hold."""
         if self.is_alone:
             return number
         import torch.distributed as dist
@@ -144,62 +144,62 @@ class Workers:
         dist.all_reduce(shared, dist.ReduceOp.MAX)
         return int(shared)
 
-    def agree_on(self, number: int) -> bool:
-        """Whether all processes have the same number."""
+    def all_equal(self, number: int) -> bool:
+        """Return True if all processes hold the same integer."""
         return self.largest(number) == -self.largest(-number)
 
     def wait(self) -> None:
-        """Go on when all processes are here."""
+        """Wait until all processes have called this method."""
         self.largest(0)
 
     def check_same(self, keys: Tensor) -> None:
-        """That all processes hold the same rows, by their keys `[N]`.
+        """Check that all processes hold the same rows, by their keys `[N]`.
 
         Raises:
-            ValueError: If they do not, in every process.
+            ValueError: If the keys differ; raised in every process.
         """
         if self.is_alone:
             return
-        # A sum that wraps around is as good a fingerprint as one that does not.
+        # The sum may overflow: it serves as a fingerprint all the same.
         own = torch.stack([torch.tensor(len(keys)), keys.cpu().sum()])
         first = own.clone()
-        self.agree([first])
+        self.broadcast([first])
         (n_others,) = self.total([(own != first).any().long()[None]])
         if n_others:
             raise ValueError(
-                f"{int(n_others)} of {self.size} processes hold another table than the first: give every "
-                "process the same whole table, it takes its share of each minibatch by itself"
+                f"{int(n_others)} of {self.size} processes hold another table than rank 0: give every "
+                "process the same whole table, because each takes its share of a minibatch by itself"
             )
 
 
 ALONE = Workers()
-"""A process that trains by itself."""
+"""Group of a single process."""
 
 _current: ContextVar[Workers] = ContextVar("workers", default=ALONE)
 
 
 def current() -> Workers:
-    """The processes that train together where this is called: inside `data_parallel` all, else one."""
+    """Return the group that trains together: inside `data_parallel` all processes, else this one."""
     return _current.get()
 
 
 @contextmanager
 def data_parallel(backend: str | None = None) -> Iterator[Workers]:
-    """Let every `fit` in this context be one that all processes work on together.
+    """Let all processes share the work of every `fit` in this context.
 
-    All of them call it with the same table and the same settings, and get the same imputer. Processes other
-    than the first show neither progress nor warnings. A process group that is there already is used; else one
-    is made of what `torchrun` says in the environment, and taken down again at the end.
+    All processes call `fit` with the same table and settings, and obtain the same imputer. Only the process
+    of rank 0 shows progress and warnings. An existing process group is used; otherwise one is created from
+    the environment variables that `torchrun` sets, and destroyed at the end.
 
     Args:
-        backend: Of `torch.distributed`; None takes gloo, and NCCL for what lies on GPUs. Processes of one
-            machine take its GPUs in turn.
+        backend: Backend of `torch.distributed`; None means gloo, and NCCL for tensors on GPUs. The processes
+            of a machine are assigned to its GPUs in turn.
 
     Yields:
-        The processes.
+        The group of processes.
 
     Raises:
-        ValueError: If no process group is there and the script was not started by `torchrun`.
+        ValueError: If there is no process group and the script was not started by `torchrun`.
     """
     import torch.distributed as dist
 
@@ -212,7 +212,7 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
         if absent:
             raise ValueError(
                 f"expected processes that torchrun has started, but {', '.join(absent)} are not in the "
-                "environment: run torchrun --nproc-per-node 2 script.py, or of the command line torchrun "
+                "environment: run torchrun --nproc-per-node 2 script.py, or torchrun "
                 "--nproc-per-node 2 -m pyro_mgp fit ... --distributed"
             )
         dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if cuda else "gloo"))

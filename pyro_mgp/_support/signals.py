@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM that wait until what was done is kept.
+"""Stop on Ctrl-C or SIGTERM only after a loop has saved its work.
 
-Without it, both end a program wherever it happens to be. Inside `stoppable`, they end it at once outside of
-`Interruption.held_back`, and inside at the next `Interruption.give_way`, where a loop has kept its work. Who
-cannot wait sends the signal again.
+Inside `stoppable`, a signal stops the program at once, except in a block of `Interruption.held_back`: it
+then takes effect at the next call of `Interruption.give_way`, where the loop has saved its work. A second
+signal always stops the program at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """The process was asked to stop.
+    """Raised when a signal asks the process to stop.
 
     Args:
-        number: The signal that asked.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -29,21 +29,21 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def status(self) -> int:
-        """What shells expect as the exit status: 130 after Ctrl-C, 143 after SIGTERM."""
+        """Exit status by the convention of shells: 130 after Ctrl-C, 143 after SIGTERM."""
         return 128 + self.number
 
 
 class Interruption:
-    """Whether somebody wants the program to stop; see `stoppable`."""
+    """Record of a requested stop, created by `stoppable`."""
 
     def __init__(self) -> None:
         self.asked: int | None = None
-        """The signal that was held back, if any."""
+        """Number of the signal that was held back, or None."""
         self._holds_back = False
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Let the first signal in this block wait for `give_way`, or for the end of the block."""
+        """Hold back the first signal in this block until `give_way` or the end of the block."""
         self._holds_back = True
         try:
             yield
@@ -52,19 +52,19 @@ class Interruption:
         self.give_way()
 
     def give_way(self) -> None:
-        """Stop here, if that is wanted.
+        """Stop if a signal has been held back.
 
         Raises:
-            Stopped: If a signal came.
+            Stopped: If there is such a signal.
         """
         if self.asked is not None:
             raise Stopped(self.asked)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take note of a signal, or stop at once: the handler that `stoppable` installs.
+        """Record a signal, or stop at once; `stoppable` installs this as the signal handler.
 
         Raises:
-            Stopped: Where signals are not held back, and at the second one.
+            Stopped: If signals are not held back, or this is the second one.
         """
         if self.asked is not None or not self._holds_back:
             raise Stopped(number)
@@ -73,14 +73,14 @@ class Interruption:
 
 @contextmanager
 def stoppable() -> Iterator[Interruption]:
-    """Handle SIGINT and SIGTERM in this block; afterwards they are handled as before.
+    """Handle SIGINT and SIGTERM in this block, and restore the earlier handlers afterwards.
 
-    Only the main thread may do so; elsewhere signals stay as they are.
+    In threads other than the main one, which cannot set handlers, signals are left as they are.
 
     Example:
         >>> try:
         ...     with stoppable() as interruption, interruption.held_back():
-        ...         signal.raise_signal(signal.SIGTERM)  # noted
+        ...         signal.raise_signal(signal.SIGTERM)  # held back
         ...         done = "kept"
         ... except Stopped as stop:
         ...     print(done, stop.status)

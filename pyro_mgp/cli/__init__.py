@@ -1,7 +1,7 @@
 """The command line: `pyro-mgp fit`, `pyro-mgp impute`, `pyro-mgp report`.
 
-One room per command; each adds its parser and runs it. Imports that take long stand inside the functions that
-need them: `--help` and most errors come at once.
+Each command has a module with its parser and its `run`. Slow imports are inside the functions that need them:
+`--help` and most errors appear at once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; None takes those of the process.
 
     Returns:
-        The exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C, 143 after SIGTERM.
+        The exit status: 0, 2 for an error that the user can correct, 130 after Ctrl-C, 143 after SIGTERM.
 
     Raises:
-        SystemExit: After `--help` (0), or if the arguments make no sense (2).
+        SystemExit: After `--help` (0), or if the arguments are invalid (2).
     """
     args = parser().parse_args(argv)
     try:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         say(f"{PROGRAM}: interrupted, {'; '.join(notes(stop)) or 'nothing was written'}", sys.stderr)
         return getattr(stop, "status", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, TypeError, FloatingPointError, OSError) as error:
         say(f"{PROGRAM}: error: {sentence(error)}", sys.stderr)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line, one subparser per command."""
+    """Return the parser of the command line, with a subparser per command."""
     whole = argparse.ArgumentParser(
         prog=PROGRAM, description="Multiple imputation of tables by a chain of sparse Gaussian processes."
     )

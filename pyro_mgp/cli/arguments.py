@@ -1,4 +1,4 @@
-"""What commands have in common in what they take, and what it means."""
+"""Options shared by commands, and functions that interpret them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.results.files import Source
 
-# ------------------------------------------------------------------------------------------------- options
-
 
 def add_table(command: Any, kinds: str) -> None:
-    """The table, what it may be, and how it is read."""
+    """Add the table argument, and options on how to read it, to a command."""
     option = command.add_argument
     option("table", metavar="TABLE", help=kinds)
     option(
@@ -34,39 +32,39 @@ def add_table(command: Any, kinds: str) -> None:
     )  # fmt: skip
     option(
         "--missing", metavar="TEXT", nargs="+", action="extend",
-        help="what marks a missing cell in a CSV besides an empty one, in upper or lower case "
+        help="text that marks a missing cell in a CSV besides an empty one, in any case "
         "(default: NA N/A #N/A <NA> NaN NULL)",
     )  # fmt: skip
 
 
 def add_run(command: Any) -> None:
-    """How the command runs, and goes on when it was interrupted."""
+    """Add the options --overwrite, --resume, --checkpoint-every and --quiet."""
     option = command.add_argument
     option("--overwrite", action="store_true", help="replace OUT if an earlier run of this command wrote it")
     option(
         "--resume", action="store_true",
-        help="go on from where the same command was killed or interrupted, to the same result as without "
-        "the break",
+        help="continue the same command after it was killed or interrupted, with the same result as "
+        "without the interruption",
     )  # fmt: skip
     option(
         "--checkpoint-every", metavar="SECONDS", type=_seconds, default=10.0,
-        help="how often to keep what is done for --resume; seldomer where it would take more than 2%% of "
-        "the time (default: 10)",
+        help="interval of checkpoints for --resume; longer where writing would take more than 2%% of the "
+        "time (default: 10)",
     )  # fmt: skip
     option("--quiet", action="store_true", help="no progress bars and no summary; warnings and errors only")
 
 
 def add_model(command: Any) -> None:
-    """What is fitted."""
+    """Add the options on the model."""
     option = command.add_argument_group("model").add_argument
     option(
         "--steps", metavar="STEPS", type=at_least(1),
-        help="most training steps (default: 15 where nearby rows correct what is learnt, 20 elsewhere)",
+        help="most training steps (default: 15 where a local GP of nearby rows is added, 20 elsewhere)",
     )  # fmt: skip
     option(
         "--columns", choices=("incomplete", "all"),
-        help="columns to learn to predict: those with missing cells here, or all of them, so that the saved "
-        "imputer can fill new rows with holes elsewhere (default: incomplete)",
+        help="columns to learn to predict: those with missing cells in this table, or all; then the saved "
+        "imputer can impute any column of new rows (default: incomplete)",
     )  # fmt: skip
     option(
         "--paper", action="store_true",
@@ -75,7 +73,7 @@ def add_model(command: Any) -> None:
 
 
 def add_device(command: Any) -> None:
-    """Where to compute."""
+    """Add the option --device."""
     command.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto",
         help="where to compute; auto takes a CUDA GPU if there is one (default: auto)",
@@ -83,7 +81,7 @@ def add_device(command: Any) -> None:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A type of argument: an integer from `least` up to what fits 63 bits."""
+    """Return an argument type: an integer of at least `least` that fits 63 bits."""
 
     def integer(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,19}", text) or not least <= int(text) < 2**63:
@@ -103,35 +101,32 @@ def _seconds(text: str) -> float:
     return number
 
 
-# ------------------------------------------------------------------------------------------- what they mean
-
-
 @dataclass(frozen=True)
 class Given:
-    """The table of a command."""
+    """Table of a command, and which of its columns pass through."""
 
     source: Source
-    """As it came."""
+    """The table as it was read."""
     passed: list[Label]
-    """Columns that pass through."""
+    """Columns that are left out of the model and pass through."""
 
     @property
     def modelled(self) -> pd.DataFrame:
-        """The columns of the model."""
+        """Table of the columns that the model includes."""
         return self.source.frame.drop(columns=self.passed)
 
 
 def read(args: argparse.Namespace) -> Given:
-    """Read the table, and say what a newcomer may not have meant.
+    """Read the table, and print notes on columns that are likely to be misread.
 
     Raises:
-        ValueError, OSError: If the table cannot be read, or a column to drop is not there.
+        ValueError, OSError: If the table cannot be read, or has no column that --drop names.
     """
     from pyro_mgp.results import files
 
     source = files.read_table(Path(args.table), args.missing or files.MISSING)
     given = Given(source, labels_of(source.frame.columns, args.drop))
-    from pyro_mgp._support.processes import current  # imports torch: errors come without
+    from pyro_mgp._support.processes import current  # imports torch, which takes long
 
     for note in _notes(given.modelled) if current().is_first else ():
         say(f"{PROGRAM}: note: {note}", sys.stderr)
@@ -139,7 +134,7 @@ def read(args: argparse.Namespace) -> Given:
 
 
 def labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
-    """The labels that columns named on the command line have in the table.
+    """Return the labels of the columns that are named on the command line.
 
     Raises:
         ValueError: If there is no such column.
@@ -169,7 +164,7 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def imputer_of(args: argparse.Namespace) -> MGPImputer:
-    """The imputer that the options ask for, to be fitted.
+    """Return an unfitted imputer with the settings of the options.
 
     Raises:
         ValueError: If there is no such device.
@@ -189,7 +184,7 @@ def imputer_of(args: argparse.Namespace) -> MGPImputer:
 
 
 def check_device(args: argparse.Namespace) -> None:
-    """See whether the device is there.
+    """Check that the device is available.
 
     Raises:
         ValueError: If it is not.
@@ -201,7 +196,7 @@ def check_device(args: argparse.Namespace) -> None:
 
 
 def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """What a run is about: its table, the options of these names, and the versions of what computes."""
+    """Return the identity of a run: its table, the options of these names, and versions of packages."""
     from pyro_mgp.storage import checkpoint
 
     options = {name: getattr(args, name) for name in ("drop", "missing", "seed", "device", *names)}
@@ -210,16 +205,16 @@ def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def fingerprint(path: Path) -> str:
-    """A name for the content of a file, or of the files in a folder, that no other has.
+    """Return a hash of the contents of a file, or of the files in a folder.
 
     Raises:
-        OSError: If it cannot be read.
+        OSError: If a file cannot be read.
     """
     if path.is_dir():
         files = [part for part in path.rglob("*") if part.is_file()]
-        hidden = (".", "_")  # as readers of Parquet leave them out
+        ignored = (".", "_")  # as by readers of Parquet
         parts = sorted(
-            part for part in files if not any(n.startswith(hidden) for n in part.relative_to(path).parts)
+            part for part in files if not any(n.startswith(ignored) for n in part.relative_to(path).parts)
         )
         contents = "\n".join(f"{part.relative_to(path)} {fingerprint(part)}" for part in parts)
         return f"#{hashlib.sha256(contents.encode()).hexdigest()}"

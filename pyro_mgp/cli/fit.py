@@ -1,4 +1,4 @@
-"""`pyro-mgp fit TABLE -o OUT`: read, fit, save, tell."""
+"""`pyro-mgp fit TABLE -o OUT`: fit an imputer to a table and save it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyro_mgp.storage.checkpoint import Checkpoint
 
 OPTIONS = ("steps", "columns", "paper")
-"""Names of the options that decide what is fitted."""
+"""Names of the options on the model."""
 MODEL_FILES = ("header.json", "arrays.safetensors")
-"""What a saved imputer consists of."""
+"""Files of a saved imputer."""
 
 Fit = Callable[["MGPImputer", "Checkpoint"], "MGPImputer"]
-"""Fits an imputer to the table of a command, and keeps what training has reached."""
+"""Function that fits an imputer to the table of a command and writes checkpoints."""
 
 _EPILOG = """\
 A folder of Parquet files may be larger than memory: one column at a time is read, and the
@@ -45,18 +45,18 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     fit = commands.add_parser(
         "fit",
-        help="learn from a table, to fill others with `impute --model`",
+        help="fit an imputer to a table, for use in `impute --model`",
         usage="pyro-mgp fit TABLE -o OUT [--seed SEED] [other options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Fit an imputer to a table and save it in the folder OUT, whole or not at all.\n"
-        "`pyro-mgp impute OTHER --model OUT -o FILLED` fills the holes of other tables with it, as\n"
-        "does MGPImputer.load in Python. It may hold rows of the table: keep it as safe as the table.",
+        "`pyro-mgp impute OTHER --model OUT -o FILLED` imputes other tables with it, as does\n"
+        "MGPImputer.load in Python. It may hold rows of the table: keep it as safe as the table.",
         epilog=_EPILOG,
     )
     fit.set_defaults(run=run)
     arguments.add_table(fit, "CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file, or folder of the latter")
     option = fit.add_argument
-    option("-o", "--out", metavar="OUT", required=True, help="folder to make; must not exist yet")
+    option("-o", "--out", metavar="OUT", required=True, help="folder to create; must not exist yet")
     option("--seed", type=arguments.at_least(0), help="same seed, same imputer (default: 0)")
     arguments.add_run(fit)
     arguments.add_model(fit)
@@ -64,16 +64,16 @@ def add(commands: Any) -> None:
     option = fit.add_argument_group("large tables").add_argument
     option(
         "--distributed", action="store_true",
-        help="this is one of several processes that torchrun started: they share the rows of each minibatch",
+        help="run as one of several processes started by torchrun, which share the rows of each minibatch",
     )  # fmt: skip
     option(
         "--scratch", metavar="FOLDER",
-        help="where temporary files of a folder of Parquet files go (default: the system's folder for them)",
+        help="folder of the temporary files of a fit to Parquet files (default: that of the system)",
     )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
-    """`pyro-mgp fit`."""
+    """Run `pyro-mgp fit`."""
     from pyro_mgp._support.processes import ALONE, data_parallel
     from pyro_mgp._support.signals import stoppable
 
@@ -85,31 +85,31 @@ def run(args: argparse.Namespace) -> None:
         except KeyboardInterrupt as stop:
             if workers.is_first:
                 raise
-            raise SystemExit(getattr(stop, "status", INTERRUPTED)) from stop  # the first one tells
+            raise SystemExit(getattr(stop, "status", INTERRUPTED)) from stop  # rank 0 prints the message
         except RuntimeError as error:
             if workers.is_alone:
                 raise
-            told = OSError(f"another of the {workers.size} processes has ended: {error}")
+            lost = OSError(f"another of the {workers.size} processes has ended: {error}")
             for note in notes(error):
-                told.add_note(note)
-            raise told from error
+                lost.add_note(note)
+            raise lost from error
 
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
-    """Check, read, fit, save, tell; of several processes the first one writes and tells."""
+    """Fit and save an imputer; of several processes, rank 0 writes and prints."""
     from pyro_mgp._support.processes import current
 
     out, identity = Path(args.out), _identity(args)
-    if current().agreed_integer(args.resume and work.is_done(out, identity)):
+    if current().broadcast_integer(args.resume and work.is_done(out, identity)):
         if current().is_first:
-            say(f"{args.out} is complete: there is nothing to go on with")
+            say(f"{args.out} is complete: there is nothing to resume")
         return
     output.check_out(out, args.overwrite, "MGPImputer", MODEL_FILES)
     table = _table(args)
-    # Whoever is first may be done and out of here before others have looked.
+    # Otherwise one process could finish OUT before another has checked that it may be written.
     current().wait()
     if not current().is_first:
-        _help(work.hidden(out), table.fit, args, interruption)
+        _assist(work.hidden(out), table.fit, args, interruption)
         return
     with work.work_folder(out, identity, resume=args.resume) as folder, one_line_warnings():
         started = time.perf_counter()
@@ -131,20 +131,20 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
 
 @dataclass(frozen=True)
 class _Table:
-    """What is fitted to."""
+    """Table of a fit: in memory, or in a folder of Parquet files."""
 
     fit: Fit
     shape: tuple[int, int]
-    """Rows, and columns of the model."""
+    """Number of rows, and of columns in the model."""
     passed: Sequence[Label]
-    """Columns that are left out."""
+    """Columns that are left out of the model."""
 
 
 def _table(args: argparse.Namespace) -> _Table:
-    """The table of a command: read, or, if it is a folder, to be read column by column.
+    """Return the table of a command; a folder of Parquet files is read later, column by column.
 
     Raises:
-        ValueError, OSError: If it cannot be read, or a column to drop is not there.
+        ValueError, OSError: If the table cannot be read, or has no column that --drop names.
     """
     from pyro_mgp.data.parquet_table import ParquetTable
 
@@ -163,7 +163,7 @@ def _fit_to_folder(
 
 
 def to_frame(frame: pd.DataFrame) -> Fit:
-    """How to fit to a table in memory."""
+    """Return a function that fits an imputer to a table in memory."""
     return lambda imputer, checkpoint: imputer.fit(frame, checkpoint=checkpoint)
 
 
@@ -172,13 +172,13 @@ def _identity(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def fitted(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Interruption) -> MGPImputer:
-    """The imputer of a work folder: the one that lies there already, or else fitted, and saved there."""
+    """Return the imputer of a work folder; if there is none yet, fit it and save it there."""
     from pyro_mgp._support.processes import current
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.storage.checkpoint import Checkpoint
 
     saved = folder / output.IMPUTER
-    if current().agreed_integer(saved.exists()):
+    if current().broadcast_integer(saved.exists()):
         imputer = MGPImputer.load(saved, device=args.device)
         imputer.progress = not args.quiet
         return imputer
@@ -189,21 +189,21 @@ def fitted(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Inter
     return imputer
 
 
-def _help(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Interruption) -> None:
-    """What the other processes do of `fitted`."""
+def _assist(folder: Path, fit: Fit, args: argparse.Namespace, interruption: Interruption) -> None:
+    """Take part in the fit of rank 0, which calls `fitted`."""
     from pyro_mgp._support.processes import current
     from pyro_mgp.storage.checkpoint import Checkpoint
 
-    if not current().agreed_integer(0):
+    if not current().broadcast_integer(0):
         fit(arguments.imputer_of(args), Checkpoint(folder / work.TRAINING, interruption=interruption))
 
 
 def about(imputer: MGPImputer, elapsed: float) -> list[str]:
-    """What was fitted, and how long it took."""
+    """Return lines of the summary on the chain and its training."""
     history = imputer.history_
     if not imputer.order_:
         return []
-    end = "stopped when nothing improved" if history.converged else "the most that --steps allows"
+    end = "stopped without further improvement" if history.converged else "the most that --steps allows"
     return [
         *wrapped("chain", listed(imputer.order_)),
         f"fitted      in {duration(elapsed)}, {count(len(history.loss), 'step')}, {end}",

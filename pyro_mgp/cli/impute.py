@@ -1,4 +1,4 @@
-"""`pyro-mgp impute TABLE -o OUT`: read, fit, draw, write, tell."""
+"""`pyro-mgp impute TABLE -o OUT`: impute the missing cells of a table m times."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from pyro_mgp.results.imputations import Imputations
 
 _DESCRIPTION = """\
-Fill the missing cells of a table m times, each time with other values that could have
-stood there. Run your analysis on every completed table and pool the results by Rubin's
-rules: the intervals then tell how much is unknown because cells are missing.
+Impute the missing cells of a table m times by draws from their predictive distribution.
+Run your analysis on every completed table and pool the results by Rubin's rules: the
+intervals then include the uncertainty due to missing cells.
 
 Columns may hold numbers, integers, true/false, dates and times (2024-12-31, 2024-12-31 23:59),
 or text of at most 100 different values."""
 
 _EPILOG = """\
 written into OUT, whole or not at all:
-  imputation_01.csv ...  the m completed tables; observed cells, rows and columns as they came
+  imputation_01.csv ...  the m completed tables; observed cells, rows and columns unchanged
   cells.csv              per missing cell: mean, sd, quantiles, most frequent value; rows count from 0
   summary.csv            per incomplete column (and category): observed against imputed
   draws/                 all draws, for Python: Imputations.load("OUT/draws")
   imputer/               the fitted model, to fill new rows: MGPImputer.load("OUT/imputer")
-  header.json, run.json  what was run; tells --overwrite that the folder may be replaced
+  header.json, run.json  options of the run; needed by --overwrite and --resume
 
-A first column without a name in the header is taken as row labels, not as data.
+A first column without a name in the header holds row labels, not data.
 
 examples:
   pyro-mgp impute penguins.csv -o imputed
@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     impute = commands.add_parser(
         "impute",
-        help="fill the missing cells of a table m times",
+        help="impute the missing cells of a table m times",
         usage="pyro-mgp impute TABLE -o OUT [--model MODEL] [-m M] [--seed SEED] [other options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=_DESCRIPTION,
@@ -65,12 +65,12 @@ def add(commands: Any) -> None:
         "CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file; with --engine dask a folder of the latter",
     )
     option = impute.add_argument
-    option("-o", "--out", metavar="OUT", required=True, help="folder to make; must not exist yet")
+    option("-o", "--out", metavar="OUT", required=True, help="folder to create; must not exist yet")
     option("-m", metavar="M", type=at_least(1), default=20, help="number of completed tables (default: 20)")
     option(
         "--model", metavar="MODEL",
-        help="folder that `pyro-mgp fit` wrote, or an earlier run in OUT/imputer: fill TABLE with it, "
-        "without fitting again; columns that it does not know pass through",
+        help="folder that `pyro-mgp fit` wrote, or OUT/imputer of an earlier run: impute TABLE with it, "
+        "without fitting again; columns that it was not fitted to pass through",
     )  # fmt: skip
     option(
         "--seed", type=at_least(0),
@@ -88,14 +88,14 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class _Timing:
-    """Wall time in seconds."""
+    """Wall times in seconds."""
 
     fit: float
     impute: float
 
 
 def run(args: argparse.Namespace) -> None:
-    """`pyro-mgp impute`."""
+    """Run `pyro-mgp impute`."""
     from pyro_mgp._support.signals import stoppable
 
     if args.engine == "dask":
@@ -107,18 +107,18 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
-    """Check, read, fit, draw, write, tell."""
+    """Fit or load an imputer, draw imputations and write them."""
     from pyro_mgp.results import summary
 
     out = Path(args.out)
     _check_model(args)
     if args.resume and work.is_done(out, _identity(args)):
-        say(f"{args.out} is complete: there is nothing to go on with")
+        say(f"{args.out} is complete: there is nothing to resume")
         return
     output.check_out(out, args.overwrite, "impute")
     if Path(args.table).is_dir():
         raise ValueError(
-            f"{args.table!r} is a folder: one of Parquet files is filled with --engine dask --model MODEL"
+            f"{args.table!r} is a folder: one of Parquet files is imputed with --engine dask --model MODEL"
         )
     given = arguments.read(args)
     _check_memory(given, args.m)
@@ -138,7 +138,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
 
 
 def _check_memory(given: Given, m: int) -> None:
-    """Refuse, before anything is fitted, more draws than there is memory for."""
+    """Refuse more draws than fit into memory, before the fit."""
     from pyro_mgp._support import memory
     from pyro_mgp.data.table import missing
 
@@ -148,16 +148,16 @@ def _check_memory(given: Given, m: int) -> None:
 
 
 def _check_model(args: argparse.Namespace) -> None:
-    """See that what is asked of a fitted model can be asked of it."""
+    """Check that --model comes without options on fitting."""
     if args.model is None:
         return
     for name in fit.OPTIONS:
         if getattr(args, name):
-            raise ValueError(f"--{name} is about fitting, and --model is fitted: leave one of them out")
+            raise ValueError(f"--{name} has no effect on --model, which is fitted: leave one of them out")
 
 
 def _identity(args: argparse.Namespace) -> dict[str, Any]:
-    """What the run is about; a model by its files."""
+    """Return the identity of the run, with fingerprints of the files of --model."""
     about = {"command": "impute", **arguments.identity(args, "m", "format", *fit.OPTIONS)}
     if args.model is None:
         return about
@@ -168,7 +168,7 @@ def _identity(args: argparse.Namespace) -> dict[str, Any]:
 def _fit_and_draw(
     folder: Path, given: Given, args: argparse.Namespace, interruption: Interruption
 ) -> tuple[MGPImputer, Given, Imputations, _Timing]:
-    """What was not done yet; all of it if the folder is empty."""
+    """Fit and draw, as far as the work folder does not hold the results yet."""
     start = time.perf_counter()
     if args.model is None:
         imputer = fit.fitted(folder, fit.to_frame(given.modelled), args, interruption)
@@ -180,7 +180,7 @@ def _fit_and_draw(
 
 
 def _loaded(folder: Path, given: Given, args: argparse.Namespace) -> tuple[MGPImputer, Given]:
-    """The model, and the table with the columns that it does not know passing through."""
+    """Return the fitted imputer, and the table with columns outside the model passing through."""
     from pyro_mgp.imputer import MGPImputer
 
     arguments.check_device(args)
@@ -188,9 +188,9 @@ def _loaded(folder: Path, given: Given, args: argparse.Namespace) -> tuple[MGPIm
     imputer.progress = not args.quiet
     if not (folder / output.IMPUTER).exists():
         imputer.save(folder / output.IMPUTER)
-    known = {column.name for column in imputer.codec_.columns}
+    modelled = {column.name for column in imputer.codec_.columns}
     frame, passed = given.source.frame, given.passed
-    passed = passed + [label for label in frame.columns if label not in {*passed, *known}]
+    passed = passed + [label for label in frame.columns if label not in {*passed, *modelled}]
     return imputer, dataclasses.replace(given, passed=passed)
 
 
@@ -201,7 +201,7 @@ def _drawn(
     args: argparse.Namespace,
     interruption: Interruption,
 ) -> Imputations:
-    """The draws of a work folder: those that lie there already, or else drawn, and saved there."""
+    """Return the draws of a work folder; if there are none yet, draw them and save them there."""
     from pyro_mgp.results.imputations import Imputations
     from pyro_mgp.storage.checkpoint import Checkpoint
 
@@ -218,7 +218,7 @@ def _drawn(
 def _write(
     folder: Path, given: Given, draws: Imputations, compared: pd.DataFrame, args: argparse.Namespace
 ) -> list[str]:
-    """Write what is for others to read; returns the names of the completed tables."""
+    """Write tables, summaries and header, and return the names of the completed tables."""
     from pyro_mgp.results import files
     from pyro_mgp.results.table_files import write_table
     from pyro_mgp.storage.header import HEADER, write_header
@@ -262,7 +262,7 @@ def _about_the_cells(draws: Imputations, compared: pd.DataFrame) -> list[str]:
     from pyro_mgp.results.summary import format_summary
 
     if not draws.values:
-        return ["", "Nothing to impute: the completed tables equal the table as it came."]
+        return ["", "Nothing to impute: the completed tables equal the input table."]
     draws_of = "the draw" if draws.m == 1 else f"all {draws.m} draws"
     return ["", *format_summary(compared), f"(mean ± sd, or shares; imputed: over {draws_of} of each cell)"]
 

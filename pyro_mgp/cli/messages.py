@@ -1,4 +1,4 @@
-"""What the program says: one line per error and per warning, in the words of the command line."""
+"""Output of the command line: one line per error or warning, and formats of the summary."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 PROGRAM = "pyro-mgp"
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, by the convention of shells."""
 
 
 def say(text: str, stream: Any = None) -> None:
-    """Print, with a question mark for letters that the stream cannot show."""
+    """Print text, with question marks for characters that the stream cannot encode."""
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
@@ -35,13 +35,13 @@ def sentence(error: BaseException) -> str:
 
 
 def notes(error: BaseException) -> list[str]:
-    """What was added to an error on its way."""
+    """Return the notes that were added to an error."""
     return list(getattr(error, "__notes__", []))
 
 
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """Show each of the package's own warnings once, as one line on stderr; leave others as they are."""
+    """Show each of the package's own warnings once, as one line on stderr, and leave others unchanged."""
     from pyro_mgp.data.table import TableWarning
     from pyro_mgp.imputer import FitWarning
 
@@ -63,7 +63,7 @@ def one_line_warnings() -> Iterator[None]:
 
 
 def wrapped(title: str, text: str) -> list[str]:
-    """Lines of a summary: its title, and the text beside it."""
+    """Return the lines of an entry of the summary: a title and wrapped text beside it."""
     from pyro_mgp.results.summary import WIDTH
 
     return textwrap.wrap(
@@ -72,7 +72,7 @@ def wrapped(title: str, text: str) -> list[str]:
 
 
 def listed(labels: Iterable[Label], most: int = 12) -> str:
-    """Labels with commas between, long ones shortened, of many the first `most`."""
+    """Return labels joined by commas; long labels are shortened, and only the first `most` listed."""
     from pyro_mgp.results.summary import NAME_WIDTH, shortened
 
     shown = [shortened(str(label), 2 * NAME_WIDTH) for label in labels]
@@ -81,11 +81,11 @@ def listed(labels: Iterable[Label], most: int = 12) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """A number and what it counts: "1 row", "2 rows"."""
+    """Return a number with its noun in singular or plural, such as "1 row" or "2 rows"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: "7.4 s", "2 min 5 s"."""
+    """Return a duration as text, such as "7.4 s" or "2 min 5 s"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

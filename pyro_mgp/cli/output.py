@@ -1,4 +1,4 @@
-"""The folder that a command writes."""
+"""Names in the output folder of a command, and checks before it is written."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 
 FORMAT_VERSION = 1
 RUN = "run.json"
-"""What a command was run with, so that --resume knows it."""
+"""File with the options of a run, which --resume compares."""
 PAGE = "report.html"
-"""What `pyro-mgp report` puts into it."""
+"""Page that `pyro-mgp report` writes."""
 IMPUTER = "imputer"
-"""The fitted imputer in it."""
+"""Folder of the fitted imputer."""
 DRAWS = "draws"
-"""All draws in it."""
+"""Folder of the draws."""
 
 
 def check_out(out: Path, overwrite: bool, kind: str, files: Collection[str] | None = None) -> None:
-    """Find out before the work whether the folder can be written after it.
+    """Check before a computation that its output folder can be written afterwards.
 
     Args:
         out: The folder.
-        overwrite: Whether an older one may be replaced.
-        kind: What its header must say it is then.
-        files: What may be in it; None for what its header lists, and a report.
+        overwrite: Whether an existing folder may be replaced.
+        kind: Kind that the header of an existing folder must name.
+        files: Files that an existing folder may hold; None means those that its header lists.
 
     Raises:
-        ValueError: If `out` exists and may not be replaced, or cannot be made.
+        ValueError: If `out` exists and may not be replaced, or cannot be created.
     """
     where = repr(str(out))
     if out.exists() and not overwrite:
@@ -38,17 +38,17 @@ def check_out(out: Path, overwrite: bool, kind: str, files: Collection[str] | No
         if strange is not None:
             raise ValueError(
                 f"--overwrite replaces only what an earlier run wrote, but {where} {strange}: choose another "
-                "folder with -o, or clear it yourself"
+                "folder with -o, or empty it yourself"
             )
     parent = next(folder for folder in out.absolute().parents if folder.exists())
     if not parent.is_dir():
-        raise ValueError(f"{where} cannot be made: {str(parent)!r} is a file, not a folder")
+        raise ValueError(f"{where} cannot be created: {str(parent)!r} is a file, not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise ValueError(f"{where} cannot be made: no permission to write into {str(parent)!r}")
+        raise ValueError(f"{where} cannot be created: no permission to write into {str(parent)!r}")
 
 
 def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
-    """What keeps us from replacing `out`, if anything."""
+    """Return the reason why `out` may not be replaced, or None."""
     from pyro_mgp.storage.header import HEADER
 
     if not out.is_dir():

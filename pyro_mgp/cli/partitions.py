@@ -1,4 +1,4 @@
-"""`pyro-mgp impute FOLDER --model IMPUTER --engine dask -o OUT`: Parquet in, Parquet out, part by part."""
+"""`pyro-mgp impute FOLDER --model IMPUTER --engine dask -o OUT`: impute Parquet files part by part."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def add_options(impute: Any) -> None:
     option = impute.add_argument_group("tables larger than memory").add_argument
     option(
         "--engine", choices=("pandas", "dask"), default="pandas",
-        help="dask: TABLE is a folder of Parquet files, and OUT/imputation_01, ... become folders of such; "
-        "needs --model. No process ever holds the whole table (default: pandas)",
+        help="dask: TABLE and OUT/imputation_01, ... are folders of Parquet files, of which no process holds "
+        "a whole one in memory; needs --model (default: pandas)",
     )  # fmt: skip
     option(
         "--scheduler", metavar="ADDRESS",
-        help="of a Dask cluster whose workers see TABLE and OUT under these paths (default: one on this "
-        "machine)",
+        help="address of a Dask cluster whose workers can access TABLE and OUT by these paths (default: a "
+        "cluster on this machine)",
     )  # fmt: skip
     option(
         "--workers", metavar="N", type=at_least(1),
@@ -32,20 +32,20 @@ def add_options(impute: Any) -> None:
     )  # fmt: skip
     option(
         "--row-ids", metavar="COLUMN",
-        help="column of ids that are unique in the whole table: it passes through, tells equal rows apart, "
+        help="column of ids that are unique in the whole table: it passes through, distinguishes equal rows "
         "and saves the first of two passes over the table",
     )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
-    """Impute a folder: check, start workers, impute, tell."""
+    """Run `pyro-mgp impute --engine dask`."""
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.scaling import dask_engine
 
     out = Path(args.out)
     _check(args)
     if args.resume and work.is_done(out, _identity(args)):
-        say(f"{args.out} is complete: there is nothing to go on with")
+        say(f"{args.out} is complete: there is nothing to resume")
         return
     output.check_out(out, args.overwrite, dask_engine.FORMAT)
     imputer = MGPImputer.load(args.model)
@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> None:
     if args.model is None:
         raise ValueError(
-            "--engine dask needs --model IMPUTER, a fitted one: `pyro-mgp fit FOLDER -o MODEL` makes one, of "
-            "all rows or, much faster, of a file with some of them"
+            "--engine dask needs --model IMPUTER, a fitted imputer: `pyro-mgp fit FOLDER -o MODEL` fits one, "
+            "to all rows or, much faster, to a file with a sample of them"
         )
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("--engine dask needs Dask: pip install 'pyro_mgp[dask]'")

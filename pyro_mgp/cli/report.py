@@ -1,4 +1,4 @@
-"""`pyro-mgp report OUT`: read, hide and impute again, write a page, tell."""
+"""`pyro-mgp report OUT`: write an HTML page about imputations and their calibration."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     page = commands.add_parser(
         "report",
-        help="one HTML page about what `impute` wrote: holes, draws, and whether they may be trusted",
+        help="write an HTML page on the output of `impute`: missing cells, draws and their calibration",
         usage="pyro-mgp report OUT [-o PAGE] [--folds K | --share PERCENT | --no-calibration] [options]",
-        description="Write one HTML page, which needs nothing but itself, about imputations: what was "
-        "imputed, where cells are missing, observed beside imputed values, which column informs which, how "
-        "it was made, and whether the draws are calibrated: observed cells are hidden, imputed without them, "
-        "and compared. That fits the imputer again, five times unless told otherwise (once for more than "
-        "5,000 rows). The page shows values of cells: keep it as safe as the table.",
+        description="Write a self-contained HTML page about imputations: where cells are missing, observed "
+        "and imputed values side by side, which columns predict which, the settings, and whether the draws "
+        "are calibrated: observed cells are held out, imputed and compared with their values. That fits the "
+        "imputer again, five times by default (once for more than 5,000 rows). The page shows values of "
+        "cells: keep it as safe as the table.",
     )
     page.set_defaults(run=run)
     option = page.add_argument
@@ -30,19 +30,19 @@ def add(commands: Any) -> None:
     option("-o", "--page", metavar="PAGE", help=f"file to write (default: {PAGE} in OUT)")
     how = page.add_mutually_exclusive_group()
     how.add_argument(
-        "--folds", metavar="K", type=at_least(2), help="hide every observed cell once, in K parts: K fits"
+        "--folds", metavar="K", type=at_least(2), help="hold out every observed cell once, in K folds: K fits"
     )
     how.add_argument(
-        "--share", metavar="PERCENT", type=at_least(1), help="hide that share of the observed cells: one fit"
+        "--share", metavar="PERCENT", type=at_least(1), help="hold out that share of observed cells: one fit"
     )
-    how.add_argument("--no-calibration", action="store_true", help="hide nothing: the page is there at once")
-    option("--seed", type=at_least(0), default=0, help="of what is hidden (default: 0)")
+    how.add_argument("--no-calibration", action="store_true", help="hold out nothing: no fit")
+    option("--seed", type=at_least(0), default=0, help="seed of the choice of held-out cells (default: 0)")
     option("--overwrite", action="store_true", help="replace PAGE if this command wrote it")
     option("--quiet", action="store_true", help="no progress bars and no summary; errors only")
 
 
 def run(args: argparse.Namespace) -> None:
-    """`pyro-mgp report`: read, hide and impute again, write, tell."""
+    """Run `pyro-mgp report`."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
     from pyro_mgp.imputer import MGPImputer

@@ -1,8 +1,8 @@
-"""The hidden folder in which a command puts together what it writes.
+"""The hidden work folder in which a command prepares its output.
 
-`OUT` appears when everything is there. Until then the work lies in `.OUT.partial` beside it: `run.json` says
-what it is about, every other name in it appears when that part is done, and a lock tells a run that goes on
-from one that died. With --resume, a command takes up what it finds there.
+`OUT` appears when it is complete. Until then its parts lie in `.OUT.partial` beside it: `run.json` identifies
+the run, each other file or folder appears when it is complete, and a lock shows whether the run is still
+alive. With --resume, a command continues from the parts in this folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def is_done(out: Path, identity: Mapping[str, Any]) -> bool:
-    """Whether `out` is what such a run has written."""
+    """Return True if a run of this identity has written `out`."""
     try:
         done: bool = json.loads((out / RUN).read_text("utf-8")) == identity
     except (OSError, ValueError):
@@ -35,22 +35,22 @@ def is_done(out: Path, identity: Mapping[str, Any]) -> bool:
 
 
 def hidden(out: Path) -> Path:
-    """The folder to work in until `out` is whole."""
+    """Return the work folder of `out`."""
     return out.absolute().with_name(f".{out.name}.partial")
 
 
 @contextmanager
 def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iterator[Path]:
-    """Give the folder to work in; it stays if the block ends with work that --resume can take up.
+    """Yield the work folder, which stays if the block fails with parts that --resume can continue from.
 
     Args:
-        out: What will be written.
-        identity: What the run is about.
-        resume: Whether to take up what an earlier run left, or to start afresh.
+        out: The output folder.
+        identity: Identity of the run: its options, and fingerprints of its input.
+        resume: Whether to continue from an earlier run, or to start afresh.
 
     Raises:
-        ValueError: If another process works there, or an earlier one with other aims did.
-        OSError: If it cannot be written; with a note of how much was and would have been.
+        ValueError: If another process uses the folder, or the earlier run had another identity.
+        OSError: If the folder cannot be written; notes say how much was written and how much is free.
     """
     folder = hidden(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iter
         try:
             yield folder
         except (ValueError, TypeError, FloatingPointError):
-            # What cannot be used will not be of use the next time either.
+            # The same input would fail again.
             shutil.rmtree(folder, ignore_errors=True)
             raise
         except BaseException as error:
@@ -71,10 +71,10 @@ def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iter
 
 
 def _claim(lock: IO[str], out: Path) -> None:
-    """Keep other processes out for as long as this one lives."""
+    """Lock the work folder until this process ends."""
     try:
         import fcntl
-    except ImportError:  # not on this system: nobody is kept out
+    except ImportError:  # Windows: without a lock
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +83,7 @@ def _claim(lock: IO[str], out: Path) -> None:
 
 
 def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
-    """Empty the folder of what is not to be taken up, and write down what the run is about."""
+    """Remove parts that the run cannot continue from, and write its identity."""
     from pyro_mgp.storage import checkpoint
     from pyro_mgp.storage.atomic import atomic_file
 
@@ -93,11 +93,11 @@ def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None
     if resume and (folder / RUN).exists():
         checkpoint.check_same(where, json.loads((folder / RUN).read_text("utf-8")), identity)
         if _resumable(folder):
-            say(f"{PROGRAM}: note: going on from what an earlier run left in {where}", sys.stderr)
+            say(f"{PROGRAM}: note: resuming the earlier run in {where}", sys.stderr)
     else:
         if not resume and _resumable(folder):
-            said = "is replaced; --resume would have gone on from it"
-            say(f"{PROGRAM}: note: what an earlier run left in {where} {said}", sys.stderr)
+            note = f"replacing the unfinished run in {where}; --resume would have continued it"
+            say(f"{PROGRAM}: note: {note}", sys.stderr)
         for part in folder.iterdir():
             if part.name != LOCK:
                 _remove(part)
@@ -110,7 +110,7 @@ def _resumable(folder: Path) -> bool:
 
 
 def _leave(folder: Path) -> None:
-    """Keep what can be taken up, and nothing else."""
+    """Remove incomplete files, and the folder if --resume could not continue from it."""
     for part in folder.glob(".*.partial"):
         _remove(part)
     if not _resumable(folder):
@@ -118,15 +118,15 @@ def _leave(folder: Path) -> None:
 
 
 def _explain(error: BaseException, folder: Path, out: Path) -> None:
-    """Say of a failure what is left of the work, and of a full disk how full it is."""
+    """Add notes to an error: free space after a full disk, and whether --resume can continue."""
     if isinstance(error, OSError) and str(folder) in str(error.filename or folder):
-        error.filename = str(out)  # nobody knows of the hidden folder
+        error.filename = str(out)  # users do not know the work folder
         if error.errno in _FULL:
             written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             free = shutil.disk_usage(folder).free
             error.add_note(f"{written / 1e6:.1f} MB were written, {free / 1e6:.1f} MB of the disk are free")
     if any(not part.name.startswith(".") and part.name not in (RUN, LOCK) for part in folder.iterdir()):
-        error.add_note("what was done is kept: the same command with --resume goes on from there")
+        error.add_note("finished work is kept: the same command with --resume continues from it")
 
 
 def _remove(path: Path) -> None:
@@ -137,7 +137,7 @@ def _remove(path: Path) -> None:
 
 
 def publish(part: Path, out: Path, *, overwrite: bool) -> None:
-    """Let the work, or a part of it, become `out`."""
+    """Move the work folder, or a part of it, to `out`."""
     from pyro_mgp.storage.atomic import move_into_place
 
     (part / LOCK).unlink(missing_ok=True)

@@ -180,7 +180,7 @@ class ConjugateStep(Step):
                 of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
                 send_back([(among, of_among), (noise, of_noise), *kernels.pending(self.workers.total)])
         loss = -torch.cat([bound.value for bound in bounds]).sum()
-        return loss, self.workers.put_together(share.paths[0], len(filled))
+        return loss, self.workers.gather(share.paths[0], len(filled))
 
     @torch.no_grad()
     def publish(self) -> None:

@@ -149,7 +149,7 @@ class SviStep(Step):
         loss = loss * (len(own) / n_rows)
         loss.backward()
         workers.add_gradients(self.chain.parameters())
-        return workers.total([loss])[0], workers.put_together(redrawn, n_rows)
+        return workers.total([loss])[0], workers.gather(redrawn, n_rows)
 
 
 class _Redrawn(Messenger):

@@ -107,7 +107,7 @@ def train(
         keeper = None if checkpoint is None else Keeper(checkpoint, identity(run, seed))
         history = _search(run, bar, keeper)
         run.finish()
-        workers.agree(chain.state_dict().values())
+        workers.broadcast(chain.state_dict().values())
     if run.rate < options.learning_rate:
         warn_user(
             "training reached numbers that are not finite: these steps were undone and repeated, in the "

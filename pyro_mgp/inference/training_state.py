@@ -45,7 +45,7 @@ class Keeper:
             f"not all of {workers.size} processes find the same checkpoint {str(path)!r}: put it where all "
             "do, or remove it to start over"
         )
-        if not workers.agree_on(path.exists()):
+        if not workers.all_equal(path.exists()):
             raise elsewhere
         state = self.checkpoint.load(self.identity)
         if state is None:
@@ -54,7 +54,7 @@ class Keeper:
             restore(run, state)
         except (RuntimeError, *MALFORMED) as error:
             raise damaged(path) from error
-        if not workers.agree_on(len(run.losses)):
+        if not workers.all_equal(len(run.losses)):
             raise elsewhere
         return True
 

@@ -24,11 +24,11 @@ def write_arrays(
 
     Args:
         path: The file.
-        arrays: By name.
-        notes: Text to go with them.
+        arrays: Arrays by name.
+        notes: Text stored beside the arrays, by name.
 
     Raises:
-        OSError: If they cannot be written, the disk being full, say.
+        OSError: If the file cannot be written, for example because the disk is full.
     """
     try:
         save_file(
@@ -44,11 +44,11 @@ def write_arrays(
 
 
 def read_arrays(path: Path, check: Callable[[Shapes], None] | None = None) -> dict[str, np.ndarray]:
-    """Read what `write_arrays` wrote.
+    """Read the arrays that `write_arrays` wrote.
 
     Args:
         path: The file.
-        check: Raises a ValueError for shapes that it does not expect, before memory is taken for the arrays.
+        check: Function that raises a ValueError for unexpected shapes, before memory is allocated.
 
     Raises:
         ValueError: If the file is missing, damaged, cut short, or not as expected.

@@ -16,12 +16,12 @@ from pyro_mgp.storage.header import HEADER
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
-    """Give an empty folder to write into, which becomes `path` when the block ends without an error.
+    """Yield an empty folder to write into, which becomes `path` when the block ends without an error.
 
-    The folder lies beside `path` until then, so a failure leaves nothing behind and an old `path` untouched.
+    The folder lies beside `path` until then: a failure leaves nothing behind and an old `path` untouched.
 
     Args:
-        path: Where the folder will be; missing parents are made.
+        path: The folder to write; missing parents are created.
         overwrite: Replace a folder this package wrote (one with a `header.json` of ours) or an empty one.
 
     Raises:
@@ -48,12 +48,14 @@ def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
 
 def move_into_place(partial: Path, target: Path, *, overwrite: bool = False) -> None:
-    """Let a finished folder take its place; after a power failure, too, there is the old or the new one.
+    """Rename a finished folder to its final path.
+
+    All files are flushed to the disk first: after a power failure, `target` is the old or the new folder.
 
     Args:
-        partial: The folder, beside `target`.
-        target: Where it will be.
-        overwrite: See `atomic_folder`.
+        partial: The finished folder, beside `target`.
+        target: The final path.
+        overwrite: Replace a folder this package wrote, or an empty one.
 
     Raises:
         ValueError: If `target` exists and may not be replaced.
@@ -67,7 +69,7 @@ def move_into_place(partial: Path, target: Path, *, overwrite: bool = False) -> 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Give a path to write a file to, which becomes `path` when the block ends without an error.
+    """Yield a path to write a file to, which becomes `path` when the block ends without an error.
 
     Example:
         >>> import tempfile
@@ -88,8 +90,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Have the disk keep a file, or the names in a folder, before anything else is done."""
-    if path.is_dir() and os.name == "nt":  # where folders cannot be opened
+    """Flush a file, or the names in a folder, to the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows cannot open folders
         return
     number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:

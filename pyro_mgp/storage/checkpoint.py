@@ -1,8 +1,7 @@
-"""What long work has reached, kept in files, so that it goes on after a crash as if nothing had happened.
+"""Checkpoints: the state of long computations in files, to resume after a crash with the same result.
 
-A file holds arrays and, as JSON, everything else; it is written beside and renamed, so whoever looks finds a
-whole one. It also says which work it belongs to: another table, other settings, another version of a package
-that computes would lead elsewhere, so they are refused rather than mixed.
+A file holds arrays, and everything else as JSON. It also holds the identity of the computation: table,
+settings, versions of packages. A checkpoint of another computation is refused: its result would differ.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from pyro_mgp.storage.atomic import atomic_file
 from pyro_mgp.storage.header import our_version
 
 _FORMAT = "pyro_mgp.checkpoint 2"
-# Keeping work may take this share of the time of the work.
+# Largest share of the time that writing checkpoints may take.
 _MOST_SHARE = 0.02
 
 Identity = Mapping[str, str | int | float | bool | None]
-"""What work is about, by name: fingerprints of tables, settings, versions."""
+"""Identity of a computation: fingerprints of tables, settings and versions, by name."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What is kept."""
+    """State of a computation, as a checkpoint holds it."""
 
     arrays: dict[str, NDArray[Any]]
-    """By name."""
+    """Arrays by name."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """Anything else, as JSON knows it."""
+    """Other values, which JSON can hold."""
 
 
 @dataclass(frozen=True)
 class _Head:
-    """What a file says besides its arrays."""
+    """JSON part of a checkpoint file."""
 
     format: str
     identity: dict[str, Any]
@@ -59,12 +58,12 @@ class _Head:
 
 
 class Checkpoint:
-    """Where work is kept, and how often.
+    """Place of checkpoints, and how often to write them.
 
     Args:
-        path: A file, of work that is replaced by what follows; or a folder, of work that is added to.
-        every: Least seconds between two writes. They also stay below 2 % of the time.
-        interruption: Who may ask the work to stop; it is kept then, before it stops.
+        path: A file, if every state replaces the one before; or a folder, if states are added.
+        every: Least number of seconds between writes. Writing also takes at most 2 % of the time.
+        interruption: Source of requests to stop; on a request the state is written before the stop.
 
     Example:
         >>> import tempfile
@@ -86,31 +85,31 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """Whether to keep what there is."""
+        """True if it is time to write the state."""
         wait = max(self.every, self._cost / _MOST_SHARE)
         return self.interruption.asked is not None or time.monotonic() - self._last >= wait
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """A block of work in which signals wait for the next `offer`."""
+        """Hold back signals in this block until the next `offer`."""
         self._last = time.monotonic()
         with self.interruption.held_back():
             yield
 
     def offer(self, state: Callable[[], State], identity: Identity, name: str | None = None) -> bool:
-        """Keep the state if it is time to; then stop, if somebody asked for that.
+        """Write the state if it is time to, then stop if a signal has requested it.
 
         Args:
-            state: Gives what to keep.
-            identity: What the work is about.
-            name: Of the file, if `path` is a folder.
+            state: Function that returns the state.
+            identity: Identity of the computation.
+            name: Name of the file, if `path` is a folder.
 
         Returns:
-            Whether it was kept.
+            True if the state was written.
 
         Raises:
-            OSError: If it cannot be written.
-            Stopped: If a signal came.
+            OSError: If the state cannot be written.
+            Stopped: If a signal has been held back.
         """
         kept = self.keep(state, identity, name)
         self.interruption.give_way()
@@ -119,7 +118,7 @@ class Checkpoint:
     def keep(
         self, state: Callable[[], State], identity: Identity, name: str | None = None, *, now: bool = False
     ) -> bool:
-        """Keep the state if it is time to, or in any case `now`; takes the arguments of `offer`."""
+        """Write the state if it is time to, or in any case if `now`; takes the arguments of `offer`."""
         due = now or self.due
         if due:
             started = time.monotonic()
@@ -130,18 +129,18 @@ class Checkpoint:
 
     @classmethod
     def at(cls, place: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
-        """A checkpoint as users give it: a path, one of their own, or None."""
+        """Return a checkpoint given a path, a checkpoint or None."""
         return place if place is None or isinstance(place, Checkpoint) else cls(place)
 
     def discard(self) -> None:
-        """Remove what was kept: the work is done."""
+        """Remove the file or folder after the computation has finished."""
         if self.path.is_dir():
             shutil.rmtree(self.path)
         else:
             self.path.unlink(missing_ok=True)
 
     def load(self, identity: Identity, name: str | None = None) -> State | None:
-        """What was kept, or None; see `read`."""
+        """Return the state that was written, or None; raises the errors of `read`."""
         path = self.path if name is None else self.path / name
         return read(path, identity) if path.exists() else None
 
@@ -150,7 +149,7 @@ def write(path: Path, state: State, identity: Identity) -> None:
     """Write a state into a file, whole or not at all.
 
     Raises:
-        OSError: If it cannot be written; an older file is as it was then.
+        OSError: If the file cannot be written; an older file is left unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, "identity": dict(identity), "fields": state.fields})
@@ -159,10 +158,10 @@ def write(path: Path, state: State, identity: Identity) -> None:
 
 
 def read(path: Path, identity: Identity) -> State:
-    """Read what `write` wrote.
+    """Read the state that `write` wrote.
 
     Raises:
-        ValueError: If it is damaged or belongs to other work; the sentence says how that differs.
+        ValueError: If the file is damaged or belongs to another computation.
     """
     where = repr(str(path))
     try:
@@ -180,22 +179,22 @@ def read(path: Path, identity: Identity) -> State:
 
 
 def damaged(path: Path) -> ValueError:
-    """The error that says so of a file."""
+    """Return the error for a damaged checkpoint file."""
     return ValueError(f"{str(path)!r} is no checkpoint, or is damaged: remove it to start over")
 
 
 def check_same(where: str, kept: Identity, identity: Identity) -> None:
-    """See that kept work is the work that is to go on.
+    """Check that a checkpoint belongs to the computation that resumes.
 
     Raises:
-        ValueError: If it is not; the sentence says how it differs.
+        ValueError: If it does not; the message says how they differ.
     """
     differs = [name for name in {**kept, **identity} if kept.get(name) != identity.get(name)]
     if differs:
         listed = "; ".join(_difference(name, kept.get(name), identity.get(name)) for name in differs)
         raise ValueError(
             Hinted(
-                f"{where} keeps other work than this ({listed}): go on with the same table, "
+                f"{where} belongs to another computation ({listed}): resume it with the same table, "
                 "settings and versions, ",
                 "choose another path, or remove it to start over",
                 shell="or start over without --resume",
@@ -204,13 +203,13 @@ def check_same(where: str, kept: Identity, identity: Identity) -> None:
 
 
 def _difference(name: str, there: object, here: object) -> str:
-    """How work differs; nobody wants to read fingerprints."""
+    """Return text on an entry that differs; fingerprints are left out."""
     fingerprints = all(isinstance(value, str) and value.startswith("#") for value in (there, here))
     return f"another {name}" if fingerprints else f"{name} is {there!r} there and {here!r} here"
 
 
 def fingerprint(tensors: Iterable[tuple[str, Tensor | NDArray[Any]]]) -> str:
-    """A name for these tensors that no others have, whatever device they are on.
+    """Return a hash of named tensors, which does not depend on their devices.
 
     Example:
         >>> fingerprint([("x", torch.zeros(2))]) == fingerprint([("x", torch.zeros(2))])
@@ -227,5 +226,5 @@ def fingerprint(tensors: Iterable[tuple[str, Tensor | NDArray[Any]]]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes."""
+    """Return the versions of this package and of the packages that compute."""
     return {"pyro_mgp": our_version(), "torch": torch.__version__, "numpy": np.__version__}

@@ -24,7 +24,7 @@ from pyro_mgp.storage import untrusted
 _FRAME_KEY = b"pyro_mgp"
 _ARROW_TEXT, _ARROW_TEXT_NAME = pd.ArrowDtype(pa.string()), "string in arrow"
 
-# Objects that may stand in a cell or a label and that JSON does not know: how each is tagged, written, read.
+# Types of cells and labels that JSON lacks: tag, function that writes, function that reads.
 _TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     tuple: ("tuple", lambda v: [to_json(x) for x in v], lambda v: tuple(from_json(x) for x in v)),
     type(pd.NA): ("NA", lambda v: None, lambda v: pd.NA),
@@ -43,7 +43,7 @@ _READ = {tag: read for tag, _, read in _TAGGED.values()}
 
 
 def to_json(value: Any) -> Any:
-    """A cell or label as something JSON can hold; `from_json` gives it back, NaN, NA and tuples included.
+    """Convert a cell or label to a value that JSON can hold and `from_json` converts back.
 
     Raises:
         ValueError: If the value is of a type that cannot be stored.
@@ -63,10 +63,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The cell or label that `to_json` wrote.
+    """Convert a value that `to_json` gave back to the cell or label.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If `to_json` gives no such value.
     """
     if not isinstance(value, dict):
         return value
@@ -76,20 +76,15 @@ def from_json(value: Any) -> Any:
     return _READ[tag](content)
 
 
-# Parquet and its pandas metadata lose object columns (None, NaN and NA become one), the categories of
-# numbers, and the dtypes of an index. So every column and index level is stored under its position in a form
-# that Parquet keeps, and what is needed to come back stands in the file's metadata.
-
-
 def write_frame(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table as Parquet such that `read_frame` gives back an equal one.
+    """Write a table as a Parquet file from which `read_frame` restores an equal table.
 
-    Values, dtypes (categories in their order, nullable, object), index and column labels all come back.
-    The frequency of a DatetimeIndex and `frame.attrs` do not; a NaN in a nullable column comes back as NA.
+    Values, dtypes (ordered categories, nullable, object), index and column labels are restored.
+    The frequency of a DatetimeIndex and `frame.attrs` are lost; a NaN in a nullable column becomes NA.
 
     Raises:
-        ValueError: If a column holds what cannot be stored (sparse or complex numbers, objects other than
-            numbers, text, dates, intervals and tuples of these); names the column.
+        ValueError: If a column holds values that cannot be stored (sparse or complex numbers, objects other
+            than numbers, text, dates, intervals and tuples of these); the message names the column.
     """
     index, columns = frame.index, frame.columns
     is_range = isinstance(index, pd.RangeIndex)
@@ -115,8 +110,8 @@ def read_frame(path: Path) -> pd.DataFrame:
     """Read the table that `write_frame` wrote.
 
     Raises:
-        ValueError: If the file is missing, damaged, cut short, would become a table out of all proportion to
-            its size, or was not written by `write_frame`.
+        ValueError: If the file is missing, damaged, cut short, expands to a table far larger than itself, or
+            was not written by `write_frame`.
     """
     with untrusted.damage_as_value_error(path):
         untrusted.check_parquet(path)
@@ -127,11 +122,11 @@ def read_frame(path: Path) -> pd.DataFrame:
         schema = untrusted.parse_json(table.schema.metadata[_FRAME_KEY])
         return _restored(table.to_pandas(), schema)
     except untrusted.MALFORMED as error:
-        raise ValueError(f"{str(path)!r} does not say how its table was: {error}") from error
+        raise ValueError(f"{str(path)!r} does not describe its table: {error}") from error
 
 
 def _restored(plain: pd.DataFrame, schema: Mapping[str, Any]) -> pd.DataFrame:
-    """A table from its stored form, and from what was written of it."""
+    """Return the table, given its stored columns and the description in the file's metadata."""
     parts = [_decode(plain.iloc[:, i], how) for i, how in enumerate(schema["parts"])]
     columns = _index_from_json(schema["columns"], plain.shape[1])
     n_levels = len(parts) - len(columns)
@@ -177,10 +172,10 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _dtype_of(name: str) -> Any:
-    """The dtype that `_dtype_name` named.
+    """Return the dtype of a name that `_dtype_name` gave.
 
     Raises:
-        ValueError: It is none that a table can have: a number, text or objects, a time or an interval.
+        ValueError: If columns of a table cannot have this dtype.
     """
     if name == _ARROW_TEXT_NAME:
         return _ARROW_TEXT
@@ -213,7 +208,7 @@ def _index_from_json(stored: dict[str, Any], most: int | None = None) -> pd.Inde
 def _level(index: pd.Index[Any], i: int) -> pd.Index[Any]:
     if not isinstance(index, pd.MultiIndex):
         return index
-    return index.set_names([None] * index.nlevels).get_level_values(i)  # a name could pass for a position
+    return index.set_names([None] * index.nlevels).get_level_values(i)  # a name could be taken for a position
 
 
 def _as_index(values: Any, dtype: Any) -> pd.Index[Any]:

@@ -26,17 +26,17 @@ _OWN = "checksum"  # the header's entry for the checksum of all its other entrie
 def write_header(
     folder: Path, kind: str, format_version: int, fields: Mapping[str, object], files: Sequence[str] = ()
 ) -> None:
-    """Write `header.json`: what the folder holds, in which format, by which versions, and `fields`.
+    """Write `header.json`: format, versions of packages, `fields` and checksums of files.
 
     Args:
-        folder: Where to write.
+        folder: The folder to write into.
         kind: Name of the class that can load the folder, "Imputations".
-        format_version: Raised whenever an older program could no longer read the folder.
-        fields: Anything JSON knows; column labels and the like go through `to_json` first.
-        files: Files in the folder, written before, whose checksums go into the header.
+        format_version: Version of the format, raised when older programs can no longer read the folder.
+        fields: Values that JSON can hold; column labels and cells are converted by `frames.to_json` first.
+        files: Files in the folder, already written, whose checksums the header holds.
 
     Raises:
-        ValueError: If the header would be larger than one that `read_header` takes.
+        ValueError: If the header would be larger than `read_header` accepts.
     """
     header = {
         "format": f"pyro_mgp.{kind}",
@@ -62,17 +62,17 @@ def read_header(
     files: Sequence[str] = (),
     older: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Read `header.json` and check that this program can load the folder, and that nothing in it changed.
+    """Read `header.json`, and check that this program can load the folder and that its files are unchanged.
 
     Args:
         path: The folder.
-        kind: See `write_header`.
-        format_version: Of the format that this program writes.
+        kind: Name of the class that loads the folder.
+        format_version: Version of the format that this program writes.
         files: Files whose checksums the header must hold.
-        older: Versions of the format that can be read, too; those without checksums are not checked.
+        older: Older versions of the format that can be read; their files are not checked.
 
     Raises:
-        ValueError: If there is no such folder, it is not one of ours, its header or one of its files is
+        ValueError: If there is no such folder, another program wrote it, its header or one of its files is
             damaged, or it holds another class or another version of the format.
     """
     folder = Path(path)
@@ -86,17 +86,17 @@ def read_header(
     found = header.get("format") if isinstance(header, dict) else None
     if found != f"pyro_mgp.{kind}":
         raise ValueError(f"{where} holds {repr(found)[:80]}, expected 'pyro_mgp.{kind}'")
-    came, known = header.get("format_version"), [*older, format_version]
-    if type(came) is not int or came not in known:
-        readable = f"version {format_version}" if not older else f"versions {min(known)} to {format_version}"
+    found_version, readable_versions = header.get("format_version"), [*older, format_version]
+    if type(found_version) is not int or found_version not in readable_versions:
+        readable = f"version {format_version}" if not older else f"versions {min(older)} to {format_version}"
         raise ValueError(
-            f"{where} has format version {_short(came)}, this program reads {readable}: load it with "
-            f"pyro_mgp {_short(header.get('package_version'))}, which wrote it"
+            f"{where} has format version {_short(found_version)}, this program reads {readable}: load it "
+            f"with pyro_mgp {_short(header.get('package_version'))}, which wrote it"
         )
     with untrusted.damage_as_value_error(folder / HEADER):
-        _check_own(header, required=bool(files) and came == format_version)
+        _check_own(header, required=bool(files) and found_version == format_version)
         checksums = untrusted.build(dict, header.get("checksums", {}), "checksums")
-    if came == format_version:
+    if found_version == format_version:
         for name in files:
             _check_file(folder / name, checksums.get(name))
     return header
@@ -107,24 +107,24 @@ def _short(found: object) -> str:
 
 
 def own_checksum(header: Mapping[str, object]) -> str:
-    """Of all else in the header, however it is spaced."""
+    """Return the checksum of all other entries of a header, whatever its whitespace."""
     rest = {name: value for name, value in header.items() if name != _OWN}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _check_own(header: Mapping[str, Any], *, required: bool) -> None:
     if (_OWN in header or required) and header.get(_OWN) != own_checksum(header):
-        raise ValueError("it is not what was written, by its checksum: copy the folder again")
+        raise ValueError("its checksum differs from the one that was written: copy the folder again")
 
 
 def _check_file(path: Path, checksum: object) -> None:
     with untrusted.damage_as_value_error(path):
         if untrusted.digest(path) != checksum:
-            raise ValueError("it is not what was written, by its checksum: copy the folder again")
+            raise ValueError("its checksum differs from the one that was written: copy the folder again")
 
 
 def _versions() -> dict[str, str]:
-    """Of what computes and writes, for those who look for a difference."""
+    """Return the versions of Python and of the packages that compute and write."""
     found = {"python": platform.python_version()}
     for name in ("torch", "pyro-ppl", "numpy", "pandas", "pyarrow", "safetensors"):
         with contextlib.suppress(PackageNotFoundError):  # built without metadata
@@ -133,7 +133,7 @@ def _versions() -> dict[str, str]:
 
 
 def our_version() -> str:
-    """The version of this package, "unknown" when run from a source tree."""
+    """Return the version of this package, or "unknown" if it runs from a source tree without metadata."""
     try:
         return version("pyro_mgp")
     except PackageNotFoundError:  # run from a source tree

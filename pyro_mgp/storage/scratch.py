@@ -1,8 +1,7 @@
-"""Where the tensors of a training table lie: in memory, or in files without a name.
+"""Storage of training tables: in memory, or in temporary files that are mapped into memory.
 
-A file on the disk that is mapped into memory is a tensor like any other; what has been looked at may be kept
-by the system, and has to give way when memory is wanted. Such a file has no name: when nothing refers to it
-any more, or the process ends in whatever way, it is gone.
+The operating system caches pages of a mapped file and drops them when memory is short. The files have no
+name: they vanish when nothing refers to them any more, or when the process ends for any reason.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Rows that are worked on at a time where a table may lie on the disk; a multiple of what `fill` takes of
-# tables that are not wide.
+# Rows that are processed at a time where a table may lie on the disk; a multiple of the rows that the initial
+# fill processes at a time, unless the table is wide.
 _PIECE = 64_512
 
 
 def pieces(n_rows: int) -> Iterator[slice]:
-    """The rows of a table, piece by piece.
+    """Yield slices that together cover the rows of a table.
 
     Example:
         >>> [piece.stop for piece in pieces(100_000)]
@@ -35,18 +34,18 @@ def pieces(n_rows: int) -> Iterator[slice]:
 
 
 class Memory:
-    """Tensors in memory, on the device of those that they go with."""
+    """Allocator of tensors in memory, on the device of a given table."""
 
     def like(self, table: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor of the table's shape and device, with anything in it; its dtype unless told otherwise."""
+        """Return an uninitialised tensor of the table's shape and device; `dtype` defaults to the table's."""
         return torch.empty_like(table, dtype=dtype)
 
 
 class Scratch(Memory):
-    """Tensors in files without a name, where a table is that lies in such a file.
+    """Allocator of tensors in unnamed temporary files.
 
     Args:
-        folder: Where to put them; None takes the system's folder for temporary files.
+        folder: Folder of the files; None means the system's folder for temporary files.
 
     Raises:
         ValueError: If there is no such folder.
@@ -63,17 +62,17 @@ class Scratch(Memory):
             raise ValueError(f"scratch: there is no folder {str(self.folder)!r} to put temporary files into")
 
     def check_room(self, n_bytes: int) -> None:
-        """That so many bytes are free, before hours of work end for want of them.
+        """Check that so many bytes are free on the disk.
 
         Raises:
-            OSError: If they are not.
+            OSError: If fewer are free.
         """
         free = shutil.disk_usage(self.folder).free
         if free < n_bytes:
             raise self._no_room(n_bytes, f"{free / 1e9:.1f} GB are free")
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-        """A tensor of zeros.
+        """Return a tensor of zeros in a temporary file.
 
         Raises:
             OSError: If the disk has no room for it.
@@ -87,13 +86,13 @@ class Scratch(Memory):
             return torch.from_numpy(np.memmap(file, kind, "r+", shape=shape))
 
     def like(self, table: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """See `Memory`; on other devices than the host, tables lie in memory."""
+        """Return a tensor of the table's shape in a temporary file; for a table on a GPU, on that GPU."""
         if table.device.type != "cpu":
             return super().like(table, dtype)
         return self.empty(*table.shape, dtype=dtype or table.dtype)
 
     def _reserve(self, file: IO[bytes], n_bytes: int) -> None:
-        """Make sure of the room now: a mapped file that grows onto a full disk ends the process."""
+        """Allocate the disk space now: writing to a mapped file on a full disk would kill the process."""
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, n_bytes)
@@ -107,7 +106,7 @@ class Scratch(Memory):
     def _no_room(self, n_bytes: int, why: str) -> OSError:
         return OSError(
             errno.ENOSPC,
-            f"no room for {n_bytes / 1e9:.1f} GB of temporary files ({why}): free some, or name a folder on "
-            "a larger disk, scratch=...",
+            f"no room for {n_bytes / 1e9:.1f} GB of temporary files ({why}): free some space, "
+            "or pass scratch=... with a folder on a larger disk",
             str(self.folder),
         )

@@ -1,8 +1,8 @@
-"""Files that may come from strangers: what is checked before memory is taken for them, or a word believed.
+"""Checks of files from untrusted sources, made before memory is allocated for their contents.
 
-A checksum shows that a file is the one that was written, not who wrote it: who changes a file can write the
-checksum, too. So sizes and shapes are looked at first, in what a file says of itself; JSON becomes objects
-by their annotations only (`build`); and nothing is ever unpickled.
+A checksum shows that a file is the one that was written, but not who wrote it: whoever changes a file can
+change the checksum, too. Sizes and shapes are therefore checked first, from the headers of files. JSON
+becomes objects only as type annotations allow (`build`), and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ MALFORMED = (
 )
 """Exceptions that malformed contents of a file can raise in pandas and Python."""
 
-# Bytes of a JSON text, and things in it: at most 150 MB of objects are made of it.
+# Limits of a JSON text: bytes, brackets, commas and depth. Its objects take at most 150 MB.
 _MOST_JSON, _MOST_BRACKETS, _MOST_COMMAS, _DEEPEST = 2**24, 500_000, 2_500_000, 32
-# Bytes of the header of a safetensors file, which names its arrays and their shapes.
+# Most bytes of the header of a safetensors file, which holds names and shapes of arrays.
 _MOST_NAMES = 2**22
 _ITEM_SIZES = {
     **{"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2},
     **{"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8},
 }
 _INFINITE = 1e308
-# Compression that cannot blow up by more than 25 times, unlike that of zip files.
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+# Snappy expands data by a factor of at most 25, unlike the compression of zip files.
 _CODECS = {"UNCOMPRESSED", "SNAPPY"}
-# A table of so many bytes may come from a file of any size, a larger one from at least a thousandth of it.
+# Tables of at most 2**26 bytes may come from files of any size; larger ones are at most 1000 times the file.
 _SMALL_TABLE, _MOST_TIMES = 2**26, 1000
 
 
@@ -70,11 +70,11 @@ def damage_as_value_error(path: Path) -> Iterator[None]:
 
 
 def check_file(path: Path) -> int:
-    """That a path is a file with an end, and not a pipe or a device; gives its size.
+    """Check that a path is a regular file, not a pipe or a device, and return its size in bytes.
 
     Raises:
-        FileNotFoundError: It is not there.
-        ValueError: It is something else.
+        FileNotFoundError: If there is no such file.
+        ValueError: If the path is not a regular file.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -83,17 +83,17 @@ def check_file(path: Path) -> int:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 checksum of a file."""
+    """Return the SHA-256 checksum of a file."""
     check_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: bytes) -> Any:
-    """What a JSON text holds.
+    """Parse a JSON text of limited size and depth.
 
     Raises:
-        ValueError: It is none, or larger or deeper than one that this package writes.
+        ValueError: If the text is no JSON, or larger or deeper than this package writes.
     """
     brackets, commas = text.count(b"[") + text.count(b"{"), text.count(b",")
     if len(text) > _MOST_JSON or brackets > _MOST_BRACKETS or commas > _MOST_COMMAS:
@@ -120,28 +120,25 @@ def _check_depth(found: Any) -> None:
 
 
 def read_small(path: Path) -> bytes:
-    """The bytes of a file that is to hold JSON, read only if they are not too many."""
+    """Return the bytes of a JSON file, after checking its size."""
     size = check_file(path)
     if size > _MOST_JSON:
         raise ValueError(f"expected at most {_MOST_JSON} bytes, got {size}")
     return path.read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------- arrays
-
-
 def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the arrays in a safetensors file, by what its header says; nothing else is read.
+    """Return the shapes of the arrays in a safetensors file; only its header is read.
 
     Raises:
-        ValueError: The header is none, or does not fit the size of the file.
+        ValueError: If the header is malformed or disagrees with the size of the file.
     """
     size = check_file(path)
     with path.open("rb") as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= min(size - 8, _MOST_NAMES):
-            raise ValueError(f"its header is to have {length} bytes, the file has {size}")
+            raise ValueError(f"its header claims {length} bytes, the file has {size}")
         header = parse_json(file.read(length))
     if not isinstance(header, dict):
         raise ValueError("its header is no list of arrays")
@@ -153,26 +150,26 @@ def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     if size > _memory():
         raise ValueError(f"its arrays take {size / 1e9:.0f} GB, this machine has {_memory() / 1e9:.0f} GB")
     if held != size - 8 - length:
-        raise ValueError(f"its arrays are to take {held} bytes, the file holds {size - 8 - length}")
+        raise ValueError(f"its arrays claim {held} bytes, the file holds {size - 8 - length}")
     return shapes
 
 
 def _shape(name: str, entry: Any) -> tuple[tuple[int, ...], int]:
-    """Shape and size in bytes of an array by its entry in the header."""
+    """Return shape and size in bytes of an array, from its entry in the header."""
     try:
         shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
         item = _ITEM_SIZES[entry["dtype"]]
         whole = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
         n_bytes = math.prod(shape) * item if whole and len(shape) <= 8 else -1
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the header says nothing that can be read of array {name[:80]!r}") from error
+        raise ValueError(f"the header entry of array {name[:80]!r} is malformed") from error
     if n_bytes != end - begin:
-        raise ValueError(f"array {name[:80]!r} has the shape {str(shape)[:80]}, but other bytes")
+        raise ValueError(f"array {name[:80]!r} has the shape {str(shape)[:80]}, but another number of bytes")
     return shape, n_bytes
 
 
 def _memory() -> float:
-    """Bytes of memory that this machine has, if it tells."""
+    """Return the bytes of memory of this machine, infinity if unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -180,10 +177,10 @@ def _memory() -> float:
 
 
 def check_finite(name: str, array: np.ndarray, *, may_be_nan: bool = False) -> None:
-    """That an array holds no infinity, and no NaN unless it may.
+    """Check that an array holds no infinities, and no NaN unless `may_be_nan`.
 
     Raises:
-        ValueError: It does.
+        ValueError: If it does.
     """
     if array.dtype.kind == "f":
         wrong = np.isinf(array) if may_be_nan else ~np.isfinite(array)
@@ -191,15 +188,12 @@ def check_finite(name: str, array: np.ndarray, *, may_be_nan: bool = False) -> N
             raise ValueError(f"array {name!r} holds numbers that are not finite")
 
 
-# ------------------------------------------------------------------------------------------------- tables
-
-
 def check_parquet(path: Path) -> None:
-    """That reading a Parquet file takes memory in keeping with its size, by what it says of itself.
+    """Check from its metadata that a Parquet file does not expand to a table far larger than itself.
 
     Raises:
-        ValueError: It does not, or is compressed in a way that this package does not use.
-        pyarrow.ArrowException: It is no Parquet file.
+        ValueError: If it does, or if it uses a compression that this package does not use.
+        pyarrow.ArrowException: If it is no Parquet file.
     """
     size = check_file(path)
     file = pq.ParquetFile(path)
@@ -219,7 +213,7 @@ def check_parquet(path: Path) -> None:
 
 
 def _bytes_of_text(path: Path, columns: list[str]) -> int:
-    """How long all text is together; text that comes again is stored, and here read, once."""
+    """Return the total length of all text, reading repeated text only once."""
     batches = pq.ParquetFile(path, read_dictionary=columns).iter_batches(2**16, columns=columns)
     return sum(_bytes_of_column(column) for batch in batches for column in batch.columns)
 
@@ -233,23 +227,20 @@ def _bytes_of_column(column: Any) -> int:
 
 def _check_memory(wanted: int, size: int) -> None:
     if wanted > max(_SMALL_TABLE, _MOST_TIMES * size):
-        raise ValueError(f"its {size} bytes are to become {wanted}: that is no table of ours")
-
-
-# ------------------------------------------------------------------------------------------------ objects
+        raise ValueError(f"its {size} bytes expand to {wanted}: this package writes no such file")
 
 
 def build(kind: Any, found: Any, where: str) -> Any:
-    """What JSON holds as an object of a type, all the way down; numbers must be finite.
+    """Build an object of a type, recursively, from parsed JSON; numbers must be finite.
 
     Args:
         kind: A dataclass, an enumeration, a literal, a tuple, a list, a dictionary, an optional or a plain
             type.
-        found: What `parse_json` gave.
-        where: What to call it.
+        found: The value that `parse_json` returned.
+        where: Name of the value in messages.
 
     Raises:
-        ValueError: It is something else; says what, and where.
+        ValueError: If the value does not have the type; the message says what was expected, and where.
     """
     origin = get_origin(kind)
     if kind is Any:
@@ -327,20 +318,20 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 
 
 def check(true: bool, sentence: str) -> None:
-    """That something holds of what a file says.
+    """Raise an error with the given message unless a condition on the contents of a file is true.
 
     Raises:
-        ValueError: It does not, with that sentence.
+        ValueError: If the condition is false.
     """
     if not true:
         raise ValueError(sentence)
 
 
 def check_among(numbers: Collection[int], n: int, what: str) -> None:
-    """That numbers are positions among n things, none of them twice.
+    """Check that numbers are distinct positions in a sequence of n items.
 
     Raises:
-        ValueError: They are not.
+        ValueError: If they are not.
     """
     check(
         len(set(numbers)) == len(numbers) and all(0 <= number < n for number in numbers),

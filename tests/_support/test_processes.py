@@ -261,9 +261,7 @@ def test_all_stop_when_one_is_asked_to_and_go_on_from_what_the_first_has_kept(
 
 def test_a_process_that_was_given_another_table_is_told(processes: list[dict[str, Any]]) -> None:
     for seen in processes:
-        assert seen["other table"].startswith(
-            "ValueError: 1 of 2 processes hold another table than the first"
-        )
+        assert seen["other table"].startswith("ValueError: 1 of 2 processes hold another table than rank 0")
 
 
 def test_what_cannot_be_shared_is_refused_with_a_reason(processes: list[dict[str, Any]]) -> None:

@@ -44,7 +44,7 @@ def test_the_help_knows_the_default_of_the_constructor(
     printed = " ".join(capsys.readouterr().out.split())
     near, elsewhere = settings.STEPS_WITH_NEIGHBOURS, settings.STEPS
     assert f"most training steps (default: {near} where" in printed
-    assert f"is learnt, {elsewhere} elsewhere)" in printed
+    assert f"is added, {elsewhere} elsewhere)" in printed
 
 
 @pytest.mark.parametrize("where", ["imputer.MGPImputer.save", "storage.atomic.move_into_place"])
@@ -55,7 +55,7 @@ def test_a_run_that_was_interrupted_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(f"pyro_mgp.{where}", stop_with(KeyboardInterrupt()))
         assert run(*argv) == 130
-    assert "what was done is kept" in capsys.readouterr().err
+    assert "finished work is kept" in capsys.readouterr().err
     assert sorted(os.listdir(table.parent)) == [".m.partial", "table.csv"]
     assert run(*argv, "--resume") == 0
     assert run(table, "-o", table.parent / "whole", *OPTIONS) == 0
@@ -120,7 +120,7 @@ def test_what_may_be_replaced(table: Path, capsys: pytest.CaptureFixture[str]) -
     out = table.parent / "m"
     assert run(table, "-o", out, *OPTIONS) == 0
     assert run(table, "-o", out, *OPTIONS, "--resume") == 0
-    assert "is complete: there is nothing to go on with" in capsys.readouterr().out
+    assert "is complete: there is nothing to resume" in capsys.readouterr().out
     assert run(table, "-o", out, *OPTIONS) == 2
     assert "exists already" in capsys.readouterr().err
     assert run(table, "-o", out, *OPTIONS, "--overwrite", "--seed", 1) == 0

@@ -301,7 +301,7 @@ def test_a_failure_leaves_nothing_behind(
     assert os.listdir(table.parent) == ["table.csv"]
 
 
-KEPT = "what was done is kept: the same command with --resume goes on from there"
+KEPT = "finished work is kept: the same command with --resume continues from it"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_what_was_done_before_a_failure_is_kept_and_gone_on_with(
     assert sorted(os.listdir(table.parent)) == [".out.partial", "table.csv"]
     monkeypatch.setattr("pyro_mgp.imputer.MGPImputer.fit", stop_with(AssertionError("fitted already")))
     assert run(table, "-o", out, *QUICK, "--resume", "--quiet") == 0
-    assert "note: going on from what an earlier run left in" in capsys.readouterr().err
+    assert "note: resuming the earlier run in" in capsys.readouterr().err
     assert_same_files(out, done)
     assert sorted(os.listdir(table.parent)) == ["out", "table.csv"]
 
@@ -504,7 +504,7 @@ def test_without_resume_what_was_left_is_replaced(
     out = left_by_a_killed_run(table, monkeypatch)
     capsys.readouterr()
     assert run(table, "-o", out, *QUICK, "--quiet") == 0
-    assert "is replaced; --resume would have gone on from it" in capsys.readouterr().err
+    assert "note: replacing the unfinished run in" in capsys.readouterr().err
     assert_same_files(out, done)
 
 
@@ -538,7 +538,7 @@ def test_resume_starts_where_there_is_nothing_and_ends_where_all_is_done(
     capsys.readouterr()
     monkeypatch.setattr(files, "read_table", stop_with(AssertionError("nothing to do")))
     assert run(*argv) == 0
-    assert capsys.readouterr().out == f"{argv[2]} is complete: there is nothing to go on with\n"
+    assert capsys.readouterr().out == f"{argv[2]} is complete: there is nothing to resume\n"
     assert "exists already" in error_of(capsys, *argv, "--seed", 7)
 
 
@@ -593,7 +593,7 @@ def test_a_disk_that_is_full_is_said_and_the_old_output_stays(
         patch.setattr(files, "_write_table", full)
         sentence = error_of(capsys, table, "-o", out, *QUICK, "--seed", 1, "--overwrite")
     assert sentence.startswith(f"cannot read or write {str(out)!r}: No space left on device; ")
-    assert re.search(r"\d MB were written, [\d.]+ MB of the disk are free; what was done is kept", sentence)
+    assert re.search(r"\d MB were written, [\d.]+ MB of the disk are free; finished work is kept", sentence)
     assert_same_files(out, done)
     argv = (table, "-o", out, *QUICK, "--seed", 1, "--overwrite", "--quiet")
     assert run(*argv, "--resume") == 0
@@ -635,8 +635,8 @@ def test_a_fitted_model_fills_other_tables(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("--steps", 3), "--steps is about fitting, and --model is fitted: leave one of them out"),
-        (("--paper",), "--paper is about fitting"),
+        (("--steps", 3), "--steps has no effect on --model, which is fitted: leave one of them out"),
+        (("--paper",), "--paper has no effect on --model"),
         (("--drop", "height"), "height"),
     ],
 )

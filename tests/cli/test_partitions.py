@@ -85,7 +85,7 @@ def test_a_run_that_was_interrupted_goes_on_in_its_folder(
     monkeypatch.setattr(dask_engine, "cluster", lambda *_: contextlib.nullcontext())
     options = (folder, "--model", model, "-o", tmp_path / "out", "-m", 1, "--engine", "dask", "--resume")
     assert run(*options) == 130
-    assert "what was done is kept" in capsys.readouterr().err
+    assert "finished work is kept" in capsys.readouterr().err
     assert run(*options) == 0
     assert found == [[], ["1.parquet"]]
     assert "2 parts each" in capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_a_folder_without_an_engine_names_one(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(folder, "-o", tmp_path / "out") == 2
-    assert "is a folder: one of Parquet files is filled with --engine dask" in capsys.readouterr().err
+    assert "is a folder: one of Parquet files is imputed with --engine dask" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said(

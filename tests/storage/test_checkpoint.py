@@ -76,7 +76,7 @@ def test_a_state_comes_back_to_the_last_digit(tmp_path: Path) -> None:
 )
 def test_other_work_is_refused(tmp_path: Path, identity: dict[str, str | int], said: str) -> None:
     checkpoint.write(tmp_path / "it", State({}), {"seed": 1, "table": "#a"})
-    with pytest.raises(ValueError, match=rf"keeps other work than this \({re.escape(said)}\): go on with"):
+    with pytest.raises(ValueError, match=rf"another computation \({re.escape(said)}\): resume it with"):
         checkpoint.read(tmp_path / "it", identity)
 
 
