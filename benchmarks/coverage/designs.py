@@ -59,7 +59,7 @@ def _fimd_3_2_3(missing: str) -> Callable[[np.random.Generator], pd.DataFrame]:
 
 
 def _product(rate: float) -> Callable[[np.random.Generator], pd.DataFrame]:
-    """Return the design y = x1 + x2 + x1·x2 + noise, corr(x1, x2) = .3; x1 and y missing for large x2."""
+    """Return a draw function: y = x1 + x2 + x1·x2 + noise; x1 and y missing more often for large x2."""
 
     def draw(g: np.random.Generator) -> pd.DataFrame:
         x1, x2 = g.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], 200).T
