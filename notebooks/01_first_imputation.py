@@ -1,10 +1,11 @@
 # %% [markdown]
 # # A first imputation
 #
-# A table has holes. We fill them in twenty times, each time a little differently: as differently as the truth
-# is uncertain. Twenty completed tables say what one cannot: how much of an answer hangs on cells nobody saw.
+# A table has missing cells. We impute them twenty times, and the imputations differ as much as the true
+# values are uncertain. Twenty completed tables show what one cannot: how much a result depends on the missing
+# cells.
 #
-# The table is that of the Palmer penguins: 344 birds, their species, island, sex, and four measurements.
+# The table describes the Palmer penguins: 344 birds, their species, island, sex, and four measurements.
 
 # %%
 import os
@@ -26,19 +27,19 @@ from pyro_mgp.plots import (
     plot_strips,
 )
 
-quick = "PYRO_MGP_QUICK" in os.environ  # the tests set it: fewer draws, same story
+quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws
 m = 5 if quick else 20
 examples = Path("examples") if Path("examples").exists() else Path("..", "examples")
 penguins = pd.read_csv(examples / "data" / "penguins.csv")
 penguins.head()
 
 # %% [markdown]
-# ## Look at the holes first
+# ## Look at the missing cells first
 #
-# Only 19 cells are missing here: too few to see much. So we make more, in a way we know: in every third row
-# either both bill measurements are lost or the body mass is, the more often the larger the other measurements
-# are. That is *missing at random*: why a cell is missing can be read off cells that are still there. And we
-# keep the truth to compare with, which outside of a notebook nobody has.
+# Only 19 cells are missing in this table. We remove more by a known mechanism: a third of the rows lose
+# either both bill measurements or the body mass, and rows with large other measurements lose them more often.
+# These cells are *missing at random*: whether a cell is missing depends on observed cells only. We keep the
+# true values for comparison, which are not available in practice.
 
 # %%
 measured = ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]
@@ -48,7 +49,8 @@ table = ampute(penguins, 0.33, patterns=together, weights=weights, random_state=
 patterns(table)
 
 # %% [markdown]
-# The map shows each cell, the pattern plot each combination of holes and how many rows have it.
+# The map shows each cell. The pattern plot shows each combination of missing columns, with its number of
+# rows.
 
 # %%
 ax = plot_missingness(table)
@@ -57,9 +59,9 @@ ax = plot_missingness(table)
 ax = plot_patterns(table)
 
 # %% [markdown]
-# Is there anything to impute from? *Outflux* of a column is high if it is observed where others have holes;
-# *influx* if, where it has holes, others are observed. A column in the lower left corner neither helps nor
-# can be helped.
+# Do observed cells carry information about missing ones? The *outflux* of a column is high if it is observed
+# where other columns are missing; its *influx* is high if other columns are observed where it is missing. A
+# column in the lower left corner neither helps to impute others nor can be imputed from them.
 
 # %%
 ax = plot_flux(table)
@@ -67,18 +69,17 @@ ax = plot_flux(table)
 # %% [markdown]
 # ## Fit and impute
 #
-# `fit` trains one Gaussian process per incomplete column, each predicting its column from all the others.
-# Kinds of columns (numbers, labels, counts, ...) are found from dtypes and cells. Training stops when
-# observed cells that were set aside are no longer predicted better, on average over a few checks: one check
-# alone is a matter of luck.
+# `fit` trains one Gaussian process per incomplete column, which predicts that column from all the others. The
+# kind of each column (number, label, count, ...) is inferred from its dtype and cells. Training stops when
+# the predictions of held-out observed cells, averaged over a few checks, no longer improve.
 
 # %%
 imputer = MGPImputer(random_state=0, progress=False).fit(table)
 axes = plot_loss(imputer)
 
 # %% [markdown]
-# `impute` draws. Each of the m tables has the index, dtypes and observed cells of ours; only holes are
-# filled. The same seed gives the same draws, and the first five of twenty are those of `impute(m=5)`.
+# `impute` draws the missing cells. Each of the m completed tables has the index, dtypes and observed cells of
+# the original table. The same seed gives the same draws, and the first five of twenty equal `impute(m=5)`.
 
 # %%
 draws = imputer.impute(m=m)
@@ -89,10 +90,10 @@ rows = table.index[table["body_mass_g"].isna()][:4]
 pd.concat({f"draw {j}": draws[j].loc[rows, ["bill_length_mm", "body_mass_g", "sex"]] for j in (0, 1)}, axis=1)
 
 # %% [markdown]
-# ## What the draws say of each cell
+# ## Summaries of single cells
 #
-# `cells()` has one row per missing cell. Numbers have mean, standard deviation and quantiles in the column's
-# own units; labels have their most frequent value and its share.
+# `cells()` returns one row per missing cell. Numbers have a mean, a standard deviation and quantiles in the
+# column's own units; labels have their most frequent value and its share.
 
 # %%
 draws.cells().groupby("column").head(2).round(2)
@@ -101,8 +102,8 @@ draws.cells().groupby("column").head(2).round(2)
 ax = plot_cells(draws, "body_mass_g", n=20)
 
 # %% [markdown]
-# Some cells are known to 200 grams, others hardly at all. An analysis of one completed table would take all
-# of them for observations.
+# Some cells are predicted to within 200 grams, others hardly at all. An analysis of one completed table would
+# treat all of them as observations.
 
 # %%
 ax = plot_cells(draws, "sex")
@@ -110,9 +111,9 @@ ax = plot_cells(draws, "sex")
 # %% [markdown]
 # ## Look at all imputations
 #
-# Observed cells are thick or solid, imputed ones thin or hollow. *They need not agree*: heavy birds lost more
-# cells, so imputed masses should lie higher. What to look for is the impossible: negative masses, values out
-# of any penguin's reach, a curve unlike all others.
+# Observed cells have thick lines or solid markers, imputed cells thin lines or hollow markers. *The two
+# distributions need not agree*: heavy birds lost more cells, and imputed masses should therefore be larger.
+# Look for implausible results: negative masses, values that no penguin has, a curve unlike all others.
 
 # %%
 axes = plot_densities(draws)
@@ -121,36 +122,36 @@ axes = plot_densities(draws)
 ax = plot_strips(draws, "bill_length_mm")
 
 # %% [markdown]
-# Do draws keep the shape that columns have together? Diamonds are rows in which at least one of the two was
-# missing.
+# Do the draws preserve the relation between columns? Diamonds are rows in which at least one of the two
+# columns is missing.
 
 # %%
 ax = plot_scatter(draws, "bill_length_mm", "body_mass_g", n=60)
 
 # %% [markdown]
-# ## Were they right?
+# ## Comparison with the true values
 #
-# Here the truth is known. Nine in ten of the 90 % intervals should hold it; and the draws should spread no
-# more than they need, which is what the standard deviations of the column are for.
+# In this example the true values are known. Nine in ten of the 90 % intervals should contain them, and the
+# standard deviations of the draws should be much smaller than that of the column.
 
 # %%
 cells = imputer.impute(m=100).cells().set_index(["row", "column"])
-known = cells[cells["mean"].notna()].assign(truth=penguins.stack()).dropna(subset="truth")
-known["held"] = known["truth"].between(known["q05"], known["q95"])
-known["error"] = (known["truth"] - known["mean"]).abs()
-summary = known.groupby("column")[["held", "sd", "error"]].mean()
-summary.assign(cells=known.groupby("column").size(), sd_of_column=penguins[measured].std()).astype(
+removed = cells[cells["mean"].notna()].assign(truth=penguins.stack()).dropna(subset="truth")
+removed["covered"] = removed["truth"].between(removed["q05"], removed["q95"])
+removed["error"] = (removed["truth"] - removed["mean"]).abs()
+summary = removed.groupby("column")[["covered", "sd", "error"]].mean()
+summary.assign(cells=removed.groupby("column").size(), sd_of_column=penguins[measured].std()).astype(
     float
 ).round(2)
 
 # %% [markdown]
-# Your own table has no truth to compare with. `calibrate` hides cells that are known and does the same: see
-# `04_diagnostics`.
+# The true values of your own missing cells are unknown. `calibrate` makes this comparison with observed cells
+# that it holds out; the notebook `04_diagnostics` shows how.
 #
-# ## Keep it
+# ## Save and load
 #
-# Draws and imputers are saved as folders, without pickle: loading runs no code from them. A saved imputer may
-# hold rows of your table: keep it as safe as the table itself.
+# Draws and imputers are saved as folders without pickle, and loading them runs no code from the folder. A
+# saved imputer may contain rows of your table: keep it as safe as the table itself.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -161,8 +162,8 @@ with tempfile.TemporaryDirectory() as folder:
 print(same == draws)
 
 # %% [markdown]
-# A fitted imputer also completes rows it has not seen, without fitting again. Here is a bird of which only
-# the species and the flipper are known.
+# A fitted imputer also completes new rows, without fitting again. Here is a bird of which only species,
+# island, year and flipper length were observed.
 
 # %%
 bird = pd.DataFrame([{"species": "Gentoo", "island": "Biscoe", "flipper_length_mm": 222, "year": 2009}])
@@ -170,11 +171,12 @@ bird = bird.reindex(columns=table.columns).astype(table.dtypes)
 again.impute(bird, m=100).cells()[["column", "mean", "q05", "q95", "mode", "mode_share"]].round(2)
 
 # %% [markdown]
-# ## What this does not do
+# ## Limits
 #
-# All of it rests on an assumption that no table can prove: among rows that agree in what is observed, missing
-# cells are like the observed ones. If heavy birds were not weighed *because* they are heavy, and nothing else
-# in the table shows it, draws are too light and say so nowhere: `05_missing_not_at_random` is about that.
+# The method assumes that cells are missing at random: among rows with equal observed cells, missing cells are
+# distributed like observed ones. No table can prove this assumption. If heavy birds were not weighed
+# *because* they are heavy, and no other column shows it, the imputed masses are too small, and no diagnostic
+# reveals it. The notebook `05_missing_not_at_random` treats this case.
 #
-# Next: what to do with twenty tables, in `03_analysis_and_pooling`; or how the imputer works, in
+# Next: how to analyse twenty tables, in `03_analysis_and_pooling`; or how the imputer works, in
 # `02_inside_the_chain`.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Inside the chain
 #
-# For those who speak Pyro. An imputer holds a Pyro module, `imputer.chain_`, with a `model` and a `guide`.
-# Here we look at its sites, train it with our own loop, draw from it, change its kernels, and go back to the
-# paper it comes from.
+# This notebook is for users of Pyro. A fitted imputer has a Pyro module, `imputer.chain_`, with a `model` and
+# a `guide`. We look at its sites, train it with a loop of our own, draw from it, change its kernels, and
+# compare its settings with those of the paper.
 
 # %%
 import os
@@ -22,7 +22,7 @@ from pyro_mgp import MGPImputer
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.plots import plot_relevance
 
-quick = "PYRO_MGP_QUICK" in os.environ  # the tests set it: fewer steps and draws, same story
+quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer steps and draws
 examples = Path("examples") if Path("examples").exists() else Path("..", "examples")
 penguins = pd.read_csv(examples / "data" / "penguins.csv")
 imputer = MGPImputer(n_neighbors=0, max_steps=5 if quick else 40, random_state=0, progress=False)
@@ -31,9 +31,9 @@ chain = imputer.fit(penguins).chain_
 # %% [markdown]
 # ## One link per incomplete column
 #
-# A *link* is a sparse Gaussian process: it predicts its column from all the others through M inducing inputs.
-# Links are swept in this order, each writing its draws into the holes of its column before the next one
-# looks.
+# A *link* is a sparse Gaussian process that predicts its column from all the others through M inducing
+# inputs. A *sweep* visits the links in this order; each link writes its draws into the missing cells of its
+# column before the next link predicts.
 
 # %%
 pd.DataFrame(
@@ -47,21 +47,21 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# The chain sees standardised numbers, not tables. `codec_` goes there and back: categories become indicators,
-# numbers have mean 0 and standard deviation 1, long tails are bent first.
+# The chain works on standardised numbers. `codec_` encodes tables and decodes draws: categories become
+# indicators, numbers have mean 0 and standard deviation 1, and heavy-tailed numbers are transformed first.
 
 # %%
 table = imputer.codec_.encode(penguins)
-observed = torch.tensor(table.observed)  # Bool [N, D], True where the cell is known
+observed = torch.tensor(table.observed)  # Bool [N, D]
 filled = torch.tensor(table.values).nan_to_num()  # [N, D], zero is the mean
 filled.shape, observed.sum().item(), (~observed).sum().item()
 
 # %% [markdown]
 # ## Sites
 #
-# The guide draws `u_<column>`, the inducing values of each link, whitened. The model draws the same from
-# their prior and scores `x_<column>`, the observed cells; a mask keeps holes out of it. `filled`, the table
-# with its holes drawn, is what comes out.
+# The guide draws `u_<column>`, the whitened inducing values of each link. The model draws them from their
+# prior and scores `x_<column>`, the observed cells; a mask excludes the missing ones. It returns `filled`,
+# the table with draws of its missing cells.
 
 # %%
 chain.train()
@@ -71,16 +71,16 @@ print(trace.format_shapes().split("Sample Sites:")[1])
 
 # %% [markdown]
 # In training mode the model scores observed cells by the *expected* log density under q(f), in closed form or
-# by quadrature, as in the paper's bound. So `Trace_ELBO` serves, and the only noise left is that of the draws
-# in the holes and of KL[q(u) ‖ p(u)], estimated from u.
+# by quadrature, as in the paper's bound. `Trace_ELBO` therefore applies. Its only noise comes from the draws
+# of missing cells and from KL[q(u) ‖ p(u)], which is estimated from u.
 
 # %% [markdown]
-# ## Our own training loop
+# ## A training loop of our own
 #
-# The imputer trains q(u) by natural gradients, which Pyro does not have. Pyro's own tools work too, but take
-# many more steps: here `Adam`, from an imputer that has hardly been trained. (The imputer's own loss, to
-# compare with, is of a tenth fewer cells: it sets some aside.) Parameters live in the module; Pyro's global
-# store stays empty, so two imputers never get into each other's way.
+# The imputer trains q(u) by natural gradients, which Pyro does not offer. Pyro's optimisers work too, but
+# need many more steps. Here is `Adam`, which starts from an imputer after one step. (The imputer's own loss
+# is for a tenth fewer cells, since it holds some out for validation.) Parameters belong to the module; Pyro's
+# global parameter store stays empty, which keeps imputers independent of each other.
 
 # %%
 untrained = MGPImputer(natural_gradient=False, max_steps=1, n_inducing=50, random_state=0, progress=False)
@@ -102,24 +102,24 @@ ax.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
 # ## One function per imputation
 #
-# In evaluation mode the model uses the u that was drawn: one function per link, shared by all rows. That is
-# what makes imputations *proper*: where a function lies higher, it does so for all missing cells at once, and
-# pooled intervals are as wide as they should be. `Predictive` then is multiple imputation.
+# In evaluation mode the model uses the drawn u: one function per link, shared by all rows. This makes the
+# imputations *proper*: the error of a drawn function is common to all missing cells, as it must be for pooled
+# intervals of the right width. `Predictive` then performs multiple imputation.
 
 # %%
 chain.eval()
 incomplete = ~observed.all(dim=1)
-start, known = filled[incomplete], observed[incomplete]
+start, is_observed = filled[incomplete], observed[incomplete]
 n_draws = 5 if quick else 60
-drawn = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, known)
+drawn = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, is_observed)
 {name: tuple(site.shape) for name, site in drawn.items() if not name.startswith("x_")}
 
 # %% [markdown]
-# `imputer.impute` does the same, with randomness keyed by row, so that a draw depends neither on batches nor
-# on the order of rows. Do the two agree? A draw counts after `n_sweeps` sweeps through the chain, which are
-# steps of a Gibbs sampler. We started from zeros, the imputer from a joint Gaussian; and two birds lack four
-# measurements at once, so that each sweep moves only a little. Five sweeps from zeros are too few for them,
-# more will do:
+# `imputer.impute` does this with random numbers keyed by row: a draw depends neither on batches nor on the
+# order of the rows. Do the two agree? A draw is taken after `n_sweeps` sweeps through the chain, which are
+# steps of a Gibbs sampler. We started from zeros, the imputer starts from a joint Gaussian. Two birds lack
+# four measurements, and a Gibbs sampler moves slowly where several cells of a row are missing. Five sweeps
+# from zeros are too few for them; more suffice:
 
 # %%
 column = imputer.codec_.slices["body_mass_g"].start
@@ -127,12 +127,12 @@ codec = imputer.codec_.columns[penguins.columns.get_loc("body_mass_g")]
 
 
 def masses(filled: torch.Tensor) -> np.ndarray:
-    """Draws of the two masses that are missing, in grams."""
-    return codec.mean[0] + codec.scale[0] * filled[:, ~known[:, column], column].numpy()
+    """Return the draws of the two missing masses, in grams."""
+    return codec.mean[0] + codec.scale[0] * filled[:, ~is_observed[:, column], column].numpy()
 
 
 chain.n_sweeps = 10 if quick else 30
-longer = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, known)
+longer = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, is_observed)
 chain.n_sweeps = imputer.n_sweeps
 cells = imputer.impute(m=500).cells().query("column == 'body_mass_g'").set_index("row")
 means = {
@@ -142,11 +142,11 @@ means = {
 pd.DataFrame({**means, "impute": cells["mean"], "sd of a draw": cells["sd"]}).round(0)
 
 # %% [markdown]
-# ## What the draws of u look like
+# ## Drawn functions
 #
-# Below is the mass that 30 of these functions give to female Gentoos of growing flipper length; the noise of
-# single birds is left out. Near the data they agree; beyond it they part, along a trend rather than back to
-# the mean, as a Matérn kernel alone would.
+# The plot shows 30 drawn functions: body mass against flipper length for female Gentoos, without the noise of
+# single birds. They agree near the data and diverge outside it. There they follow a linear trend; with a
+# Matérn kernel alone they would return to the mean.
 
 # %%
 flippers = np.linspace(160, 260, 60)
@@ -169,15 +169,15 @@ ax.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
 # ## Kernels
 #
-# A kernel is a function from the number of inputs to a kernel of `pyro.contrib.gp`; it is called once per
-# link. The default is a linear trend plus a Matérn 3/2 with a lengthscale per input. Here are two others, and
-# how well each predicts the cells that were set aside in training (nats per cell, mean of the last four
-# checks, higher is better).
+# `kernel` may be a function that takes the number of inputs and returns a kernel of `pyro.contrib.gp`; it is
+# called once per link. The default is a linear kernel plus a Matérn 3/2 kernel with a lengthscale per input.
+# Here are two others, with the log density of the cells that training held out (nats per cell, mean of the
+# last four checks, higher is better).
 
 
 # %%
 def linear_plus_rational_quadratic(input_dim: int) -> kernels.Kernel:
-    """A linear trend, and wiggles on several scales at once."""
+    """Return a linear kernel plus a rational quadratic kernel, which varies on several scales."""
     trend = kernels.Linear(input_dim, variance=torch.tensor(0.4 / input_dim))
     wiggle = kernels.RationalQuadratic(input_dim, lengthscale=torch.full((input_dim,), 4.0 * input_dim**0.5))
     return kernels.Sum(trend, wiggle)
@@ -196,24 +196,24 @@ for name, kernel in choices.items():
 pd.Series(scores, name="held-out log density").to_frame().round(3)
 
 # %% [markdown]
-# This is one split of one small table, and so differences in the second decimal are luck. The README measures
-# defaults on larger ones.
+# This is one split of one small table, in which differences in the second decimal are chance. The README
+# reports results on larger tables.
 #
 # ## Which column informs which
 #
-# Not by lengthscales, which say nothing of the linear part, but by slopes: how much the learnt function moves
-# with each input, root mean square over the rows, in standard deviations. Compare within a row only: sex is
-# measured in another unit, that of a probit. And do not read causes into it.
+# Lengthscales ignore the linear part of the kernel. `relevance` instead computes the root mean square slope
+# of the learnt function with respect to each input, in standard deviations. Compare values within a row only,
+# since sex has another unit (probit). Relevance does not mean causation.
 
 # %%
 ax = plot_relevance(relevance(imputer))
 
 # %% [markdown]
-# ## The paper's corner
+# ## The paper's method
 #
-# The method of the paper is one setting of the switches: mean fill that stays, one sweep, latent functions
-# handed on, Matérn 3/2, Adam throughout, each cell drawn alone. (Twenty steps are far too few; the paper
-# takes thousands.)
+# The method of the paper is one combination of settings: a mean fill that is not refreshed, one sweep, latent
+# functions as inputs of later links, a Matérn 3/2 kernel, Adam for all parameters, and independent draws of
+# cells. (Twenty steps are far too few; the paper uses thousands.)
 
 # %%
 paper = MGPImputer.paper(max_steps=5 if quick else 20, n_paths=5, random_state=0, progress=False)
@@ -231,5 +231,5 @@ chosen = [
 pd.DataFrame({"default": default, "paper": changed}).loc[chosen]
 
 # %% [markdown]
-# It is there to be compared with, as in `04_diagnostics`; why the defaults differ, the README says with
-# measurements. The next notebook, `03_analysis_and_pooling`, goes back to tables.
+# It is included for comparisons, as in `04_diagnostics`; the README reports measurements that explain why the
+# defaults differ. The next notebook, `03_analysis_and_pooling`, returns to tables.

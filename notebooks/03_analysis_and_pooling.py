@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Analysis and pooling
 #
-# With m completed tables, run your analysis m times and pool. Rubin's rules add two variances: the one that
-# each analysis reports, and the one between the analyses, which is what the holes cost.
+# With m completed tables, run the analysis m times and pool the results. Rubin's rules add two variances: the
+# variance that each analysis reports, and the variance between the analyses, which is due to missing cells.
 
 # %%
 import os
@@ -15,20 +15,20 @@ import statsmodels.formula.api as smf
 from pyro_mgp import MGPImputer, ampute, likelihood_ratio_test, pool_chi2
 from pyro_mgp.plots import plot_fmi
 
-quick = "PYRO_MGP_QUICK" in os.environ  # the tests set it: fewer draws, same story
+quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws
 m = 10 if quick else 50
 
 # %% [markdown]
-# ## A table whose answer we know
+# ## A simulated table
 #
 # 250 patients: blood pressure depends on age, weight and treatment; weight depends on age. Weight is missing
-# the more often the higher the blood pressure, which is observed: missing at random, but complete cases
-# mislead.
+# more often where the observed blood pressure is high. It is missing at random, but an analysis of complete
+# cases is biased.
 
 
 # %%
 def simulate(seed: int, n: int = 250) -> pd.DataFrame:
-    """A table without holes."""
+    """Return a complete table."""
     generator = np.random.default_rng(seed)
     age = generator.normal(50, 10, n).round()
     treated = generator.random(n) < 0.5
@@ -45,14 +45,15 @@ table.isna().mean()
 # %% [markdown]
 # ## Pool
 #
-# `draws.pool` takes a function from a completed table to a fit: anything of statsmodels, or a pair of
-# estimates and variances. Impute with every variable that the analysis uses, *the outcome included*: an
-# imputer that does not see it draws weights that do not go with blood pressure, and flattens the slope.
+# `draws.pool` takes a function of a completed table that returns a fit: results of statsmodels, or a pair of
+# estimates and variances. Impute with every variable of the analysis, *including the outcome*. Otherwise the
+# imputed weights are independent of blood pressure given the other columns, which biases the slope towards
+# zero.
 
 
 # %%
 def analysis(frame: pd.DataFrame):
-    """The regression of a completed table."""
+    """Fit the regression to a completed table."""
     return smf.ols("pressure ~ age + weight + treated", frame).fit()
 
 
@@ -61,7 +62,7 @@ pooled = draws.pool(analysis)
 pooled
 
 # %%
-fits = {"without holes": analysis(full), "complete cases": analysis(table.dropna())}
+fits = {"full table": analysis(full), "complete cases": analysis(table.dropna())}
 estimates = {name: fit.params[truth.index] for name, fit in fits.items()}
 errors = {name: fit.bse[truth.index] for name, fit in fits.items()}
 estimates["imputed"], errors["imputed"] = (
@@ -73,18 +74,19 @@ pd.concat(
 ).round(2)
 
 # %% [markdown]
-# One table proves nothing: the estimate without holes misses the truth as well. What to expect of pooled
-# intervals is that they are *wider* than those without holes, and over many tables hold the truth as often as
-# they say.
+# One table proves nothing: the estimate from the full table differs from the truth as well. Pooled intervals
+# should be *wider* than those from the full table, and over many tables contain the true value at their
+# nominal rate.
 #
-# ## What the holes cost
+# ## Missing information
 #
-# - `riv`: by how much the variance has grown, relative to the one within tables.
-# - `lambda`: which share of the variance is due to missing cells.
-# - `fmi`, fraction of missing information: much the same, but it counts also that m is finite. Far from
-#   `lambda`, more imputations would help.
+# - `riv`: relative increase of the variance, compared with the variance within tables.
+# - `lambda`: share of the variance that is due to missing cells.
+# - `fmi`: fraction of missing information; it is similar, but also includes the uncertainty from a finite m.
+#   If it is far from `lambda`, increase m.
 #
-# The coefficient of weight, which has the holes, pays most; the others pay as far as they go with weight.
+# The coefficient of weight, the incomplete column, loses most information; the others lose information as far
+# as they are correlated with weight.
 
 # %%
 ax = plot_fmi(pooled)
@@ -92,16 +94,16 @@ ax = plot_fmi(pooled)
 # %% [markdown]
 # ## How many imputations?
 #
-# Estimates are the same within a per cent or two with ten tables. Standard errors and p-values need more. Von
-# Hippel's rule says how many make them come out alike when the table is imputed again (5 % variation by
-# default):
+# With ten tables, estimates are already reproducible to a per cent or two. Standard errors and p-values need
+# more. Von Hippel's rule gives the number at which standard errors vary by at most 5 % (the default) when the
+# table is imputed again:
 
 # %%
 pooled.recommended_m()
 
 # %% [markdown]
-# Draws are cheap, so take them: the fit is what takes time. Below is the standard error of weight's
-# coefficient, for the first 2, 3, 4, ... tables.
+# Draws are cheap compared with the fit. The plot shows the standard error of weight's coefficient for the
+# first 2, 3, 4, ... tables.
 
 # %%
 analyses = [analysis(frame) for frame in draws]
@@ -113,7 +115,7 @@ within = weights["se"].pow(2).expanding().mean()[1:]
 between = weights["estimate"].expanding().var()[1:]
 fig, ax = plt.subplots(figsize=(6, 2.8), layout="constrained")
 ax.plot(counts, np.sqrt(within + (1 + 1 / counts) * between), color="#D55E00", label="pooled")
-ax.plot(counts, np.sqrt(within), color="#0072B2", linestyle="--", label="as if nothing had been missing")
+ax.plot(counts, np.sqrt(within), color="#0072B2", linestyle="--", label="within tables")
 ax.set(xlabel="imputations", ylabel="standard error of weight", ylim=(0, None))
 ax.legend(frameon=False)
 ax.spines[["top", "right"]].set_visible(False)
@@ -121,13 +123,14 @@ ax.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
 # ## Several coefficients at once
 #
-# Do age and weight matter at all, together? Three tests, by what the analysis can give:
+# Are the coefficients of age and weight both zero? There are three tests, which need different results of the
+# analysis:
 #
-# - **D1** from estimates and covariances: the default.
-# - **D4** from likelihoods, of each table and of all stacked: good where Wald tests are not.
-# - **D2** from the m chi-square statistics alone: when nothing else is known. The weakest.
+# - **D1** uses estimates and covariances; it is the default.
+# - **D4** uses likelihoods of each table and of all tables stacked; it suits models with poor Wald tests.
+# - **D2** uses only the m chi-square statistics; it has the least power.
 #
-# Where effects are as large as these, the three may well differ; the conclusion does not.
+# For effects as large as these the three statistics may differ, but the conclusion is the same.
 
 # %%
 pooled.joint_test(["age", "weight"])
@@ -140,7 +143,7 @@ statistics = [fit.wald_test("age = 0, weight = 0", use_f=False, scalar=True).sta
 pool_chi2(statistics, df=2)
 
 # %% [markdown]
-# Contrasts are combinations of coefficients: are ten years worth as much as ten kilograms?
+# Contrasts are linear combinations of coefficients: is the effect of a year equal to that of a kilogram?
 
 # %%
 names = pooled.table.index
@@ -148,22 +151,22 @@ contrast = (names == "age").astype(float) - (names == "weight")
 pooled.joint_test(contrasts=[contrast])
 
 # %% [markdown]
-# ## For Bayesians: mix
+# ## Posterior mixtures
 #
-# A posterior given each completed table, draws put together with equal weights, is the posterior given what
-# was observed. No normal distribution is needed, but many tables are: the mixture of few is too narrow, and a
-# warning says so.
+# In a Bayesian analysis, the mixture of the posteriors given each completed table, with equal weights, is the
+# posterior given the observed cells. It needs no normal approximation, but many tables: a mixture of few is
+# too narrow, and raises a warning.
 #
-# Below is the exact posterior of the regression under a flat prior; a function from a table to draws could as
-# well run MCMC of Pyro (`examples/mix_posteriors.py`). A ratio of two coefficients (how many kilograms raise
-# blood pressure as a year does) is not normal, and no trouble.
+# Here is the exact posterior of the regression under a flat prior. The function may also run MCMC in Pyro, as
+# in `examples/mix_posteriors.py`. The posterior of a ratio of two coefficients is not normal, which is no
+# problem for a mixture.
 
 # %%
 generator = np.random.default_rng(0)
 
 
 def posterior(frame: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Draws from the posterior given a completed table."""
+    """Draw from the posterior given a completed table."""
     fit, n_draws = analysis(frame), 200
     spread = np.sqrt(fit.df_resid / generator.chisquare(fit.df_resid, n_draws))
     noise = generator.normal(size=(n_draws, len(fit.params))) @ np.linalg.cholesky(fit.cov_params()).T
@@ -176,8 +179,8 @@ mixture = draws.mix(posterior)
 mixture
 
 # %% [markdown]
-# R-hat is that *within* tables. That posteriors of different tables differ is what imputation is for, and no
-# fault of the sampler.
+# R-hat is computed *within* tables. Differences between the posteriors of different tables express the
+# missing information, and are no fault of the sampler.
 
 # %%
 fig, ax = plt.subplots(figsize=(6, 3), layout="constrained")
@@ -187,15 +190,15 @@ for own in per_table[:20]:
     ax.hist(own, bins, density=True, histtype="step", color="#0072B2", linewidth=0.5, alpha=0.6)
 ax.hist(mixture.draws["weight"], bins, density=True, histtype="step", color="#D55E00", linewidth=2)
 ax.axvline(truth["weight"], color="0.4", linestyle="--", linewidth=1)
-ax.set(xlabel="coefficient of weight: each table (thin), mixed (thick), truth (dashed)", yticks=[])
+ax.set(xlabel="coefficient of weight: each table (thin), mixture (thick), truth (dashed)", yticks=[])
 ax.spines[["top", "right", "left"]].set_visible(False)
 
 # %% [markdown]
-# ## Honest limits
+# ## Limits
 #
-# - Pooling cannot repair imputations that are wrong. Whether yours may be trusted is the subject of
-#   `04_diagnostics`.
-# - Imputer and analysis should be able to agree. Terms of the analysis (products, squares) follow from
-#   columns that the imputer sees; what it cannot learn from few rows, it draws too flat.
-# - Estimates that are bounded or skewed (correlations, variances, odds ratios) are pooled on the scale on
-#   which they are nearly normal: Fisher's z, logarithms. Or by `mix`, which does not mind.
+# - Pooling cannot repair wrong imputations. `04_diagnostics` shows how to check them.
+# - The imputation model should be compatible with the analysis. Products and squares in the analysis are
+#   computed from imputed columns; effects that the imputer cannot learn from few rows are biased towards
+#   zero.
+# - Pool bounded or skewed estimates (correlations, variances, odds ratios) on a scale on which they are
+#   nearly normal, such as Fisher's z or logarithms, or use `mix`, which needs no normality.

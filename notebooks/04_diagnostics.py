@@ -1,9 +1,8 @@
 # %% [markdown]
 # # May these imputations be trusted?
 #
-# Imputations claim two things: where a missing cell lies, and how uncertain that is. Observed cells can check
-# both: hide some, impute them, compare. The second half hands the draws to ArviZ, for those who know its
-# checks.
+# Imputations state the likely values of a missing cell and their uncertainty. Observed cells can check both:
+# hold some out, impute them, and compare. The second half exports the draws to ArviZ for its model checks.
 
 # %%
 import os
@@ -13,13 +12,13 @@ from pathlib import Path
 
 import arviz as az
 import pandas as pd
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn wants it)
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn needs it)
 from sklearn.impute import IterativeImputer
 
 from pyro_mgp import MGPImputer, calibrate, compare, to_arviz
 from pyro_mgp.plots import plot_calibration, plot_pit
 
-quick = "PYRO_MGP_QUICK" in os.environ  # the tests set it: fewer draws and fits, same story
+quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws and fits
 examples = Path("examples") if Path("examples").exists() else Path("..", "examples")
 penguins = pd.read_csv(examples / "data" / "penguins.csv")
 measured = ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]
@@ -27,45 +26,45 @@ steps = 5 if quick else 20  # of training; 20 is the default
 imputer = MGPImputer(max_steps=steps, random_state=0, progress=False)
 
 # %% [markdown]
-# ## Hide, impute, compare
+# ## Hold out, impute, compare
 #
-# With `folds=5` every observed cell of the incomplete columns is hidden once, and five fits impute them. Of a
-# hundred 90 % intervals, about ninety must hold what was hidden: fewer, and standard errors of your analysis
-# will be too small; more, and they are wider than need be.
+# With `folds=5` every observed cell of the incomplete columns is held out once, and five fits impute them. Of
+# a hundred 90 % intervals, about ninety should contain the held-out cell. If there are fewer, standard errors
+# of your analysis will be too small; if there are more, they will be larger than necessary.
 
 # %%
 calibration = calibrate(imputer, penguins, folds=2 if quick else 5, m=50 if quick else 100)
 calibration
 
 # %% [markdown]
-# The same as pictures. Lines should stay within the pale band: that is where chance takes an imputer that is
-# calibrated.
+# The plots show coverage at every level. Lines should stay within the pale band, which contains 95 % of
+# calibrated imputers at each level.
 
 # %%
 axes = plot_calibration(calibration)
 
 # %% [markdown]
-# The *probability integral transform* (PIT) is the place of the truth among its draws. It is uniform if the
-# draws are right: two high ends are draws too certain, a hill in the middle too uncertain, a slope off
-# centre.
+# The *probability integral transform* (PIT) is the rank of the true value among its draws. It is uniform if
+# the draws are calibrated. High bars at both ends mean that draws are too certain, a hill in the middle that
+# they are too uncertain, and a slope that they are off centre.
 
 # %%
 axes = plot_pit(calibration, measured)
 
 # %% [markdown]
-# ## What a bad one looks like
+# ## Comparison of imputers
 #
-# Filling in means is the usual bad example. A worse one looks good: chained regressions whose predictions are
-# filled in *without* noise. Their errors are no larger, and nobody is told that there are any: all draws are
-# the same, and their intervals hold nothing.
+# A less obvious mistake than imputing means is to impute the predictions of chained regressions *without*
+# noise. Their errors are as small as those of other imputers, but all draws are equal, and their intervals
+# contain no true value.
 #
-# `compare` puts imputers before the same hidden cells: ours, the paper's corner of it, and scikit-learn's
-# chained regressions with and without draws. (The latter take numbers only, and so know no species.)
+# `compare` runs imputers on the same held-out cells: the defaults of this package, the paper's method, and
+# scikit-learn's chained regressions with and without draws. (The latter take numbers only, without species.)
 
 # %%
 imputers = {
     "MGPImputer": imputer,
-    "paper's corner": MGPImputer.paper(max_steps=5 if quick else 300, n_paths=5, progress=False),
+    "paper's method": MGPImputer.paper(max_steps=5 if quick else 300, n_paths=5, progress=False),
     "ridge, drawn": IterativeImputer(sample_posterior=True),
     "ridge, predicted": IterativeImputer(max_iter=50),
 }
@@ -74,19 +73,17 @@ overall = compared[compared["column"].isna()].set_index("imputer")
 overall[["coverage_50", "coverage_90", "se_90", "rmse_sd", "crps_sd", "verdict"]].round(3)
 
 # %% [markdown]
-# RMSE rewards the mean of the draws alone. CRPS judges all of them: it is small where draws are near the
-# truth *and* as spread out as they should be, so it is the figure to compare imputers by. Look at coverage
-# beside it. On this small table the paper's corner does as well as the defaults; the README says where it
-# does not.
+# RMSE measures only the mean of the draws. CRPS measures their whole distribution: it is small if draws are
+# near the true value *and* have the right spread. Compare imputers by CRPS, together with coverage. On this
+# small table the paper's method does as well as the defaults; the README reports tables on which it does not.
 
 # %% [markdown]
-# Anything that imputes can be judged, also a function. This one takes our draws and halves how far they are
-# from their means:
+# `calibrate` also takes a function that imputes. This one halves the distance of the draws from their means:
 
 
 # %%
 def too_certain(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
-    """Completed tables whose numbers vary half as much as they should."""
+    """Return completed tables in which the spread of numbers is half of what it should be."""
     fitted = MGPImputer(max_steps=steps, random_state=seed, progress=False).fit(frame)
     means, draws = fitted.transform(frame)[measured], fitted.impute(m=m)
     return [table.assign(**(table[measured] + means) / 2) for table in draws]
@@ -95,11 +92,11 @@ def too_certain(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
 axes = plot_calibration(calibrate(too_certain, penguins, columns=measured, share=0.2, m=50))
 
 # %% [markdown]
-# ## Into ArviZ
+# ## Export to ArviZ
 #
-# `to_arviz` takes one `Imputations`, or several of the same table by fits with different seeds: these become
-# chains. ArviZ 0.x gets its `InferenceData`, 1.x an xarray `DataTree`; they name a few things differently,
-# and the next cell is the only one here that minds.
+# `to_arviz` takes one `Imputations`, or several of the same table by fits with different seeds, which become
+# chains. It returns an `InferenceData` for ArviZ 0.x and an xarray `DataTree` for 1.x. The next cell handles
+# the different names of the two versions.
 
 # %%
 fits = [
@@ -122,10 +119,10 @@ else:
 # %% [markdown]
 # ## Do restarts agree?
 #
-# A variational fit has no Markov chain, but it has a start: a seed chooses which cells are set aside and the
-# order of steps. If fits with different seeds gave different imputations, yours would depend on luck. R-hat
-# of the means of imputed cells says so: near 1 they agree. (That of kernel parameters would say nothing: each
-# fit has one point estimate of these.)
+# A variational fit has no Markov chain, but the seed chooses the held-out cells and the random numbers of
+# training. Fits with different seeds should give similar imputations. R-hat of the means of imputed cells
+# measures this: near 1 the fits agree. (R-hat of kernel parameters is not informative, since each fit has one
+# point estimate of them.)
 
 # %%
 az.summary(tree, var_names=["imputed"], filter_vars="like", kind="diagnostics")
@@ -134,19 +131,19 @@ az.summary(tree, var_names=["imputed"], filter_vars="like", kind="diagnostics")
 plots = az.plot_forest(**forest, var_names=["body_mass_g"])
 
 # %% [markdown]
-# ## Observed cells, predicted
+# ## Posterior predictive checks
 #
-# The model also predicts cells that are observed, as if they were missing. Replicates of a column should look
-# like the column:
+# The model also predicts observed cells, as if they were missing. Replicates of a column should have the
+# distribution of the column:
 
 # %%
 plots = ppc(tree, var_names=measured, **some)
 
 # %% [markdown]
-# Each cell helped to fit the model that predicts it. Leave-one-out cross-validation (PSIS-LOO) takes that
-# back by weights. `elpd` is the expected log density of a cell that is left out, summed; higher is better,
-# for comparing settings on the same table. Where Pareto's k is large, weights are doubtful; hide these cells
-# instead, which is what `calibrate` did above.
+# The cells that the model predicts were also used to fit it. Leave-one-out cross-validation (PSIS-LOO)
+# corrects for this by importance weights. `elpd` is the sum of the expected log densities of left-out cells;
+# use it to compare settings on the same table (higher is better). Weights with a large Pareto k are
+# unreliable; for such cells, hold out and impute again, as `calibrate` did above.
 
 # %%
 rows = {}
@@ -164,15 +161,14 @@ for column in measured:
 pd.DataFrame(rows).T.round(1)
 
 # %% [markdown]
-# And the probability integral transform of each cell, left out. The line shows how far it is from uniform;
-# within the band it might as well be.
+# This is the leave-one-out probability integral transform of each cell. The line shows its deviation from a
+# uniform distribution; within the band it is compatible with one.
 
 # %%
 plots = az.plot_loo_pit(tree, **loo_pit)
 
 # %% [markdown]
-# ## What no diagnostic can tell
+# ## Limits
 #
-# Cells were hidden *at random*. Cells that are really missing may be so for reasons that the table does not
-# show; about those, all of the above says nothing. What would follow is a question for
-# `05_missing_not_at_random`.
+# Cells were held out *at random*. Cells may be missing for reasons that the table does not show, and none of
+# these checks can detect that. `05_missing_not_at_random` shows how to study the consequences.

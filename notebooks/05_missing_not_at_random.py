@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Missing not at random
 #
-# Every imputation assumes something about cells nobody saw. Ours: among rows that agree in what is observed,
-# missing cells are like the observed ones (*missing at random*). If people with high incomes do not tell them
-# *because* they are high, that is wrong, and no table shows it. What can be done is to say how wrong it would
-# have to be before a conclusion changes.
+# Every imputation makes an assumption about missing cells. Ours is that cells are *missing at random*: among
+# rows with equal observed cells, missing cells are distributed like observed ones. If people do not report
+# their incomes *because* these are high, the assumption is wrong, and the table does not show it. A
+# sensitivity analysis finds how large the departure must be to change a conclusion.
 
 # %%
 import os
@@ -17,15 +17,15 @@ import statsmodels.formula.api as smf
 from pyro_mgp import MGPImputer, ampute, tipping_point
 from pyro_mgp.plots import plot_densities, plot_tipping_point
 
-quick = "PYRO_MGP_QUICK" in os.environ  # the tests set it: fewer draws, same story
+quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws
 m = 5 if quick else 40
 
 # %% [markdown]
-# ## A trial in which patients stay away
+# ## A trial with dropout
 #
-# 300 patients, half of them treated, have a score of pain before and after: the treatment lowers it by 4
-# points. A third of those who were treated do not come back. In the first table that depends on the score
-# before, which we know; in the second on the score after, which we do not: those still in pain stay away.
+# 300 patients, half of them treated, have a pain score before and after; the treatment lowers it by 4 points.
+# A third of the treated patients drop out. In the first table dropout depends on the score before, which is
+# observed; in the second it depends on the score after, which is missing: patients still in pain drop out.
 
 # %%
 generator = np.random.default_rng(2)
@@ -36,9 +36,9 @@ after = 50 + 0.6 * (before - 50) - 4 * treated + generator.normal(0, 8, n)
 full = pd.DataFrame({"before": before, "treated": treated, "after": after})
 
 
-def stay_away(mechanism: str, reason: str) -> pd.DataFrame:
-    """The trial, a third of its treated patients lost."""
-    holes = ampute(
+def drop_out(mechanism: str, reason: str) -> pd.DataFrame:
+    """Return the trial after a third of its treated patients dropped out."""
+    incomplete = ampute(
         full[full["treated"] == 1],
         0.35,
         mechanism=mechanism,
@@ -46,24 +46,25 @@ def stay_away(mechanism: str, reason: str) -> pd.DataFrame:
         weights=[{reason: 1}],
         random_state=0,
     )
-    return pd.concat([full[full["treated"] == 0], holes]).sort_index()
+    return pd.concat([full[full["treated"] == 0], incomplete]).sort_index()
 
 
-trials = {"at random": stay_away("MAR", "before"), "not at random": stay_away("MNAR", "after")}
+trials = {"at random": drop_out("MAR", "before"), "not at random": drop_out("MNAR", "after")}
 pd.DataFrame(
     {name: table["after"].isna().groupby(table["treated"]).mean() for name, table in trials.items()}
 ).round(2)
 
 # %% [markdown]
-# ## The same analysis of both
+# ## Analysis of both tables
 #
-# The effect of the treatment, adjusted for the score before. At random, imputation gets it right. Not at
-# random, the treatment looks better than it is: those in whom it failed are not there.
+# We estimate the effect of the treatment, adjusted for the score before. If scores are missing at random, the
+# pooled estimate is close to the truth. If they are not, the treatment appears better than it is, because
+# patients in whom it failed dropped out.
 
 
 # %%
 def analysis(table: pd.DataFrame):
-    """The effect of the treatment, adjusted."""
+    """Estimate the adjusted effect of the treatment."""
     return smf.ols("after ~ treated + before", table).fit()
 
 
@@ -71,12 +72,12 @@ fitted = {name: MGPImputer(random_state=0, progress=False).fit(table) for name, 
 effects = {name: imputer.impute(m=m).pool(analysis).table.loc["treated"] for name, imputer in fitted.items()}
 complete = analysis(full)
 low, high = complete.conf_int().loc["treated"]
-effects["nobody missing"] = pd.Series({"estimate": complete.params["treated"], "low": low, "high": high})
+effects["complete table"] = pd.Series({"estimate": complete.params["treated"], "low": low, "high": high})
 pd.DataFrame(effects).T[["estimate", "low", "high"]].astype(float).round(2)
 
 # %% [markdown]
-# Nothing in the second table tells that it is the second. Hiding cells would not tell either: they are hidden
-# at random. Imputed scores look alike; what differs is what nobody saw:
+# The observed cells do not show which table is which. Holding cells out would not show it either, since they
+# are held out at random. The imputed scores are similar in both tables; only the missing scores differ:
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharex=True)
@@ -85,7 +86,7 @@ for ax, (name, table) in zip(axes, trials.items(), strict=True):
     shown = fitted[name].impute(m=m).values["after"].ravel()
     bins = np.linspace(10, 85, 26)
     ax.hist(shown, bins, density=True, histtype="step", color="#D55E00", linewidth=2, label="imputed")
-    ax.hist(lost, bins, density=True, color="#C6DDEC", label="the truth")
+    ax.hist(lost, bins, density=True, color="#C6DDEC", label="true values")
     ax.set(title=f"missing {name}", xlabel="pain after", yticks=[])
     ax.spines[["top", "right", "left"]].set_visible(False)
 legend = axes[0].legend(frameon=False)
@@ -93,31 +94,31 @@ legend = axes[0].legend(frameon=False)
 # %% [markdown]
 # ## Shift the draws
 #
-# `delta` adds a number to the imputed cells of a column, in its own units: "those who stayed away had five
-# points more than patients like them". Nothing is fitted again. Here we know by how much they differ; in
-# practice that number is knowledge about the subject, not about the table.
+# `delta` adds a number to the imputed cells of a column, in its own units, such as "patients who dropped out
+# had five points more than similar patients". The model is not fitted again. In this example we know the
+# difference; in practice it must come from knowledge of the subject, not from the table.
 
 # %%
 imputer, trial = fitted["not at random"], trials["not at random"]
 missing = trial["after"].isna()
 difference = full.loc[missing, "after"].mean() - imputer.impute(m=m).values["after"].mean()
 shifted = imputer.impute(m=m, delta={"after": difference}).pool(analysis)
-print(f"Those who stayed away had {difference:.1f} points more than imputed.")
+print(f"Patients who dropped out had {difference:.1f} points more than imputed.")
 shifted.table.loc[["treated"], ["estimate", "low", "high", "fmi"]].round(2)
 
 # %% [markdown]
-# Shifted draws lie higher than what was observed, as they should if we believe it:
+# The shifted draws are larger than the observed scores, as the assumption implies:
 
 # %%
 axes = plot_densities(imputer.impute(m=m, delta={"after": difference}), ["after"])
 
 # %% [markdown]
-# For booleans, ordered levels and counts δ acts on the scale of their model (probit, logarithm); `impute`
-# says so in detail.
+# For booleans, ordered levels and counts, δ acts on the scale of their model (probit, logarithm); the
+# documentation of `impute` has the details.
 #
 # ## The tipping point
 #
-# Since δ is not known, try many, and look where the conclusion changes.
+# Since δ is unknown, try many values, and find where the conclusion changes.
 
 # %%
 deltas = np.arange(0, 15, 14 if quick else 1)
@@ -130,17 +131,17 @@ ax = plot_tipping_point(scan)
 # %%
 spread = trial["after"].std()
 tipped = scan.loc[scan["tipped"], "delta"]
-print(f"Zero is reached from δ = {tipped.min():.0f} on, {tipped.min() / spread:.1f} standard deviations.")
+sds = tipped.min() / spread
+print(f"The interval includes zero from δ = {tipped.min():.0f}, or {sds:.1f} standard deviations.")
 
 # %% [markdown]
-# That is the sentence to report: "the effect would no longer be significant if patients who stayed away had
-# so many points more than patients like them who came". Whether that is believable, readers can judge better
-# than any program.
+# Report it in a sentence: "the effect would no longer be significant if patients who dropped out had so many
+# points more than similar patients who did not". Readers can judge whether this is plausible.
 #
-# ## Other columns see the shift
+# ## Shifts affect other columns
 #
-# Patients who stayed away did not say how they sleep either, and those in pain sleep worse. Shifted draws of
-# pain are passed on through the chain: whoever is imputed more pain is imputed less sleep.
+# Sleep is missing for patients who dropped out as well, and patients in pain sleep less. Later links of the
+# chain predict from the shifted draws: larger imputed pain scores lead to less imputed sleep.
 
 # %%
 hours = 8 - 0.04 * full["after"] + generator.normal(0, 0.8, n)
@@ -152,9 +153,9 @@ for delta in [0, 5, 10]:
 pd.DataFrame(rows).T.rename_axis("δ").round(2)
 
 # %% [markdown]
-# ## Honest limits
+# ## Limits
 #
-# - A scan says what *would* follow. It does not say what is true.
-# - One number per column is a simple departure. Patients may differ in their reasons; a shift for some rows
-#   only is made by imputing these rows apart (`imputer.impute(rows, delta=...)`).
-# - Collecting reasons for missing cells, or a few of the missing cells themselves, beats every scan.
+# - A scan shows what *would* follow from each shift. It does not show which shift is true.
+# - One number per column is a simple departure. To shift only some rows, impute them separately with
+#   `imputer.impute(rows, delta=...)`.
+# - Recording the reasons for missing cells, or observing a few of them later, is better than any scan.

@@ -1,11 +1,11 @@
-"""Turns the percent scripts into executed notebooks: run after changing one.
+"""Convert the percent scripts to executed notebooks; to be run after a change to a script.
 
     python notebooks/execute.py                   # all
     python notebooks/execute.py 04_diagnostics    # one
 
-Each script of this folder becomes the notebook beside it, run from top to bottom in a fresh kernel. What
-would differ each time (times of execution, random names of cells, versions) is left out. In Jupyter, jupytext
-keeps both alike while either is edited.
+Each script of this folder is run from top to bottom in a fresh kernel, and becomes the notebook of its name.
+Metadata that differ between runs (execution times, random cell ids, versions) are left out. In Jupyter,
+jupytext synchronises script and notebook.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-# Said to those who look after other packages: there is no widget for progress bars; ArviZ 0.x is old, and
-# does what Matplotlib will not take for ever.
-NOT_OURS = "ignore:IProgress not found,ignore:Passing a dict or None,ignore::FutureWarning:arviz"
-QUIET = {**os.environ, "PYTHONWARNINGS": NOT_OURS}
+# Warnings of other packages: a missing widget for progress bars, the version of ArviZ, and its deprecated use of
+# Matplotlib.
+IGNORED = "ignore:IProgress not found,ignore:Passing a dict or None,ignore::FutureWarning:arviz"
+QUIET = {**os.environ, "PYTHONWARNINGS": IGNORED}
 
 
 def scripts() -> list[Path]:
-    """The percent scripts, in order."""
+    """Return the percent scripts, in order."""
     return sorted(FOLDER.glob("[0-9]*.py"))
 
 
 def execute(script: Path) -> None:
-    """Run a script as a notebook, and write that beside it."""
+    """Run a script as a notebook, and write the notebook beside it."""
     notebook = jupytext.read(script)
     notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     settings = {"timeout": 600, "record_timing": False, "resources": {"metadata": {"path": FOLDER}}}
@@ -53,11 +53,11 @@ def execute(script: Path) -> None:
 
 
 def main() -> None:
-    """Execute the notebooks that the command line names."""
+    """Execute the notebooks named on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", help="notebooks, without suffix; all if none is named")
+    parser.add_argument("names", nargs="*", help="notebooks, without suffix; all by default")
     names = parser.parse_args().names
     for script in [FOLDER / f"{name}.py" for name in names] or scripts():
         print(script.stem, flush=True)

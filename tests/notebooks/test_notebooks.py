@@ -1,4 +1,4 @@
-"""Notebooks are what their scripts say, were executed without a complaint, and still run."""
+"""Notebooks equal their scripts, were executed without warnings, and still run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STEMS = [
 ]
 OTHERS = {"README.md", "execute.py"}
 MOST_BYTES = 1_500_000
-# Of other packages, and said to those who look after them.
+# Warnings of other packages.
 IGNORED = ["ignore::FutureWarning:arviz", "ignore:Passing a dict or None as alias_mapping"]
-# What starts at the root of a file system, and has at least one folder in it.
+# Absolute paths with at least one folder.
 PATH = re.compile(r"(?:^|[\s\"'(=:])(?:/|[A-Z]:\\)[\w.-]+[/\\][\w./\\-]+", re.MULTILINE)
 
 
 def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a script at its small size, warnings as errors, pictures drawn and thrown away."""
+    """Run a script at its small size, with warnings as errors and plots discarded."""
     warnings = [part for each in ("error", *IGNORED) for part in ("-W", each)]
     return subprocess.run(
         [sys.executable, *warnings, str(script), *arguments],
@@ -47,7 +47,7 @@ def outputs(stem: str) -> list[Any]:
 
 
 def texts(stem: str) -> list[str]:
-    """All that outputs say, but for pictures."""
+    """Return the texts of all outputs, without pictures."""
     return [
         text
         for output in outputs(stem)
@@ -56,13 +56,13 @@ def texts(stem: str) -> list[str]:
     ]
 
 
-def test_every_notebook_has_its_script_and_nothing_else_lies_there() -> None:
+def test_every_notebook_has_a_script_and_there_are_no_other_files() -> None:
     files = {path.name for path in FOLDER.iterdir() if path.is_file() and not path.name.startswith(".")}
     assert files == {f"{stem}.{suffix}" for stem in STEMS for suffix in ("ipynb", "py")} | OTHERS
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_a_notebook_is_its_script_cell_by_cell(stem: str) -> None:
+def test_a_notebook_equals_its_script_cell_by_cell(stem: str) -> None:
     notebook, script = (jupytext.read(FOLDER / f"{stem}.{suffix}") for suffix in ("ipynb", "py"))
     cells = [[(cell.cell_type, cell.source) for cell in each.cells] for each in (notebook, script)]
     assert cells[0] == cells[1], f"run: python notebooks/execute.py {stem}"
@@ -87,7 +87,7 @@ def test_outputs_hold_no_errors_warnings_or_paths(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_what_differs_each_time_is_left_out(stem: str) -> None:
+def test_metadata_that_differ_between_runs_are_left_out(stem: str) -> None:
     notebook = jupytext.read(FOLDER / f"{stem}.ipynb")
     assert set(notebook.metadata) == {"jupytext", "kernelspec", "language_info"}
     assert notebook.metadata.language_info == {"name": "python"}
