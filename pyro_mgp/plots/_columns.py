@@ -44,7 +44,7 @@ class PlottedColumn:
     levels: Sequence[str] | None
     """Names of the positions 0, 1, ... for labels and booleans; None for numbers and times."""
     dates: bool
-    """Whether positions are dates of matplotlib."""
+    """True if positions are dates of matplotlib."""
 
     @property
     def available(self) -> NDArray[np.bool_]:
@@ -61,7 +61,7 @@ class PlottedColumn:
 
     @property
     def is_discrete(self) -> bool:
-        """Whether values are shown one by one: levels, or at most 20 distinct whole numbers."""
+        """True if values are shown one by one: levels, or at most 20 distinct whole numbers."""
         if self.levels is not None:
             return True
         values = self.values

@@ -1,1 +1,1 @@
-"""The HTML report on an imputation."""
+"""An HTML report on imputations."""

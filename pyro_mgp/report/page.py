@@ -1,6 +1,6 @@
 """A self-contained HTML page: rendered from a template, with its pictures inside, and written atomically.
 
-The template escapes every value, so text from users' tables can never become an element of the page.
+The template escapes every value: text from a table cannot become an element of the page.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Imputations, and their way into ArviZ, files and summaries."""
+"""Multiple imputations of a table: the class, files, summaries and the export to ArviZ."""

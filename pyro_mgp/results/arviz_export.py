@@ -207,7 +207,7 @@ class _Table:
     coders: Mapping[Label, _Coder]
     """Conversion of each column to numbers."""
     has_observed_cells: bool
-    """Whether all chains have predictions of observed cells."""
+    """True if all chains have predictions of observed cells."""
 
     @classmethod
     def of(cls, chains: Sequence[Imputations], positions: NDArray[np.intp]) -> _Table:

@@ -51,7 +51,7 @@ _DTYPES: dict[str, Any] = dict(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Imputations:
-    """m completed copies of a table, which differ as much as the missing cells are uncertain.
+    """Multiple imputations: m completed tables, which differ by the uncertainty of the missing cells.
 
     Indexing, iteration and `len` treat it as a sequence of m completed tables, each with the index, columns,
     dtypes and observed cells of the original table.
@@ -145,7 +145,7 @@ class Imputations:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of copies, which leave out `observed_cells` and the imputer behind them."""
+        """Return the state for copies and pickles, without `observed_cells`, which refer to the imputer."""
         return {**self.__dict__, "observed_cells": None}
 
     def cells(self) -> pd.DataFrame:
@@ -299,7 +299,9 @@ class Imputations:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Imputations:
-        """Load imputations that `save` wrote; there is no pickle in the folder, so no code from it is run.
+        """Load imputations that `save` wrote.
+
+        The folder contains no pickle; loading runs no code from it.
 
         Raises:
             ValueError: If the folder does not exist, was not written by `save` or has another version of the

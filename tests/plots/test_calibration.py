@@ -83,7 +83,7 @@ def test_panels_are_drawn_alone(result: Calibration) -> None:
             draw(result, [], overall=False, figure=Figure())
 
 
-def test_levels_alone_have_a_picture_too() -> None:
+def test_levels_alone_have_a_histogram() -> None:
     frame = pd.DataFrame({"a": list("xy") * 20, "b": range(40)})
     alone = calibrate(lambda holed, m, seed: [holed.fillna("x")] * m, frame, columns=["a"], m=5, share=0.5)
     (whole, one) = plot_pit(alone, figure=Figure())

@@ -82,7 +82,7 @@ def test_a_scan_shows_estimates_intervals_and_where_it_tips() -> None:
     assert labels == ["same conclusion as without a shift", "changed conclusion"]
 
 
-def test_without_axes_it_makes_some_and_names_only_what_is_there() -> None:
+def test_without_axes_a_figure_is_made_and_the_legend_names_only_present_groups() -> None:
     ax = plot_tipping_point(scan().assign(tipped=False))
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["same conclusion as without a shift"]
 
@@ -98,7 +98,7 @@ def penguins() -> pd.DataFrame:
 
 @cache
 def hostile() -> pd.DataFrame:
-    """Holes in cells of every kind; labels that are no text, or look like mathematics."""
+    """Missing cells in columns of every kind; labels that are not text, or look like mathematics."""
     rng = np.random.default_rng(2)
     n_rows = 120
     table = pd.DataFrame(
@@ -248,7 +248,7 @@ def test_a_map_shows_each_cell_of_a_small_table() -> None:
     assert ax.texts[0].get_text() == f"{missing(frame)[:, 0].mean():.0%}".replace("%", " %")
 
 
-def test_a_map_of_many_rows_shares_lines_in_which_one_hole_still_shows() -> None:
+def test_a_map_of_many_rows_combines_rows_and_still_shows_one_missing_cell() -> None:
     holes = np.zeros((100_000, 3), dtype=bool)
     holes[4, 0] = holes[:200, 1] = holes[50_000:, 2] = True
     ax = plot_missingness(pd.DataFrame(np.where(holes, np.nan, 1.0)))
@@ -260,7 +260,7 @@ def test_a_map_of_many_rows_shares_lines_in_which_one_hole_still_shows() -> None
     assert ax.get_ylabel() == "row (200 to a line)"
 
 
-def test_patterns_stand_by_how_frequent_they_are() -> None:
+def test_patterns_are_sorted_by_frequency() -> None:
     frame = pd.DataFrame({"x": [1.0, None, None, 1.0], "y": ["a", "b", None, "b"]})
     ax = plot_patterns(frame)
     np.testing.assert_array_equal(ax.collections[0].get_array(), [[0, 0], [1, 0], [1, 1]])
@@ -273,7 +273,7 @@ def test_patterns_stand_by_how_frequent_they_are() -> None:
     assert ax.get_xlabel() == ""
 
 
-def test_patterns_and_columns_that_are_not_shown_are_told() -> None:
+def test_a_note_counts_patterns_and_columns_that_are_not_shown() -> None:
     frame = pd.DataFrame(np.ones((80, 50)))
     frame[45] = np.nan
     for i in range(39):
@@ -284,7 +284,7 @@ def test_patterns_and_columns_that_are_not_shown_are_told() -> None:
     assert "45" in [tick.get_text() for tick in ax.get_xticklabels()]
 
 
-def test_flux_stands_at_its_figures_and_complete_columns_are_squares() -> None:
+def test_points_are_influx_and_outflux_and_complete_columns_are_squares() -> None:
     frame = penguins()
     ax = plot_flux(frame)
     table = flux(frame)
@@ -360,7 +360,7 @@ def test_whole_numbers_of_few_values_are_bars_at_their_values() -> None:
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([1 / 3, 2 / 3, 0])
 
 
-def test_first_columns_are_shown_of_many_and_all_that_are_asked_for() -> None:
+def test_the_first_columns_of_many_or_all_requested_columns_are_shown() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(30, 15)))
     frame.iloc[0] = np.nan
@@ -427,14 +427,14 @@ def test_scatter_of_labels_shows_the_most_frequent_draw() -> None:
     np.testing.assert_array_equal(imputed.get_ydata(), [1, 4])
 
 
-def test_scatter_says_how_many_imputed_points_it_shows() -> None:
+def test_scatter_notes_the_number_of_imputed_points() -> None:
     ax = plot_scatter(numbers(50), "x", "y", n=10)
     assert len(ax.lines[1].get_xdata()) == 10
     assert ax.get_legend().get_texts()[1].get_text() == "imputed: mean, 90 % (10 of 50)"
     assert "of" not in plot_scatter(numbers(50), "x", "y").get_legend().get_texts()[1].get_text()
 
 
-def test_cells_stand_by_their_medians_with_both_intervals() -> None:
+def test_cells_are_sorted_by_their_medians_with_both_intervals() -> None:
     draws = numbers(8)
     ax = plot_cells(draws, "x")
     drawn = draws.values["x"]
@@ -474,7 +474,7 @@ def test_rare_levels_share_a_bar() -> None:
     assert sum(bar.get_width() for bar in ax.patches) == pytest.approx(1)
 
 
-def test_times_stand_at_their_dates_and_lengths_in_a_unit_that_fits() -> None:
+def test_times_are_plotted_as_dates_and_durations_in_a_suitable_unit() -> None:
     when = pd.Series(pd.to_datetime(["2020-01-01", "2020-03-01", None]).tz_localize("Europe/Berlin"))
     took = pd.Series(pd.to_timedelta([30, 90, None], unit="min"))
     drawn = {
@@ -506,7 +506,7 @@ def test_cells_that_may_stay_missing_are_left_out() -> None:
 # -------------------------------------------------------------------------------- training and what follows
 
 
-def test_loss_and_score_stand_at_their_steps() -> None:
+def test_loss_and_score_are_plotted_at_their_steps() -> None:
     loss, score = plot_loss(SimpleNamespace(history_=HISTORY))  # type: ignore[arg-type]
     np.testing.assert_array_equal(loss.lines[0].get_xydata(), [[1, 9], [2, 5], [3, 4], [4, 3.5]])
     np.testing.assert_array_equal(score.lines[0].get_xydata(), [[2, -1.2], [4, -0.9]])
@@ -514,7 +514,7 @@ def test_loss_and_score_stand_at_their_steps() -> None:
     assert len(plot_loss(History(loss=[3.0, 2.0]))) == 1
 
 
-def test_relevance_shows_each_square_and_writes_into_few() -> None:
+def test_relevance_is_written_into_squares_of_few_columns() -> None:
     table = relevances()
     ax = plot_relevance(table)
     np.testing.assert_array_equal(ax.collections[0].get_array().filled(np.nan), table)
@@ -525,7 +525,7 @@ def test_relevance_shows_each_square_and_writes_into_few() -> None:
     np.testing.assert_array_equal(many.lines[0].get_xydata(), np.arange(20)[:, None] + [0.5, 0.5])
 
 
-def test_an_imputer_and_its_draws_from_end_to_end() -> None:
+def test_plots_of_an_imputer_and_its_draws_end_to_end() -> None:
     frame = penguins()[["sex", "bill_length_mm", "flipper_length_mm"]].iloc[::4]
     imputer = MGPImputer(random_state=0, n_neighbors=0, max_steps=5).fit(frame)
     loss, *_ = plot_loss(imputer, figure=Figure())
@@ -573,7 +573,7 @@ def test_fmi_and_lambda_of_each_coefficient() -> None:
         (lambda: plot_relevance(relevances().iloc[:0]), "no column was modelled"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_before_a_figure_is_made(
+def test_invalid_arguments_are_refused_before_a_figure_is_made(
     picture: Callable[[], Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

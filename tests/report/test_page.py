@@ -81,7 +81,7 @@ def read(text: str) -> Reader:
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(), st.text())
-def test_texts_and_attributes_come_back_as_they_were(text: str, value: str) -> None:
+def test_texts_and_attributes_are_escaped(text: str, value: str) -> None:
     plain, value = (each.replace("\r", "").replace("\0", "") for each in (text, value))
     found, benign = read(page(plain, value)), read(page())
     assert f"\n{plain}: multiple imputation\n" in found.text
@@ -115,7 +115,7 @@ def test_images_are_lines_or_points_whichever_is_smaller(points: int, kind: str)
     assert (shown["width"], shown["height"]) == (4.0, 3.0)
 
 
-def test_a_page_stands_alone() -> None:
+def test_a_page_is_self_contained() -> None:
     whole = page("a < b")
     found = read(whole)
     assert whole.startswith('<!DOCTYPE html>\n<html lang="en">')
@@ -151,7 +151,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert "<title>two: multiple imputation</title>" in target.read_text("utf-8")
 
 
-def test_what_others_wrote_is_not_replaced(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_not_replaced(tmp_path: Path) -> None:
     other = tmp_path / "mine.html"
     other.write_text("<p>my own")
     with pytest.raises(ValueError, match="was not written by pyro_mgp"):

@@ -1,4 +1,4 @@
-"""ArviZ sees imputations as they are and observed cells as missing ones are drawn, in both its versions."""
+"""Export to ArviZ, in both of its versions: draws of missing cells and predictions of observed cells."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def group(tree, name):
-    """A group as a dataset, in both versions."""
+    """Return a group as a dataset, in both versions."""
     found = tree[name]
     return found if isinstance(found, xr.Dataset) else found.to_dataset()
 
@@ -47,7 +47,7 @@ def gaussian(n_rows=150, seed=0):
 
 
 def mixed(n_rows=60, seed=0):
-    """Columns of all kinds, with holes in most."""
+    """Return columns of all kinds, most with missing cells."""
     generator = np.random.default_rng(seed)
     z = generator.normal(size=n_rows)
     frame = pd.DataFrame(
@@ -99,8 +99,8 @@ def of_gaussian():
     return imputer, imputer.impute(m=200).to_arviz()
 
 
-def test_observed_cells_of_a_gaussian_column_are_as_the_sparse_gp_says(of_gaussian):
-    """Mean and variance at the drawn inducing values, by NumPy from the kernel's matrices."""
+def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
+    """Compute mean and variance at the drawn inducing values in NumPy from the kernel's matrices."""
     imputer, tree = of_gaussian
     frame, (link,) = gaussian(), imputer.chain_.links
     seen = frame["y"].notna().to_numpy()
@@ -140,15 +140,15 @@ def test_the_posterior_holds_the_parameters_of_the_links(of_gaussian):
     np.testing.assert_allclose(posterior["imputed_mean_y"][0], means)
 
 
-def test_ranks_of_observed_cells_are_uniform_where_the_model_is_right(of_gaussian):
+def test_ranks_of_observed_cells_are_uniform_under_the_true_model(of_gaussian):
     _, tree = of_gaussian
     observed = group(tree, "observed_data")["y"].to_numpy()
     ranks = (group(tree, "posterior_predictive")["y"] <= observed).mean(("chain", "draw"))
     assert stats.kstest(ranks, "uniform").pvalue > 0.05
 
 
-def test_cells_that_are_left_out_are_predicted_as_by_a_fit_without_them(of_gaussian):
-    """What importance sampling says of them is what refitting shows, to its errors."""
+def test_leave_one_out_predictions_agree_with_refitting(of_gaussian):
+    """Compare importance sampling with refitting, to Monte Carlo error."""
     _, tree = of_gaussian
     frame = gaussian()
     elpd = az.loo(tree, var_name="y", pointwise=True)
@@ -188,8 +188,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_log_densities_add_up_to_the_distribution_of_replicates(kind):
-    """Over values of y in new rows that are alike otherwise; densities integrate, probabilities add up."""
+def test_log_densities_integrate_to_the_distribution_of_replicates(kind):
+    """Integrate densities, or add probabilities, over values of y in new rows that are equal otherwise."""
     make, spec, settings = KINDS[kind]
     generator = np.random.default_rng(0)
     e = generator.normal(size=300)
@@ -219,7 +219,7 @@ def test_log_densities_add_up_to_the_distribution_of_replicates(kind):
 
 
 def grid(observed):
-    """New values of a column: all that it may have, or many between its smallest and its largest."""
+    """Return all possible values of a column, or many between its smallest and its largest."""
     if observed.dtype.kind == "M":
         step = pd.Timedelta("1D") if (observed == observed.dt.floor("D")).all() else pd.Timedelta("1h")
         wide = 30 * pd.Timedelta("1D")
@@ -238,7 +238,7 @@ def values_between(observed, step):
 
 @pytest.fixture(scope="module")
 def jumps():
-    """A table whose second column jumps up and down with its first, so that neighbours know more."""
+    """Return a table whose second column oscillates with its first, where neighbours predict better."""
     generator = np.random.default_rng(0)
     x = generator.uniform(-3, 3, 400)
     full = pd.DataFrame({"x": x, "y": np.sign(np.sin(6 * x)) + 0.1 * generator.normal(size=400)})
@@ -251,7 +251,7 @@ def jumps():
 
 
 def test_no_cell_is_a_neighbour_of_itself(jumps, tmp_path):
-    """It is known by its key, or by its cells where the imputer was loaded; a copy of it is a neighbour."""
+    """A row is identified by its key, or by its cells after loading; a copy of it is a neighbour."""
     _, frame, imputer = jumps
     own = group(imputer.impute(m=30).to_arviz(), "log_likelihood")["y"]
     imputer.save(tmp_path / "imputer")
@@ -263,8 +263,8 @@ def test_no_cell_is_a_neighbour_of_itself(jumps, tmp_path):
     assert seen.mean() > own.mean() + 0.1
 
 
-def test_observed_cells_are_covered_as_missing_cells_are_where_neighbours_predict(jumps):
-    """So that checks of the former tell of the latter."""
+def test_coverage_of_observed_and_missing_cells_agrees_with_neighbours(jumps):
+    """Checks of observed cells are valid for missing cells only if both have the same coverage."""
     full, _, imputer = jumps
     tree = imputer.impute(m=100).to_arviz()
     for name, least in (("posterior_predictive", 0.85), ("predictions", 0.8)):
@@ -275,7 +275,7 @@ def test_observed_cells_are_covered_as_missing_cells_are_where_neighbours_predic
         assert 0.4 < float(ranks.mean()) < 0.6
 
 
-def test_known_errors_of_measurement_widen_what_is_observed_and_not_what_is_imputed():
+def test_measurement_errors_widen_replicates_but_not_imputed_cells():
     frame = gaussian().assign(error=2.0)
     imputer = small(n_neighbors=0, warp=False, specs={"y": ColumnSpec(standard_error="error")}).fit(frame)
     tree = imputer.impute(m=200).to_arviz()
@@ -335,7 +335,7 @@ def test_levels_keep_their_order(of_mixed):
 
 
 @pytest.mark.parametrize("load", ["load", "pickle", "copy", "by hand"])
-def test_imputations_without_their_imputer_give_what_they_hold(of_mixed, load, tmp_path):
+def test_imputations_without_an_imputer_export_draws_and_observed_cells(of_mixed, load, tmp_path):
     of_mixed.save(tmp_path / "draws")
     draws = {
         "load": lambda: Imputations.load(tmp_path / "draws"),
@@ -350,7 +350,7 @@ def test_imputations_without_their_imputer_give_what_they_hold(of_mixed, load, t
     assert all(name.startswith("imputed_") for name in group(tree, "posterior"))
 
 
-def test_new_tables_and_shifted_draws_say_the_same_of_observed_cells():
+def test_predictions_of_observed_cells_ignore_shifts_and_include_new_tables():
     frame = gaussian()
     imputer = small(n_neighbors=0).fit(frame)
     own = imputer.impute(m=5).to_arviz()
@@ -377,7 +377,7 @@ def test_a_target_has_variables_like_a_column():
     assert "target y" in group(tree, "posterior")["matern32_lengthscale_y"].coords["y_input"]
 
 
-def test_what_follows_from_other_cells_is_no_observation():
+def test_derived_cells_are_not_observations():
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"a": generator.normal(size=80), "sex": np.where(np.arange(80) % 2, "f", "m")})
     frame["b"] = frame["a"] + generator.normal(size=80)
@@ -398,13 +398,13 @@ def test_what_follows_from_other_cells_is_no_observation():
 
 
 @pytest.mark.parametrize("corner", [{}, {"propagate": "latent"}, {"joint_draws": False}])
-def test_corners_of_the_model_have_observed_cells(corner):
+def test_engine_settings_have_observed_cells(corner):
     tree = small(**corner).fit(mixed()).impute(m=3).to_arviz()
     assert all(np.isfinite(found).all() for found in group(tree, "log_likelihood").values())
     assert ("u_number" in group(tree, "posterior")) is corner.get("joint_draws", True)
 
 
-def test_links_that_see_earlier_columns_predict_from_these_with_noises_that_were_drawn():
+def test_a_sequential_chain_predicts_from_earlier_columns_with_drawn_noises():
     generator = np.random.default_rng(0)
     z = generator.normal(size=120)
     x = z + 0.5 * generator.normal(size=120)
@@ -476,7 +476,7 @@ NAMES = ["a/b", "", " (mm)", "chain", "x", "x_row", 0, "temp °C", "..", "row", 
 
 
 def round_trips(tree, folder):
-    """The tree written to netCDF and Zarr and read again, as dictionaries of groups."""
+    """Write the tree to netCDF and Zarr, and yield it as read again."""
     tree.to_netcdf(folder / "tree.nc")
     yield az.from_netcdf(folder / "tree.nc")
     zarr = tree.to_datatree() if BEFORE_1 else tree
@@ -503,7 +503,7 @@ def test_files_hold_indexes_of_any_kind(index, tmp_path):
         assert_same(tree, other)
 
 
-def test_files_hold_what_the_imputer_says(of_mixed, of_gaussian, tmp_path):
+def test_files_hold_predictions_of_observed_cells(of_mixed, of_gaussian, tmp_path):
     tree = of_mixed.to_arviz()
     tree.to_netcdf(tmp_path / "mixed.nc")
     assert_same(tree, az.from_netcdf(tmp_path / "mixed.nc"))
@@ -532,7 +532,7 @@ def test_links_are_named_after_columns_of_any_name():
 
 @settings(max_examples=15, deadline=None)
 @given(names=st.lists(st.text(max_size=6) | st.integers(0, 9), min_size=1, max_size=5, unique_by=str))
-def test_columns_of_any_name_are_told_apart(names):
+def test_columns_of_any_name_have_distinct_variables(names):
     frame = pd.DataFrame(np.nan, range(2), pd.Index(names, dtype=object))
     frame.iloc[0] = 1.0
     draws = Imputations(frame, {name: [[i]] for i, name in enumerate(names)}, 1)
@@ -545,7 +545,7 @@ def test_columns_of_any_name_are_told_apart(names):
 # ---------------------------------------------------------------------------------------- ArviZ works with it
 
 
-def test_arviz_summarises_and_leaves_out(of_gaussian):
+def test_arviz_computes_summaries_and_loo(of_gaussian):
     _, tree = of_gaussian
     summary = az.summary(tree, var_names=["imputed"], filter_vars="like")
     assert summary.index.tolist() == ["imputed_mean_y"]

@@ -1,4 +1,4 @@
-"""Tables from files and into files: what cells mean, and how they are spelt when they leave."""
+"""Reading tables from files, with inferred dtypes, and writing completed tables in the same format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyro_mgp import Imputations
 from pyro_mgp.results import files
 
 
-def test_truth_is_spelt_as_the_column_spells_it_first() -> None:
+def test_booleans_are_written_like_the_first_of_the_column() -> None:
     text = [["a", cell] for cell in ("b", "TRUE", "true", " false", "NA", "False", "")]
     draws = Imputations(files.typed(text), {"b": [[True, False]]}, m=1)
     completed = files.completed_text(text, draws, 0)
@@ -21,7 +21,7 @@ def test_truth_is_spelt_as_the_column_spells_it_first() -> None:
     assert text[4] == ["a", "NA"]
 
 
-def test_integers_with_holes_in_a_parquet_file_that_pandas_did_not_write(tmp_path: Path) -> None:
+def test_integers_with_missing_cells_in_a_foreign_parquet_file(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -49,7 +49,7 @@ def typed(*cells: str, missing: tuple[str, ...] = files.MISSING) -> pd.Series:
         (["", "NA"], "string", [None, None]),
     ],
 )
-def test_what_cells_mean(cells: list[str], dtype: str, values: list[object]) -> None:
+def test_dtypes_are_inferred_from_cells(cells: list[str], dtype: str, values: list[object]) -> None:
     column = typed(*cells)
     assert str(column.dtype) == dtype
     assert [None if value is pd.NA else value for value in column] == values
@@ -76,7 +76,7 @@ DATES = (
 )
 
 
-def test_dates_of_a_csv_are_imputed_and_spelt_as_they_came(tmp_path: Path) -> None:
+def test_dates_of_a_csv_are_imputed_and_written_in_the_format_of_the_column(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(DATES)
     source = files.read_table(tmp_path / "t.csv")
     assert source.frame.dtypes.astype(str).tolist() == ["datetime64[us]", "datetime64[us]", "Int64"]
@@ -106,5 +106,5 @@ def test_numbers_and_dates_read_as_text_are_pointed_out(cells: list[str], cell: 
 
 
 @pytest.mark.parametrize("cells", [["a", "b", "1"], ["007", "008", "009"], ["1", "2", ""], ["", "", ""]])
-def test_text_and_numbers_are_not(cells: list[str]) -> None:
+def test_text_and_numbers_are_not_pointed_out(cells: list[str]) -> None:
     assert files.read_as_text(files.typed([["x", "y"], *([c, "1"] for c in cells)])) == []

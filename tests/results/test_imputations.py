@@ -1,4 +1,4 @@
-"""Imputations: completed tables, the summary of cells, and folders that come back equal or not at all."""
+"""Imputations: completed tables, the summary of cells, saving and loading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MALE, FEMALE = "male", "female"
 
 
 def mixed() -> Imputations:
-    """Four rows; one hole or two in each kind of column; three imputations, small enough to count by hand."""
+    """Four rows, one or two missing cells in each kind of column, three imputations; countable by hand."""
     frame = pd.DataFrame(
         {
             "species": ["Adelie", "Gentoo", "Adelie", "Chinstrap"],
@@ -61,7 +61,7 @@ def assert_identical(left: pd.DataFrame, right: pd.DataFrame) -> None:
 # --------------------------------------------------------------------------------------- a sequence of tables
 
 
-def test_a_completed_table_is_the_table_with_one_draw_in_its_holes() -> None:
+def test_a_completed_table_is_the_table_with_one_draw_in_its_missing_cells() -> None:
     expected = pd.DataFrame(
         {
             "species": ["Adelie", "Gentoo", "Adelie", "Chinstrap"],
@@ -86,7 +86,7 @@ def test_it_is_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("j", [3, -4])
-def test_an_index_outside_says_the_range(j: int) -> None:
+def test_an_index_out_of_range_raises_an_error_with_the_range(j: int) -> None:
     with pytest.raises(IndexError, match=rf"there is no imputation {j}: they are numbered from 0 to 2"):
         mixed()[j]
 
@@ -96,7 +96,7 @@ def test_a_slice_is_no_index() -> None:
         mixed()[0:2]
 
 
-def test_repr_is_short_and_says_what_is_there() -> None:
+def test_repr_gives_the_dimensions() -> None:
     assert repr(mixed()) == "Imputations(m=3, 4 rows x 5 columns, 5 missing cells in 4 columns)"
 
 
@@ -122,7 +122,7 @@ def test_a_table_without_missing_cells_is_every_completed_table(tmp_path: Path) 
     assert Imputations.load(tmp_path / "draws") == draws
 
 
-def test_what_comes_in_is_copied_and_cannot_be_changed_later() -> None:
+def test_arguments_are_copied_and_values_are_read_only() -> None:
     frame, values = pd.DataFrame({"x": [1.0, np.nan]}), np.array([[2.0]])
     draws = Imputations(frame, {"x": values}, m=1)
     frame.loc[0, "x"] = values[0, 0] = -1.0
@@ -131,7 +131,7 @@ def test_what_comes_in_is_copied_and_cannot_be_changed_later() -> None:
         draws.values["x"][0, 0] = 0.0
 
 
-def test_columns_stand_in_the_tables_order_and_numbers_are_widened() -> None:
+def test_columns_are_in_the_tables_order_and_numbers_are_widened() -> None:
     frame = pd.DataFrame({"a": [np.nan], "b": [np.nan], "c": [0.0]})
     values = {
         "b": np.array([[2]], dtype="int8"),
@@ -145,7 +145,7 @@ def test_columns_stand_in_the_tables_order_and_numbers_are_widened() -> None:
     }
 
 
-def test_equality_sees_the_table_the_draws_and_m() -> None:
+def test_equality_compares_the_table_the_draws_and_m() -> None:
     draws = mixed()
     other = {**draws.values, "mass": draws.values["mass"] + 1}
     assert draws == mixed()
@@ -203,7 +203,7 @@ def test_m_that_is_no_integer() -> None:
         Imputations(pd.DataFrame({"x": [1.0]}), {}, m=2.0)  # type: ignore[arg-type]
 
 
-def test_a_draw_that_is_no_category() -> None:
+def test_a_draw_that_is_not_a_category() -> None:
     with pytest.raises(
         ValueError, match=r"column 'x': draws must be among the categories \['b', 'a'\], got 'c'"
     ):
@@ -320,7 +320,7 @@ COMPLETE_COLUMNS = {
 
 
 @pytest.mark.parametrize("name", COMPLETE_COLUMNS)
-def test_tables_store_what_an_analyst_may_carry_along(name: str, tmp_path: Path) -> None:
+def test_complete_columns_of_other_dtypes_are_stored(name: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": COMPLETE_COLUMNS[name]})
     write_frame(tmp_path / "frame.parquet", frame)
     assert_identical(read_frame(tmp_path / "frame.parquet"), frame)
@@ -378,7 +378,7 @@ def test_a_table_without_rows_or_columns_comes_back(tmp_path: Path) -> None:
         assert_identical(read_frame(tmp_path / f"{i}.parquet"), frame)
 
 
-def test_what_is_loaded_is_summarised_to_the_same_digits(tmp_path: Path) -> None:
+def test_summaries_are_identical_after_loading(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(40, 30)).T  # columns first in memory
     draws = Imputations(pd.DataFrame({"x": [np.nan] * 40 + [0.0]}), {"x": values}, m=30)
     draws.save(tmp_path / "draws")
@@ -387,7 +387,7 @@ def test_what_is_loaded_is_summarised_to_the_same_digits(tmp_path: Path) -> None
     )
 
 
-def test_the_folder_holds_three_open_formats_and_says_what_it_is(tmp_path: Path) -> None:
+def test_the_folder_holds_three_open_formats_and_a_header(tmp_path: Path) -> None:
     mixed().save(tmp_path / "deep" / "draws")
     folder = tmp_path / "deep" / "draws"
     assert sorted(p.name for p in folder.iterdir()) == ["draws.safetensors", "frame.parquet", "header.json"]
@@ -404,7 +404,7 @@ def test_the_folder_holds_three_open_formats_and_says_what_it_is(tmp_path: Path)
         (pd.arrays.SparseArray([1.0, 0.0]), r"cannot be stored as Parquet: Sparse .*column 0: x"),
     ],
 )
-def test_what_cannot_be_stored_is_named_and_leaves_nothing(
+def test_objects_that_cannot_be_stored_are_named_and_nothing_is_written(
     column: object, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -507,14 +507,16 @@ def damage(folder: Path, how: str) -> None:
         ('{"columns": [{"label": "mass", "array": "9"}]}', "do not fit together: '9'"),
     ],
 )
-def test_a_damaged_folder_says_what_is_wrong(how: str, message: str, tmp_path: Path) -> None:
+def test_a_damaged_folder_raises_an_error_that_names_the_damage(
+    how: str, message: str, tmp_path: Path
+) -> None:
     mixed().save(tmp_path / "draws")
     damage(tmp_path / "draws", how)
     with pytest.raises(ValueError, match=message):
         Imputations.load(tmp_path / "draws")
 
 
-def test_loading_what_is_not_there_or_not_ours(tmp_path: Path) -> None:
+def test_loading_an_absent_or_foreign_folder(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"there is no folder '.*nowhere': expected one written by Imputations.save"
     ):
@@ -552,7 +554,7 @@ def test_csv_tables_are_what_pandas_reads_back(tmp_path: Path) -> None:
     ("index", "first_line"),
     [(pd.Index([7, 8]), ",x"), (pd.RangeIndex(2, name="id"), "id,x"), (pd.RangeIndex(1, 3), ",x")],
 )
-def test_csv_keeps_an_index_that_says_something(index: pd.Index, first_line: str, tmp_path: Path) -> None:
+def test_csv_keeps_an_index_other_than_row_numbers(index: pd.Index, first_line: str, tmp_path: Path) -> None:
     draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}, index=index), {"x": np.array([[2.0]])}, m=1)
     assert draws.write_tables(tmp_path)[0].read_text().splitlines()[0] == first_line
 

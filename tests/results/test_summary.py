@@ -1,4 +1,4 @@
-"""What a run says of its imputations, as a table and as text."""
+"""The summary of imputations, as a table and as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def small() -> Imputations:
     return Imputations(frame, values, m=2)
 
 
-def test_summarise_counts_what_one_can_count_by_hand() -> None:
+def test_summarise_agrees_with_hand_computation() -> None:
     expected = pd.DataFrame(
         {
             "column": ["x", "n", "kind", "kind", "seen", "seen"],
@@ -64,7 +64,7 @@ def test_times_are_summarised_in_seconds_and_shown_as_dates_and_lengths() -> Non
     assert second.split() == ["stay", "1", "33.3%", "2", "h", "±", "1.41", "h", "1", "h", "±", "42.4", "min"]
 
 
-def test_summarise_of_a_table_without_holes_has_the_same_columns() -> None:
+def test_summarise_of_a_complete_table_has_the_same_columns() -> None:
     nothing = summary.summarise(Imputations(pd.DataFrame({"x": [1.0, 2.0]}), {}, m=2))
     assert len(nothing) == 0
     assert nothing.columns.tolist() == summary.summarise(small()).columns.tolist()

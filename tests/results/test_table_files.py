@@ -1,4 +1,4 @@
-"""Tables written as they are drawn, against the same draws in memory."""
+"""Tables that are written in chunks equal the draws in memory."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def test_the_files_hold_the_tables_drawn_in_memory(
         pd.testing.assert_frame_equal(pd.read_parquet(path), table, rtol=1e-9)
 
 
-def test_chunks_without_holes_are_written_as_they_are(
-    imputer: MGPImputer, frame: pd.DataFrame, tmp_path: Path
-):
+def test_complete_chunks_are_written_unchanged(imputer: MGPImputer, frame: pd.DataFrame, tmp_path: Path):
     whole = imputer.impute(m=1)[0]
     (path,) = imputer.impute_to_parquet(tmp_path / "out", whole, m=1, batch_size=13)
     pd.testing.assert_frame_equal(pd.read_parquet(path), whole)
