@@ -7,6 +7,7 @@
 
 # %%
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -18,7 +19,7 @@ import torch
 from pyro import poutine
 from pyro.infer import SVI, Predictive, Trace_ELBO
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.plots import plot_relevance
 
@@ -83,7 +84,8 @@ print(trace.format_shapes().split("Sample Sites:")[1])
 # global parameter store stays empty, which keeps imputers independent of each other.
 
 # %%
-untrained = MGPImputer(natural_gradient=False, max_steps=1, n_inducing=50, random_state=0, progress=False)
+engine = Engine(natural_gradient=False)
+untrained = MGPImputer(engine=engine, max_steps=1, n_inducing=50, random_state=0, progress=False)
 ours = untrained.set_params(n_neighbors=0).fit(penguins).chain_.train()
 pyro.set_rng_seed(0)
 svi = SVI(ours.model, ours.guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
@@ -218,17 +220,13 @@ ax = plot_relevance(relevance(imputer))
 # %%
 paper = MGPImputer.paper(max_steps=5 if quick else 20, n_paths=5, random_state=0, progress=False)
 paper.fit(penguins)
-default, changed = MGPImputer().get_params(), paper.get_params()
-chosen = [
-    "kernel",
-    "initial_fill",
-    "n_sweeps",
-    "refresh_fill",
-    "propagate",
-    "joint_draws",
-    "natural_gradient",
-]
-pd.DataFrame({"default": default, "paper": changed}).loc[chosen]
+settings = {name: each.get_params() for name, each in {"default": MGPImputer(), "paper": paper}.items()}
+engines = {name: asdict(each["engine"] or Engine()) for name, each in settings.items()}
+chosen = ["initial_fill", "refresh_fill", "propagate", "joint_draws", "natural_gradient"]
+pd.concat(
+    [pd.DataFrame(settings).loc[["kernel", "n_sweeps"]], pd.DataFrame(engines).loc[chosen]],
+    keys=["MGPImputer", "Engine"],
+)
 
 # %% [markdown]
 # It is included for comparisons, as in `04_diagnostics`; the README reports measurements that explain why the

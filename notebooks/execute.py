@@ -20,8 +20,8 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-# Warnings of other packages: a missing widget for progress bars, the version of ArviZ, and its deprecated use of
-# Matplotlib.
+# Warnings of other packages: no widget for progress bars, ArviZ 0.x is old, and it uses Matplotlib in a
+# deprecated way.
 IGNORED = "ignore:IProgress not found,ignore:Passing a dict or None,ignore::FutureWarning:arviz"
 QUIET = {**os.environ, "PYTHONWARNINGS": IGNORED}
 
