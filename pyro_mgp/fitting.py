@@ -168,7 +168,7 @@ def _encode(
     support = parameters.discrete_support
     codec, table = TableCodec.fit_encode(modelled, parameters.warp, support, specs)
     plan, inputs = _plan(parameters, engine, codec, table, modelled, specs, has_target)
-    straight = codec if plan is None else codec.straight(modelled, support, specs)
+    straight = codec if plan is None else codec.untransformed(modelled, support, specs)
     if plan is None or straight is codec:
         return codec, table, plan, inputs
     # Long tails that a curve explains need no transform.

@@ -1,4 +1,4 @@
-"""What a user says of a column that its cells do not tell."""
+"""Kinds of columns, and the specification of a column by the user."""
 
 from __future__ import annotations
 
@@ -15,51 +15,52 @@ Label: TypeAlias = str | int
 
 
 class Kind(enum.StrEnum):
-    """What the cells of a column are, and so which observation model they have."""
+    """Kind of a column, which determines its observation model."""
 
     CONTINUOUS = "continuous"
-    """Numbers: Gaussian, of a bend if that is clearly likelier."""
+    """Numbers: Gaussian, after a transform if that is clearly likelier."""
     HEAVY_TAILED = "heavy-tailed"
-    """Numbers with outliers that shall not draw the function to them: Student's t."""
+    """Numbers with outliers: Student's t."""
     INTEGER = "integer"
-    """Whole numbers: as continuous, and rounded; cumulative probit if they are two."""
+    """Integers: as continuous, and rounded; cumulative probit if there are two values."""
     COUNT = "count"
-    """Whole numbers from 0 upwards: negative binomial with a log link. Found by how they are distributed."""
+    """Integers from 0 upwards: negative binomial with a log link; detected by their distribution."""
     BOOLEAN = "boolean"
-    """True and False: cumulative probit."""
+    """Booleans: cumulative probit."""
     ORDERED = "ordered"
-    """Levels in an order: cumulative probit."""
+    """Ordered levels: cumulative probit."""
     CATEGORICAL = "categorical"
-    """Levels without one: a probit regression for each level after the other."""
+    """Unordered levels: a sequence of probit regressions, one per level."""
     DATETIME = "datetime"
     """Points in time: as continuous."""
     DURATION = "duration"
-    """Lengths of time: as continuous."""
+    """Durations: as continuous."""
     CONSTANT = "constant"
-    """One value only, which is all that its holes can be filled with."""
+    """A single observed value, with which missing cells are filled."""
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """What is known of one column besides its cells; all of it is optional.
+    """Specification of one column; every part of it is optional.
 
     Args:
-        kind: A `Kind` or its name, if the one found from dtype and cells is not the one that is meant.
-        lower: What no cell lies below, in the column's own units.
-        upper: What no cell lies above.
-        derived: How it follows from others, "weight / height**2" for example (see `formula.Formula`). It is
-            computed, never imputed on its own, and no other column learns from it.
-        only_if: Where it applies, likewise: "sex == 'female'". Elsewhere its cells are no holes.
-        otherwise: What stands where it does not apply; None leaves such cells as they are.
-        predictors: Labels of the columns that its link sees; None for all.
-        predicts: Whether the links of other columns see it.
-        impute: Whether its holes are filled in what comes out; others see them filled in any case.
+        kind: A `Kind` or its name, to override the one that dtype and cells suggest.
+        lower: Lower bound of the cells, in the column's own units.
+        upper: Upper bound of the cells.
+        derived: Formula of other columns, "weight / height**2" for example (see `formula.Formula`). It is
+            computed from imputed columns, and is not a predictor.
+        only_if: Condition under which the column applies, "sex == 'female'" for example. Elsewhere none of
+            its cells counts as missing.
+        otherwise: Value of the cells where the column does not apply; None leaves them as they are.
+        predictors: Labels of the columns from which this one is predicted; None for all.
+        predicts: Whether other columns are predicted from this one.
+        impute: Whether missing cells are filled in the output; as predictors they are filled in any case.
         standard_error: Label of a column that holds the standard error of each observed cell. That column is
-            no variable: it is neither imputed nor learnt from.
+            neither imputed nor a predictor.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: There is no such kind, the bounds are no interval, or two arguments contradict each other.
+        ValueError: The kind is unknown, the bounds are no interval, or arguments contradict each other.
 
     Example:
         >>> ColumnSpec(kind="count").kind is Kind.COUNT
@@ -96,15 +97,15 @@ class ColumnSpec:
         if self.predictors is not None:
             object.__setattr__(self, "predictors", tuple(self.predictors))
         if self.otherwise is not None and self.only_if is None:
-            raise ValueError("otherwise says what stands where a column does not apply: give only_if, too")
+            raise ValueError("otherwise is the value of cells where a column does not apply: give only_if")
         if self.derived is not None and len(self.to_dict()) > 1:
             raise ValueError(
-                "a derived column is computed from others, which say all there is to say of it: leave out "
+                "a derived column is computed from other columns and takes no other arguments: leave out "
                 f"{[name for name in self.to_dict() if name != 'derived']}"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-able dict of what differs from the defaults; `ColumnSpec(**it)` is equal."""
+        """Return the arguments that differ from the defaults as a JSON-able dict."""
         state = {name: value for name, value in vars(self).items() if value != getattr(ColumnSpec, name)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in state.items()}
 

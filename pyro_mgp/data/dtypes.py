@@ -61,6 +61,17 @@ def label_of(name: Hashable) -> Label:
     )
 
 
+def check_labels(columns: pd.Index[Any]) -> None:
+    """Check that the labels of columns are text or integers and unique; ValueError otherwise."""
+    for name in columns:
+        label_of(name)
+    twice = columns[columns.duplicated()].unique().tolist()
+    if twice:
+        raise ValueError(
+            f"Column names must be unique, got {listing(twice)} more than once. Rename or drop duplicates."
+        )
+
+
 def natural_kind(column: pd.Series[Any]) -> Kind | None:
     """Return the kind that the dtype of a column suggests, None if all its cells are missing.
 

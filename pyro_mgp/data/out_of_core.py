@@ -48,8 +48,8 @@ def encode_columns(
 
     Args:
         table: The table.
-        warp: Whether to transform columns, see `ColumnCodec.fit`.
-        discrete_support: Largest number of values of a discrete column, see `ColumnCodec.fit`.
+        warp: Whether to transform columns, see `fit_column`.
+        discrete_support: Largest number of values of a discrete column, see `fit_column`.
         specs: Specs of columns, by label.
         scratch: Storage of the encoded rows.
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from pyro_mgp._support.messages import listing, plain, row_name, warn_user
 from pyro_mgp.data.cells import cells_of
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
+from pyro_mgp.data.completion import complete
 from pyro_mgp.data.dtypes import holes_of, is_boolean, is_integer, is_numeric, label_of
 from pyro_mgp.data.formula import Formula
-from pyro_mgp.data.table import TableWarning, complete
+from pyro_mgp.data.table import TableWarning
 
 Cells = dict[Label, NDArray[Any]]
 """Values of the missing cells of each incomplete column, `[m, n_missing]`, in row order."""

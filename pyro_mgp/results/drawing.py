@@ -15,7 +15,7 @@ from tqdm import tqdm
 from pyro_mgp._support import memory
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.table import complete
+from pyro_mgp.data.completion import complete
 from pyro_mgp.data.table_encoder import InputTable
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.table_files import write_chunks

@@ -24,7 +24,8 @@ from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.table import complete, missing
+from pyro_mgp.data.completion import complete
+from pyro_mgp.data.table import missing
 from pyro_mgp.results.table_files import table_names, write_table
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
 from pyro_mgp.storage.atomic import atomic_file, atomic_folder

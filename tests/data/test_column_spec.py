@@ -89,7 +89,7 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lower": 2, "upper": 1}, ValueError, "lower must be less than upper, got 2.0 and 1.0"),
     ({"lower": 1, "upper": 1}, ValueError, "lower must be less than upper, got 1.0 and 1.0"),
     ({"predictors": "age"}, TypeError, "predictors must be a list of column labels, got the text 'age'"),
-    ({"otherwise": 0}, ValueError, "otherwise says what stands where a column does not apply: give only_if"),
+    ({"otherwise": 0}, ValueError, "otherwise is the value of cells where a column does not apply"),
     ({"derived": "a + b", "lower": 0}, ValueError, r"a derived column .*: leave out \['lower'\]"),
     (
         {"derived": "a + b", "kind": "count", "impute": False},
