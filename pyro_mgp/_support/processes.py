@@ -68,10 +68,10 @@ class Workers:
         return slice(self.rank, None, self.size)
 
     def parts(self, n_rows: int, device: torch.device) -> list[slice]:
-        """The parts of this process's share that are summed up one by one, given the rows of a minibatch.
+        """Return the parts of this process's share of `n_rows` rows whose sums are computed one by one.
 
-        One process has two, so that it adds up in the order of two processes. On a GPU it has one: there two
-        would take twice the time, and the order of a sum depends on its size anyhow.
+        A single process has two parts on a CPU and therefore sums in the order of two processes. One part
+        would change the draws of a single process, by flips of discrete values. On a GPU there is one.
 
         Example:
             >>> Workers().parts(5, torch.device("cpu"))
@@ -81,7 +81,7 @@ class Workers:
         return [slice(first, None, n_parts) for first in range(n_parts)]
 
     def largest_part(self, n_rows: int) -> int:
-        """Rows of the largest of all parts of a minibatch, on CPUs; the same number in all processes."""
+        """Return the number of rows of the largest part of a minibatch on CPUs, equal in all processes."""
         return -(-n_rows // max(self.size, 2))
 
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:

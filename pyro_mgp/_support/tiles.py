@@ -1,13 +1,14 @@
-"""Whole tiles, so that the numbers of a row do not depend on which rows are worked on together.
+"""Index padding that makes the numbers of a row independent of the rows computed with it.
 
-Matrix products, sums and elementwise functions take entries in blocks as wide as the processor's registers,
-and what is left over at the end in another way, whose last digit may differ. Lists of rows and of cells
-are therefore filled up to whole blocks by repeating their last entry: it is computed again, and gives the
-same again. Likewise, what a row has of its own is made even in number: rows of an odd number of doubles start
-at multiples of 16 bytes every other time only, and products of those that do not go another way.
+Matrix products, sums and elementwise functions process entries in blocks as wide as the processor's
+registers, and the rest at the end in another way, whose last digits can differ. Index lists of rows and
+cells are therefore padded to whole blocks by repeating their last entry. Rows of an odd number of doubles
+are padded to an even number, because alignment to 16 bytes changes the order of sums, too.
 
-On CPUs of one kind, with the same number of threads, draws are then the same to the last bit in any
-company. GPUs choose the order of their sums by the size of a product: there equality is up to rounding.
+On CPUs of one kind with the same number of threads, draws are then equal to the last bit whatever the batch.
+On GPUs they are equal up to rounding. Rounding of the draws alone passes the tests of partitions and Dask,
+but a value next to a rounding boundary can still flip: without padding, all 18 comparisons of single rows
+with whole tables (`tests/_support/test_tiles.py`) differ in the last bits.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 TILE = 96
-"""Entries in a block: a multiple of 32 (the four widest registers of doubles, which torch sums together) and
-of 24 and 12 (the columns that MKL multiplies at a time on AMD's processors)."""
+"""Entries in a block: a multiple of 32 (four registers of 8 doubles, which torch sums together) and of 24
+and 12 (columns that MKL multiplies at a time on some processors)."""
 
 
 def filled_up(index: Tensor, n_paths: int = 1) -> Tensor:
-    """An index `[n]` with its last entry repeated until whole tiles are full; an empty one stays empty.
+    """Return an index `[n]` padded to whole tiles by repeating its last entry; an empty one stays empty.
 
-    Entries that are worked on along several paths at once are filled up as little as all paths together need.
+    With several paths, the entries of all paths together fill whole tiles.
 
     Example:
         >>> filled_up(torch.arange(3)).tolist() == [0, 1, *[2] * (TILE - 2)]
@@ -37,22 +38,22 @@ def filled_up(index: Tensor, n_paths: int = 1) -> Tensor:
 
 
 def whole_tiles(n: int) -> int:
-    """The largest multiple of a tile that is at most n, but one tile at least."""
+    """Return the largest multiple of a tile that is at most n, but at least one tile."""
     return max(TILE, n // TILE * TILE)
 
 
 def whole_registers(n: int) -> int:
-    """The largest multiple of a register's doubles that is at most n."""
+    """Return the largest multiple of 8, the doubles of a register, that is at most n."""
     return n // 8 * 8
 
 
 def mean_over_paths(values: Tensor) -> Tensor:
-    """The mean `[n]` of values `[S, n]`, each of which has the same bits however many there are."""
+    """Return the mean `[n]` of values `[S, n]` over paths, with bits that do not depend on n."""
     return pad(values, (0, -values.shape[1] % TILE)).mean(0)[: values.shape[1]]
 
 
 def evened(values: Tensor) -> Tensor:
-    """Values `[..., n]` with a zero behind them if n is odd.
+    """Return values `[..., n]`, padded with a zero if n is odd.
 
     Example:
         >>> evened(torch.ones(2, 3)).tolist()
