@@ -53,8 +53,8 @@ pd.DataFrame(
 
 # %%
 table = imputer.codec_.encode(penguins)
-observed = torch.tensor(table.observed)  # Bool [N, D]
-filled = torch.tensor(table.values).nan_to_num()  # [N, D], zero is the mean
+observed = table.observed  # Bool [N, D]
+filled = table.values.nan_to_num()  # [N, D], zero is the mean
 filled.shape, observed.sum().item(), (~observed).sum().item()
 
 # %% [markdown]
@@ -155,7 +155,7 @@ flippers = np.linspace(160, 260, 60)
 gentoo = penguins[(penguins["species"] == "Gentoo") & (penguins["sex"] == "female")].dropna()
 grid = gentoo.iloc[[0] * 60].reset_index(drop=True).assign(flipper_length_mm=flippers)
 grid[["bill_length_mm", "bill_depth_mm"]] = gentoo[["bill_length_mm", "bill_depth_mm"]].mean().to_numpy()
-inputs = torch.tensor(imputer.codec_.encode(grid).values)
+inputs = imputer.codec_.encode(grid).values
 number = chain.names.index("body_mass_g")
 with torch.no_grad():
     functions = chain.functions(lambda link, n: torch.randn(30, n, dtype=inputs.dtype))
