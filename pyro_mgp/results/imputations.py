@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 Suffix = Literal["csv", "parquet"]
 
-_FORMAT_VERSION = 3
 # Version 2 had no checksums.
-_OLDER_FORMATS = (2,)
+_FORMAT_VERSION, _OLDER_FORMATS = 3, (2,)
 _FRAME, _DRAWS = "frame.parquet", "draws.safetensors"
 _TIMES = ("datetime64[us]", "timedelta64[us]")
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
