@@ -6,6 +6,7 @@ Chain ──training──▶ trained chain ──leave-one-out errors──▶ 
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,7 @@ from pyro_mgp.settings import (
     choose_n_inducing,
     choose_seed,
 )
-from pyro_mgp.storage.checkpoint import Checkpoint
+from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
 from pyro_mgp.storage.scratch import Memory, Scratch, pieces
 
 # A column with fewer observed cells has none to spare for the holdout.
@@ -112,10 +113,10 @@ def fit_frame(
     parameters: Parameters,
     X: pd.DataFrame | ArrayLike,
     y: pd.Series[Any] | ArrayLike | None,
-    checkpoint: Checkpoint | None,
+    checkpoint: CheckpointLike,
 ) -> tuple[FittedModel, Settings]:
     """Fit to a table in memory; see `MGPImputer.fit`."""
-    engine = check_settings(parameters)
+    engine, kept = check_settings(parameters), _checkpoint(parameters, checkpoint)
     frame = as_frame(X)
     rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
     modelled, specs = as_modelled(frame, rules), rules.modelled_specs
@@ -138,14 +139,18 @@ def fit_frame(
     given = TrainingTable(encoder, link_specs, ordered, variances, inputs, Memory())
     own = frame.copy()
     own_table = InputTable(own, own if modelled is frame else modelled, table)
-    return _fit(parameters, engine, given, own_table, checkpoint)
+    fitted = _fit(parameters, engine, given, own_table, kept)
+    discard_own(kept, checkpoint)
+    return fitted
 
 
 def fit_files(
-    parameters: Parameters, table: ParquetTable, scratch: Any, checkpoint: Checkpoint | None
+    parameters: Parameters, table: ParquetTable, scratch: Any, checkpoint: CheckpointLike
 ) -> tuple[FittedModel, Settings]:
     """Fit to a table in files, one column of which is in memory at a time; see `MGPImputer.fit_parquet`."""
-    engine = check_settings(parameters)
+    if len(table) <= SMALL_ROWS:
+        return fit_frame(parameters, table.read(), None, checkpoint)
+    engine, kept = check_settings(parameters), _checkpoint(parameters, checkpoint)
     if parameters.inputs == "earlier":
         raise ValueError(NOT_SEQUENTIAL)
     rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
@@ -158,7 +163,18 @@ def fit_files(
     encoder = TableEncoder(rules, encoded.codec, None, labels, encoded.incomplete_columns)
     inputs = Choice("others", f"more than {SMALL_ROWS} rows")
     given = TrainingTable(encoder, link_specs, encoded.rows, {}, inputs, files)
-    return _fit(parameters, engine, given, None, checkpoint)
+    fitted = _fit(parameters, engine, given, None, kept)
+    discard_own(kept, checkpoint)
+    return fitted
+
+
+def _checkpoint(parameters: Parameters, place: CheckpointLike) -> Checkpoint | None:
+    if place is not None and not isinstance(parameters.random_state, numbers.Integral):
+        raise ValueError(
+            f"a checkpoint needs random_state=<an integer>, got {parameters.random_state!r}: with other "
+            "random numbers, a resumed fit would have another result"
+        )
+    return Checkpoint.at(place)
 
 
 def _encode(

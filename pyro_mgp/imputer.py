@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numbers
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,40 +15,18 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from pyro_mgp import fitting, saving
+from pyro_mgp._support.checks import RandomState
 from pyro_mgp._support.messages import FitWarning as FitWarning
-from pyro_mgp._support.messages import warn_user
-from pyro_mgp._support.processes import current
-from pyro_mgp.analysis.sensitivity import shifts
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.parquet_table import ParquetTable, Paths
 from pyro_mgp.data.row_ids import RowIds
-from pyro_mgp.data.table import missing
-from pyro_mgp.data.table_encoder import InputTable
-from pyro_mgp.model.build import SMALL_ROWS
 from pyro_mgp.model.chain import Precision
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.results import drawing
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.sampling.sampler import Sampler
-from pyro_mgp.settings import (
-    PAPER,
-    Engine,
-    Inputs,
-    RandomState,
-    Settings,
-    at_least,
-    numbers_of,
-    seed_of,
-    with_engine,
-)
-from pyro_mgp.storage.checkpoint import Checkpoint
-
-CheckpointLike = Checkpoint | str | os.PathLike[str] | None
-"""Where a call keeps its progress: a path, or a `Checkpoint`, whose files stay at the end."""
-
-# Prefix of scikit-learn's own missing indicators.
-_INDICATOR = "missingindicator_"
+from pyro_mgp.settings import PAPER, Engine, Inputs, Settings, with_engine
+from pyro_mgp.storage.checkpoint import CheckpointLike
 
 
 class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -193,11 +169,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 fit, or memory does not suffice; the message names column and row, setting, or figures.
             OSError: The checkpoint cannot be written.
         """
-        kept = self._checkpoint(checkpoint)
-        with self._unchanged_on_failure():
-            self._adopt(*fitting.fit_frame(self, X, y, kept), named=isinstance(X, pd.DataFrame))
-        _discard(kept, checkpoint)
-        return self
+        model, settings = fitting.fit_frame(self, X, y, checkpoint)
+        return self._adopt(model, settings, model.encoder.columns if isinstance(X, pd.DataFrame) else [])
 
     def fit_parquet(
         self,
@@ -227,15 +200,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 conditions or standard errors, which need whole rows, in over 1000 rows.
             OSError: The disk has no room for the temporary files, or the checkpoint cannot be written.
         """
-        kept, table = self._checkpoint(checkpoint), ParquetTable(path, dropped)
-        with self._unchanged_on_failure():
-            if len(table) <= SMALL_ROWS:
-                fitted = fitting.fit_frame(self, table.read(), None, kept)
-            else:
-                fitted = fitting.fit_files(self, table, scratch, kept)
-            self._adopt(*fitted, named=True, keep_table=False)
-        _discard(kept, checkpoint)
-        return self
+        model, settings = fitting.fit_files(self, ParquetTable(path, dropped), scratch, checkpoint)
+        return self._adopt(model.without_table(), settings, model.encoder.columns)
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
         """Fit to a table and complete it; `y`, which pipelines pass to every step, is ignored."""
@@ -256,12 +222,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: The table does not fit the fitted one; the message says where.
         """
-        given, encoder = self._encode(X), self.model_.encoder
-        completed = drawing.completed(self.model_, given)
-        if self.add_indicator:
-            indicators = missing(given.frame)[:, encoder.incomplete]
-            names = [f"{_INDICATOR}{encoder.columns[i]}" for i in encoder.incomplete]
-            completed = completed.join(pd.DataFrame(indicators, completed.index, names))
+        check_is_fitted(self, "model_")
+        completed = drawing.completed(self.model_, X, add_indicator=self.add_indicator)
         return completed if isinstance(X, pd.DataFrame) else completed.to_numpy()
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
@@ -270,7 +232,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         names: NDArray[Any] = super().get_feature_names_out(input_features)
         if not self.add_indicator:
             return names
-        return np.append(names, [f"{_INDICATOR}{names[i]}" for i in self.model_.encoder.incomplete])
+        return np.append(names, [f"{drawing.INDICATOR}{names[i]}" for i in self.model_.encoder.incomplete])
 
     def __sklearn_tags__(self) -> Tags:
         """Tell scikit-learn that missing cells, categories and text are accepted."""
@@ -319,13 +281,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 belongs to other draws, or memory does not suffice; the message gives the figures.
             OSError: The checkpoint cannot be written.
         """
-        wanted, kept = numbers_of(m), Checkpoint.at(checkpoint)
-        given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
-        imputations = drawing.draw(
-            self.model_, given, sampler, wanted, batch_size, kept, progress=self.progress
-        )
-        _discard(kept, checkpoint)
-        return imputations
+        check_is_fitted(self, "model_")
+        given, sampler = drawing.prepare(self.model_, X, row_ids, random_state, batch_size, delta)
+        return drawing.draw(self.model_, given, sampler, m, batch_size, checkpoint, progress=self.progress)
 
     def impute_to_parquet(
         self,
@@ -360,8 +318,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError, TypeError: As in `impute`, or the folder or its files cannot be written.
         """
-        at_least("m, the number of imputations,", m, 1)
-        given, sampler = self._prepare(X, row_ids, random_state, batch_size, delta)
+        check_is_fitted(self, "model_")
+        given, sampler = drawing.prepare(self.model_, X, row_ids, random_state, batch_size, delta)
         return drawing.draw_to_parquet(
             self.model_, given, sampler, path, m, batch_size, overwrite=overwrite, progress=self.progress
         )
@@ -381,9 +339,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError, TypeError: No target was fitted, or the table does not fit the fitted one.
         """
         check_is_fitted(self, "model_")
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level}")
-        return drawing.predict_target(self.model_, self._encode(X), level)
+        return drawing.predict_target(self.model_, X, level)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted imputer into the folder `path`, whole or not at all; `load` reads it back.
@@ -399,7 +355,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError: `path` exists and may not be replaced.
         """
         check_is_fitted(self, "model_")
-        saving.write(self.get_params(), self.model_, self.settings_, self._feature_names(), path, overwrite)
+        names = list(getattr(self, "feature_names_in_", []))
+        saving.write(self.get_params(), self.model_, self.settings_, names, path, overwrite)
 
     @classmethod
     def load(
@@ -418,80 +375,17 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         imputer: Self
         imputer, model, settings, names = saving.read(cls, path, kernel, device)
-        imputer._adopt(model, settings, named=False)
-        if names:
-            imputer.feature_names_in_ = np.asarray(names, dtype=object)
-        return imputer
+        return imputer._adopt(model, settings, names)
 
-    # --------------------------------------------------------------------------------------------- helpers
-
-    def _adopt(self, model: FittedModel, settings: Settings, *, named: bool, keep_table: bool = True) -> None:
-        """Set the fitted attributes."""
-        self.model_ = model if keep_table else model.without_table()
-        self.settings_ = settings
-        encoder, labels = model.encoder, model.encoder.columns
+    def _adopt(self, model: FittedModel, settings: Settings, names: Sequence[Label]) -> Self:
+        """Set the fitted attributes; `names` are the columns' labels if they came with the table."""
+        self.model_, self.settings_, encoder = model, settings, model.encoder
         self.codec_, self.target_codec_, self.order_ = encoder.codec, encoder.target, model.names
         self.chain_, self.history_, self.seed_ = model.chain, model.history, model.seed
         self.initial_fill_, self.neighbours_ = model.initial_fill, model.neighbours
         self.discrete_support_, self.sequential_ = model.discrete_support, model.is_sequential
-        self.n_features_in_ = len(labels)
+        self.n_features_in_ = len(encoder.columns)
         self.__dict__.pop("feature_names_in_", None)
-        if named and all(isinstance(label, str) for label in labels):
-            self.feature_names_in_ = np.asarray(labels, dtype=object)
-
-    def _feature_names(self) -> list[str]:
-        return list(getattr(self, "feature_names_in_", []))
-
-    @contextmanager
-    def _unchanged_on_failure(self) -> Iterator[None]:
-        """Restore the fitted attributes if a fit fails."""
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
-
-    def _checkpoint(self, place: CheckpointLike) -> Checkpoint | None:
-        if place is not None and not isinstance(self.random_state, numbers.Integral):
-            raise ValueError(
-                f"a checkpoint needs random_state=<an integer>, got {self.random_state!r}: with other random "
-                "numbers, a resumed fit would have another result"
-            )
-        return Checkpoint.at(place)
-
-    def _prepare(
-        self,
-        X: pd.DataFrame | ArrayLike | None,
-        row_ids: RowIds,
-        random_state: RandomState,
-        batch_size: int | None,
-        delta: Mapping[Label, float] | None,
-    ) -> tuple[InputTable, Sampler]:
-        """Return the table to impute and its sampler."""
-        if batch_size is not None:
-            at_least("batch_size", batch_size, 1)
-        if X is None and row_ids is not None:
-            raise ValueError("row_ids tell apart the rows of a table that is given: impute(X, row_ids=...)")
-        check_is_fitted(self, "model_")
-        given = self.model_.own_table() if X is None else self._encode(X, row_ids)
-        seed = None if random_state is None else seed_of(random_state)
-        return given, self.model_.sampler(seed, shifts(self.codec_, delta or {}))
-
-    def _encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
-        """Return a table to complete, encoded; warn of columns that no link models."""
-        check_is_fitted(self, "model_")
-        given = self.model_.encoder.encode(X, row_ids)
-        if names := self.model_.columns_without_link(given.encoded):
-            warn_user(
-                f"columns {names} had no missing cells when the imputer was fitted, so they have no link; "
-                "here they are filled by the initial fill alone: fit with columns='all' to model them",
-                FitWarning,
-            )
-        return given
-
-
-def _discard(kept: Checkpoint | None, given: CheckpointLike) -> None:
-    """Remove a checkpoint that was made for a finished call, but not one that the user made."""
-    if kept is not None and kept is not given and current().is_first:
-        kept.discard()
+        if names and all(isinstance(label, str) for label in names):
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        return self

@@ -7,24 +7,20 @@ Every choice that is left to the package is made here, once per fit, and shown w
 from __future__ import annotations
 
 import math
-import numbers
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, get_args
 
-import numpy as np
 import pandas as pd
 
+from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
 from pyro_mgp._support.devices import resolve_device
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.model.chain import Precision, Propagate
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_matern32
+from pyro_mgp.sampling.fitted_model import FEW_ROWS
 from pyro_mgp.sampling.initial_fill import FillName
 from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS
-
-RandomState = int | np.random.RandomState | np.random.Generator | None
-"""A seed, a generator from which a seed is drawn, or None for a seed of the operating system."""
 
 Inputs = Literal["auto", "others", "earlier"]
 """Inputs of a link: all other columns, or complete and earlier columns only."""
@@ -35,8 +31,6 @@ _LARGEST_SUPPORT = 1000
 _N_INDUCING = 100
 # Default number of training steps where local GPs correct the links' remaining errors, and elsewhere.
 STEPS_WITH_NEIGHBOURS, STEPS = 15, 20
-SMALL_TABLE = 300
-"""A table of at most so many rows gets a kernel whose linear trend is not shrunk."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +80,10 @@ class Engine:
         """
         for name in ("n_paths", "patience"):
             at_least(name, getattr(self, name), 1)
-        _one_of("propagate", self.propagate, get_args(Propagate))
-        _one_of("initial_fill", self.initial_fill, get_args(FillName))
-        _within("weight_decay", self.weight_decay, 0, 1)
-        _within("validation_fraction", self.validation_fraction, 0, 0.5)
+        one_of("propagate", self.propagate, get_args(Propagate))
+        one_of("initial_fill", self.initial_fill, get_args(FillName))
+        within("weight_decay", self.weight_decay, 0, 1)
+        within("validation_fraction", self.validation_fraction, 0, 0.5)
         if self.natural_gradient and self.backpropagate:
             raise ValueError(
                 "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
@@ -187,10 +181,10 @@ def check_settings(parameters: Parameters) -> Engine:
     for name, most in (("n_neighbors", MAX_NEIGHBOURS), ("discrete_support", _LARGEST_SUPPORT)):
         if at_least(name, getattr(parameters, name), 0) > most:
             raise ValueError(f"{name} must be at most {most}, got {getattr(parameters, name)}")
-    _one_of("precision", parameters.precision, get_args(Precision))
-    _one_of("columns", parameters.columns, ("incomplete", "all"))
-    _one_of("inputs", parameters.inputs, get_args(Inputs))
-    if not 0 < _number("learning_rate", parameters.learning_rate) < math.inf:
+    one_of("precision", parameters.precision, get_args(Precision))
+    one_of("columns", parameters.columns, ("incomplete", "all"))
+    one_of("inputs", parameters.inputs, get_args(Inputs))
+    if not 0 < number("learning_rate", parameters.learning_rate) < math.inf:
         raise ValueError(f"learning_rate must be positive and finite, got {parameters.learning_rate}")
     engine = Engine() if parameters.engine is None else parameters.engine
     if not isinstance(engine, Engine):
@@ -256,9 +250,9 @@ def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> C
         return Choice(parameters.kernel, _GIVEN)
     if is_sequential:
         return Choice("linear+quadratic+matern32", "columns depend on each other in curved ways")
-    if n_rows <= SMALL_TABLE:
-        return Choice(small_linear_matern32, f"at most {SMALL_TABLE} rows: the linear trend is not shrunk")
-    return Choice("linear+matern32", f"more than {SMALL_TABLE} rows")
+    if n_rows <= FEW_ROWS:
+        return Choice(small_linear_matern32, f"at most {FEW_ROWS} rows: the linear trend is not shrunk")
+    return Choice("linear+matern32", f"more than {FEW_ROWS} rows")
 
 
 def choose_n_inducing(parameters: Parameters, n_rows: int) -> Choice:
@@ -281,7 +275,7 @@ def choose_max_steps(
     if parameters.max_steps is not None:
         return Choice(parameters.max_steps, _GIVEN)
     corrected = parameters.n_neighbors > 0 and engine.propagate == "predictive" and not is_sequential
-    if corrected and n_rows > SMALL_TABLE and all_gaussian:
+    if corrected and n_rows > FEW_ROWS and all_gaussian:
         return Choice(STEPS_WITH_NEIGHBOURS, "local GPs correct every link")
     return Choice(STEPS, "some links have no local GP")
 
@@ -303,69 +297,3 @@ def choose_seed(parameters: Parameters) -> Choice:
     if state is None:
         return Choice(seed_of(state), "drawn from the operating system")
     return Choice(seed_of(state), "drawn from the given generator" if hasattr(state, "shuffle") else _GIVEN)
-
-
-# -------------------------------------------------------------------------------------------------- checks
-
-
-def at_least(name: str, value: int, least: int) -> int:
-    """Return a setting as an integer.
-
-    Raises:
-        TypeError: It is not an integer.
-        ValueError: It is below `least`.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from error
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {number}")
-    return number
-
-
-def numbers_of(m: int | Sequence[int]) -> Sequence[int]:
-    """Return the numbers of the imputations to draw: 0 to m - 1, or those given.
-
-    Raises:
-        TypeError, ValueError: `m` is neither a positive integer nor a sequence of different numbers.
-    """
-    if not isinstance(m, Sequence):
-        return range(at_least("m, the number of imputations,", m, 1))
-    if not m or len(set(m)) < len(m):
-        raise ValueError(f"m must be a number, or different numbers of imputations, got {m!r}")
-    return [at_least("numbers of imputations", number, 0) for number in m]
-
-
-def seed_of(random_state: RandomState) -> int:
-    """Return a seed; no generator but the user's own is advanced.
-
-    Raises:
-        TypeError, ValueError: `random_state` is not a seed or a generator.
-    """
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31))
-    if random_state is None:
-        return int(np.random.default_rng().integers(2**31))
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31))
-    seed = at_least("random_state", random_state, 0)
-    if seed >= 2**63:
-        raise ValueError(f"random_state must be below 2**63, got {seed}")
-    return seed
-
-
-def _number(name: str, value: float) -> float:
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    return float(value)
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not low <= _number(name, value) <= high:
-        raise ValueError(f"{name} must lie between {low} and {high}, got {value}")
-
-
-def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")

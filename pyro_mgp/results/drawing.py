@@ -3,40 +3,62 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mgp._support import memory
+from pyro_mgp._support.checks import RandomState, at_least, numbers_of, seed_of
 from pyro_mgp._support.tiles import TILE
+from pyro_mgp.analysis.sensitivity import shifts
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.completion import complete
+from pyro_mgp.data.row_ids import RowIds
+from pyro_mgp.data.table import missing
 from pyro_mgp.data.table_encoder import InputTable
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.table_files import write_chunks
-from pyro_mgp.sampling.fitted_model import FittedModel
+from pyro_mgp.sampling.fitted_model import FEW_ROWS, FittedModel
 from pyro_mgp.sampling.kept_draws import Batches, keep
 from pyro_mgp.sampling.sampler import Sampler
-from pyro_mgp.storage.checkpoint import Checkpoint, fingerprint, versions
+from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own, fingerprint, versions
 
 # Paths whose mean is a point prediction; more of them, in whole tiles, where functions are uncertain.
 _POINT_PATHS, _MANY_POINT_PATHS = 20, TILE
-# Functions learnt from at most so many rows are uncertain.
-_FEW_ROWS = 300
+INDICATOR = "missingindicator_"
+"""Prefix of scikit-learn's own missing indicators."""
+
+
+def prepare(
+    model: FittedModel,
+    X: pd.DataFrame | ArrayLike | None,
+    row_ids: RowIds,
+    random_state: RandomState,
+    batch_size: int | None,
+    delta: Mapping[Label, float] | None,
+) -> tuple[InputTable, Sampler]:
+    """Return the table to impute, the fitted one if `X` is None, and its sampler."""
+    if batch_size is not None:
+        at_least("batch_size", batch_size, 1)
+    if X is None and row_ids is not None:
+        raise ValueError("row_ids tell apart the rows of a table that is given: impute(X, row_ids=...)")
+    given = model.own_table() if X is None else model.encode(X, row_ids)
+    seed = None if random_state is None else seed_of(random_state)
+    return given, model.sampler(seed, shifts(model.encoder.codec, delta or {}))
 
 
 def draw(
     model: FittedModel,
     given: InputTable,
     sampler: Sampler,
-    wanted: Sequence[int],
+    m: int | Sequence[int],
     batch_size: int | None,
-    checkpoint: Checkpoint | None,
+    checkpoint: CheckpointLike,
     *,
     progress: bool,
 ) -> Imputations:
@@ -46,13 +68,15 @@ def draw(
         ValueError: Memory does not suffice, or the checkpoint belongs to other draws.
         OSError: The checkpoint cannot be written.
     """
-    m = len(wanted)
+    wanted, kept = numbers_of(m), Checkpoint.at(checkpoint)
+    n = len(wanted)
     advice = "take a smaller m, or call impute_to_parquet, which needs memory for the table only"
-    memory.check(memory.of_impute(int(given.holes.sum()), m), f"drawing {m} imputations", advice)
-    batches = _batches(model, given, sampler, wanted, batch_size, checkpoint)
-    draws = _decode(model, given, _watched(batches, len(given.incomplete), progress), m)
+    memory.check(memory.of_impute(int(given.holes.sum()), n), f"drawing {n} imputations", advice)
+    batches = _batches(model, given, sampler, wanted, batch_size, kept)
+    draws = _decode(model, given, _watched(batches, len(given.incomplete), progress), n)
     cells = model.observed_cells(given, sampler) if isinstance(wanted, range) else None
-    return Imputations(given.frame, draws, m, model.encoder.rules.may_stay_missing, cells)
+    discard_own(kept, checkpoint)
+    return Imputations(given.frame, draws, n, model.encoder.rules.may_stay_missing, cells)
 
 
 def draw_to_parquet(
@@ -67,6 +91,7 @@ def draw_to_parquet(
     progress: bool,
 ) -> list[Path]:
     """Draw m imputations and write each table as it is drawn; see `MGPImputer.impute_to_parquet`."""
+    at_least("m, the number of imputations,", m, 1)
 
     def impute_chunk(start: int) -> Imputations:
         part = given[start : start + batch_size]
@@ -77,24 +102,36 @@ def draw_to_parquet(
     return write_chunks(path, map(impute_chunk, starts), given.frame, m, overwrite=overwrite)
 
 
-def completed(model: FittedModel, given: InputTable) -> pd.DataFrame:
-    """Return a table with its missing cells at their posterior mean, discrete ones at their mode."""
-    uncertain = model.is_sequential or model.chain.n_rows <= _FEW_ROWS
+def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator: bool) -> pd.DataFrame:
+    """Return a table with its missing cells at their posterior mean, discrete ones at their mode.
+
+    With `add_indicator`, boolean columns show where cells were missing, for columns incomplete at fit.
+    """
+    given = model.encode(X)
+    uncertain = model.is_sequential or model.chain.n_rows <= FEW_ROWS
     n_paths = _MANY_POINT_PATHS if uncertain else _POINT_PATHS
     point = model.sampler().means(given.incomplete_rows, range(n_paths))
     cells = model.encoder.decode(given, [(slice(0, len(point)), point[None])], 1, {})
-    return complete(given.frame, {label: values[0] for label, values in cells.items()})
+    table = complete(given.frame, {label: values[0] for label, values in cells.items()})
+    if not add_indicator:
+        return table
+    positions, columns = model.encoder.incomplete, model.encoder.columns
+    names = [f"{INDICATOR}{columns[i]}" for i in positions]
+    return table.join(pd.DataFrame(missing(given.frame)[:, positions], table.index, names))
 
 
-def predict_target(model: FittedModel, given: InputTable, level: float) -> pd.DataFrame:
+def predict_target(model: FittedModel, X: pd.DataFrame | ArrayLike, level: float) -> pd.DataFrame:
     """Return mean, sd and central interval of the target in its own units, one row per row of the table.
 
     Raises:
-        ValueError: The model has no target.
+        ValueError: The model has no target, or `level` is not between 0 and 1.
     """
     target = model.encoder.target
     if target is None:
         raise ValueError("predict needs a target: call fit(X, y) first, or impute the column with impute(X)")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    given = model.encode(X)
     mixture = model.sampler().target(given.encoded, range(_POINT_PATHS))
     mean, scale = target.mean[0], target.scale[0]
     columns = {

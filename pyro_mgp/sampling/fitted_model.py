@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.row_ids import RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.build import LinkSpec, bounds_of_links
@@ -22,6 +24,10 @@ from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
 from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
+
+FEW_ROWS = 300
+"""A table of at most so many rows leaves functions uncertain: its linear trends are not shrunk, its point
+predictions are averaged over more paths."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +165,21 @@ class FittedModel:
         pairs = zip(self.link_specs, self.discrete_support, strict=True)
         return {link.column: support for link, support in pairs if support is not None}
 
-    def columns_without_link(self, encoded: EncodedTable) -> list[Label]:
-        """Return the labels of columns with missing cells here that have no link."""
-        return self.encoder.columns_without_link(encoded, [link.column for link in self.link_specs])
+    def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
+        """Return a table to complete in its three forms; warn of incomplete columns that have no link.
+
+        Raises:
+            ValueError, TypeError: The table does not fit the fitted one; the message says where.
+        """
+        given = self.encoder.encode(X, row_ids)
+        linked = [spec.column for spec in self.link_specs]
+        if names := self.encoder.columns_without_link(given.encoded, linked):
+            warn_user(
+                f"columns {names} had no missing cells when the imputer was fitted, so they have no link; "
+                "here they are filled by the initial fill alone: fit with columns='all' to model them",
+                FitWarning,
+            )
+        return given
 
     def expected(self, rows: EncodedTable) -> Tensor:
         """Return encoded rows `[n, D]` with missing cells at the conditional means of the initial fill."""

@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pyro_mgp._support.messages import Hinted
+from pyro_mgp._support.processes import current
 from pyro_mgp._support.signals import Interruption
 from pyro_mgp.storage import untrusted
 from pyro_mgp.storage.arrays import write_arrays
@@ -228,3 +229,13 @@ def fingerprint(tensors: Iterable[tuple[str, Tensor | NDArray[Any]]]) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of this package and of the packages that compute."""
     return {"pyro_mgp": our_version(), "torch": torch.__version__, "numpy": np.__version__}
+
+
+CheckpointLike = Checkpoint | str | os.PathLike[str] | None
+"""Where a call keeps its progress: a path, or a `Checkpoint`, whose files stay at the end."""
+
+
+def discard_own(kept: Checkpoint | None, given: CheckpointLike) -> None:
+    """Remove a checkpoint that a finished call made from a path, but not one that the user made."""
+    if kept is not None and kept is not given and current().is_first:
+        kept.discard()
