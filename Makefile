@@ -49,7 +49,7 @@ lint: .venv/installed    ## style, formatting, types and direction of imports, w
 
 words:    ## words of an old dialect that must not come back (docs/words.txt), with file and line
 	@! grep -rnP "$$(paste -sd'|' docs/words.txt)" --include='*.py' --include='*.md' --include='*.html' \
-	  pyro_mgp benchmarks tests examples notebooks docs *.md
+	  pyro_mgp benchmarks tests examples notebooks docs README.md CONTRIBUTING.md SECURITY.md
 
 format: .venv/installed    ## mend style and formatting in place
 	$(BIN)/ruff check --fix

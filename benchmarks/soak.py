@@ -1,6 +1,6 @@
 """Look for memory leaks: fit and impute many small tables in one process and report the growth of memory.
 
-Memory of imports, caches and pools settles within the first 50 rounds; afterwards it should stay constant.
+Memory of imports, caches and pools stabilises within the first 50 rounds; afterwards it should stay constant.
 Linux only.
 """
 
@@ -62,8 +62,8 @@ def soak(rounds: int, n_rows: int = 60, max_steps: int = 5) -> Iterator[dict[str
 
 def growth(figures: pd.DataFrame) -> float:
     """Return the relative growth of memory after the first `SETTLED` rounds, from means over ten rounds."""
-    settled = figures["memory_MB"][(figures["round"] > SETTLED - 10) & (figures["round"] <= SETTLED)].mean()
-    return float(figures["memory_MB"].tail(10).mean() / settled - 1)
+    stable = figures["memory_MB"][(figures["round"] > SETTLED - 10) & (figures["round"] <= SETTLED)].mean()
+    return float(figures["memory_MB"].tail(10).mean() / stable - 1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""A clean room for every test, and `--device` to run the suite on an accelerator."""
+"""A clean state for every test, and `--device` to run the suite on an accelerator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(autouse=True)
-def clean_room() -> Iterator[None]:
+def clean_state() -> Iterator[None]:
     """Same seeds before every test; after it, nothing global may have changed.
 
     Torch and Pyro take seconds to import, so they are looked at only where a test module has loaded them.

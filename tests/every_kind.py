@@ -29,7 +29,7 @@ def table_of_every_kind(n_rows: int, seed: int = 0) -> pd.DataFrame:
         {
             "plain": x + noise(),
             "curve": np.sin(2 * x) + noise(0.1),
-            "bent": np.sinh(1.5 * (y + noise())),
+            "long_tailed": np.sinh(1.5 * (y + noise())),
             "bounded": 1 / (1 + np.exp(-x - y - noise())),
             "positive": np.exp(z + noise()),
             "heavy": z + 0.3 * generator.standard_t(2, size=n_rows),

@@ -108,7 +108,7 @@ COLUMNS: dict[str, Column] = {
     "infinite": _numbers(lambda g, n: g.choice([1.0, 2.0, np.inf, -np.inf], n)),
     "nan": _numbers(lambda g, n: np.full(n, np.nan)),
     "few": _numbers(lambda g, n: g.choice([1.0, 2.5, 1e6], n)),
-    "hidden nan": lambda g, n: pd.Series(
+    "nan beside NA": lambda g, n: pd.Series(
         pd.arrays.FloatingArray(g.choice([0.5, np.nan, 2.0], n), g.random(n) < 0.2)
     ),
     "complex": _numbers(lambda g, n: g.normal(size=n) + 1j),

@@ -1479,7 +1479,7 @@ def test_imputed_labels_follow_their_shares() -> None:
     assert shares["a"] < 0.85
 
 
-# ------------------------------------------------------------------------------------ variables of few values
+# ------------------------------------------------------------------------------------ discrete support
 
 
 def test_rare_values_are_imputed_as_often_as_they_occur() -> None:

@@ -136,8 +136,8 @@ def test_what_was_saved_draws_the_same(fitted: MGPImputer, tmp_path: Any) -> Non
 def test_draws_tell_what_was_hidden(fitted: MGPImputer) -> None:
     frame, draws = survey(), fitted.impute(m=100)
     for label in ("weight", "visits", "smoker", "grade", "born", "stay", "error"):
-        hidden = missing(draws.frame[[label]])[:, 0]
-        truth, values = frame[label][hidden], draws.values[label]
+        held_out = missing(draws.frame[[label]])[:, 0]
+        truth, values = frame[label][held_out], draws.values[label]
         if label == "grade":
             truth, values = truth.cat.codes, np.vectorize(LEVELS.index)(values)
         elif values.dtype.kind in "Mm":

@@ -54,10 +54,10 @@ def test_the_gradient_reaches_every_parameter(network: DeepGP, table: torch.Tens
 
 def test_the_divergence_is_that_of_torch(network: DeepGP) -> None:
     with torch.no_grad():
-        for layer in network.hidden:
+        for layer in network.hidden_layers:
             layer.u_loc = torch.randn_like(layer.u_loc)
     expected = torch.zeros(())
-    for part in (*network.hidden, *network.links):
+    for part in (*network.hidden_layers, *network.links):
         loc, tril = part.u_loc, part.u_scale_tril
         prior = torch.distributions.MultivariateNormal(
             torch.zeros_like(loc), torch.eye(loc.shape[-1]).double()

@@ -23,7 +23,7 @@ dask = pytest.importorskip("dask")
 dd = pytest.importorskip("dask.dataframe")
 pytest.importorskip("distributed")
 
-COLUMNS = ["plain", "bent", "whole", "count", "kind"]
+COLUMNS = ["plain", "long_tailed", "whole", "count", "kind"]
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +156,9 @@ def test_only_missing_parts_are_imputed(
 def test_warnings_are_given_once_and_errors_name_the_file(
     client: Any, imputer: MGPImputer, new: pd.DataFrame, tmp_path: Path
 ) -> None:
-    strange = new.assign(kind=new["kind"].where(new["kind"] != "a", "unheard of"))
+    strange = new.assign(kind=new["kind"].where(new["kind"] != "a", "unknown kind"))
     folder = in_files(strange, tmp_path / "in", 1)
-    with pytest.warns(TableWarning, match="unheard of") as caught:
+    with pytest.warns(TableWarning, match="unknown kind") as caught:
         impute_folder(folder, tmp_path / "out", imputer, m=1, client=client, row_ids=None, progress=False)
     assert len(caught) == 1
     new.assign(whole="text").to_parquet(folder / "wrong.parquet")

@@ -82,7 +82,7 @@ def test_indices_of_imputations_may_be_chosen(
     imputer: MGPImputer, new: pd.DataFrame, whole: Imputations
 ) -> None:
     draws = impute_partition(imputer, new, [2, 0])
-    np.testing.assert_allclose(draws.values["bent"], whole.values["bent"][[2, 0]], rtol=1e-9)
+    np.testing.assert_allclose(draws.values["long_tailed"], whole.values["long_tailed"][[2, 0]], rtol=1e-9)
 
 
 def test_an_empty_partition_stays_empty(imputer: MGPImputer, new: pd.DataFrame) -> None:

@@ -107,7 +107,7 @@ class DeepGP(LocalModule):
     def __init__(self, Xu: Tensor, links: Sequence[Link], n_layers: int) -> None:
         super().__init__()
         n_columns = Xu.shape[1]
-        self.hidden: Sequence[Layer] = PyroModule[torch.nn.ModuleList](
+        self.hidden_layers: Sequence[Layer] = PyroModule[torch.nn.ModuleList](
             [Layer(_starting_kernel(n_columns), Xu, n_columns, _HIDDEN_SCALE) for _ in range(n_layers - 1)]
         )
         self.links: Sequence[Link] = PyroModule[torch.nn.ModuleList](
@@ -157,13 +157,13 @@ class DeepGP(LocalModule):
 
     def divergence(self) -> Tensor:
         """Return the sum of the KL divergences of all q(v) from their prior N(0, I)."""
-        parts = [(layer.u_loc, layer.u_scale_tril) for layer in (*self.hidden, *self.links)]
+        parts = [(layer.u_loc, layer.u_scale_tril) for layer in (*self.hidden_layers, *self.links)]
         return torch.stack([_divergence(loc, tril) for loc, tril in parts]).sum()
 
     def moments(self, filled: Tensor, n_paths: int) -> list[Moments]:
         """Return moments `[S, n]` of the function of each column at rows `[n, D]`, for S paths."""
         F = filled.repeat(n_paths, 1)
-        for layer in self.hidden:
+        for layer in self.hidden_layers:
             at = layer(F)
             F = F + at.mean + torch.randn_like(F) * (at.variance + _TINY).sqrt()
         F = F.view(n_paths, *filled.shape)
