@@ -31,6 +31,8 @@ Level: TypeAlias = str | int | float | bool
 # Squares of numbers up to LARGEST, and of spreads down to 1 / LARGEST, stay well inside float64.
 LARGEST = 1e100
 MAX_LEVELS = 100
+# Bound on standardised cells of a saved codec: those of a fit to n cells are at most the root of n.
+_MOST_SCALES = 1e9
 
 
 @dataclass(frozen=True)
@@ -283,6 +285,10 @@ class ColumnCodec:
     def check_state(self) -> None:
         """Check that the fields of a codec that was read from a file fit together; ValueError otherwise."""
         wrong = [name for name, holds in self._conditions().items() if not holds]
+        if not wrong:
+            with np.errstate(all="ignore"):
+                extremes = self.standardise(np.array([[self.low], [self.high]]))
+            wrong = [] if (np.abs(extremes) < _MOST_SCALES).all() else ["mean and scale"]
         if wrong:
             raise ValueError(f"column {self.name!r} does not fit together: {listing(wrong)}")
 
