@@ -310,7 +310,7 @@ def test_arrays_with_right_checksums_and_wrong_numbers_are_refused(
         MGPImputer.load(folder)
 
 
-def test_metrics_that_are_not_heard_alike_are_refused(originals: Path, tmp_path: Path) -> None:
+def test_metrics_with_different_hyperparameters_are_refused(originals: Path, tmp_path: Path) -> None:
     folder = tmp_path / "imputer"
     shutil.copytree(originals / "imputer", folder)
     header = json.loads((folder / "header.json").read_text("utf-8"))
@@ -318,7 +318,7 @@ def test_metrics_that_are_not_heard_alike_are_refused(originals: Path, tmp_path:
     edit(folder, ("characters", number), [first, first | {"nugget": 2 * first["nugget"]}])
     load(folder)
     edit(folder, ("characters", number), [first, first | {"scale": 2 * first["scale"]}])
-    with pytest.raises(ValueError, match="not heard alike"):
+    with pytest.raises(ValueError, match="metrics with different hyperparameters"):
         load(folder)
 
 
