@@ -1,0 +1,92 @@
+"""Settings: what "auto" and None become, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyro.contrib.gp import kernels
+
+from pyro_mgp import Engine, MGPImputer
+from pyro_mgp.settings import (
+    ENGINE_FIELDS,
+    PAPER,
+    choose_device,
+    choose_kernel,
+    choose_max_steps,
+    choose_n_inducing,
+    choose_seed,
+    with_engine,
+)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "is_sequential", "name"),
+    [(300, False, "small_linear_matern32"), (301, False, "linear+matern32"), (50, True, "quadratic")],
+)
+def test_the_kernel_follows_the_table(n_rows: int, is_sequential: bool, name: str) -> None:
+    choice = choose_kernel(MGPImputer(), n_rows, is_sequential)
+    assert name in getattr(choice.value, "__name__", str(choice.value))
+    assert choose_kernel(MGPImputer(kernel="matern32"), n_rows, is_sequential).value == "matern32"
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_rows", "value"), [(None, 500, 100), (None, 40, 40), (7, 40, 7), (90, 40, 40)]
+)
+def test_there_are_no_more_inducing_inputs_than_rows(asked: int | None, n_rows: int, value: int) -> None:
+    assert choose_n_inducing(MGPImputer(n_inducing=asked), n_rows).value == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_rows", "all_gaussian", "value"),
+    [
+        ({}, 400, True, 15),
+        ({}, 300, True, 20),
+        ({}, 400, False, 20),
+        ({"n_neighbors": 0}, 400, True, 20),
+        ({"max_steps": 3}, 400, True, 3),
+    ],
+)
+def test_local_gps_save_training_steps(
+    settings: dict[str, Any], n_rows: int, all_gaussian: bool, value: int
+) -> None:
+    imputer = MGPImputer(**settings)
+    choice = choose_max_steps(imputer, Engine(), n_rows, is_sequential=False, all_gaussian=all_gaussian)
+    assert choice.value == value
+    latent = Engine(propagate="latent")
+    assert choose_max_steps(imputer, latent, n_rows, is_sequential=False, all_gaussian=True).value in (3, 20)
+
+
+def test_seed_and_device_say_where_they_come_from() -> None:
+    assert choose_seed(MGPImputer(random_state=5)).value == 5
+    assert "generator" in choose_seed(MGPImputer(random_state=np.random.default_rng(0))).reason
+    assert "operating system" in choose_seed(MGPImputer()).reason
+    assert choose_device(MGPImputer(device="cpu")) == choose_device(MGPImputer(device="cpu"))
+    assert choose_device(MGPImputer(device="cpu")).reason == "as given"
+
+
+def test_the_papers_settings_are_parameters_or_switches() -> None:
+    parameters = MGPImputer().get_params()
+    assert set(PAPER) <= set(parameters) | set(ENGINE_FIELDS)
+    paper = MGPImputer.paper(n_paths=3, max_steps=7)
+    assert (paper.engine.n_paths, paper.max_steps, paper.engine.propagate) == (3, 7, "latent")
+    assert with_engine({"max_steps": 2}) == {"max_steps": 2}
+
+
+def test_a_fit_shows_its_settings_with_reasons() -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=list("abc"))
+    frame.loc[::4, "a"] = np.nan
+    imputer = MGPImputer(kernel=kernels.RBF, random_state=0, max_steps=2, progress=False).fit(frame)
+    table = imputer.settings_.to_frame()
+    assert table.loc["kernel"].tolist() == ["RBF", "as given"]
+    assert table.loc["n_inducing"].tolist() == [60, "all rows of the table"]
+    assert table.loc["inputs", "value"] == "others"
+    assert str(imputer.settings_).count("\n") == len(table) - 1
+
+
+def test_an_engine_of_another_type_is_refused() -> None:
+    frame = pd.DataFrame({"a": [1.0, None, 3.0], "b": [1.0, 2.0, 4.0]})
+    with pytest.raises(TypeError, match=r"engine must be a pyro_mgp\.Engine or None, got 'fast'"):
+        MGPImputer(engine="fast").fit(frame)  # type: ignore[arg-type]
