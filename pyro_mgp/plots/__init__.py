@@ -1,15 +1,16 @@
 """Plots of tables with missing cells, of imputations and of analyses of them.
 
 A plot of one panel draws on the axes `ax`, or on those of a new figure, and returns them. A plot of several
-panels draws on `figure` (a figure or subfigure), or on a new one, and returns an array of axes. All functions
-raise an ImportError if matplotlib is not installed.
+panels draws on `figure` (a figure or subfigure), or on a new one, and returns the axes of its panels. `draws`
+are imputations, and `frame` is a table with missing cells. `n` is the largest number of patterns, points or
+cells to show, at least 1; if there are more, a note gives their number. Columns that are unknown, or have
+nothing to show, are a ValueError. All functions raise an ImportError if matplotlib is not installed.
 """
 
-from pyro_mgp.plots.analysis import plot_fmi, plot_tipping_point
 from pyro_mgp.plots.calibration import plot_calibration, plot_pit
 from pyro_mgp.plots.draws import plot_cells, plot_densities, plot_scatter, plot_strips
 from pyro_mgp.plots.missing import plot_flux, plot_missingness, plot_patterns
-from pyro_mgp.plots.model import plot_loss, plot_relevance
+from pyro_mgp.plots.model import plot_fmi, plot_loss, plot_relevance, plot_tipping_point
 
 __all__ = [
     "plot_calibration",

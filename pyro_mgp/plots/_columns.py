@@ -76,9 +76,8 @@ class PlottedColumn:
             from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
             axis = ax.xaxis if side == "x" else ax.yaxis
-            locator = AutoDateLocator(
-                minticks=3, maxticks=8
-            )  # with six, no number of months fits some ranges
+            # With maxticks=6, no number of months fits some ranges.
+            locator = AutoDateLocator(minticks=3, maxticks=8)
             axis.set_major_locator(locator)
             axis.set_major_formatter(ConciseDateFormatter(locator))
 
@@ -94,14 +93,18 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
         raise ValueError(f"no column {label!r}: the table has {draws.frame.columns.tolist()}")
     column = draws.frame[label]
     holes = holes_of(column)
-    drawn = draws.values.get(label, np.full((draws.m, int(holes.sum())), np.nan))
     cells = cells_of(column)[~holes]
+    none = np.full((draws.m, int(holes.sum())), np.nan)
+    drawn = draws.values.get(label, none.astype(cells.dtype) if cells.dtype.kind in "mM" else none)
     name = text(label, 40)
     if cells.dtype.kind == "M":
+        from matplotlib.dates import get_epoch
+
         zoned = " (UTC)" if isinstance(column.dtype, pd.DatetimeTZDtype) else ""
-        return PlottedColumn(f"{name}{zoned}", holes, _dates(cells), _dates(drawn), None, True)
+        observed, imputed = ((times - np.datetime64(get_epoch())) / _DAY for times in (cells, drawn))
+        return PlottedColumn(f"{name}{zoned}", holes, observed, imputed, None, True)
     if cells.dtype.kind == "m":
-        seconds = [_ratio(times, _SECOND) for times in (cells, drawn)]
+        seconds = [times / _SECOND for times in (cells, drawn)]
         largest = np.nanmax(np.abs(np.concatenate([each.ravel() for each in seconds])), initial=0.0)
         unit = next((name for name, size in _UNITS.items() if largest > 3 * size), "seconds")
         observed, imputed = (each / _UNITS.get(unit, 1.0) for each in seconds)
@@ -112,9 +115,8 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     levels = _levels(column, drawn)
     codes = [levels.get_indexer(pd.Index(each.ravel(), dtype=object)) for each in (cells, drawn)]
     observed, imputed = (np.where(each < 0, np.nan, each.astype(np.float64)) for each in codes)
-    return PlottedColumn(
-        name, holes, observed, imputed.reshape(drawn.shape), [text(level, 16) for level in levels], False
-    )
+    names = [text(level, 16) for level in levels]
+    return PlottedColumn(name, holes, observed, imputed.reshape(drawn.shape), names, False)
 
 
 def _is_number(column: pd.Series[Any]) -> bool:
@@ -133,19 +135,3 @@ def _levels(column: pd.Series[Any], imputed: NDArray[Any]) -> pd.Index[Any]:
         own = pd.Index(column.dtype.categories.astype(object), dtype=object)
         return own[own.isin(seen)]
     return pd.Index(pd.factorize(seen, sort=True)[1], dtype=object)
-
-
-def _dates(times: NDArray[Any]) -> Numbers:
-    """Convert points in time to matplotlib's dates, in days since its epoch."""
-    from matplotlib.dates import get_epoch
-
-    if times.dtype.kind != "M":  # no draws
-        return np.full(times.shape, np.nan)
-    return _ratio(times - np.datetime64(get_epoch()), _DAY)
-
-
-def _ratio(times: NDArray[Any], unit: np.timedelta64) -> Numbers:
-    """Convert durations to a unit, NaN where missing."""
-    if times.dtype.kind != "m":  # no draws
-        return np.full(times.shape, np.nan)
-    return np.asarray(times / unit, dtype=np.float64)

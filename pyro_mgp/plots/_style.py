@@ -112,8 +112,8 @@ def name_ticks(
         ax.set_yticks(at, labels)
         return
     ax.set_xticks(at, labels)
-    room = _LETTERS_PER_INCH * ax.get_window_extent().width / ax.figure.dpi
-    if (max(map(len, labels), default=0) + 1) * len(labels) <= room:
+    space = _LETTERS_PER_INCH * ax.get_window_extent().width / ax.figure.dpi
+    if (max(map(len, labels), default=0) + 1) * len(labels) <= space:
         return
     if len(labels) > 20:
         ax.tick_params("x", labelsize="small", labelrotation=90)

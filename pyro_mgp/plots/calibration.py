@@ -39,14 +39,8 @@ def plot_calibration(
     effective number, since cells of one row are correlated). Discs mark the levels of `calibration`. Lines of
     miscalibrated columns are vermilion and dashed.
 
-    Args:
-        calibration: Result of `calibrate`.
-        columns: Columns that have a panel; None for the first 11, miscalibrated ones before others.
-        overall: Whether the first panel shows all cells together.
-        figure: Figure to draw on; None for a new one.
-
-    Returns:
-        The axes of the panels: all cells, then one per column.
+    `calibration` is a result of `calibrate`. The first panel shows all cells together if `overall` is true.
+    Then each of `columns` has a panel; None for the first 11, miscalibrated ones before others.
 
     Raises:
         ValueError: If no cell of a column was held out, or there is nothing to plot.
@@ -66,9 +60,8 @@ def plot_calibration(
     for ax, (title, cells, n_effective, bad) in zip(axes, shown, strict=True):
         needed = np.sort(cells["needed"].to_numpy())
         low, high = calibration.band(n_effective)
-        ax.fill_between(
-            100 * nominal, 100 * low, 100 * high, color=PALE_BLUE, linewidth=0, label="if calibrated"
-        )
+        band = 100 * low, 100 * high
+        ax.fill_between(100 * nominal, *band, color=PALE_BLUE, linewidth=0, label="if calibrated")
         ax.plot([0, 100], [0, 100], color=REFERENCE, linewidth=1, linestyle="--")
         colour, style = (VERMILION, "--") if bad else (BLUE, "-")
         held = np.searchsorted(needed, nominal, side="right") / len(needed)
@@ -76,9 +69,8 @@ def plot_calibration(
         at = np.array(calibration.levels)
         ax.plot(100 * at, 100 * np.searchsorted(needed, at, side="right") / len(needed), "o", color=colour)
         ax.set_title(title, fontsize="medium")
-        ax.set(
-            xlim=(0, 100), ylim=(0, 100), aspect="equal", xticks=range(0, 101, 25), yticks=range(0, 101, 25)
-        )
+        ticks = range(0, 101, 25)
+        ax.set(xlim=(0, 100), ylim=(0, 100), aspect="equal", xticks=ticks, yticks=ticks)
         tidy(ax)
     axes[0].figure.supxlabel("level of the interval, or set of levels (%)", fontsize="medium")
     axes[0].figure.supylabel("held-out cells inside (%)", fontsize="medium")
@@ -100,27 +92,16 @@ def plot_pit(
     too low or too high. For columns of levels it is the rank of the true level by probability, which is high
     on the right if draws are too certain.
 
-    Args:
-        calibration: Result of `calibrate`.
-        columns: Columns that have a panel; None for the first 11, miscalibrated ones before others.
-        overall: Whether the first panel shows all numbers together.
-        figure: Figure to draw on; None for a new one.
-
-    Returns:
-        The axes of the panels: all numbers (all levels if there are none), then one per column.
-
-    Raises:
-        ValueError: If no cell of a column was held out, or there is nothing to plot.
+    Panels and errors are those of `plot_calibration`; the first panel shows all numbers (all levels if there
+    are none).
     """
     shown = _panels(calibration, columns, overall)
     axes = panels(figure, len(shown), across=3, width=3.0, height=2.2, sharex=True)
     for ax, (title, cells, n_effective, bad) in zip(axes, shown, strict=True):
         numbers = cells[cells["kind"] == "number"]
         if len(numbers) < len(cells) and len(numbers):
-            n_effective, title = (
-                n_effective * len(numbers) / len(cells),
-                f"all {len(numbers)} cells of numbers",
-            )
+            n_effective *= len(numbers) / len(cells)
+            title = f"all {len(numbers)} cells of numbers"
         _draw_histogram(ax, (numbers if len(numbers) else cells)["pit"].to_numpy(), n_effective, bad)
         ax.set_title(title, fontsize="medium")
         tidy(ax)
@@ -131,35 +112,16 @@ def plot_pit(
 
 def _draw_histogram(ax: Axes, pit: NDArray[np.float64], n_effective: float, bad: bool) -> None:
     bins = _BINS if len(pit) >= _FEW_CELLS else _FEW_BINS
-    low, high = (
-        stats.binom.ppf(q, round(n_effective), 1 / bins) * bins / round(n_effective) for q in (0.025, 0.975)
-    )
+    n = round(n_effective)
+    low, high = stats.binom.ppf([0.025, 0.975], n, 1 / bins) * bins / n
     ax.axhspan(low, high, color=PALE_BLUE, linewidth=0)
     ax.axhline(1.0, color=REFERENCE, linewidth=1, linestyle="--")
     heights = np.histogram(pit, bins, (0.0, 1.0))[0] * bins / len(pit)
-    colour = VERMILION if bad else BLUE
-    ax.bar(
-        (np.arange(bins) + 0.5) / bins,
-        heights,
-        0.9 / bins,
-        color="none",
-        edgecolor=colour,
-        linewidth=1.6,
-        hatch="///" if bad else None,
-    )
+    colour, hatch = (VERMILION, "///") if bad else (BLUE, None)
+    middle = (np.arange(bins) + 0.5) / bins
+    ax.bar(middle, heights, 0.9 / bins, color="none", edgecolor=colour, linewidth=1.6, hatch=hatch)
     ax.set(xlim=(0, 1), ylim=(0, max(1.1 * heights.max(), 1.1 * high, 2.0)), xticks=(0, 0.25, 0.5, 0.75, 1))
     ax.set_xticklabels(["0", "¼", "½", "¾", "1"])
-
-
-def _chosen(calibration: Calibration, columns: Sequence[Label] | None) -> list[Label]:
-    labels: list[Label] = calibration.table["column"].tolist()
-    if columns is None:
-        verdicts = dict(zip(labels, calibration.table["verdict"], strict=True))
-        return sorted(labels, key=lambda label: verdicts[label] not in _BAD)[:_MOST_PANELS]
-    unknown = [label for label in columns if label not in labels]
-    if unknown:
-        raise ValueError(f"no cell of column {unknown[0]!r} was held out, only of {listing(labels)}")
-    return list(columns)
 
 
 def _panels(
@@ -170,10 +132,14 @@ def _panels(
     if overall:
         is_bad = str(calibration.verdict) in _BAD
         found.append((f"all {len(cells)} cells", cells, calibration.effective_cells, is_bad))
-    verdicts = dict(zip(calibration.table["column"], calibration.table["verdict"], strict=True))
-    for label in _chosen(calibration, columns):
+    table = calibration.table
+    is_bad_column = dict(zip(table["column"].tolist(), table["verdict"].isin(_BAD).tolist(), strict=True))
+    worst_first = sorted(is_bad_column, key=lambda label: not is_bad_column[label])[:_MOST_PANELS]
+    for label in worst_first if columns is None else columns:
+        if label not in is_bad_column:
+            raise ValueError(f"no cell of column {label!r} was held out, only of {listing(is_bad_column)}")
         own = cells[[each == label for each in cells["column"]]]
-        found.append((f"{text(label, 18)} ({len(own)} cells)", own, float(len(own)), verdicts[label] in _BAD))
+        found.append((f"{text(label, 18)} ({len(own)} cells)", own, float(len(own)), is_bad_column[label]))
     if not found:
         raise ValueError("nothing to plot: pass columns, or overall=True")
     return found

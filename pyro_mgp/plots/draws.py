@@ -14,22 +14,9 @@ from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.plots import _style as style
 from pyro_mgp.plots._columns import Numbers, PlottedColumn, plotted
-from pyro_mgp.plots._style import (
-    BLUE,
-    PALE_BLUE,
-    REFERENCE,
-    SHADE,
-    VERMILION,
-    axes_or_new,
-    check_count,
-    legend_above,
-    name_ticks,
-    panels,
-    spread_out,
-    text,
-    tidy,
-)
+from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, SHADE, VERMILION
 from pyro_mgp.results.imputations import Imputations
 
 if TYPE_CHECKING:
@@ -48,6 +35,9 @@ _FEWEST = 10
 _GRID = 1024
 # Tails of a density that are cut off: share of the cells at either end, distance in interquartile ranges.
 _BEYOND, _FENCE = 0.005, 10.0
+# Colours and hatches of levels; adjacent ones also differ in lightness.
+_LEVEL_COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "white")
+_LEVEL_HATCHES = ("", "//", "", "..", "xx", "\\\\", "")
 
 
 def plot_densities(
@@ -61,18 +51,7 @@ def plot_densities(
     imputation. Long tails are cut off, at most half a per cent of the cells at either end.
 
     The two distributions need not agree, since missing cells may differ from observed ones. The curve of each
-    imputation should be plausible.
-
-    Args:
-        draws: The imputations.
-        columns: Columns to plot; None for the first 12 with imputed cells (a title notes if there are more).
-        figure: Figure to draw on; None for a new one.
-
-    Returns:
-        The axes of the panels, one per column.
-
-    Raises:
-        ValueError: If a column is unknown or has no imputed cells, or no column has any.
+    imputation should be plausible. Without `columns`, the first 12 with imputed cells are shown.
 
     Example:
         >>> import pandas as pd
@@ -88,17 +67,14 @@ def plot_densities(
     found = [_imputed(draws, label) for label in shown]
     if not found:
         raise ValueError("no column has imputed cells")
-    axes = panels(figure, len(found), across=3, width=3.4, height=2.6)
+    axes = style.panels(figure, len(found), across=3, width=3.4, height=2.6)
     for ax, column in zip(axes, found, strict=True):
-        if column.is_discrete:
-            _draw_shares(ax, column)
-        else:
-            _draw_densities(ax, column)
-        tidy(ax)
+        (_draw_shares if column.is_discrete else _draw_densities)(ax, column)
+        column.label_axis(ax, "x")
+        style.tidy(ax)
     if len(shown) < len(labels):
-        axes[0].figure.suptitle(
-            f"the first {len(shown)} of {len(labels)} incomplete columns", fontsize="small", color=REFERENCE
-        )
+        title = f"the first {len(shown)} of {len(labels)} incomplete columns"
+        axes[0].figure.suptitle(title, fontsize="small", color=REFERENCE)
     together = any(not each.is_discrete and each.imputed.shape[1] < _FEWEST for each in found)
     _legend_of_densities(axes, draws.m, together)
     return axes
@@ -109,38 +85,29 @@ def plot_strips(draws: Imputations, column: Label, ax: Axes | None = None) -> Ax
 
     Boxes contain the middle half, their line is the median, and whiskers extend to 1.5 times the box. At most
     300 cells have points, evenly spaced by rank. For labels and booleans, the area of a circle is the share
-    of its level.
-
-    Args:
-        draws: The imputations, of which at most the first 20 are shown.
-        column: The column.
-        ax: Axes to draw on, which are returned; None for new axes.
-
-    Raises:
-        ValueError: If the column is unknown or has no imputed cells.
+    of its level. At most the first 20 imputations are shown.
     """
     found = _imputed(draws, column)
-    ax = axes_or_new(ax, 7.0, 3.8)
+    ax = style.axes_or_new(ax, 7.0, 3.8)
     strips = [found.observed, *found.imputed[:_MOST_STRIPS]]
     jitter = np.random.default_rng(0)
     for k, strip in enumerate(strips):
         cells = np.sort(strip[np.isfinite(strip)])
-        if found.levels is not None:
+        if len(cells) and found.levels is not None:
             _draw_balloons(ax, k, cells)
-            continue
-        chosen = cells[spread_out(len(cells), _MOST_POINTS)] if len(cells) else cells
-        _draw_points(ax, k + jitter.uniform(-0.28, 0.28, len(chosen)), chosen, k > 0, small=True)
-        if len(cells):
+        elif len(cells):
+            chosen = cells[style.spread_out(len(cells), _MOST_POINTS)]
+            _draw_points(ax, k + jitter.uniform(-0.28, 0.28, len(chosen)), chosen, k > 0, small=True)
             _draw_box(ax, k, cells)
     found.label_axis(ax, "y")
     if found.levels is not None:
         ax.set_ylim(-0.6, len(found.levels) - 0.4)
     ax.set_xlim(-0.7, len(strips) - 0.3)
-    name_ticks(ax, "x", np.arange(len(strips)), range(len(strips)))
+    style.name_ticks(ax, "x", np.arange(len(strips)), range(len(strips)))
     ax.axvline(0.5, color=SHADE, linewidth=1)
     first = f", the first {_MOST_STRIPS} of {draws.m}" if draws.m > _MOST_STRIPS else ""
     ax.set_xlabel(f"imputation{first} (0: observed)")
-    return tidy(ax)
+    return style.tidy(ax)
 
 
 def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None, *, n: int = 200) -> Axes:
@@ -148,27 +115,21 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
 
     A row with a missing cell in either column is a diamond at the mean of its draws, with bars from their 5 %
     to their 95 % quantile in each missing direction. Labels and booleans are shown by their most frequent
-    draw, without a bar, and points are jittered.
-
-    Args:
-        draws: The imputations.
-        x: Column on the horizontal axis.
-        y: Column on the vertical axis.
-        ax: Axes to draw on, which are returned; None for new axes.
-        n: Largest number of imputed points to show, evenly spaced in row order (a note gives the number).
-            At most 5000 observed points are shown.
+    draw, without a bar, and points are jittered. At most `n` imputed and 5000 observed points are shown,
+    evenly spaced in row order.
 
     Raises:
         ValueError: If a column is unknown, both are the same, or `n` is below 1.
     """
     if x == y:
         raise ValueError(f"x and y must be different columns, got {x!r} twice")
-    check_count("n", n, "imputed points")
+    style.check_count("n", n, "imputed points")
     across, upwards = plotted(draws, x), plotted(draws, y)
-    ax = axes_or_new(ax, 5.4, 4.4)
+    ax = style.axes_or_new(ax, 5.4, 4.4)
     imputed = across.holes | upwards.holes
     observed, drawn = np.flatnonzero(~imputed), np.flatnonzero(imputed & across.available & upwards.available)
-    observed, shown = observed[spread_out(len(observed), _MOST_OBSERVED)], drawn[spread_out(len(drawn), n)]
+    observed = observed[style.spread_out(len(observed), _MOST_OBSERVED)]
+    shown = drawn[style.spread_out(len(drawn), n)]
     jitter = np.random.default_rng(0)
     (_, at_x, _), (_, at_y, _) = _spots(across, observed, jitter), _spots(upwards, observed, jitter)
     _draw_points(ax, at_x, at_y, imputed=False, small=len(observed) > 500, label="observed")
@@ -177,40 +138,30 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
         ax.hlines(at_y, left, right, color=VERMILION, linewidth=0.8, zorder=2)
         ax.vlines(at_x, low, high, color=VERMILION, linewidth=0.8, zorder=2)
         some = f" ({len(shown)} of {len(drawn)})" if len(shown) < len(drawn) else ""
-        label = f"imputed: mean, 90 %{some}"
-        _draw_points(ax, at_x, at_y, imputed=True, small=False, label=label)
+        _draw_points(ax, at_x, at_y, imputed=True, small=False, label=f"imputed: mean, 90 %{some}")
     across.label_axis(ax, "x")
     upwards.label_axis(ax, "y")
-    legend_above(ax, columnspacing=1.2, handlelength=1.5)
-    return tidy(ax)
+    style.legend_above(ax, columnspacing=1.2, handlelength=1.5)
+    return style.tidy(ax)
 
 
 def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: int = 30) -> Axes:
     """Plot missing cells one by one: medians of their draws, with 50 % (thick) and 90 % intervals (thin).
 
     Cells are sorted by their medians; the band in the background contains 90 % of the observed cells. For
-    labels and booleans, bars show the share of draws of each level, cells in row order.
-
-    Args:
-        draws: The imputations.
-        column: The column.
-        ax: Axes to draw on, which are returned; None for new axes.
-        n: Largest number of cells to show, evenly spaced among the sorted ones (a note gives the number).
-
-    Raises:
-        ValueError: If the column is unknown or has no imputed cells, or `n` is below 1.
+    labels and booleans, bars show the share of draws of each level, cells in row order. At most `n` cells are
+    shown, evenly spaced among the sorted ones.
     """
-    check_count("n", n, "cells")
+    style.check_count("n", n, "cells")
     found = _imputed(draws, column)
     rows = draws.frame.index[found.holes]
     available = np.flatnonzero(found.available[found.holes])
     if found.levels is None:
         with np.errstate(invalid="ignore"):
-            available = available[
-                np.argsort(np.nanmedian(found.imputed[:, available], axis=0), kind="stable")
-            ]
-    shown = available[spread_out(len(available), n)]
-    ax = axes_or_new(ax, 5.6, 1.4 + 0.22 * len(shown))
+            medians = np.nanmedian(found.imputed[:, available], axis=0)
+        available = available[np.argsort(medians, kind="stable")]
+    shown = available[style.spread_out(len(available), n)]
+    ax = style.axes_or_new(ax, 5.6, 1.4 + 0.22 * len(shown))
     if found.levels is None:
         _draw_intervals(ax, found, shown)
         found.label_axis(ax, "x")
@@ -218,24 +169,20 @@ def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: 
         _draw_level_shares(ax, found, shown)
         ax.set_xlabel(f"share of the {draws.m} draws of {found.name}")
     names = [", ".join(map(str, row)) if isinstance(row, tuple) else row for row in rows[shown]]
-    name_ticks(ax, "y", np.arange(len(shown)), names)
+    style.name_ticks(ax, "y", np.arange(len(shown)), names)
     ax.set_ylim(len(shown) - 0.4, -0.6)
     some = f" ({len(shown)} of {len(available)} missing cells)" if len(shown) < len(available) else ""
     ax.set_ylabel(f"row{some}")
-    legend_above(ax, columnspacing=1.2, handlelength=1.5)
-    return tidy(ax)
-
-
-# --------------------------------------------------------------------------------------- values of columns
+    style.legend_above(ax, columnspacing=1.2, handlelength=1.5)
+    return style.tidy(ax)
 
 
 def _imputed(draws: Imputations, label: Label) -> PlottedColumn:
     """Return a column, after checking that it has at least one draw."""
     found = plotted(draws, label)
     if not np.isfinite(found.imputed).any():
-        raise ValueError(
-            f"column {label!r} has no imputed cells; those with some are {listing(draws.values)}"
-        )
+        others = listing(draws.values)
+        raise ValueError(f"column {label!r} has no imputed cells; those with some are {others}")
     return found
 
 
@@ -262,9 +209,6 @@ def _shares(cells: Numbers, n_levels: int) -> Numbers:
     return counts / np.maximum(counts.sum(0), 1)
 
 
-# ---------------------------------------------------------------------------------------------- distributions
-
-
 def _draw_densities(ax: Axes, column: PlottedColumn) -> None:
     cells, drawn = column.observed, column.imputed
     low, high = _range_shown(np.concatenate([cells, drawn[np.isfinite(drawn)]]))
@@ -273,23 +217,14 @@ def _draw_densities(ax: Axes, column: PlottedColumn) -> None:
     if drawn.shape[1] < _FEWEST:
         together = drawn[np.isfinite(drawn)]
         ax.plot(*density(together, low, high), color=VERMILION, linewidth=1.2, linestyle="--", zorder=3)
-        ticks: dict[str, Any] = {
-            "marker": "|",
-            "markersize": 9,
-            "linestyle": "none",
-            "transform": ax.get_xaxis_transform(),
-        }
-        ax.plot(together, np.zeros(len(together)), color=VERMILION, **ticks)
+        at_bottom = ax.get_xaxis_transform()
+        ax.plot(together, np.zeros(len(together)), "|", color=VERMILION, markersize=9, transform=at_bottom)
     else:
-        for draw in drawn:
-            present = draw[np.isfinite(draw)]
+        for present in (draw[np.isfinite(draw)] for draw in drawn):
             if len(present):
                 ax.plot(*density(present, low, high), color=VERMILION, linewidth=0.7, alpha=0.7, zorder=3)
-    ax.set_xlim(low, high)
-    ax.set_ylim(bottom=0)
-    ax.set_yticks([])
+    ax.set(xlim=(low, high), ylim=(0, None), yticks=[])
     ax.spines["left"].set_visible(False)
-    column.label_axis(ax, "x")
 
 
 def _draw_shares(ax: Axes, column: PlottedColumn) -> None:
@@ -298,24 +233,18 @@ def _draw_shares(ax: Axes, column: PlottedColumn) -> None:
     observed = (column.observed[:, None] == values).mean(0) if len(column.observed) else np.zeros(len(values))
     ax.bar(values, observed, 0.8 * gap, color=PALE_BLUE, edgecolor=BLUE, linewidth=1.2, label="observed")
     jitter = np.random.default_rng(0)
-    for draw in column.imputed:
-        cells = draw[np.isfinite(draw)]
+    for cells in (draw[np.isfinite(draw)] for draw in column.imputed):
         if len(cells):
             shares = (cells[:, None] == values).mean(0)
             across = values + gap * jitter.uniform(-0.25, 0.25)
             ax.plot(across, shares, "o", color=VERMILION, markerfacecolor="none", markersize=4, alpha=0.7)
-    ax.set_ylim(0, None)
-    ax.set_ylabel("share")
-    column.label_axis(ax, "x")
+    ax.set(ylim=(0, None), ylabel="share")
 
 
 def density(cells: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
-    """Estimate a Gaussian kernel density of cells `[n]` between two ends, by Silverman's rule.
+    """Return positions and heights of a Gaussian kernel density of cells `[n]`, by Silverman's rule.
 
     Cells are counted in bins first, which makes the time nearly independent of their number.
-
-    Returns:
-        Positions and heights.
     """
     spread = min(cells.std(), np.subtract(*np.quantile(cells, [0.75, 0.25])) / 1.349 or np.inf)
     step = (high - low) / _GRID
@@ -334,53 +263,38 @@ def _range_shown(cells: Numbers) -> tuple[float, float]:
     low, first, third, high = np.quantile(cells, [_BEYOND, 0.25, 0.75, 1 - _BEYOND]).tolist()
     fence = _FENCE * (third - first) or np.inf
     low, high = max(low, first - fence), min(high, third + fence)
-    room = 0.5 * (high - low) or 0.5 * (largest - smallest) or 0.5 * (abs(largest) or 1.0)
-    return max(smallest - room / 4, low - room), min(largest + room / 4, high + room)
+    margin = 0.5 * (high - low) or 0.5 * (largest - smallest) or 0.5 * (abs(largest) or 1.0)
+    return max(smallest - margin / 4, low - margin), min(largest + margin / 4, high + margin)
 
 
 def _legend_of_densities(axes: NDArray[Any], m: int, together: bool) -> None:
     """Add a legend, below all panels if the layout reserves space for it."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], color=BLUE, linewidth=2.4, label="observed"),
-        Line2D(
-            [], [], color=VERMILION, linewidth=0.9, marker="o", markerfacecolor="none", markersize=4,
-            label=f"imputed, {m} times" if m > 1 else "imputed",
-        ),
-    ]  # fmt: skip
-    if together:
-        handles.append(
-            Line2D([], [], color=VERMILION, linewidth=1.2, linestyle="--", label="all imputations together")
-        )
+    imputed = f"imputed, {m} times" if m > 1 else "imputed"
+    looks: list[dict[str, Any]] = [
+        {"color": BLUE, "linewidth": 2.4, "label": "observed"},
+        {"color": VERMILION, "linewidth": 0.9, "marker": "o", "mfc": "none", "ms": 4, "label": imputed},
+        {"color": VERMILION, "linewidth": 1.2, "linestyle": "--", "label": "all imputations together"},
+    ]
+    handles = [Line2D([], [], **look) for look in looks[: 2 + together]]
     figure = axes[0].figure
-    engine = figure.get_layout_engine() if hasattr(figure, "get_layout_engine") else None
-    if engine is not None and type(engine).__name__ == "ConstrainedLayoutEngine":
+    engine = getattr(figure, "get_layout_engine", lambda: None)()
+    if type(engine).__name__ == "ConstrainedLayoutEngine":
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     else:
         axes[0].legend(handles=handles, loc="best", frameon=False, fontsize="small")
-
-
-# ------------------------------------------------------------------------------------------- points and boxes
 
 
 def _draw_points(
     ax: Axes, x: Numbers, y: Numbers, imputed: bool, small: bool, label: str | None = None
 ) -> None:
     """Draw discs for observed cells, or diamonds for imputed ones, which are hollow if small."""
-    colour = VERMILION if imputed else BLUE
-    ax.plot(
-        x,
-        y,
-        "D" if imputed else "o",
-        color=colour,
-        markerfacecolor=colour if not imputed else "none" if small else "white",
-        markeredgewidth=0.0 if not imputed else 0.7 if small else 1.2,
-        markersize=2.8 if small else 4.5,
-        alpha=1.0 if imputed and not small else 0.55,
-        label=label,
-        zorder=3 if imputed else 1,
-    )
+    look: dict[str, Any] = {"marker": "o", "color": BLUE, "mew": 0.0, "alpha": 0.55, "zorder": 1}
+    if imputed:
+        look = {"marker": "D", "color": VERMILION, "mfc": "white", "mew": 1.2, "alpha": 1.0, "zorder": 3}
+        look |= {"mfc": "none", "mew": 0.7, "alpha": 0.55} if small else {}
+    ax.plot(x, y, linestyle="none", markersize=2.8 if small else 4.5, label=label, **look)
 
 
 def _draw_box(ax: Axes, k: int, cells: Numbers) -> None:
@@ -391,12 +305,8 @@ def _draw_box(ax: Axes, k: int, cells: Numbers) -> None:
 
 def _draw_balloons(ax: Axes, k: int, codes: Numbers) -> None:
     levels, counts = np.unique(codes, return_counts=True)
-    if len(levels):
-        area, (face, edge) = 350 * counts / counts.sum(), ("white", VERMILION) if k else (BLUE, BLUE)
-        ax.scatter(np.full(len(levels), k), levels, area, facecolor=face, edgecolor=edge, linewidth=1.2)
-
-
-# ----------------------------------------------------------------------------------------------- cell by cell
+    area, (face, edge) = 350 * counts / counts.sum(), ("white", VERMILION) if k else (BLUE, BLUE)
+    ax.scatter(np.full(len(levels), k), levels, area, facecolor=face, edgecolor=edge, linewidth=1.2)
 
 
 def _draw_intervals(ax: Axes, column: PlottedColumn, shown: NDArray[np.intp]) -> None:
@@ -419,22 +329,9 @@ def _draw_level_shares(ax: Axes, column: PlottedColumn, shown: NDArray[np.intp])
     if len(names) > _MOST_LEVELS:
         parts.append((f"{len(names) - _MOST_LEVELS} others", 1 - shares[frequent].sum(0)))
     left = np.zeros(len(shown))
-    for (name, share), (colour, hatch) in zip(parts, _LEVEL_LOOKS, strict=False):
-        ax.barh(
-            np.arange(len(shown)), share, 0.75, left, color=colour, hatch=hatch, edgecolor="black",
-            linewidth=0.6, label=text(name) if not name.startswith("_") else f" {name}",
-        )  # fmt: skip
+    for (name, share), colour, hatch in zip(parts, _LEVEL_COLOURS, _LEVEL_HATCHES, strict=False):
+        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.6}
+        label = style.text(name) if not name.startswith("_") else f" {name}"
+        ax.barh(np.arange(len(shown)), share, 0.75, left, label=label, **look)
         left += share
     ax.set_xlim(0, 1)
-
-
-# Colours and hatches of levels; adjacent ones also differ in lightness.
-_LEVEL_LOOKS = (
-    ("#56B4E9", ""),
-    ("#E69F00", "//"),
-    ("#009E73", ""),
-    ("#F0E442", ".."),
-    ("#0072B2", "xx"),
-    ("#CC79A7", "\\\\"),
-    ("white", ""),
-)

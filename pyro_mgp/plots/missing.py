@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,19 +12,8 @@ from numpy.typing import NDArray
 
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import distinct_patterns, flux
-from pyro_mgp.plots._style import (
-    BLUE,
-    PALE_BLUE,
-    REFERENCE,
-    VERMILION,
-    axes_or_new,
-    check_count,
-    legend_above,
-    name_ticks,
-    percent,
-    text,
-    tidy,
-)
+from pyro_mgp.plots import _style as style
+from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,10 +34,6 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     Above 500 rows, several rows share a line, whose colour shows the share of missing cells. Up to 25 columns
     have their share of missing cells written above them.
 
-    Args:
-        frame: The table.
-        ax: Axes to draw on, which are returned; None for new axes.
-
     Raises:
         ValueError: If the table has no rows or no columns.
 
@@ -68,23 +52,16 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     starts = np.arange(0, n_rows, per_line)
     counts = np.add.reduceat(holes, starts, axis=0, dtype=np.int64)
     shares = counts / np.diff(np.append(starts, n_rows))[:, None]
-    ax = axes_or_new(ax, 2.0 + 0.42 * n_columns if n_columns <= 30 else 12.0, 4.6)
+    ax = style.axes_or_new(ax, 2.0 + 0.42 * n_columns if n_columns <= 30 else 12.0, 4.6)
     colours = LinearSegmentedColormap.from_list("missing", [PALE_BLUE, VERMILION])
     intensity = np.where(shares > 0, _FAINTEST + (1 - _FAINTEST) * shares, 0.0)
     bottom = len(starts) * per_line
-    ax.imshow(
-        intensity,
-        cmap=colours,
-        vmin=0,
-        vmax=1,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(-0.5, n_columns - 0.5, bottom, 0),
-    )
+    scale: dict[str, Any] = {"cmap": colours, "vmin": 0, "vmax": 1, "interpolation": "nearest"}
+    ax.imshow(intensity, aspect="auto", extent=(-0.5, n_columns - 0.5, bottom, 0), **scale)
     ax.set_ylim(n_rows, 0)
     for j in range(1, n_columns if n_columns <= _MOST_COLUMNS else 0):
         ax.axvline(j - 0.5, color="white", linewidth=1)
-    name_ticks(ax, "x", np.arange(n_columns), frame.columns.tolist())
+    style.name_ticks(ax, "x", np.arange(n_columns), frame.columns.tolist())
     ax.set_ylabel("row" if per_line == 1 else f"row ({per_line} to a line)")
     _write_shares(ax, holes.mean(0))
     _legend_of_cells(ax)
@@ -94,12 +71,8 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -> Axes:
     """Plot the patterns of missing cells with their numbers of rows, the most frequent pattern on top.
 
-    At most 40 columns are shown, those with the most missing cells.
-
-    Args:
-        frame: The table.
-        ax: Axes to draw on, which are returned; None for new axes.
-        n: Largest number of patterns to show; a note counts the rows with other patterns.
+    At most `n` patterns are shown, and at most 40 columns, those with the most missing cells. A note counts
+    the rows with other patterns.
 
     Raises:
         ValueError: If the table has no rows or no columns, or `n` is below 1.
@@ -111,7 +84,7 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2 rows (67 %)', '1 row (33 %)']
     """
-    check_count("n", n, "patterns")
+    style.check_count("n", n, "patterns")
     holes = missing(frame)
     n_rows, n_columns = _shape(holes)
     observed, rows = distinct_patterns(frame)
@@ -119,29 +92,26 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
     shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
     patterns, n_others = observed[:n], rows[n:].sum()
     height = 1.6 + 0.3 * len(patterns)
-    ax = axes_or_new(ax, 3.0 + 0.42 * len(shown), height)
+    ax = style.axes_or_new(ax, 3.0 + 0.42 * len(shown), height)
     from matplotlib.colors import ListedColormap
 
-    image = ax.pcolormesh(
-        ~patterns[:, shown], cmap=ListedColormap([PALE_BLUE, VERMILION]), vmin=0, vmax=1, edgecolor="white"
-    )
+    colours = ListedColormap([PALE_BLUE, VERMILION])
+    image = ax.pcolormesh(~patterns[:, shown], cmap=colours, vmin=0, vmax=1, edgecolor="white")
     image.set_linewidth(1.5)
     ax.invert_yaxis()
-    name_ticks(ax, "x", np.arange(len(shown)) + 0.5, [frame.columns[j] for j in shown])
-    names = [f"{k} row{'s' if k > 1 else ''} ({percent(k / n_rows)})" for k in rows[:n].tolist()]
-    name_ticks(ax, "y", np.arange(len(patterns)) + 0.5, names)
+    style.name_ticks(ax, "x", np.arange(len(shown)) + 0.5, [frame.columns[j] for j in shown])
+    names = [f"{k} row{'s' if k > 1 else ''} ({style.percent(k / n_rows)})" for k in rows[:n].tolist()]
+    style.name_ticks(ax, "y", np.arange(len(patterns)) + 0.5, names)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     _write_shares(ax, in_column[shown] / n_rows, offset=0.5)
     _legend_of_cells(ax)
-    left_out = []
-    if n_others:
-        more = len(rows) - len(patterns)
-        left_out.append(f"{n_others} rows in {more} other pattern{'s' if more > 1 else ''}")
-    if len(shown) < n_columns:
-        left_out.append(f"{n_columns - len(shown)} columns with fewer missing cells")
-    if left_out:
-        ax.set_xlabel("not shown: " + ", ".join(left_out), fontsize="small", color=REFERENCE)
+    more = len(rows) - len(patterns)
+    other_rows = f"{n_others} rows in {more} other pattern{'s' if more > 1 else ''}" if n_others else ""
+    fewer = f"{n_columns - len(shown)} columns with fewer missing cells" if len(shown) < n_columns else ""
+    if other_rows or fewer:
+        left_out = ", ".join(filter(None, [other_rows, fewer]))
+        ax.set_xlabel(f"not shown: {left_out}", fontsize="small", color=REFERENCE)
     return ax
 
 
@@ -150,10 +120,6 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Columns at the top are observed where others are missing, and therefore help to impute these. Columns at
     the right are missing where others are observed. Names are left out where they would overlap.
-
-    Args:
-        frame: The table, with at least one missing cell.
-        ax: Axes to draw on, which are returned; None for new axes.
 
     Raises:
         ValueError: If the table has no rows, columns or missing cells.
@@ -170,7 +136,7 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     if not holes.any():
         raise ValueError("the table has no missing cells: there is no flux between its columns")
     table = flux(frame)
-    ax = axes_or_new(ax, 5.4, 5.0)
+    ax = style.axes_or_new(ax, 5.4, 5.0)
     ax.plot([0, 1], [1, 0], color=REFERENCE, linewidth=1, linestyle="--", zorder=0)
     complete = (table["observed"] == 1).to_numpy()
     points = table[["influx", "outflux"]].fillna(0.0).to_numpy()
@@ -185,8 +151,8 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     _name_points(ax, points / [reach, 1.0], table.index.tolist())
     ax.set_xlabel("influx: connection of its missing cells to observed cells")
     ax.set_ylabel("outflux: connection of its observed cells to missing cells")
-    legend_above(ax, "right")
-    return tidy(ax)
+    style.legend_above(ax, "right")
+    return style.tidy(ax)
 
 
 def _shape(holes: NDArray[np.bool_]) -> tuple[int, int]:
@@ -201,26 +167,17 @@ def _write_shares(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) ->
     """Write the share of missing cells above each column, if there are few enough columns."""
     if len(shares) > _MOST_SHARES:
         return
+    place: dict[str, Any] = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points"}
+    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": "x-small", "annotation_clip": False}
     for j, share in enumerate(shares.tolist()):
-        words = percent(share) if share else "–"
-        ax.annotate(
-            words,
-            (j + offset, 1.0),
-            (0, 3),
-            xycoords=ax.get_xaxis_transform(),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize="x-small",
-            annotation_clip=False,
-        )
+        ax.annotate(style.percent(share) if share else "–", (j + offset, 1.0), (0, 3), **place, **look)
 
 
 def _legend_of_cells(ax: Axes) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=PALE_BLUE, label="observed"), Patch(facecolor=VERMILION, label="missing")]
-    legend_above(ax, handles=handles, bbox_to_anchor=(0, 1.06))
+    style.legend_above(ax, handles=handles, bbox_to_anchor=(0, 1.06))
 
 
 # Height of a line, width of a letter, and gap between a point and its name, as shares of the axes.
@@ -229,27 +186,14 @@ _LINE, _LETTER, _GAP = 0.036, 0.0145, 0.02
 _TOGETHER = 0.015
 
 
-@dataclass(frozen=True)
-class _Box:
-    """A rectangle, in shares of the axes."""
-
-    left: float
-    low: float
-    right: float
-    high: float
-
-    def overlaps(self, other: _Box) -> bool:
-        """Return whether two rectangles overlap."""
-        across = self.left < other.right and other.left < self.right
-        return across and self.low < other.high and other.low < self.high
-
-
 def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], most: int = 3) -> None:
     """Write names beside points `[n, 2]`, given in shares of the axes, where they overlap nothing."""
+    from matplotlib.transforms import Bbox
+
     reach = ax.get_xlim()[1]
-    taken = [_Box(x - _GAP / 2, y - _GAP / 2, x + _GAP / 2, y + _GAP / 2) for x, y in places.tolist()]
+    taken = [Bbox([place - _GAP / 2, place + _GAP / 2]) for place in places]
     for group in _together(places):
-        lines = [text(names[i]) for i in group[:most]]
+        lines = [style.text(names[i]) for i in group[:most]]
         if len(group) > most:
             lines.append(f"and {len(group) - most} more")
         x, y = places[group[0]].tolist()
@@ -257,8 +201,8 @@ def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], m
         for side, shift in itertools.product(("left", "right"), (0.0, -_LINE, _LINE)):
             low = min(max(y + shift - half, -half), 1.0 + _GAP - 2 * half)
             left = x + _GAP if side == "left" else x - _GAP - wide
-            box = _Box(left, low, left + wide, low + 2 * half)
-            if left > -_GAP and left + wide < 1.05 and not any(map(box.overlaps, taken)):
+            box = Bbox.from_bounds(left, low, wide, 2 * half)
+            if left > -_GAP and left + wide < 1.05 and not any(map(box.fully_overlaps, taken)):
                 taken.append(box)
                 start = left if side == "left" else left + wide
                 white = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
@@ -271,9 +215,9 @@ def _together(places: NDArray[np.float64]) -> list[list[int]]:
     """Group points at nearly the same position, from top to bottom."""
     groups: list[list[int]] = []
     for i in np.lexsort([places[:, 0], -places[:, 1]]).tolist():
-        near = [group for group in groups if np.abs(places[group[0]] - places[i]).max() < _TOGETHER]
-        if near:
-            near[0].append(i)
-        else:
-            groups.append([i])
+        near = (group for group in groups if np.abs(places[group[0]] - places[i]).max() < _TOGETHER)
+        group = next(near, [])
+        if not group:
+            groups.append(group)
+        group.append(i)
     return groups

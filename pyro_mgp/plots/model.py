@@ -1,4 +1,4 @@
-"""Plots of the fitted model: the loss during training, and which column informs which."""
+"""Plots of a fitted model, and of pooled analyses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp.plots._style import BLUE, REFERENCE, VERMILION, axes_or_new, name_ticks, panels, tidy
+from pyro_mgp.plots import _style as style
+from pyro_mgp.plots._style import BLUE, REFERENCE, SHADE, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
+    from pyro_mgp.analysis.pooling import Pooled
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.inference.training import History
 
@@ -24,13 +26,8 @@ _MOST_WRITTEN = 12
 def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = None) -> NDArray[Any]:
     """Plot the loss at each training step, and below it the score of held-out cells if there are any.
 
-    Args:
-        training: A fitted imputer, or its `history_`.
-        figure: Figure to draw on; None for a new one.
-
-    Returns:
-        Axes of the negative ELBO, and of the mean predictive log density of held-out cells, in which a line
-        marks the step whose parameters were kept. Only the first if no cells were held out.
+    The loss is the negative ELBO, the score the mean predictive log density of held-out cells. A line marks
+    the step whose parameters were kept. `training` is a fitted imputer, or its `history_`.
 
     Raises:
         ValueError: If the history has no steps.
@@ -47,14 +44,13 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
     if not history.loss:
         raise ValueError("nothing was trained: the history holds no steps")
     scored = bool(history.validation)
-    axes = panels(figure, 1 + scored, across=1, width=6.0, height=2.4 if scored else 3.2, sharex=True)
+    axes = style.panels(figure, 1 + scored, across=1, width=6.0, height=2.4 if scored else 3.2, sharex=True)
     steps = np.arange(1, len(history.loss) + 1)
     axes[0].plot(steps, history.loss, color=BLUE, linewidth=1.5, marker="." if len(steps) <= 100 else "")
     axes[0].set_ylabel("loss (nats)")
     if scored:
-        axes[1].plot(
-            history.steps, history.validation, color=VERMILION, linewidth=1.2, marker="s", markersize=4
-        )
+        line = {"color": VERMILION, "linewidth": 1.2, "marker": "s", "markersize": 4}
+        axes[1].plot(history.steps, history.validation, **line)
         axes[1].set_ylabel("held-out log density\n(nats per cell)")
         for ax in axes:
             ax.axvline(history.best_step, color=REFERENCE, linewidth=1, linestyle="--", label="kept")
@@ -62,7 +58,7 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
     axes[-1].set_xlabel("training step")
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     for ax in axes:
-        tidy(ax)
+        style.tidy(ax)
     return axes
 
 
@@ -70,11 +66,8 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Plot which column informs which: one row per modelled column, dark squares for relevant inputs.
 
     Compare columns within a row, since rows of labels and counts have other units. Values are written into
-    the squares of up to 12 columns. Crosses mark columns that are not inputs.
-
-    Args:
-        relevance: Result of `relevance.relevance`.
-        ax: Axes to draw on, which are returned; None for new axes. A colour bar takes some of their space.
+    the squares of up to 12 columns. Crosses mark columns that are not inputs. A colour bar takes some of the
+    space of the axes. `relevance` is a result of the function of this name.
 
     Raises:
         ValueError: If no column was modelled.
@@ -90,28 +83,72 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
         raise ValueError("no column was modelled: there is no relevance to plot")
     values = relevance.to_numpy(dtype=np.float64)
     n_rows, n_columns = values.shape
-    ax = axes_or_new(ax, 3.4 + 0.5 * n_columns, 1.8 + 0.42 * n_rows)
+    ax = style.axes_or_new(ax, 3.4 + 0.5 * n_columns, 1.8 + 0.42 * n_rows)
     largest = float(np.nanmax(values, initial=0.0)) or 1.0
     image = ax.pcolormesh(values, cmap="Blues", vmin=0.0, vmax=largest, edgecolor="0.9")
     image.set_linewidth(1.0 if n_columns <= 40 else 0.0)
     ax.invert_yaxis()
-    name_ticks(ax, "x", np.arange(n_columns) + 0.5, relevance.columns.tolist())
-    name_ticks(ax, "y", np.arange(n_rows) + 0.5, relevance.index.tolist())
+    style.name_ticks(ax, "x", np.arange(n_columns) + 0.5, relevance.columns.tolist())
+    style.name_ticks(ax, "y", np.arange(n_rows) + 0.5, relevance.index.tolist())
     ax.set_xlabel("informed by")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    if n_columns <= _MOST_WRITTEN:
-        _write_in(ax, values, largest)
-    else:
+    if n_columns > _MOST_WRITTEN:
         rows, columns = np.nonzero(np.isnan(values))
         ax.plot(columns + 0.5, rows + 0.5, "x", color=REFERENCE, markersize=3)
+    for (i, j), value in np.ndenumerate(values if n_columns <= _MOST_WRITTEN else values[:0]):
+        colour = REFERENCE if np.isnan(value) else "white" if value > 0.55 * largest else "black"
+        words = "×" if np.isnan(value) else f"{value:.2f}"
+        ax.text(j + 0.5, i + 0.5, words, ha="center", va="center", fontsize="small", color=colour)
     ax.figure.colorbar(image, ax=ax, label="relevance", pad=0.02)
     return ax
 
 
-def _write_in(ax: Axes, values: NDArray[np.float64], largest: float) -> None:
-    """Write values into the squares, in white on dark ones."""
-    for (i, j), value in np.ndenumerate(values):
-        colour = REFERENCE if np.isnan(value) else "white" if value > 0.55 * largest else "black"
-        words = "×" if np.isnan(value) else f"{value:.2f}"
-        ax.text(j + 0.5, i + 0.5, words, ha="center", va="center", fontsize="small", color=colour)
+def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: float = 0.0) -> Axes:
+    """Plot the pooled estimate and its interval against the shift; squares mark a changed conclusion.
+
+    `scan` is a result of `tipping_point`; a horizontal line marks the null value of the estimate.
+    """
+    ax = style.axes_or_new(ax)
+    ax.axhline(null, color=REFERENCE, linewidth=1, linestyle="--")
+    ax.axvline(0.0, color=SHADE, linewidth=6, zorder=0)
+    for tipped, colour, marker, name in (
+        (False, BLUE, "o", "same conclusion as without a shift"),
+        (True, VERMILION, "s", "changed conclusion"),
+    ):
+        rows = scan[scan["tipped"] == tipped]
+        if len(rows):
+            reach = [rows["estimate"] - rows["low"], rows["high"] - rows["estimate"]]
+            look: dict[str, Any] = {"fmt": marker, "color": colour, "capsize": 3, "label": name}
+            ax.errorbar(rows["delta"], rows["estimate"], reach, **look)
+    ax.set_xlabel("shift of the imputed cells (δ)")
+    ax.set_ylabel("pooled estimate, with its interval")
+    ax.legend(frameon=False, loc="best")
+    return style.tidy(ax)
+
+
+def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
+    """Plot the fraction of missing information (fmi) and λ of each coefficient.
+
+    Discs are fmi; squares are λ, the share of the variance that is due to missing cells. fmi also includes
+    the uncertainty of the variance between m imputations: if the two are far apart, increase m.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> from pyro_mgp.analysis.pooling import pool_estimates
+        >>> ax = plot_fmi(pool_estimates([[1.2], [1.5]], [[0.04], [0.05]], ["x"]), Figure().subplots())
+        >>> [line.get_label() for line in ax.lines]
+        ['fmi', 'λ']
+    """
+    table = pooled.table
+    rows = np.arange(len(table))
+    ax = style.axes_or_new(ax, 6.0, 1.4 + 0.28 * len(table))
+    ax.hlines(rows, 0, 1, color=SHADE, linewidth=0.8, zorder=0)
+    ax.hlines(rows, table["lambda"], table["fmi"], color=VERMILION, linewidth=1.5, zorder=1)
+    ax.plot(table["fmi"], rows, "o", color=VERMILION, markersize=7, label="fmi")
+    ax.plot(table["lambda"], rows, "s", color=BLUE, markerfacecolor="white", markersize=5, label="λ")
+    style.name_ticks(ax, "y", rows, table.index.tolist())
+    ax.set(xlim=(0, 1), ylim=(len(table) - 0.4, -0.6))
+    ax.set_xlabel(f"share due to missing cells (m = {pooled.m})")
+    style.legend_above(ax, "right")
+    return style.tidy(ax)

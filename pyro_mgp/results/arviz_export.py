@@ -57,7 +57,7 @@ _WITH_DRAWS = ("posterior", "posterior_predictive", "log_likelihood", "predictio
 
 # Names that groups use for other variables or dimensions.
 _RESERVED = ("chain", "draw", "sample", "row", "column", "observed", "mean", "scale", "inducing", "")
-# Characters that file formats do not take in names; formats lose that names with blanks are coordinates.
+# Letters that file formats do not take in names; names with blanks are no coordinates after reading.
 _FORBIDDEN = re.compile(r"[^\w.,()\[\]=+%&-]")
 _DIMENSIONS = ("row", "position", "input", "level")
 _POINT = "point estimate, repeated over draws"
