@@ -30,12 +30,13 @@ import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
+from xarray import DataArray, Dataset
 
 from pyro_mgp.data.cells import cells_of, seconds_of
 from pyro_mgp.data.column_spec import Label
@@ -46,14 +47,8 @@ from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.results.imputations import Imputations, is_same_table
 from pyro_mgp.sampling.observed_cells import ObservedCells
 
-if TYPE_CHECKING:
-    import xarray
-
 Numbers = NDArray[np.float64]
 Array = NDArray[Any]
-
-# Groups whose variables have the dimensions chain and draw.
-_WITH_DRAWS = ("posterior", "posterior_predictive", "log_likelihood", "predictions")
 
 # Names that groups use for other variables or dimensions.
 _RESERVED = ("chain", "draw", "sample", "row", "column", "observed", "mean", "scale", "inducing", "")
@@ -78,18 +73,16 @@ def to_arviz(
     """Convert imputations to the container of ArviZ, with the groups listed above.
 
     Imputations of one table by fits with different seeds become chains. R-hat of `imputed_mean_...` and
-    `imputed_share_...` measures whether the fits agree. R-hat of parameters is not informative, since each
-    fit has one point estimate, nor is that of `u`, since each fit has its own inducing inputs.
+    `imputed_share_...` measures whether the fits agree. R-hat of parameters and of `u` is not informative,
+    since each fit has one point estimate, and its own inducing inputs.
 
-    `posterior_predictive`, `log_likelihood` and the parameters are computed when this is called, from the
-    current state of the imputer that drew. They are absent for imputations that were loaded, copied or made
-    by hand. The target of `fit(X, y)` has variables like a column, but no predictions. Shifts by `delta`
-    apply to imputed cells only.
+    `posterior_predictive`, `log_likelihood` and the parameters are computed from the current state of the
+    imputer that drew. They are absent for imputations that were loaded, copied or made by hand. The target of
+    `fit(X, y)` has no predictions. Shifts by `delta` apply to imputed cells only.
 
-    Log densities are those of the cell in the column's own units: of the standardised, possibly transformed
-    cell, plus the log derivative. They are log probabilities where draws are discrete: levels, integers,
-    values of a discrete support or rounded times. Draws of a transformed column are limited to its observed
-    range; densities are not.
+    Log densities are those of the cell in the column's own units; log probabilities where draws are discrete:
+    levels, integers, values of a discrete support or rounded times. Draws of a transformed column are limited
+    to its observed range; densities are not.
 
     Args:
         draws: Imputations, or a sequence with one per chain: of the same table, with the same m.
@@ -98,8 +91,7 @@ def to_arviz(
             ones each time. An observed cell takes 16 bytes per imputation. All imputed cells are included.
 
     Returns:
-        An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards; both can be written to
-        netCDF and Zarr.
+        An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards, for netCDF and Zarr.
 
     Raises:
         TypeError: If a chain is not `Imputations`.
@@ -116,7 +108,7 @@ def to_arviz(
     """
     chains = [draws] if isinstance(draws, Imputations) else list(draws)
     _check_chains(chains)
-    table = _Table.of(chains, _positions(rows, max_rows, len(chains[0].frame)))
+    table = _Table(chains, _positions(rows, max_rows, len(chains[0].frame)))
     entries = [_entries(chain, table) for chain in chains]
     groups = {group: _dataset([chain[group] for chain in entries], group) for group in _GROUPS}
     attrs = {
@@ -127,46 +119,25 @@ def to_arviz(
     return _container({name: group for name, group in groups.items() if group.data_vars}, attrs)
 
 
-def _container(groups: Mapping[str, xarray.Dataset], attrs: dict[str, str]) -> Any:
+def _container(groups: Mapping[str, Dataset], attrs: dict[str, str]) -> Any:
     """Return the container of the installed version of ArviZ; no other code depends on the version."""
     if int(version("arviz").split(".")[0]) < 1:
         from arviz import InferenceData
 
         return InferenceData(attrs=attrs, **groups)
-    from xarray import Dataset, DataTree
+    from xarray import DataTree
 
     return DataTree.from_dict({"/": Dataset(attrs=attrs), **groups})
-
-
-# ------------------------------------------------------------------------------------------------ the table
 
 
 @dataclass(frozen=True)
 class _Coder:
     """Conversion of the cells of a column to numbers."""
 
-    levels: tuple[Hashable, ...] | None
-    """Levels whose positions represent the cells; None for numbers and times."""
     kind: str
     """"number", "boolean", "label", "datetime" or "duration"."""
-
-    @classmethod
-    def of(cls, dtype: Any, cells: Sequence[Array], levels: Iterable[Hashable]) -> _Coder:
-        """Make a coder from all arrays of cells, in the form of draws, and other levels that may be drawn."""
-        if isinstance(dtype, pd.CategoricalDtype):
-            return cls(tuple(dtype.categories), "label")
-        letters = {array.dtype.kind for array in cells if array.size}
-        if letters & {"m", "M"}:
-            return cls(None, "datetime" if "M" in letters else "duration")
-        if letters <= {"f", "i"}:
-            return cls(None, "number")
-        objects = [pd.unique(array.ravel()) for array in cells if array.dtype.kind in "Ob"]
-        found = {cell for array in objects for cell in array.tolist() if not pd.isna(cell)}
-        if all(isinstance(cell, bool) for cell in found):
-            return cls((False, True), "boolean")
-        if all(isinstance(cell, int | float) for cell in found):
-            return cls(None, "number")
-        return cls(tuple(sorted({*found, *levels}, key=str)), "label")
+    levels: tuple[Hashable, ...] | None = None
+    """Levels whose positions represent the cells; None for numbers and times."""
 
     def __call__(self, cells: Array) -> Array:
         """Return cells of any shape as float64 or int64, missing cells as NaN or -1."""
@@ -188,107 +159,83 @@ class _Coder:
         return attrs
 
 
-@dataclass(frozen=True)
+def _coder(dtype: Any, cells: Sequence[Array], levels: Iterable[Hashable]) -> _Coder:
+    """Make a coder from all arrays of cells, in the form of draws, and other levels that may be drawn."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _Coder("label", tuple(dtype.categories))
+    letters = {array.dtype.kind for array in cells if array.size}
+    if letters & {"m", "M"}:
+        return _Coder("datetime" if "M" in letters else "duration")
+    if letters <= {"f", "i"}:
+        return _Coder("number")
+    objects = [pd.unique(array.ravel()) for array in cells if array.dtype.kind in "Ob"]
+    found = {cell for array in objects for cell in array.tolist() if not pd.isna(cell)}
+    if all(isinstance(cell, bool) for cell in found):
+        return _Coder("boolean", (False, True))
+    if all(isinstance(cell, int | float) for cell in found):
+        return _Coder("number")
+    return _Coder("label", tuple(sorted({*found, *levels}, key=str)))
+
+
 class _Table:
-    """Properties of the table, which all chains share."""
+    """Names and coders of the variables of the table that all chains share."""
 
-    frame: pd.DataFrame
-    """The original table."""
-    holes: Mapping[Label, NDArray[np.bool_]]
-    """Missing cells of each column, Bool `[N]`."""
-    positions: NDArray[np.intp]
-    """Positions of the rows whose observed cells are predicted."""
-    labels: Array
-    """Row labels in a form that files can store, `[N]`."""
-    names: Mapping[Label, str]
-    """Name of the variable of each column."""
-    link_names: Mapping[str, str]
-    """Name of the variables of each link, by the name of the link."""
-    coders: Mapping[Label, _Coder]
-    """Conversion of each column to numbers."""
-    has_observed_cells: bool
-    """True if all chains have predictions of observed cells."""
-
-    @classmethod
-    def of(cls, chains: Sequence[Imputations], positions: NDArray[np.intp]) -> _Table:
-        """Describe the table of these chains."""
-        frame = chains[0].frame
+    def __init__(self, chains: Sequence[Imputations], positions: NDArray[np.intp]) -> None:
+        self.frame = frame = chains[0].frame
+        self.positions = positions  # of the rows whose observed cells are predicted
+        self.labels = _index_labels(frame.index)
+        self.holes: dict[Label, Any] = dict(zip(frame.columns, missing(frame).T, strict=True))
+        self.has_observed_cells = all(chain.observed_cells is not None for chain in chains)
+        taken = set(_RESERVED)
+        self.names: dict[Label, str] = {label: _new_name(str(label), taken) for label in frame.columns}
+        self.link_names: dict[str, str] = {}
         levels: dict[Label, tuple[Hashable, ...]] = {}
-        for chain in chains:
-            for variable in chain.observed_cells.variables if chain.observed_cells else ():
-                levels[variable.codec.name] = variable.codec.levels or ()
-        coders: dict[Label, _Coder] = {}
+        for source in filter(None, (chain.observed_cells for chain in chains)):
+            for variable in source.variables:
+                label, links = variable.codec.name, source.sampler.chain.names
+                levels[label] = variable.codec.levels or ()
+                # A column with one link of its own lends it its name.
+                alone = variable.category is None and not variable.is_target
+                for link in (links[i] for i in variable.links):
+                    if link not in self.link_names:
+                        self.link_names[link] = self.names[label] if alone else _new_name(link, taken)
+        self.coders: dict[Label, _Coder] = {}
         for label in frame.columns:
             cells = [chain.values[label] for chain in chains if label in chain.values]
             cells.append(_observed(frame[label]))
-            coders[label] = _Coder.of(frame[label].dtype, cells, levels.get(label, ()))
-        new = _Names()
-        names: dict[Label, str] = {label: new.new(str(label)) for label in frame.columns}
-        link_names: dict[str, str] = {}
-        for chain in chains:
-            for name, own in _links(chain.observed_cells, names):
-                link_names.setdefault(name, own or new.new(name))
-        return cls(
-            frame,
-            dict(zip(frame.columns, missing(frame).T, strict=True)),
-            positions,
-            _index_labels(frame.index),
-            names,
-            link_names,
-            coders,
-            all(chain.observed_cells is not None for chain in chains),
-        )
+            self.coders[label] = _coder(frame[label].dtype, cells, levels.get(label, ()))
 
-    def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: dict[str, str]) -> _Entry:
+    def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: Mapping[str, str]) -> DataArray:
         """Make a variable of a column's cells in some rows, `[..., n]`."""
         row = f"{name}_row"
         coords = {row: (row, self.labels[rows]), f"{name}_position": (row, rows.astype(np.int64))}
-        return _Entry(values, (row,), attrs, coords)
+        return _variable(values, (row,), attrs, coords)
 
     def attrs(self, label: Label) -> dict[str, str]:
         """Return the attributes of a column's variables."""
         return {"column": str(label), **self.coders[label].attrs}
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A variable of one chain."""
-
-    values: Array
-    """Values `[m, ...]` in groups with draws, else `[...]`."""
-    dims: tuple[str, ...]
-    """Names of the dimensions after the draws."""
-    attrs: dict[str, str]
-    """Attributes of the variable."""
-    coords: Mapping[str, tuple[str, Array]]
-    """Dimension and values of each coordinate, by name."""
+def _variable(
+    values: Array,
+    dims: tuple[str, ...],
+    attrs: Mapping[str, str],
+    coords: Mapping[str, tuple[str, Array]] | None = None,
+) -> DataArray:
+    """Make a variable of one chain, whose first dimension is the draw if `values` have one more."""
+    draw = ("draw",) * (values.ndim - len(dims))
+    return DataArray(values, coords, (*draw, *dims), attrs=attrs)
 
 
-class _Names:
-    """Generator of distinct names that files can store and that no dimension has."""
-
-    def __init__(self) -> None:
-        self.taken = set(_RESERVED)
-
-    def new(self, text: str) -> str:
-        """Return a new name similar to this text."""
-        name = _FORBIDDEN.sub("_", unicodedata.normalize("NFC", text.strip()))
-        if not re.match(r"\w", name):
-            name = f"column_{name}"
-        while not self.taken.isdisjoint(own := {name, *(f"{name}_{part}" for part in _DIMENSIONS)}):
-            name += "_"
-        self.taken |= own
-        return name
-
-
-def _links(source: ObservedCells | None, names: Mapping[Label, str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the name of each link, and the name of its column if the column has no other link."""
-    if source is None:
-        return
-    for variable in source.variables:
-        for i in variable.links:
-            alone = variable.category is None and not variable.is_target
-            yield source.sampler.chain.names[i], names[variable.codec.name] if alone else None
+def _new_name(text: str, taken: set[str]) -> str:
+    """Return a name similar to this text that files can store, and no other variable or dimension has."""
+    name = _FORBIDDEN.sub("_", unicodedata.normalize("NFC", text.strip()))
+    if not re.match(r"\w", name):
+        name = f"column_{name}"
+    while not taken.isdisjoint(own := {name, *(f"{name}_{part}" for part in _DIMENSIONS)}):
+        name += "_"
+    taken |= own
+    return name
 
 
 def _observed(column: pd.Series[Any]) -> Array:
@@ -340,12 +287,9 @@ def _check_chains(chains: Sequence[Imputations]) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------ the groups
-
-
-def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, _Entry]]:
+def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, DataArray]]:
     """Return the variables of one chain, by group and name."""
-    groups: dict[str, dict[str, _Entry]] = {group: {} for group in _GROUPS}
+    groups: dict[str, dict[str, DataArray]] = {group: {} for group in _GROUPS}
     for label, values in draws.values.items():
         name, coder = table.names[label], table.coders[label]
         rows = np.flatnonzero(table.holes[label])
@@ -364,22 +308,22 @@ def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, _Entry]]:
     return groups
 
 
-def _summary(name: str, coder: _Coder, values: Array) -> dict[str, _Entry]:
+def _summary(name: str, coder: _Coder, values: Array) -> dict[str, DataArray]:
     """Compute the mean of a column's imputed cells `[m, n]` in each draw, or the share of each level."""
     attrs = {"estimate": "over the imputed cells of a draw", **coder.attrs}
     if coder.kind == "label" and coder.levels is not None:
         level = f"{name}_level"
         shares = np.stack([(values == k).mean(axis=1) for k in range(len(coder.levels))], axis=1)
         names = np.array([str(each) for each in coder.levels], dtype=object)
-        return {f"imputed_share_{name}": _Entry(shares, (level,), attrs, {level: (level, names)})}
+        return {f"imputed_share_{name}": _variable(shares, (level,), attrs, {level: (level, names)})}
     present = (values >= 0) if coder.levels is not None else ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         mean = np.where(present, values, 0).sum(axis=1) / present.sum(axis=1)
-    return {f"imputed_mean_{name}": _Entry(mean, (), attrs, {})}
+    return {f"imputed_mean_{name}": _variable(mean, (), attrs)}
 
 
 def _add_observed_cells(
-    groups: dict[str, dict[str, _Entry]], draws: Imputations, source: ObservedCells, table: _Table
+    groups: dict[str, dict[str, DataArray]], draws: Imputations, source: ObservedCells, table: _Table
 ) -> None:
     """Add replicates, log densities and observed cells to their groups."""
     found = source.replicate(draws.frame, draws.m, table.positions)
@@ -387,7 +331,7 @@ def _add_observed_cells(
     for variable, cells in zip(source.variables, found, strict=False):
         label, rows = variable.codec.name, cells.rows
         if variable.is_target:
-            name, coder = table.link_names[link_names[variable.links[0]]], _Coder(None, "number")
+            name, coder = table.link_names[link_names[variable.links[0]]], _Coder("number")
             observed, kept = cells.observed, np.ones(len(rows), bool)
         else:
             name, coder = table.names[label], table.coders[label]
@@ -405,9 +349,9 @@ def _add_observed_cells(
         groups["observed_data"][name] = table.cells(name, rows, observed, attrs)
 
 
-def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, _Entry]:
+def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, DataArray]:
     """Return the drawn functions and the point estimates of all links."""
-    sampler, found = source.sampler, dict[str, _Entry]()
+    sampler, found = source.sampler, dict[str, DataArray]()
     functions = sampler.functions(range(m)) if sampler.joint else []
     noises = [conditional.noise.cpu().numpy() for conditional in sampler.sparse(range(m))]
     for i, (name, link) in enumerate(zip(sampler.chain.names, sampler.chain.links, strict=True)):
@@ -420,12 +364,12 @@ def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, _Entr
                 labels = np.array([source.names[d] for d in inputs], dtype=object)
                 coords[dims[0]] = dims[0], labels
             repeated = np.broadcast_to(value, (m, *value.shape))
-            found[f"{parameter}_{own}"] = _Entry(repeated, dims, {**attrs, "estimate": _POINT}, coords)
+            found[f"{parameter}_{own}"] = _variable(repeated, dims, {**attrs, "estimate": _POINT}, coords)
         if noises[i].ndim == 2:  # one per imputation
-            found[f"noise_{own}"] = _Entry(noises[i][:, 0], (), {**attrs, "estimate": "drawn"}, {})
+            found[f"noise_{own}"] = _variable(noises[i][:, 0], (), {**attrs, "estimate": "drawn"})
         if functions:
             drawn = {**attrs, "estimate": "drawn", "unit": "whitened"}
-            found[f"u_{own}"] = _Entry(functions[i].cpu().numpy(), ("inducing",), drawn, {})
+            found[f"u_{own}"] = _variable(functions[i].cpu().numpy(), ("inducing",), drawn)
     return found
 
 
@@ -450,7 +394,7 @@ def _number(module: nn.Module, parameter: str) -> Numbers:
     return np.asarray(getattr(module, parameter).detach().cpu().numpy(), dtype=np.float64)
 
 
-def _constant(table: _Table) -> dict[str, _Entry]:
+def _constant(table: _Table) -> dict[str, DataArray]:
     """Return which cells are observed, `[N, C]`, and their means and standard deviations, `[C]`."""
     moments = np.full((2, table.frame.shape[1]), np.nan)
     for i, (label, coder) in enumerate(table.coders.items()):
@@ -462,29 +406,24 @@ def _constant(table: _Table) -> dict[str, _Entry]:
     rows, columns = ("row", table.labels), {"column": ("column", names), "label": ("column", labels)}
     attrs = {"estimate": "over the observed cells, in the column's own units"}
     return {
-        "observed": _Entry(~missing(table.frame), ("row", "column"), {}, {"row": rows, **columns}),
-        "mean": _Entry(moments[0], ("column",), attrs, columns),
-        "scale": _Entry(moments[1], ("column",), attrs, columns),
+        "observed": _variable(~missing(table.frame), ("row", "column"), {}, {"row": rows, **columns}),
+        "mean": _variable(moments[0], ("column",), attrs, columns),
+        "scale": _variable(moments[1], ("column",), attrs, columns),
     }
 
 
-def _dataset(chains: Sequence[Mapping[str, _Entry]], group: str) -> xarray.Dataset:
+def _dataset(chains: Sequence[Mapping[str, DataArray]], group: str) -> Dataset:
     """Combine the variables of all chains in one group."""
-    from xarray import Dataset
-
     variables, coords = {}, {}
-    if group in _WITH_DRAWS:
-        coords = {"chain": ("chain", np.arange(len(chains)))}
     for name, first in chains[0].items():
-        shapes = [chain[name].values.shape if name in chain else None for chain in chains]
+        shapes = [chain[name].shape if name in chain else None for chain in chains]
         if shapes.count(shapes[0]) != len(shapes):
             raise ValueError(
                 f"chains must come from fits of the same settings: {name!r} in {group} has shapes {shapes}"
             )
-        dims, values = first.dims, first.values
-        if group in _WITH_DRAWS:
-            dims, values = ("chain", "draw", *dims), np.stack([chain[name].values for chain in chains])
-            coords["draw"] = ("draw", np.arange(values.shape[1]))
-        variables[name] = (dims, values, first.attrs)
-        coords |= first.coords
+        variables[name] = first
+        if "draw" in first.dims:
+            values = np.stack([chain[name].to_numpy() for chain in chains])
+            coords = {"chain": np.arange(values.shape[0]), "draw": np.arange(values.shape[1])}
+            variables[name] = DataArray(values, first.coords, ("chain", *first.dims), attrs=first.attrs)
     return Dataset(variables, coords, {"description": _GROUPS[group]})

@@ -62,12 +62,7 @@ def draw(
     *,
     progress: bool,
 ) -> Imputations:
-    """Draw the numbered imputations of a table; see `MGPImputer.impute`.
-
-    Raises:
-        ValueError: Memory does not suffice, or the checkpoint belongs to other draws.
-        OSError: The checkpoint cannot be written.
-    """
+    """Draw the numbered imputations of a table; see `MGPImputer.impute` for the errors."""
     wanted, kept = numbers_of(m), Checkpoint.at(checkpoint)
     n = len(wanted)
     advice = "take a smaller m, or call impute_to_parquet, which needs memory for the table only"
@@ -103,10 +98,7 @@ def draw_to_parquet(
 
 
 def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator: bool) -> pd.DataFrame:
-    """Return a table with its missing cells at their posterior mean, discrete ones at their mode.
-
-    With `add_indicator`, boolean columns show where cells were missing, for columns incomplete at fit.
-    """
+    """Return a table with its missing cells at their posterior mean, discrete ones at their mode."""
     given = model.encode(X)
     uncertain = model.is_sequential or model.chain.n_rows <= FEW_ROWS
     n_paths = _MANY_POINT_PATHS if uncertain else _POINT_PATHS
@@ -116,16 +108,12 @@ def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator:
     if not add_indicator:
         return table
     positions, columns = model.encoder.incomplete, model.encoder.columns
-    names = [f"{INDICATOR}{columns[i]}" for i in positions]
+    names = [f"{INDICATOR}{columns[i]}" for i in positions]  # of the columns that were incomplete at fit
     return table.join(pd.DataFrame(missing(given.frame)[:, positions], table.index, names))
 
 
 def predict_target(model: FittedModel, X: pd.DataFrame | ArrayLike, level: float) -> pd.DataFrame:
-    """Return mean, sd and central interval of the target in its own units, one row per row of the table.
-
-    Raises:
-        ValueError: The model has no target, or `level` is not between 0 and 1.
-    """
+    """Return mean, sd and central interval of the target in its own units, one row per row of the table."""
     target = model.encoder.target
     if target is None:
         raise ValueError("predict needs a target: call fit(X, y) first, or impute the column with impute(X)")
@@ -151,7 +139,7 @@ def _batches(
     batch_size: int | None,
     checkpoint: Checkpoint | None,
 ) -> Batches:
-    """Return the incomplete rows filled, batch by batch, those in the checkpoint first."""
+    """Yield the incomplete rows filled, batch by batch, those in the checkpoint first."""
     rows = given.incomplete_rows
     if checkpoint is None:
         return sampler.draws(rows, wanted, batch_size)

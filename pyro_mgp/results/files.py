@@ -46,18 +46,13 @@ class Source:
 
 
 def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
-    """Read a table from a CSV or Parquet file, by its suffix.
+    """Read a table from a file that ends in .csv, .tsv (either may be followed by .gz), .parquet or .pq.
 
-    Args:
-        path: File that ends in .csv, .tsv (either may be followed by .gz), .parquet or .pq.
-        missing: Text that marks a missing cell in a CSV, in upper or lower case, besides an empty cell.
-
-    Returns:
-        The table, with the dtypes of `typed` if the file is a CSV.
+    In text, `missing` marks missing cells, in upper or lower case, besides empty cells; dtypes are those of
+    `typed`.
 
     Raises:
-        ValueError: If there is no such file, its suffix is another one, or its content is not a table. The
-            message names the line if it is known.
+        ValueError: If there is no such file, its suffix is another one, or its content is not a table.
         OSError: If the file cannot be read.
     """
     if not path.exists():
@@ -69,25 +64,21 @@ def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
     format = _FORMATS.get(suffix)
     if format is None or (zipped and format == "parquet"):
         known = ", ".join(_FORMATS)
-        raise ValueError(
-            f"{str(path)!r}: expected a file that ends in {known} or .csv.gz, got {path.suffix!r}"
-        )
+        expected = f"expected a file that ends in {known} or .csv.gz"
+        raise ValueError(f"{str(path)!r}: {expected}, got {path.suffix!r}")
     if format == "parquet":
         return Source(_read_parquet(path), format)
-    text = _parse(_decode(_unzip(path) if zipped else path.read_bytes(), path), format, path)
+    text = _parse(_read_text(path, zipped), format, path)
     return Source(typed(text, missing), format, text)
 
 
-def _unzip(path: Path) -> bytes:
+def _read_text(path: Path, zipped: bool) -> str:
+    content = path.read_bytes()
     try:
-        return gzip.decompress(path.read_bytes())
+        content = gzip.decompress(content) if zipped else content
+        text = content.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{str(path)!r} is not a gzip file, or is truncated: {error}") from error
-
-
-def _decode(content: bytes, path: Path) -> str:
-    try:
-        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
@@ -111,10 +102,8 @@ def _parse(content: str, format: str, path: Path) -> list[list[str]]:
                 continue
             rows.append(row)
             if len(row) != len(rows[0]):
-                raise ValueError(
-                    f"{where}, line {reader.line_num}: expected {len(rows[0])} fields, one per name in the "
-                    f"header, got {len(row)}"
-                )
+                expected = f"expected {len(rows[0])} fields, one per name in the header"
+                raise ValueError(f"{where}, line {reader.line_num}: {expected}, got {len(row)}")
     except csv.Error as error:
         raise ValueError(f"{where}, line {reader.line_num}: {error}") from error
     if not rows:
@@ -146,8 +135,6 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise ValueError(f"{str(path)!r} is not a Parquet file, or is damaged: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------------ parsing
-
 _TRUTH = {"true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _CODE = re.compile(r"[+-]?0\d+", re.ASCII)
@@ -157,16 +144,11 @@ _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.AS
 
 
 def typed(text: Sequence[Sequence[str]], missing: Sequence[str] = MISSING) -> pd.DataFrame:
-    """Parse the cells of a CSV.
+    """Parse the cells of a CSV, given as header and rows.
 
-    Args:
-        text: Header and rows. A first column without a name holds row labels and becomes the index.
-        missing: Text that marks a missing cell, in upper or lower case, besides an empty cell.
-
-    Returns:
-        A table whose columns are boolean if all observed cells are true or false in any case, Int64 or
-        Float64 if all are numbers, datetime64 in microseconds if all are dates or times in ISO 8601, else
-        string. Numbers with leading zeros ("007") are codes, and therefore string.
+    A first column without a name becomes the index. Columns are boolean if all observed cells are true or
+    false in any case, Int64 or Float64 if all are numbers, datetime64 in microseconds if all are dates or
+    times in ISO 8601, else string. Numbers with leading zeros ("007") are codes, and therefore string.
 
     Example:
         >>> typed([["n", "x", "ok"], ["1", "2.50", "true"], ["", "NA", "false"]])
@@ -177,11 +159,8 @@ def typed(text: Sequence[Sequence[str]], missing: Sequence[str] = MISSING) -> pd
     names, *rows = text
     holes = frozenset({"", *(mark.strip().lower() for mark in missing)})
     labelled = not names[0].strip()
-    columns = {
-        name: _typed_column([row[j] for row in rows], holes)
-        for j, name in enumerate(names)
-        if j or not labelled
-    }
+    cells = {name: [row[j] for row in rows] for j, name in enumerate(names) if j or not labelled}
+    columns = {name: _typed_column(column, holes) for name, column in cells.items()}
     index = pd.Index([row[0] for row in rows], dtype=object) if labelled else pd.RangeIndex(len(rows))
     return pd.DataFrame(columns, index=index)
 
@@ -249,59 +228,33 @@ def row_counter(frame: pd.DataFrame) -> Label | None:
     return frame.columns[0] if counts and first == list(range(first[0], first[0] + len(first))) else None
 
 
-# ------------------------------------------------------------------------------------------------ writing
-
-
 def write_tables(folder: Path, source: Source, draws: Imputations, format: str) -> list[str]:
-    """Write the m completed tables; columns without draws stay as they are.
+    """Write the m completed tables as "csv", "tsv" or "parquet", and return the names of the files.
 
-    Each file appears atomically. Existing files are kept, which continues a run that was interrupted.
-
-    Args:
-        folder: Folder to write to.
-        source: The original table.
-        draws: Draws of the missing cells of all or some of its columns.
-        format: "csv", "tsv" or "parquet".
-
-    Returns:
-        The names of the files, `imputation_01.csv`, `imputation_02.csv`, ...
+    Each file appears atomically. Existing files are kept, which continues a run that was interrupted. Columns
+    without draws stay as they are.
 
     Raises:
         ValueError: If a column cannot be stored as Parquet.
     """
-    names = table_names(draws.m, format)
+    names, labels = table_names(draws.m, format), list(draws.values)
     for j, name in enumerate(names):
-        if not (folder / name).exists():
-            with atomic_file(folder / name) as path:
-                _write_table(path, source, draws, j, format)
+        if (folder / name).exists():
+            continue
+        with atomic_file(folder / name) as path:
+            if format != "parquet" and source.text is not None:
+                rows = completed_text(source.text, draws, j)
+                with open_text(path) as file:
+                    csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
+            else:
+                completed = source.frame.copy()
+                completed[labels] = draws[j][labels]
+                write_table(path, completed, format)
     return names
 
 
-def _write_table(path: Path, source: Source, draws: Imputations, j: int, format: str) -> None:
-    if format != "parquet" and source.text is not None:
-        rows = completed_text(source.text, draws, j)
-        with open_text(path) as file:
-            csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
-    else:
-        write_table(path, completed_frame(source, draws, j), format)
-
-
-def completed_frame(source: Source, draws: Imputations, j: int) -> pd.DataFrame:
-    """Return completed table j, including the columns without draws."""
-    full, completed = source.frame.copy(), draws[j]
-    for label in draws.values:
-        full[label] = completed[label]
-    return full
-
-
 def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) -> list[list[str]]:
-    """Return completed table j as header and rows of a CSV, observed cells with their original text.
-
-    Args:
-        text: Header and rows of the original table.
-        draws: Draws of the missing cells of all or some of its columns.
-        j: Number of the imputation, from 0.
-    """
+    """Return completed table j as header and rows of a CSV, observed cells with their original text."""
     rows = [list(row) for row in text]
     for label, values in draws.values.items():
         position = text[0].index(str(label))

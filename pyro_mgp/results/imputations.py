@@ -109,14 +109,7 @@ class Imputations:
         return self.m
 
     def __getitem__(self, j: SupportsIndex) -> pd.DataFrame:
-        """Return completed table j, counted from 0, or from the end if negative.
-
-        A slice is not an index: for several tables, take `list(draws)[:2]`.
-
-        Raises:
-            IndexError: If there is no imputation j.
-            TypeError: If `j` is not an integer.
-        """
+        """Return completed table j, counted from 0, or from the end if negative."""
         position = operator.index(j)
         if not -self.m <= position < self.m:
             raise IndexError(f"there is no imputation {position}: they are numbered from 0 to {self.m - 1}")
@@ -130,11 +123,8 @@ class Imputations:
         if not isinstance(other, Imputations):
             return NotImplemented
         # Equal tables have the same missing cells, and therefore the same keys of `values`.
-        return (
-            self.m == other.m
-            and is_same_table(self.frame, other.frame)
-            and all(map(_same, self.values.values(), other.values.values()))
-        )
+        same = self.m == other.m and is_same_table(self.frame, other.frame)
+        return same and all(map(_same, self.values.values(), other.values.values()))
 
     def __repr__(self) -> str:
         n_rows, n_columns = self.frame.shape
@@ -187,14 +177,13 @@ class Imputations:
 
         Args:
             analysis: Function of a completed table that returns a results object of statsmodels, or a pair of
-                estimates and their variances or covariance matrix, as `pooling.pool` takes them.
+                estimates and their variances or covariance matrix.
             level: Probability of the intervals.
             df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not have them.
             names: Labels of the estimates, if the fits have none.
 
         Raises:
-            TypeError: If a fit has no estimates or no standard errors.
-            ValueError: If m is 1, the fits differ in their estimates, or standard errors are not positive.
+            TypeError, ValueError: As `pooling.pool`.
 
         Example:
             >>> from types import SimpleNamespace
@@ -216,16 +205,11 @@ class Imputations:
 
         Args:
             posterior: Function of a completed table that returns draws of each parameter, `[draws, ...]`, as
-                `MCMC.get_samples()` of Pyro does; `posterior_mixture.mix` takes them.
-            group_by_chain: Whether draws are `[chains, draws, ...]`.
+                `MCMC.get_samples()` of Pyro does.
+            group_by_chain: True if draws are `[chains, draws, ...]`.
             level: Probability of the intervals.
 
-        Raises:
-            TypeError: If draws are not numbers.
-            ValueError: If m is 1, draws are not finite, or differ in parameters, shapes or number.
-
-        Warns:
-            MixtureWarning: Chains have not converged within a table, or there are too few tables.
+        Raises and warns as `posterior_mixture.mix`.
 
         Example:
             >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, np.nan]}), {"x": [[1.6], [1.4]]}, m=2)
@@ -239,14 +223,8 @@ class Imputations:
     def to_arviz(self, *, rows: ArrayLike | None = None, max_rows: int = 10_000) -> Any:
         """Export to ArviZ: draws of missing cells, and predictions of observed cells for model checks.
 
-        The function `arviz_export.to_arviz` also exports imputations of several fits, as chains.
-
-        Args:
-            rows: Positions of the rows whose observed cells are predicted, or a Bool `[N]`; None for all.
-            max_rows: Largest number of these rows; if there are more, as many are chosen at random.
-
-        Returns:
-            An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
+        The function `arviz_export.to_arviz` describes arguments and result; it also exports imputations of
+        several fits, as chains.
 
         Example:
             >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
@@ -260,15 +238,11 @@ class Imputations:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Save to a folder, which appears atomically; `load` reads it back.
 
-        The folder holds `header.json`, `frame.parquet` (the original table) and `draws.safetensors`.
-
-        Args:
-            path: Folder to make; missing parent folders are made too.
-            overwrite: Replace a folder that this package wrote earlier.
+        The folder holds `header.json`, `frame.parquet` (the original table) and `draws.safetensors`. With
+        `overwrite`, a folder that this package wrote earlier is replaced.
 
         Raises:
-            ValueError: If `path` exists and may not be replaced, or the table holds objects that cannot be
-                stored.
+            ValueError: If `path` exists and may not be replaced, or the table cannot be stored.
 
         Example:
             >>> import tempfile
@@ -299,13 +273,10 @@ class Imputations:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Imputations:
-        """Load imputations that `save` wrote.
-
-        The folder contains no pickle; loading runs no code from it.
+        """Load imputations that `save` wrote; no code from the folder is run.
 
         Raises:
-            ValueError: If the folder does not exist, was not written by `save` or has another version of the
-                format, or a file in it is missing, damaged or truncated.
+            ValueError: If there is no such folder, it was not written by `save`, or a file in it is damaged.
         """
         files = (_FRAME, _DRAWS)
         header = read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
@@ -323,15 +294,8 @@ class Imputations:
     def write_tables(self, folder: str | os.PathLike[str], suffix: Suffix = "csv") -> list[Path]:
         """Write the m completed tables as `imputation_01.csv`, `imputation_02.csv`, ...
 
-        The number is padded with zeros to at least two digits. CSV leaves out an index that only counts the
-        rows from 0. Either all tables are written or none.
-
-        Args:
-            folder: Folder to write to; made if it does not exist.
-            suffix: "csv", or "parquet", which keeps dtypes.
-
-        Returns:
-            The m paths, in order.
+        CSV leaves out an index that only counts the rows from 0; "parquet" keeps dtypes. Either all tables
+        are written or none. The folder is made if it does not exist.
 
         Raises:
             ValueError: If `suffix` is another one, `folder` is a file or holds imputations already, or a
@@ -351,18 +315,14 @@ class Imputations:
             raise ValueError(f"{str(target)!r} is a file, expected a folder to write the tables into")
         old = sorted(target.glob("imputation_*"))
         if old:
-            raise ValueError(
-                f"{str(target)!r} holds imputations already, {old[0].name!r}: choose another folder"
-            )
+            held = f"{str(target)!r} holds imputations already, {old[0].name!r}"
+            raise ValueError(f"{held}: choose another folder")
         target.mkdir(parents=True, exist_ok=True)
         paths = [target / name for name in table_names(self.m, suffix)]
         with contextlib.ExitStack() as files:
             for path, table in zip(paths, self, strict=True):
                 write_table(files.enter_context(atomic_file(path)), table, suffix)
         return paths
-
-
-# ------------------------------------------------------------------------------------------------ checks
 
 
 def _checked(
@@ -385,31 +345,23 @@ def _checked(
             if n_missing:
                 checked[label] = draws
         elif n_missing and label not in may_stay_missing:
-            raise ValueError(
-                f"column {label!r} has {n_missing} missing cells, but values has no draws for it"
-            )
+            missed = f"column {label!r} has {n_missing} missing cells"
+            raise ValueError(f"{missed}, but values has no draws for it")
     return checked
 
 
 def _checked_draws(label: Label, dtype: Any, values: Any, shape: tuple[int, int]) -> NDArray[Any]:
-    given = np.asarray(values)
+    given, where = np.asarray(values), f"column {label!r}: draws must"
     if given.shape != shape:
-        raise ValueError(
-            f"column {label!r}: draws must have shape [m, n_missing] = {list(shape)}, got {list(given.shape)}"
-        )
+        raise ValueError(f"{where} have shape [m, n_missing] = {list(shape)}, got {list(given.shape)}")
     if given.dtype.kind not in _DTYPES:
-        raise ValueError(
-            f"column {label!r}: draws must be float, int, bool, time or object, got {given.dtype}"
-        )
+        raise ValueError(f"{where} be float, int, bool, time or object, got {given.dtype}")
     # Means depend on the memory order in their last digits, and must be the same after saving and loading.
     draws: NDArray[Any] = np.array(given, dtype=_DTYPES[given.dtype.kind], order="C")
     if isinstance(dtype, pd.CategoricalDtype):
         strange = pd.Index(pd.unique(draws.ravel())).dropna().difference(dtype.categories, sort=False)
         if len(strange):
-            raise ValueError(
-                f"column {label!r}: draws must be among the categories {list(dtype.categories)}, got "
-                f"{strange[0]!r}"
-            )
+            raise ValueError(f"{where} be among the categories {list(dtype.categories)}, got {strange[0]!r}")
     draws.flags.writeable = False
     return draws
 
@@ -422,9 +374,6 @@ def is_same_table(left: pd.DataFrame, right: pd.DataFrame) -> bool:
 
 def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
     return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind in "fmM")
-
-
-# ------------------------------------------------------------------------------------------------ summaries
 
 
 def _summary(rows: pd.Index[Any], label: Label, draws: NDArray[Any], dtype: Any) -> pd.DataFrame:
@@ -472,15 +421,10 @@ def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]
     return codes.reshape(draws.shape), listed
 
 
-# ------------------------------------------------------------------------------------------------ files
-
-
 def _check_shapes(expected: Shapes, found: Shapes) -> None:
     if dict(found) != dict(expected):
-        raise ValueError(
-            f"expected draws of the shapes [m, n_missing] = {listing(expected.items())}, got "
-            f"{listing(found.items())}"
-        )
+        shapes = f"[m, n_missing] = {listing(expected.items())}"
+        raise ValueError(f"expected draws of the shapes {shapes}, got {listing(found.items())}")
 
 
 def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:

@@ -60,31 +60,21 @@ _LENGTHS = (("days", 86_400), ("h", 3_600), ("min", 60))
 
 
 def _compare_numbers(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
-    x, imputed = pd.Series(numbers_of(observed)), pd.Series(numbers_of(imputed))
-    numbers = {
-        "observed_mean": [x.mean()],
-        "observed_sd": [x.std()],
-        "imputed_mean": [imputed.mean()],
-        "imputed_sd": [imputed.std()],
-    }
-    return pd.DataFrame({"level": pd.Series([None], dtype=object), **numbers})
+    columns: dict[str, Any] = {"level": pd.Series([None], dtype=object)}
+    for side, cells in (("observed", observed), ("imputed", imputed)):
+        x = pd.Series(numbers_of(cells))
+        columns |= {f"{side}_mean": [x.mean()], f"{side}_sd": [x.std()]}
+    return pd.DataFrame(columns)
 
 
 def _compare_levels(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
     shares = [x.astype(object).value_counts(normalize=True).to_dict() for x in (observed, imputed)]
     levels = sorted({*shares[0], *shares[1]}, key=lambda level: (-shares[0].get(level, 0.0), str(level)))
-    means = [[share.get(level, 0.0) for level in levels] for share in shares]
-    columns = {
-        "level": pd.Series(levels, dtype=object),
-        "observed_mean": means[0],
-        "observed_sd": math.nan,
-        "imputed_mean": means[1],
-        "imputed_sd": math.nan,
-    }
+    columns: dict[str, Any] = {"level": pd.Series(levels, dtype=object)}
+    for side, share in zip(("observed", "imputed"), shares, strict=True):
+        columns |= {f"{side}_mean": [share.get(level, 0.0) for level in levels], f"{side}_sd": math.nan}
     return pd.DataFrame(columns)
 
-
-# ---------------------------------------------------------------------------------------- summary as text
 
 WIDTH = 100
 NAME_WIDTH = 26
@@ -122,18 +112,12 @@ def _aligned(parts: Sequence[pd.DataFrame], side: str) -> dict[Label, str]:
 
 
 def mean_and_sd(row: pd.Series[Any], side: str) -> tuple[str, str]:
-    """Format the mean and standard deviation of one side of a numeric column's row of `summarise`.
-
-    Args:
-        row: The row.
-        side: "observed" or "imputed".
-    """
+    """Format mean and standard deviation of one side, "observed" or "imputed", of a row of `summarise`."""
     mean, sd = row[f"{side}_mean"], row[f"{side}_sd"]
     if row["unit"]:
         is_date = row["unit"] != _UNITS["m"] and not math.isnan(mean)
         return (f"{pd.Timestamp(mean, unit='s'):%Y-%m-%d}" if is_date else _duration(mean)), _duration(sd)
-    places = _decimals(row["observed_sd"])
-    return _number(mean, places), _number(sd, places)
+    return _number(mean, row["observed_sd"]), _number(sd, row["observed_sd"])
 
 
 def _duration(seconds: float) -> str:
@@ -144,21 +128,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds / size:.3g} {unit}"
 
 
-def _decimals(sd: float) -> int | None:
-    """Return the decimals that show three digits of a standard deviation; None if they exceed five."""
-    if not (math.isfinite(sd) and sd > 0):
-        return None
-    places = max(0, 2 - math.floor(math.log10(sd)))
-    return places if places <= 5 else None
-
-
-def _number(x: float, places: int | None) -> str:
-    """Format a number with `places` decimals, or with three digits if that is None or the number is huge."""
+def _number(x: float, sd: float) -> str:
+    """Format a number with the decimals, at most five, that show three digits of a standard deviation."""
     if math.isnan(x):
         return "-"
-    if places is None or abs(x) >= 1e8:
-        return f"{x:.3g}"
-    return f"{x:.{places}f}"
+    places = max(0, 2 - math.floor(math.log10(sd))) if math.isfinite(sd) and sd > 0 else math.inf
+    return f"{x:.3g}" if places > 5 or abs(x) >= 1e8 else f"{x:.{places}f}"
 
 
 def _shares(part: pd.DataFrame) -> tuple[str, str]:
@@ -170,11 +145,11 @@ def _shares(part: pd.DataFrame) -> tuple[str, str]:
         more = ["…"] if n < len(levels) else []
         return ", ".join([f"{level} {percent(share, 0)}" for level, share in pairs] + more)
 
-    for n in range(len(levels), 1, -1):
+    for n in range(len(levels), 0, -1):
         observed, imputed = text("observed", n), text("imputed", n)
         if max(len(observed), len(imputed)) <= _SIDE_WIDTH:
-            return observed, imputed
-    return text("observed", 1), text("imputed", 1)
+            break
+    return observed, imputed
 
 
 def percent(share: float, decimals: int = 1) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
@@ -29,12 +30,7 @@ def table_names(m: int, suffix: str) -> list[str]:
 
 
 def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
-    """Write a table; text formats leave out an index that only counts the rows from 0.
-
-    Args:
-        path: File to write.
-        table: The table.
-        suffix: "csv", "tsv", or "parquet", which keeps dtypes.
+    """Write a table as "csv", "tsv" or "parquet"; text leaves out an index that only counts rows from 0.
 
     Raises:
         ValueError: If a column cannot be stored as Parquet.
@@ -51,25 +47,20 @@ def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
         raise ValueError(Hinted(message, "Write it as CSV.", shell="Try --format csv.")) from error
 
 
-@contextlib.contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
+def open_text(path: Path) -> TextIO:
     r"""Open a text file for `csv.writer`, whose rows end in \r\n; the file's rows end in \n.
 
     Python before 3.13 quotes a cell that contains \r only if rows end in one. Without quotes, the \r would be
     read as the end of the row.
     """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        yield _Rows(file)  # type: ignore[misc]
+    return _Rows(path.open("wb"), "utf-8", newline="")
 
 
-class _Rows:
+class _Rows(io.TextIOWrapper):
     r"""A text file whose method `write` takes one row that ends in \r\n."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
     def write(self, row: str) -> int:
-        return self._file.write(row.removesuffix("\r\n") + "\n")
+        return super().write(row.removesuffix("\r\n") + "\n")
 
 
 def write_chunks(
@@ -80,17 +71,10 @@ def write_chunks(
     *,
     overwrite: bool,
 ) -> list[Path]:
-    """Write m completed tables to Parquet files in chunks of rows; the folder appears atomically.
+    """Write m completed tables to Parquet files in chunks of rows, and return their paths.
 
-    Args:
-        path: Folder to make.
-        chunks: Consecutive rows of the table, each in m completed versions.
-        like: The whole table, for the columns and dtypes of the files.
-        m: Number of imputations.
-        overwrite: Replace a folder that this package wrote earlier.
-
-    Returns:
-        The m paths, `imputation_01.parquet` onwards.
+    The folder `path` appears atomically. Each chunk holds consecutive rows of the table in m completed
+    versions; the files have the columns and dtypes of `like`.
 
     Raises:
         ValueError: If `path` exists and may not be replaced, or a column cannot be stored as Parquet.
