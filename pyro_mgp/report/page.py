@@ -24,16 +24,14 @@ from pyro_mgp.storage.header import our_version
 
 GENERATOR = "pyro_mgp"
 _GENERATED = f'<meta name="generator" content="{GENERATOR}'.encode()
-# Bytes of an SVG above which a PNG is used if it is smaller.
-_LARGEST_SVG = 60_000
-_DPI = 160
+# Bytes of an SVG above which a PNG is used if it is smaller, and dots per inch of the PNG.
+_LARGEST_SVG, _DPI = 60_000, 160
 
 
 def image(figure: Figure) -> dict[str, Any]:
     """Convert a figure to an SVG image, or to a PNG if the SVG is large and the PNG smaller.
 
-    Returns:
-        `source`, a data URL, and `width` and `height` in inches.
+    `source` is a data URL; `width` and `height` are in inches.
     """
     # A fixed salt and no dates: equal figures give equal bytes.
     with mpl.rc_context({"svg.hashsalt": GENERATOR, "svg.fonttype": "path"}):
@@ -51,35 +49,26 @@ def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def share(x: float, decimals: int = 1) -> str:
+def share_text(x: float, decimals: int = 1) -> str:
     """Return a share as text, such as "12.5 %"."""
     return percent(x, decimals).replace("%", " %")
 
 
 def render(variables: Mapping[str, object]) -> str:
-    """Return the page as HTML.
-
-    Args:
-        variables: Values of all variables of `template.html`.
+    """Return the page as HTML, from the values of all variables of `template.html`.
 
     Raises:
         jinja2.UndefinedError: If a variable is absent.
     """
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["share"] = share
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.filters["share"] = share_text
     template = resources.files(__package__).joinpath("template.html").read_text("utf-8")
     return environment.from_string(template).render(variables, generator=GENERATOR, version=our_version())
 
 
 def write(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> Path:
-    """Write a page to a file atomically.
-
-    Args:
-        path: The file; missing parent folders are made.
-        text: The page, as `render` returns it.
-        overwrite: Replace a page that this package wrote.
+    """Write a page to a file atomically; missing parent folders are made.
 
     Raises:
         ValueError: If the file exists and may not be replaced.
@@ -93,11 +82,7 @@ def write(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -
 
 
 def check_replaceable(path: Path, overwrite: bool) -> None:
-    """Raise an error if a page may not be written to `path`; to be called before a long computation.
-
-    Raises:
-        ValueError: If the file exists and may not be replaced, or is a folder.
-    """
+    """Raise a ValueError if `path` is a folder, or a file that may not be replaced by a page."""
     where = repr(str(path))
     if path.is_dir():
         raise ValueError(f"{where} is a folder, expected a file to write the page into")
@@ -105,7 +90,5 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
         advice = f"{where} exists already: choose another path, or pass "
         raise ValueError(Hinted(advice, "overwrite=True", shell="--overwrite"))
     if path.exists() and _GENERATED not in path.read_bytes()[:1_000]:
-        raise ValueError(
-            f"{where} was not written by {GENERATOR}, so it is not overwritten: choose another path, or "
-            "remove it yourself"
-        )
+        refused = f"{where} was not written by {GENERATOR}, so it is not overwritten"
+        raise ValueError(f"{refused}: choose another path, or remove it yourself")

@@ -22,11 +22,9 @@ from pyro_mgp.evaluation.diagnostics import calibrate
 from pyro_mgp.evaluation.missingness import patterns
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.report import page
-from pyro_mgp.report.page import image
-from pyro_mgp.report.page import share as share_text
+from pyro_mgp.report.page import image, share_text
 from pyro_mgp.results import summary
 from pyro_mgp.results.imputations import Imputations
-from pyro_mgp.results.summary import shortened
 
 # By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
 MOST_ROWS_FOR_FOLDS, FOLDS, SHARE = 5_000, 5, 0.1
@@ -34,6 +32,8 @@ MOST_ROWS_FOR_FOLDS, FOLDS, SHARE = 5_000, 5, 0.1
 _M = 20
 # Largest numbers of columns with pictures of their own, cells in a picture of cells, such pictures, patterns.
 _MOST_COLUMNS, _MOST_CELLS, _MOST_OF_CELLS, _MOST_PATTERNS = 24, 20, 3, 12
+# Variables of one part of the page; None if it is left out.
+Part = dict[str, Any] | None
 # Verdicts that find nothing wrong, with the class of their box on the page.
 _NEUTRAL = {Verdict.WELL: "good", Verdict.FEW: ""}
 
@@ -55,22 +55,18 @@ def write_report(
     """Write a self-contained HTML page on imputations: missing cells, draws, model, calibration and settings.
 
     Args:
-        given: Imputations, or a fitted imputer, from which 20 imputations of its training table are drawn.
+        given: Imputations, or a fitted imputer, which draws 20 imputations of its training table.
         path: The HTML file, written atomically. It shows values of cells: keep it as safe as the table.
         imputer: The imputer that drew the imputations; without it the page does not describe the model.
-        calibration: Result of `diagnostics.calibrate`; True computes it, which fits the imputer again; False
-            leaves it out.
+        calibration: Result of `diagnostics.calibrate`; True for a new one; False leaves it out.
         folds: Hold out every observed cell once, in so many folds. None for 5, unless the table has more than
             5,000 rows or `share` is given.
         share: Hold out this share of the observed cells instead.
         name: Name of the table, for the title.
         settings: Further settings to report, by name.
         random_state: Seed of the calibration.
-        overwrite: Replace a page that this package wrote.
-        progress: Show progress bars, on terminals only.
-
-    Returns:
-        The path.
+        overwrite: True to replace a page that this package wrote.
+        progress: True for progress bars, on terminals only.
 
     Raises:
         ValueError: If the file exists and may not be replaced, or both `folds` and `share` are given.
@@ -87,18 +83,16 @@ def write_report(
     page.check_replaceable(Path(path), overwrite)
     if folds is not None and share is not None:
         raise ValueError("folds hold out every cell once, share holds out some: give one of them")
-    if isinstance(given, MGPImputer):
-        imputer, draws = given, given.impute(m=_M)
-    elif isinstance(given, Imputations):
-        draws = given
-    else:
+    if not isinstance(given, MGPImputer | Imputations):
         raise TypeError(f"expected Imputations or a fitted MGPImputer, got {type(given).__name__}")
+    imputer, draws = (given, given.impute(m=_M)) if isinstance(given, MGPImputer) else (imputer, given)
     found = calibration if isinstance(calibration, Calibration) else None
     if calibration is True and imputer is not None and draws.values:
         if folds is None and share is None and len(draws.frame) <= MOST_ROWS_FOR_FOLDS:
             folds = FOLDS
         held_out: dict[str, Any] = {"columns": list(draws.values), "folds": folds, "share": share or SHARE}
         found = calibrate(imputer, draws.frame, **held_out, random_state=random_state, progress=progress)
+    imputed = [label for label, values in draws.values.items() if not pd.isna(values).all()]
     variables = {
         "name": name,
         "settings": settings or {},
@@ -111,8 +105,8 @@ def write_report(
         "trust": _trust(draws, imputer, found),
         "columns": _columns(draws, imputer),
         "missing_cells": _missing_cells(draws.frame),
-        "values": _values(draws),
-        "cells": _cells(draws),
+        "values": _values(draws, imputed),
+        "cells": _cells(draws, imputed),
         "relevance": _relevance(draws, imputer),
         "training": _training(imputer),
         "warnings": _warnings(draws, imputer, found),
@@ -128,8 +122,7 @@ def _columns(draws: Imputations, imputer: MGPImputer | None) -> list[list[str]]:
     if imputer is not None:
         kinds = dict.fromkeys(frame.columns, "no variable")
         kinds |= {column.name: str(column.kind) for column in imputer.codec_.columns}
-        derived = {name: spec.derived for name, spec in (imputer.specs or {}).items() if spec.derived}
-        kinds |= {name: f"derived: {formula}" for name, formula in derived.items()}
+        kinds |= {k: f"derived: {s.derived}" for k, s in (imputer.specs or {}).items() if s.derived}
     for label, holes in zip(frame.columns, missing(frame).T, strict=True):
         part = _of_column(compared, label)
         sides = [_side(part, side) if len(part) else "" for side in ("observed", "imputed")]
@@ -147,12 +140,9 @@ def _side(part: pd.DataFrame, side: str) -> str:
     """Describe the observed or the imputed values of one column."""
     if part["level"].isna().all():
         return " ± ".join(summary.mean_and_sd(part.iloc[0], side))
-    shown = part.head(4)
-    shares = [
-        f"{shortened(str(level), 16)} {share_text(share, 0)}"
-        for level, share in zip(shown["level"], shown[f"{side}_mean"], strict=True)
-    ]
-    return ", ".join(shares) + (", …" if len(part) > len(shown) else "")
+    pairs = part[["level", f"{side}_mean"]].head(4).to_numpy().tolist()
+    shares = [f"{summary.shortened(str(level), 16)} {share_text(share, 0)}" for level, share in pairs]
+    return ", ".join(shares) + (", …" if len(part) > len(pairs) else "")
 
 
 def _missing_cells(frame: pd.DataFrame) -> dict[str, Any]:
@@ -161,11 +151,8 @@ def _missing_cells(frame: pd.DataFrame) -> dict[str, Any]:
     if not holes.any():
         return {}
     counts, n_columns = patterns(frame)["rows"].tolist(), frame.shape[1]
-    height = 1.9 + 0.3 * min(len(counts), _MOST_PATTERNS)
-    cell_map, of_patterns = (
-        _figure(2.4 + 0.42 * n_columns, 4.4),
-        _figure(3.4 + 0.42 * min(n_columns, 40), height),
-    )
+    cell_map = _figure(2.4 + 0.42 * n_columns, 4.4)
+    of_patterns = _figure(3.4 + 0.42 * min(n_columns, 40), 1.9 + 0.3 * min(len(counts), _MOST_PATTERNS))
     plots.plot_missingness(frame, cell_map.subplots())
     plots.plot_patterns(frame, of_patterns.subplots(), n=_MOST_PATTERNS)
     means = dict(zip(frame.columns, holes.mean(0).tolist(), strict=True))
@@ -176,8 +163,8 @@ def _missing_cells(frame: pd.DataFrame) -> dict[str, Any]:
 def _verdict(draws: Imputations, calibration: Calibration | None) -> dict[str, str]:
     """Summarise the calibration in a headline, its reason, and the class of their box."""
     if calibration is None:
-        reason = "no cells were held out to check whether intervals from the draws contain the true values"
-        reason = reason if draws.values else "there is nothing to impute"
+        unchecked = "no cells were held out to check whether intervals from the draws contain the true values"
+        reason = unchecked if draws.values else "there is nothing to impute"
         return {"headline": "Not judged", "reason": reason, "look": ""}
     verdict, wrong = calibration.verdict, _miscalibrated(calibration)["column"].tolist()
     if wrong and verdict in _NEUTRAL:
@@ -189,13 +176,11 @@ def _verdict(draws: Imputations, calibration: Calibration | None) -> dict[str, s
 
 def _miscalibrated(calibration: Calibration) -> pd.DataFrame:
     """Select the columns whose draws are not calibrated."""
-    table = calibration.table
-    return table[~table["verdict"].isin([str(each) for each in _NEUTRAL])]
+    return calibration.table[~calibration.table["verdict"].isin([str(each) for each in _NEUTRAL])]
 
 
-def _trust(
-    draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None
-) -> dict[str, Any] | None:
+def _trust(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
+    """Return the figures of the calibration, in rows of a table, and its pictures."""
     if calibration is None:
         return {} if draws.values and imputer is not None else None
     records: list[dict[Any, Any]] = calibration.table.to_dict("records")
@@ -205,23 +190,17 @@ def _trust(
     titles = {"rmse_sd": "RMSE/sd", "crps_sd": "CRPS/sd", "accuracy": "Accuracy", "log_score": "Log score"}
     scores = {key: title for key, title in titles.items() if calibration.table[key].notna().any()}
     head = ["Column", "Verdict", "Held-out cells", *(f"In {name} %" for name in levels), *scores.values()]
-    rows = [
-        [
-            "all columns" if row["column"] is None else str(row["column"]),
-            row["verdict"],
-            f"{row['cells']:,}",
-            *(f"{100 * row[key]:.1f} %" for key in levels.values()),
-            *("" if math.isnan(row[key]) else f"{row[key]:.2f}" for key in scores),
-        ]
-        for row in records
-    ]
+    rows = []
+    for row in records:
+        first = ["all columns" if row["column"] is None else str(row["column"]), row["verdict"]]
+        shares = [f"{100 * row[key]:.1f} %" for key in levels.values()]
+        last = ["" if math.isnan(row[key]) else f"{row[key]:.2f}" for key in scores]
+        rows.append([*first, f"{row['cells']:,}", *shares, *last])
     pairs = [_calibration_pair(calibration, levels, row) for row in records[: _MOST_COLUMNS + 1]]
     return {"head": head, "rows": rows, "pairs": pairs}
 
 
-def _calibration_pair(
-    calibration: Calibration, levels: dict[str, str], row: dict[Any, Any]
-) -> dict[str, Any]:
+def _calibration_pair(calibration: Calibration, levels: dict[str, str], row: dict[Any, Any]) -> Part:
     """Draw coverage and PIT histogram of one column, or of all if the column is None, and describe them."""
     coverage, pit = _figure(3.6, 3.7), _figure(3.6, 3.7)
     overall = row["column"] is None
@@ -233,15 +212,9 @@ def _calibration_pair(
     return row | {"coverage": image(coverage), "pit": image(pit), "name": name, "shares": shares}
 
 
-def _imputed_columns(draws: Imputations) -> list[Label]:
-    """Return the columns with a cell that was imputed at least once."""
-    return [label for label, values in draws.values.items() if not pd.isna(values).all()]
-
-
-def _values(draws: Imputations) -> dict[str, Any] | None:
+def _values(draws: Imputations, labels: list[Label]) -> Part:
     """Draw the distributions of observed and imputed values."""
-    labels, compared = _imputed_columns(draws), summary.summarise(draws)
-    shown: list[dict[str, Any]] = []
+    compared, shown = summary.summarise(draws), []
     for label in labels[:_MOST_COLUMNS]:
         figure, n = _figure(5.4, 3.7), draws.values[label].shape[1]
         plots.plot_densities(draws, [label], figure=figure)
@@ -250,10 +223,10 @@ def _values(draws: Imputations) -> dict[str, Any] | None:
     return {"columns": shown, "n_more": len(labels) - len(shown)} if shown else None
 
 
-def _cells(draws: Imputations) -> list[dict[str, Any]] | None:
+def _cells(draws: Imputations, labels: list[Label]) -> list[dict[str, Any]] | None:
     """Draw missing cells one by one, of the columns with the most of them."""
     cells, shown = draws.cells(), []
-    by_count = sorted(_imputed_columns(draws), key=lambda label: -draws.values[label].shape[1])
+    by_count = sorted(labels, key=lambda label: -draws.values[label].shape[1])
     for label in by_count[:_MOST_OF_CELLS]:
         own = _of_column(cells, label)
         n_shown = min(len(own), _MOST_CELLS)
@@ -270,7 +243,8 @@ def _cells(draws: Imputations) -> list[dict[str, Any]] | None:
     return shown or None
 
 
-def _relevance(draws: Imputations, imputer: MGPImputer | None) -> dict[str, Any] | None:
+def _relevance(draws: Imputations, imputer: MGPImputer | None) -> Part:
+    """Draw the relevance of each column for the others."""
     if imputer is None or not imputer.order_:
         return None
     with warnings.catch_warnings():
@@ -279,12 +253,12 @@ def _relevance(draws: Imputations, imputer: MGPImputer | None) -> dict[str, Any]
         found = relevance(imputer, draws.frame)
     figure = _figure(3.6 + 0.5 * found.shape[1], 2.0 + 0.42 * len(found))
     plots.plot_relevance(found, figure.subplots())
-    informed = [(label, row) for label, row in found.head(12).iterrows() if row.notna().any()]
-    strongest = [f"{_short(label)} most by {_short(row.idxmax())}" for label, row in informed]
+    best = found.head(12).dropna(how="all").idxmax(axis=1)
+    strongest = [f"{_short(label)} most by {_short(source)}" for label, source in best.items()]
     return {"image": image(figure), "strongest": strongest}
 
 
-def _training(imputer: MGPImputer | None) -> dict[str, Any] | None:
+def _training(imputer: MGPImputer | None) -> Part:
     """Draw the loss of each training step."""
     if imputer is None or not imputer.history_.loss:
         return None
@@ -293,14 +267,12 @@ def _training(imputer: MGPImputer | None) -> dict[str, Any] | None:
     return image(figure)
 
 
-def _warnings(
-    draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None
-) -> dict[str, Any]:
+def _warnings(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
     """Gather what may need attention: warnings of fitting, columns that are mostly missing, calibration."""
-    n_cells = {label: values.shape[1] for label, values in draws.values.items()}
+    half = len(draws.frame) / 2
     return {
         "table": [] if imputer is None else _table_warnings(draws.frame, imputer),
-        "sparse": [_short(label) for label, n in n_cells.items() if n > len(draws.frame) / 2],
+        "sparse": [_short(label) for label, values in draws.values.items() if values.shape[1] > half],
         "miscalibrated": [] if calibration is None else _miscalibrated(calibration).to_dict("records"),
         "not_judged": [] if calibration is None else calibration.left_out.to_dict("records"),
     }
@@ -313,20 +285,16 @@ def _table_warnings(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
         warnings.simplefilter("always")
         modelled = frame if rules.trivial else rules.modelled(rules.deduce(frame))
         TableCodec.fit(modelled, imputer.warp, imputer.discrete_support, rules.modelled_specs)
-    messages = [str(each.message) for each in caught if issubclass(each.category, TableWarning)]
-    return list(dict.fromkeys(messages))
+    found = (str(each.message) for each in caught if issubclass(each.category, TableWarning))
+    return list(dict.fromkeys(found))
 
 
 def _changed_settings(imputer: MGPImputer) -> str:
     """List the settings that differ from the defaults."""
     defaults = MGPImputer().get_params()
-    return ", ".join(
-        f"{name}={shortened(repr(value), 300)}"
-        for name, value in imputer.get_params().items()
-        if name not in ("random_state", "progress", "device")
-        and value is not defaults[name]
-        and value != defaults[name]
-    )
+    ours = {k: v for k, v in imputer.get_params().items() if k not in ("random_state", "progress", "device")}
+    changed = {k: v for k, v in ours.items() if v is not defaults[k] and v != defaults[k]}
+    return ", ".join(f"{name}={summary.shortened(repr(value), 300)}" for name, value in changed.items())
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -334,4 +302,4 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _short(label: Any) -> str:
-    return shortened(str(label), 40)
+    return summary.shortened(str(label), 40)

@@ -15,10 +15,9 @@ One imputation is one draw. Variables have the dimensions chain and draw, and th
     constant_data         observed, mean, scale     row, column; which cells are observed, and their moments
 
 Each column is a variable with a row dimension of its own, since columns differ in their missing cells.
-Coordinates are the table's index labels, and `<column>_position`, the position of the row in the table. All
-values are numbers, which can be plotted and stored. Labels are positions of their levels (attribute `levels`,
-JSON), -1 where a draw is missing; booleans are 0 and 1; times are seconds, since 1970 (UTC) if they are
-points in time.
+Coordinates are the index labels, and `<column>_position`, the position of the row in the table. All values
+are numbers. Labels are positions of their levels (attribute `levels`, JSON), -1 where a draw is missing;
+booleans are 0 and 1; times are seconds, since 1970 (UTC) if they are points in time.
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ from pyro_mgp.sampling.observed_cells import ObservedCells
 
 Numbers = NDArray[np.float64]
 Array = NDArray[Any]
+Coords = dict[str, tuple[str, Array]]
 
 # Names that groups use for other variables or dimensions.
 _RESERVED = ("chain", "draw", "sample", "row", "column", "observed", "mean", "scale", "inducing", "")
@@ -91,7 +91,7 @@ def to_arviz(
             ones each time. An observed cell takes 16 bytes per imputation. All imputed cells are included.
 
     Returns:
-        An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards, for netCDF and Zarr.
+        An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
 
     Raises:
         TypeError: If a chain is not `Imputations`.
@@ -205,7 +205,7 @@ class _Table:
             cells.append(_observed(frame[label]))
             self.coders[label] = _coder(frame[label].dtype, cells, levels.get(label, ()))
 
-    def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: Mapping[str, str]) -> DataArray:
+    def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: dict[str, str]) -> DataArray:
         """Make a variable of a column's cells in some rows, `[..., n]`."""
         row = f"{name}_row"
         coords = {row: (row, self.labels[rows]), f"{name}_position": (row, rows.astype(np.int64))}
@@ -217,10 +217,7 @@ class _Table:
 
 
 def _variable(
-    values: Array,
-    dims: tuple[str, ...],
-    attrs: Mapping[str, str],
-    coords: Mapping[str, tuple[str, Array]] | None = None,
+    values: Array, dims: tuple[str, ...], attrs: dict[str, str], coords: Coords | None = None
 ) -> DataArray:
     """Make a variable of one chain, whose first dimension is the draw if `values` have one more."""
     draw = ("draw",) * (values.ndim - len(dims))
@@ -262,10 +259,9 @@ def _positions(rows: ArrayLike | None, max_rows: int, n_rows: int) -> NDArray[np
         chosen = np.flatnonzero(chosen)
     inside = chosen.dtype.kind in "iu" and chosen.ndim == 1 and ((chosen >= 0) & (chosen < n_rows)).all()
     if not inside and chosen.size:
-        raise ValueError(
-            f"rows must be positions from 0 to {n_rows - 1}, or a Bool for each of {n_rows} rows; got "
-            f"{rows!r}. For index labels: frame.index.get_indexer(labels)."
-        )
+        expected = f"positions from 0 to {n_rows - 1}, or a Bool for each of {n_rows} rows"
+        advice = "For index labels: frame.index.get_indexer(labels)."
+        raise ValueError(f"rows must be {expected}; got {rows!r}. {advice}")
     chosen = np.unique(chosen).astype(np.intp)
     if len(chosen) > max_rows:
         chosen = np.sort(np.random.default_rng(0).choice(chosen, max_rows, replace=False))
@@ -281,10 +277,8 @@ def _check_chains(chains: Sequence[Imputations]) -> None:
         if not is_same_table(chain.frame, chains[0].frame):
             raise ValueError(f"chains must be imputations of the same table, but chain {i} has another one")
         if chain.m != chains[0].m:
-            raise ValueError(
-                f"chains must have the same number of imputations, got {chains[0].m} in chain 0 and "
-                f"{chain.m} in chain {i}: pass the same m to impute"
-            )
+            numbers = f"{chains[0].m} in chain 0 and {chain.m} in chain {i}: pass the same m to impute"
+            raise ValueError(f"chains must have the same number of imputations, got {numbers}")
 
 
 def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, DataArray]]:
@@ -357,12 +351,10 @@ def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, DataA
     for i, (name, link) in enumerate(zip(sampler.chain.names, sampler.chain.links, strict=True)):
         own, attrs = table.link_names[name], {"link": name}
         for parameter, value, inputs in _estimates(link):
-            dims = tuple(f"{own}_{parameter}_{k}" for k in range(value.ndim))
-            coords: dict[str, tuple[str, Array]] = {}
+            dims, coords = tuple(f"{own}_{parameter}_{k}" for k in range(value.ndim)), Coords()
             if inputs is not None:
                 dims = (f"{own}_input",)
-                labels = np.array([source.names[d] for d in inputs], dtype=object)
-                coords[dims[0]] = dims[0], labels
+                coords[dims[0]] = dims[0], np.array([source.names[d] for d in inputs], dtype=object)
             repeated = np.broadcast_to(value, (m, *value.shape))
             found[f"{parameter}_{own}"] = _variable(repeated, dims, {**attrs, "estimate": _POINT}, coords)
         if noises[i].ndim == 2:  # one per imputation
@@ -418,9 +410,8 @@ def _dataset(chains: Sequence[Mapping[str, DataArray]], group: str) -> Dataset:
     for name, first in chains[0].items():
         shapes = [chain[name].shape if name in chain else None for chain in chains]
         if shapes.count(shapes[0]) != len(shapes):
-            raise ValueError(
-                f"chains must come from fits of the same settings: {name!r} in {group} has shapes {shapes}"
-            )
+            found = f"{name!r} in {group} has shapes {shapes}"
+            raise ValueError(f"chains must come from fits of the same settings: {found}")
         variables[name] = first
         if "draw" in first.dims:
             values = np.stack([chain[name].to_numpy() for chain in chains])

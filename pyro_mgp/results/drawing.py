@@ -139,7 +139,7 @@ def _batches(
     batch_size: int | None,
     checkpoint: Checkpoint | None,
 ) -> Batches:
-    """Yield the incomplete rows filled, batch by batch, those in the checkpoint first."""
+    """Return the incomplete rows filled, batch by batch, those in the checkpoint first."""
     rows = given.incomplete_rows
     if checkpoint is None:
         return sampler.draws(rows, wanted, batch_size)

@@ -63,8 +63,7 @@ def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
     suffix = (path.with_suffix("") if zipped else path).suffix.lower()
     format = _FORMATS.get(suffix)
     if format is None or (zipped and format == "parquet"):
-        known = ", ".join(_FORMATS)
-        expected = f"expected a file that ends in {known} or .csv.gz"
+        expected = f"expected a file that ends in {', '.join(_FORMATS)} or .csv.gz"
         raise ValueError(f"{str(path)!r}: {expected}, got {path.suffix!r}")
     if format == "parquet":
         return Source(_read_parquet(path), format)
@@ -81,10 +80,9 @@ def _read_text(path: Path, zipped: bool) -> str:
         raise ValueError(f"{str(path)!r} is not a gzip file, or is truncated: {error}") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{str(path)!r} is not UTF-8 text: line {line} holds the byte 0x{content[error.start]:02x}; "
-            "save it again with the encoding UTF-8"
-        ) from error
+        found = f"line {line} holds the byte 0x{content[error.start]:02x}"
+        advice = "save it again with the encoding UTF-8"
+        raise ValueError(f"{str(path)!r} is not UTF-8 text: {found}; {advice}") from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ValueError(f"{str(path)!r} is not a text file: line {line} holds a zero byte")
@@ -97,9 +95,7 @@ def _parse(content: str, format: str, path: Path) -> list[list[str]]:
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=DELIMITERS[format], strict=True)
     rows: list[list[str]] = []
     try:
-        for row in reader:
-            if not row:  # a blank line
-                continue
+        for row in filter(None, reader):  # without blank lines
             rows.append(row)
             if len(row) != len(rows[0]):
                 expected = f"expected {len(rows[0])} fields, one per name in the header"
@@ -114,10 +110,9 @@ def _parse(content: str, format: str, path: Path) -> list[list[str]]:
 
 def _check_names(names: list[str], format: str, where: str) -> None:
     if len(names) == 1 and ";" in names[0]:
-        raise ValueError(
-            f"{where} seems to be separated by semicolons: expected {DELIMITERS[format]!r}; save it again "
-            "with that separator, and with points in decimal numbers"
-        )
+        expected = f"expected {DELIMITERS[format]!r}; save it again with that separator"
+        advice = f"{expected}, and with points in decimal numbers"
+        raise ValueError(f"{where} seems to be separated by semicolons: {advice}")
     for position, name in enumerate(names):
         if position and not name.strip():
             raise ValueError(f"{where}: column {position + 1} has no name in the header")
@@ -206,9 +201,7 @@ def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
     An undeclared mark of missing cells ("?", "-"), thousands separators or invalid dates cause such columns.
     """
     found: list[tuple[Label, str]] = []
-    for label in frame.columns:
-        if frame[label].dtype != "string":
-            continue
+    for label in frame.columns[frame.dtypes == "string"]:
         cells = frame[label].dropna().astype(str)
         other = cells[pd.to_numeric(cells.str.replace(",", ""), errors="coerce").isna()]
         commas = cells[cells.str.contains(",", regex=False)]

@@ -51,21 +51,9 @@ _DTYPES: dict[str, Any] = dict(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Imputations:
-    """Multiple imputations: m completed tables, which differ by the uncertainty of the missing cells.
+    """Sequence of m completed tables, which differ by the uncertainty of the missing cells.
 
-    Indexing, iteration and `len` treat it as a sequence of m completed tables, each with the index, columns,
-    dtypes and observed cells of the original table.
-
-    Args:
-        frame: The original table with its missing cells; N rows, column labels unique.
-        values: Draws of each incomplete column, `[m, n_missing]`, in the column's own units, missing cells in
-            row order: float64, int64, bool, datetime64 or timedelta64 in microseconds (points in time in
-            UTC), or object for labels. Narrower numbers are widened to these.
-        m: Number of imputations, at least 1.
-        may_stay_missing: Columns whose draws may be missing in some imputations, where the column does not
-            apply, or absent altogether, because the column is not imputed.
-        observed_cells: Predictive distributions of the observed cells, for `to_arviz`; neither compared,
-            saved nor copied.
+    Each has the index, columns, dtypes and observed cells of the original table.
 
     Raises:
         TypeError: If `m` is not an integer.
@@ -85,15 +73,17 @@ class Imputations:
     """
 
     frame: pd.DataFrame
-    """The original table with its missing cells (a copy)."""
+    """The original table with its missing cells (a copy); N rows, column labels unique."""
     values: Mapping[Label, NDArray[Any]]
-    """Draws of each incomplete column, `[m, n_missing]`, read-only, columns in the table's order."""
+    """Draws of each incomplete column, `[m, n_missing]`, read-only, in the column's own units, missing cells
+    in row order: float64, int64, bool, datetime64 or timedelta64 in microseconds (points in time in UTC), or
+    object for labels. Narrower numbers are widened to these."""
     m: int
-    """Number of imputations."""
+    """Number of imputations, at least 1."""
     may_stay_missing: Collection[Label] = ()
-    """Columns whose draws may be missing or absent."""
+    """Columns that may lack some or all draws, since they do not apply to some rows, or are not imputed."""
     observed_cells: ObservedCells | None = None
-    """Predictive distributions of the observed cells; None if they are not available."""
+    """Predictive distributions of the observed cells, for `to_arviz`; neither compared, saved nor copied."""
 
     def __post_init__(self) -> None:
         m = operator.index(self.m)
@@ -129,10 +119,8 @@ class Imputations:
     def __repr__(self) -> str:
         n_rows, n_columns = self.frame.shape
         n_missing = sum(draws.shape[1] for draws in self.values.values())
-        return (
-            f"Imputations(m={self.m}, {n_rows} rows x {n_columns} columns, "
-            f"{n_missing} missing cells in {len(self.values)} columns)"
-        )
+        missing_cells = f"{n_missing} missing cells in {len(self.values)} columns"
+        return f"Imputations(m={self.m}, {n_rows} rows x {n_columns} columns, {missing_cells})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles, without `observed_cells`, which refer to the imputer."""
@@ -223,8 +211,7 @@ class Imputations:
     def to_arviz(self, *, rows: ArrayLike | None = None, max_rows: int = 10_000) -> Any:
         """Export to ArviZ: draws of missing cells, and predictions of observed cells for model checks.
 
-        The function `arviz_export.to_arviz` describes arguments and result; it also exports imputations of
-        several fits, as chains.
+        `arviz_export.to_arviz` describes arguments and result, and also exports several fits, as chains.
 
         Example:
             >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
@@ -404,9 +391,8 @@ def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
     starts = np.vstack([np.ones((1, n), bool), codes[1:] != codes[:-1]])
     length = position - np.maximum.accumulate(np.where(starts, position, 0), axis=0) + 1
     longest = length.argmax(axis=0)  # of several, the run of the first level
-    cells = np.arange(n)
-    mode = pd.Series([levels[code] for code in codes[longest, cells]], dtype=object)
-    return {"mode": mode, "mode_share": length[longest, cells] / m}
+    at = longest, np.arange(n)
+    return {"mode": pd.Series([levels[k] for k in codes[at]], dtype=object), "mode_share": length[at] / m}
 
 
 def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]]:

@@ -177,7 +177,7 @@ KINDS = {
         {"kind": "integer", "lower": 10, "upper": 30},
         {"discrete_support": 0},
     ),
-    "few values": (lambda e: np.round(2 * e.clip(-1.5, 1.5)) / 2, {}, {}),
+    "discrete support": (lambda e: np.round(2 * e.clip(-1.5, 1.5)) / 2, {}, {}),
     "counts": (lambda e: np.floor(np.exp(1 + e)), {"kind": "count"}, {}),
     "two values": (lambda e: (e > 0).astype(float), {"kind": "boolean"}, {}),
     "ordered": (lambda e: np.digitize(e, [-1.0, 0.5]).astype(float), {"kind": "ordered"}, {}),
@@ -213,7 +213,7 @@ def test_log_densities_integrate_to_the_distribution_of_replicates(kind):
     else:
         reached = np.concatenate([[0], (np.diff(values) * (density[1:] + density[:-1]) / 2).cumsum()])
         expected = np.array([((replicates > values[0]) & (replicates <= value)).mean() for value in values])
-        # At the end of their range stand all draws of a bent column that would lie beyond.
+        # Draws of a transformed column that would lie beyond its observed range are at the ends of the range.
         np.testing.assert_allclose(reached[:-1], expected[:-1], atol=0.02)
         assert reached[-1] > 0.85
 
