@@ -12,12 +12,6 @@ Here k is the number of constraints and d̄ the mean of the m statistics. d̂ is
 the pooled estimates (D3), or the likelihood ratio of the stacked table divided by m (D4). All tests assume
 that the relative increase in variance due to missing data, r, is the same in all directions. F is compared
 with an F distribution with k and ν₂ degrees of freedom.
-
-References:
-    D1: Li, Raghunathan and Rubin (JASA 86:1065-1073, 1991); ν₂ in small samples: Reiter (Biometrika
-    94:502-508, 2007). D2: Li, Meng, Raghunathan and Rubin (Statistica Sinica 1:65-92, 1991); it has the least
-    power, and serves where only the statistics are available. D3: Meng and Rubin (Biometrika 79:103-111,
-    1992). D4: Chan and Meng (Statistica Sinica 32:1489-1514, 2022).
 """
 
 from __future__ import annotations
@@ -53,12 +47,7 @@ class LikelihoodFit(Protocol):
 
 @dataclass(frozen=True)
 class JointTest:
-    """Pooled test of k constraints.
-
-    Example:
-        >>> pool_chi2([9.1, 11.3, 7.8], 2)
-        D2 over 3 imputations: F(2, 102.8) = 4.039, p = 0.0205, riv = 0.109
-    """
+    """Pooled test of k constraints."""
 
     F: float
     """Test statistic. That of D2 can be negative, with a p-value of 1."""
@@ -83,10 +72,8 @@ class JointTest:
 
     def __repr__(self) -> str:
         p = "p < 0.0001" if self.p < 1e-4 else f"p = {self.p:.4f}"
-        return (
-            f"{self.method} over {self.m} imputations: F({self.df1}, {self.df2:.1f}) = {self.F:.4g}, {p}, "
-            f"riv = {self.riv:.3f}"
-        )
+        F = f"F({self.df1}, {self.df2:.1f}) = {self.F:.4g}"
+        return f"{self.method} over {self.m} imputations: {F}, {p}, riv = {self.riv:.3f}"
 
 
 def pool_wald(
@@ -94,10 +81,10 @@ def pool_wald(
 ) -> JointTest:
     """Pool Wald tests that k estimates equal their null values (D1).
 
-    Without variance between imputations, F is that of the complete table, with ν₂ = ν_com (ν_com + 1) /
-    (ν_com + 3), as for the intervals of `pool`. A single constraint gets the degrees of freedom of Barnard
-    and Rubin, so that F is the square of its t statistic. Where Reiter's degrees of freedom are not defined
-    (k (m - 1) ≤ 4, or small ν_com), those of Li et al. are combined with ν_com as by Barnard and Rubin.
+    D1 is by Li, Raghunathan and Rubin (JASA 86:1065-1073, 1991), its degrees of freedom in small samples by
+    Reiter (Biometrika 94:502-508, 2007). A single constraint gets those of Barnard and Rubin, so that F is
+    the square of its t statistic. Where Reiter's are not defined (k (m - 1) ≤ 4, or small ν_com), those of Li
+    et al. are combined with ν_com as by Barnard and Rubin.
 
     Args:
         estimates: Estimates from each table, `[m, k]`.
@@ -106,8 +93,7 @@ def pool_wald(
         df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for infinite.
 
     Raises:
-        ValueError: If there are fewer than two imputations, shapes do not match, or the mean covariance
-            matrix is singular.
+        ValueError: If there are fewer than two imputations, or the mean covariance matrix is singular.
 
     Warns:
         PoolingWarning: If there are no more imputations than constraints.
@@ -141,13 +127,11 @@ def pool_wald(
 def barnard_rubin(
     share: Numbers, m: int, df_complete: float | None, large_sample: Numbers | None = None
 ) -> Numbers:
-    """Return the degrees of freedom of Barnard and Rubin.
+    """Return the degrees of freedom of Barnard and Rubin (Biometrika 86:948-955, 1999).
 
-    Args:
-        share: Share λ of the variance that is due to missing data, any shape.
-        m: Number of imputations.
-        df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for infinite.
-        large_sample: Degrees of freedom for infinite ν_com; by default (m - 1) / λ².
+        ν = 1 / (1/ν_old + 1/ν_obs),   ν_old = (m - 1) / λ²,   ν_obs = (ν_com + 1) / (ν_com + 3) ν_com (1 - λ)
+
+    Here `share` is λ, of any shape, `df_complete` ν_com, and `large_sample` replaces ν_old.
     """
     if large_sample is None:
         with np.errstate(divide="ignore"):
@@ -158,15 +142,19 @@ def barnard_rubin(
 
 
 def _shrunk(df_complete: float) -> float:
+    """Return ν_obs without missing data."""
     return (df_complete + 1) / (df_complete + 3) * df_complete
 
 
 def _wald_df(k: int, m: int, r: float, df_complete: float | None) -> float:
-    """Return ν₂ of D1."""
-    if k > 1 and df_complete is not None and math.isfinite(df_complete):
-        reiter = _reiter(k * (m - 1), r, _shrunk(df_complete))
-        if reiter is not None:
-            return reiter
+    """Return ν₂ of D1, with the symbols of Reiter's paper."""
+    t = k * (m - 1)
+    if k > 1 and t > 4 and df_complete is not None and math.isfinite(df_complete):
+        v, a = _shrunk(df_complete), r * t / (t - 2)
+        c1, c2 = v - 2 * (1 + a), v - 4 * (1 + a)
+        if c2 > 0:
+            terms = c1 / (1 + a) ** 2 + 4 / (1 + a) + 4 / c1 + 8 * (c1 / (1 + a) + 1) / c2 + 16 * c1 / c2**2
+            return 4 + c2 / (1 + a**2 * terms / (t - 4))
     large_sample = None if k == 1 else np.asarray(_li(k, m, r))
     return float(barnard_rubin(np.asarray(r / (1 + r)), m, df_complete, large_sample))
 
@@ -177,18 +165,6 @@ def _li(k: int, m: int, r: float) -> float:
     if r == 0:
         return math.inf
     return 4 + (t - 4) * (1 + (1 - 2 / t) / r) ** 2 if t > 4 else t * (1 + 1 / k) * (1 + 1 / r) ** 2 / 2
-
-
-def _reiter(t: int, r: float, v: float) -> float | None:
-    """Return ν₂ of Reiter, with the symbols of his paper; None where it is not defined."""
-    if t <= 4:
-        return None
-    a = r * t / (t - 2)
-    c1, c2 = v - 2 * (1 + a), v - 4 * (1 + a)
-    if c2 <= 0:
-        return None
-    terms = c1 / (1 + a) ** 2 + 4 / (1 + a) + 4 / c1 + 8 * (c1 / (1 + a) + 1) / c2 + 16 * c1 / c2**2
-    return 4 + c2 / (1 + a**2 * terms / (t - 4))
 
 
 def _cholesky(within: Numbers) -> Numbers:
@@ -208,7 +184,8 @@ def _cholesky(within: Numbers) -> Numbers:
 def pool_chi2(statistics: ArrayLike, df: int) -> JointTest:
     """Pool chi-square statistics of the same test on each of m tables (D2).
 
-    The statistics may come from Wald, likelihood-ratio or other tests that are chi-square in large samples.
+    D2 has the least power of the pooled tests, and serves where only the statistics are available (Li, Meng,
+    Raghunathan and Rubin, Statistica Sinica 1:65-92, 1991).
 
     Args:
         statistics: Statistics, `[m]`.
@@ -241,7 +218,8 @@ def pool_likelihoods(
 ) -> JointTest:
     """Pool likelihood-ratio tests of nested models (D4 or D3).
 
-    Pass either `stacked`, for D4, or `at_pooled`, for D3.
+    Pass either `stacked`, for D4 (Chan and Meng, Statistica Sinica 32:1489-1514, 2022), or `at_pooled`, for
+    D3 (Meng and Rubin, Biometrika 79:103-111, 1992).
 
     Args:
         full: Log-likelihoods of the full model, fitted to each of m tables, `[m]`.
@@ -252,8 +230,7 @@ def pool_likelihoods(
             estimates averaged over the tables.
 
     Raises:
-        ValueError: If there are fewer than two tables, shapes do not match, `df` is below 1, or not exactly
-            one of `stacked` and `at_pooled` is given.
+        ValueError: If there are fewer than two tables, or not exactly one of `stacked` and `at_pooled`.
 
     Example:
         >>> pool_likelihoods([-64.8, -58.2, -61.1], [-71.7, -69.0, -65.6], 2, stacked=(-185.8, -206.4))
@@ -285,8 +262,8 @@ def likelihood_ratio_test(
     """Compare two nested models by a pooled likelihood-ratio test (D4).
 
     Both models are fitted to each completed table and to the stacked table, whose rows are treated as
-    independent. For grouped rows (repeated measurements), give the groups of each imputation their own labels
-    in the stacked table, fit it yourself, and use `pool_likelihoods`.
+    independent. For grouped rows, label the groups of each imputation differently in the stacked table, fit
+    it yourself, and use `pool_likelihoods`.
 
     Args:
         draws: `Imputations`, or m completed tables.
@@ -295,16 +272,13 @@ def likelihood_ratio_test(
         df: Number k of constraints; None for the difference in the number of `params`.
 
     Raises:
-        ValueError: If there are fewer than two tables, or the full model has no more parameters or a lower
-            likelihood than the null model.
+        ValueError: If there are fewer than two tables, or the full model does not contain the null model.
 
     Example:
-        >>> import statsmodels.formula.api as smf
+        >>> from statsmodels.formula.api import ols
         >>> frame = pd.DataFrame({"x": range(8), "y": [1, 0, 3, 2, 5, 4, 7, 7]})
         >>> tables = [frame.assign(x=frame.x + frame.index % 2 * shift) for shift in (0.1, 0.4, 0.3)]
-        >>> likelihood_ratio_test(
-        ...     tables, lambda t: smf.ols("y ~ x", t).fit(), lambda t: smf.ols("y ~ 1", t).fit()
-        ... )
+        >>> likelihood_ratio_test(tables, lambda t: ols("y ~ x", t).fit(), lambda t: ols("y ~ 1", t).fit())
         D4 over 3 imputations: F(1, 97.5) = 11.58, p = 0.0010, riv = 0.167
     """
     tables = list(draws)
@@ -312,7 +286,7 @@ def likelihood_ratio_test(
         raise ValueError(f"expected at least two completed tables, got {len(tables)}")
     stack = pd.concat(tables, ignore_index=True)
     *fits, stacked = [(full(table), null(table)) for table in (*tables, stack)]
-    larger, smaller = (int(np.size(np.asarray(fit.params))) for fit in stacked)
+    larger, smaller = (int(np.size(fit.params)) for fit in stacked)
     if df is None and larger <= smaller:
         raise ValueError(
             f"the full model has {larger} params, the null model {smaller}: expected more in the full one; "
@@ -321,18 +295,16 @@ def likelihood_ratio_test(
     L1, L0 = np.array([[float(fit.llf) for fit in pair] for pair in fits]).T
     if (L1 + 1e-6 * np.abs(L1) < L0).any():
         raise ValueError("the full model is less likely than the null model: are they nested, in this order?")
-    df = larger - smaller if df is None else df
-    return pool_likelihoods(L1, L0, df, stacked=(float(stacked[0].llf), float(stacked[1].llf)))
+    of_stack = float(stacked[0].llf), float(stacked[1].llf)
+    return pool_likelihoods(L1, L0, larger - smaller if df is None else df, stacked=of_stack)
 
 
 def _log_likelihoods(full: ArrayLike, null: ArrayLike) -> tuple[Numbers, Numbers]:
     """Return log-likelihoods of both models as arrays `[m]`, checked."""
     L1, L0 = np.asarray(full, dtype=np.float64), np.asarray(null, dtype=np.float64)
     if L1.ndim != 1 or len(L1) < 2 or L1.shape != L0.shape:
-        raise ValueError(
-            "expected log-likelihoods [m] of both models on at least two tables, got shapes "
-            f"{L1.shape} and {L0.shape}"
-        )
+        shapes = f"shapes {L1.shape} and {L0.shape}"
+        raise ValueError(f"expected log-likelihoods [m] of both models on at least 2 tables, got {shapes}")
     return L1, L0
 
 

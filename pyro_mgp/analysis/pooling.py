@@ -3,15 +3,9 @@
     Q̄ = mean of the estimates,  Ū = mean of their variances,  B = variance of the estimates between tables
     T = Ū + (1 + 1/m) B,        λ = (1 + 1/m) B / T,          riv = (1 + 1/m) B / Ū
 
-Confidence intervals use Student's t with the degrees of freedom of Barnard and Rubin (Biometrika 86:948-955,
-1999),
-
-    ν_old = (m - 1) / λ²,  ν_obs = (ν_com + 1) / (ν_com + 3) · ν_com (1 - λ),  ν = 1 / (1/ν_old + 1/ν_obs)
-
-where ν_com are the residual degrees of freedom of the complete-data analysis (van Buuren, *Flexible
-Imputation of Missing Data*, section 2.3). λ is the share of the variance that is due to missing data. The
-fraction of missing information, fmi = (riv + 2/(ν + 3)) / (1 + riv), also accounts for estimating B from m
-tables.
+Confidence intervals use Student's t with the degrees of freedom ν of Barnard and Rubin (`barnard_rubin`). λ
+is the share of the variance that is due to missing data. The fraction of missing information, fmi = (riv +
+2/(ν + 3)) / (1 + riv), also accounts for estimating B from m tables.
 """
 
 from __future__ import annotations
@@ -19,24 +13,21 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special, stats
 
-from pyro_mgp.analysis.joint_tests import JointTest, barnard_rubin, pool_wald
-from pyro_mgp.analysis.tables import ShownAsTable
+from pyro_mgp.analysis.joint_tests import JointTest, Numbers, barnard_rubin, pool_wald
 
-Numbers = NDArray[np.float64]
+_FOUR_DIGITS = ("estimate", "se", "mean", "sd", "low", "high", "within", "between", "mcse")
+_FORMATS = {**dict.fromkeys(_FOUR_DIGITS, "{:.4g}"), "df": "{:.1f}", "ess": "{:.0f}"}
 
 
 class Result(Protocol):
-    """Result of an analysis of one table: that of statsmodels, or an object with the same attributes.
-
-    Besides `params` it has `cov_params` (a method or an array, `[K, K]`) or `bse` (standard errors, `[K]`).
-    """
+    """Result of an analysis with `params`, and with `cov_params` or `bse`, as of statsmodels."""
 
     params: Any
     """Estimates, `[K]`; a Series for named ones."""
@@ -47,28 +38,54 @@ Fit: TypeAlias = Result | tuple[ArrayLike, ArrayLike]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class ShownAsTable:
+    """Result over m imputations that is displayed as a title and a rounded table."""
+
+    verb: ClassVar[str]
+    """First word of the title."""
+    table: pd.DataFrame
+    """One row per estimate or parameter, with the columns listed by the subclass."""
+    m: int
+    """Number of imputations."""
+    level: float
+    """Probability of the intervals."""
+
+    @property
+    def title(self) -> str:
+        """Heading of the displayed table."""
+        return f"{self.verb} over {self.m} imputations, {self.level:.0%} intervals"
+
+    def __repr__(self) -> str:
+        return f"{self.title}\n{self._rounded().to_string(line_width=None)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self.title}</p>{self._rounded().to_html()}"
+
+    def _rounded(self) -> pd.DataFrame:
+        """Format estimates with four significant digits, shares and p-values with three decimals."""
+        columns = self.table.items()
+        text = {name: column.map(_FORMATS.get(str(name), "{:.3f}").format) for name, column in columns}
+        if "p" in text:
+            text["p"] = text["p"].mask(self.table["p"] < 0.0005, "<.001")
+        return pd.DataFrame(text, index=self.table.index)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Pooled(ShownAsTable):
     """Pooled estimates of K parameters over m imputations.
 
+    The columns of `table` are `estimate`, `se`, `df`, `low` and `high` (confidence interval), `p` (of the
+    null hypothesis of zero), `riv`, `lambda`, `fmi`, and `efficiency` (relative to infinitely many
+    imputations).
+
     Example:
-        >>> pooled = pool_estimates([[1.2], [1.5], [0.9]], [[0.04], [0.05], [0.045]], ["slope"])
-        >>> pooled.table.round(3)[["estimate", "se", "lambda"]]
-               estimate     se  lambda
-        slope       1.2  0.406   0.727
-        >>> pooled
+        >>> pool_estimates([[1.2], [1.5], [0.9]], [[0.04], [0.05], [0.045]], ["slope"])
         Pooled over 3 imputations, 95% intervals
               estimate      se   df    low   high      p    riv lambda    fmi efficiency
         slope      1.2  0.4062  3.8  0.046  2.354  0.045  2.667  0.727  0.808      0.788
     """
 
-    table: pd.DataFrame
-    """One row per estimate, with columns `estimate`, `se`, `df`, `low` and `high` (confidence interval), `p`
-    (of the null hypothesis of zero), `riv`, `lambda`, `fmi`, and `efficiency` (relative to infinitely many
-    imputations)."""
-    m: int
-    """Number of imputations."""
-    level: float
-    """Confidence level of the intervals."""
+    verb = "Pooled"
     estimates: Numbers
     """Estimates from each table, `[m, K]`."""
     variances: Numbers
@@ -94,11 +111,6 @@ class Pooled(ShownAsTable):
         return (self.ubar + (1 + 1 / self.m) * self.b).rename("t")
 
     @property
-    def title(self) -> str:
-        """Heading of the displayed table."""
-        return f"Pooled over {self.m} imputations, {self.level:.0%} intervals"
-
-    @property
     def covariance(self) -> pd.DataFrame:
         """Total covariance matrix of the estimates, `[K, K]`.
 
@@ -107,8 +119,7 @@ class Pooled(ShownAsTable):
         """
         within = self._covariances().mean(0)
         between = np.atleast_2d(np.cov(self.estimates, rowvar=False))
-        names = self.table.index
-        return pd.DataFrame(within + (1 + 1 / self.m) * between, index=names, columns=names)
+        return pd.DataFrame(within + (1 + 1 / self.m) * between, self.table.index, self.table.index)
 
     def joint_test(
         self,
@@ -125,8 +136,7 @@ class Pooled(ShownAsTable):
             null: Null values, `[k]` or a scalar.
 
         Raises:
-            ValueError: If terms were not estimated, contrasts have another shape, the fits gave variances
-                only, or the constraints are redundant.
+            ValueError: If terms or contrasts do not fit, or the fits gave variances only.
 
         Warns:
             PoolingWarning: If there are no more imputations than constraints.
@@ -147,8 +157,7 @@ class Pooled(ShownAsTable):
         """Return the number of imputations needed for replicable standard errors.
 
         This is the quadratic rule of von Hippel (Sociological Methods & Research 49:699-718, 2020), m = 1 + ½
-        (fmi / cv)², at the upper bound of the confidence interval logit(fmi) ± z √(2/m). The present
-        imputations are the first of the rule's two stages. Use the largest m over the estimates of interest.
+        (fmi / cv)², at the upper bound of the confidence interval logit(fmi) ± z √(2/m).
 
         Args:
             cv: Coefficient of variation of the standard error over repeated imputation.
@@ -165,8 +174,7 @@ class Pooled(ShownAsTable):
             raise ValueError(f"cv must be positive, got {cv}")
         check_level(level)
         z = stats.norm.ppf((1 + level) / 2)
-        fmi = self.table["fmi"].to_numpy()
-        upper = special.expit(special.logit(fmi) + z * math.sqrt(2 / self.m))
+        upper = special.expit(special.logit(self.table["fmi"].to_numpy()) + z * math.sqrt(2 / self.m))
         needed = np.ceil(1 + np.square(upper / cv) / 2).astype(np.int64)
         return pd.Series(needed, self.table.index, name="m")
 
@@ -176,14 +184,14 @@ class Pooled(ShownAsTable):
         if contrasts is not None:
             C = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
             if terms is not None or C.ndim != 2 or C.shape[1] != K:
-                raise ValueError(
-                    f"expected either terms, or contrasts [k, {K}] of the estimates {names}, got "
-                    f"{'both' if terms is not None else f'contrasts of shape {C.shape}'}"
-                )
+                got = f"contrasts of shape {C.shape}" if terms is None else "both"
+                raise ValueError(f"expected either terms, or contrasts [k, {K}] of {names}, got {got}")
             return C
-        chosen = names if terms is None else _listed(terms, names)
-        unknown = [term for term in chosen if term not in names]
-        if unknown or not chosen or len(set(chosen)) < len(chosen):
+        # A single name may itself be a tuple.
+        is_name = isinstance(terms, str) or (isinstance(terms, Hashable) and terms in names)
+        several: Any = [terms] if is_name or not np.iterable(terms) else terms
+        chosen = names if terms is None else list(several)
+        if not chosen or any(term not in names for term in chosen) or len(set(chosen)) < len(chosen):
             raise ValueError(f"expected some of the estimates {names}, each once, got {chosen}")
         return np.eye(K)[[names.index(term) for term in chosen]]
 
@@ -208,30 +216,22 @@ def pool(
 ) -> Pooled:
     """Pool an analysis of m completed tables by Rubin's rules.
 
-    A result may be that of any statsmodels model with standard errors, or any object with `params` and
-    `cov_params` or `bse`. As in R's mice, ν_com is its `df_resid` (the smallest, if tables differ), even
-    where the analysis itself uses a normal distribution (generalised linear, mixed, ordered and survival
-    models): intervals become slightly wider, with the same limit. Cluster-robust standard errors give ν_com =
-    number of clusters - 1. Pass `df_complete=math.inf` for large-sample intervals.
+    As in R's mice, ν_com is the `df_resid` of a result (the smallest, if tables differ), even if the analysis
+    uses a normal distribution. Cluster-robust standard errors give ν_com = number of clusters - 1.
 
     Args:
-        fits: Results of the m analyses, or m pairs of estimates `[K]` and their variances `[K]` or covariance
-            matrices `[K, K]`.
+        fits: Results of the m analyses (of statsmodels, or any objects with `params` and `cov_params` or
+            `bse`), or pairs of estimates `[K]` and their variances `[K]` or covariance matrices `[K, K]`.
         level: Confidence level of the intervals.
         df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for those of the
-            fits, or infinite if these have none.
+            fits, or infinite if these have none; `math.inf` for large-sample intervals.
         names: Labels of the K estimates; None to read them from the fits.
 
     Raises:
         TypeError: If a fit has no estimates or no standard errors.
-        ValueError: If there are fewer than two fits, their estimates differ in number or name, or standard
-            errors are not positive.
+        ValueError: If there are fewer than two fits, estimates differ, or standard errors are not positive.
 
     Example:
-        >>> import types
-        >>> fits = [types.SimpleNamespace(params=[q], bse=[0.2]) for q in (1.2, 1.5, 0.9)]
-        >>> round(float(pool(fits).table["estimate"].iloc[0]), 3)
-        1.2
         >>> pool([(1.2, 0.04), (1.5, 0.05), (0.9, 0.045)], names=["slope"]).table["df"].round(2)
         slope    3.78
         Name: df, dtype: float64
@@ -242,10 +242,8 @@ def pool(
     first = answers[0]
     for other in answers:
         if other.names != first.names:
-            raise ValueError(
-                f"the fits have different estimates: {first.names} and {other.names}; is a level of a "
-                "category absent from some tables?"
-            )
+            different = f"{first.names} and {other.names}; is a level of a category absent from some tables?"
+            raise ValueError(f"the fits have different estimates: {different}")
         if other.variances.shape != first.variances.shape:
             shapes = sorted({each.variances.shape for each in answers})
             raise ValueError(f"expected variances of one shape from all fits, got {shapes}")
@@ -299,20 +297,13 @@ def pool_estimates(
         **of_missing,
         "efficiency": 1 / (1 + of_missing["fmi"] / m),
     }
-    return Pooled(pd.DataFrame(columns, index=pd.Index(labels)), m, level, Q, U, covariances, df_complete)
+    return Pooled(pd.DataFrame(columns, pd.Index(labels)), m, level, Q, U, covariances, df_complete)
 
 
 def missing_information(
     within: Numbers, between: Numbers, m: int, df_complete: float | None = None
 ) -> dict[str, Numbers]:
-    """Return `df`, `riv`, `lambda` and `fmi` of estimates.
-
-    Args:
-        within: Variance within imputations Ū, `[K]`.
-        between: Variance between imputations B, `[K]`.
-        m: Number of imputations.
-        df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for infinite.
-    """
+    """Return `df`, `riv`, `lambda` and `fmi` of K estimates with variances Ū and B, `[K]`, and with ν_com."""
     excess = (1 + 1 / m) * between
     with np.errstate(divide="ignore", invalid="ignore"):  # constant parameters have no variance
         share, riv = excess / (within + excess), excess / within
@@ -356,10 +347,9 @@ def _read(fit: Any) -> _Answer:
         )
     # Multivariate models have params [K, J], with covariances in the order of the outcomes.
     estimates = np.asarray(params, dtype=np.float64).T.ravel()
+    variances = np.asarray(fit.bse if covariance is None else covariance, dtype=np.float64)
     if covariance is None:
-        variances = np.square(np.asarray(fit.bse, dtype=np.float64)).T.ravel()
-    else:
-        variances = np.asarray(covariance, dtype=np.float64)
+        variances = np.square(variances).T.ravel()
     df_complete = getattr(fit, "df_resid_inference", None) or getattr(fit, "df_resid", None)
     return _Answer(_names(fit, params, covariance), estimates, variances, df_complete)
 
@@ -380,8 +370,8 @@ def _checked(
     estimates: ArrayLike, variances: ArrayLike, names: Sequence[Any] | None
 ) -> tuple[Numbers, Numbers, Numbers | None, list[Any]]:
     """Return estimates and variances `[m, K]`, covariances `[m, K, K]` if given, and K labels, checked."""
-    Q, U = (np.asarray(part, dtype=np.float64) for part in (estimates, variances))
-    Q, U = (part[:, None] if part.ndim == 1 else part for part in (Q, U))
+    given = (np.asarray(part, dtype=np.float64) for part in (estimates, variances))
+    Q, U = (part[:, None] if part.ndim == 1 else part for part in given)
     covariances = U if Q.ndim == 2 and U.shape == (*Q.shape, Q.shape[-1]) else None
     if len(Q) < 2 or Q.ndim != 2 or (Q.shape != U.shape and covariances is None):
         raise ValueError(
@@ -396,18 +386,12 @@ def _checked(
     if not good.all():
         table, k = np.argwhere(~good)[0].tolist()
         raise ValueError(
-            f"expected finite estimates and positive variances of all estimates, got {Q[table, k]} with "
-            f"variance {U[table, k]} of {labels[k]!r} in table {table}; leave it out: pool pairs "
-            "(estimates, variances) of the others"
+            f"expected finite estimates and positive variances, got {Q[table, k]} with variance "
+            f"{U[table, k]} of {labels[k]!r} in table {table}; leave it out: pool pairs (estimates, "
+            "variances) of the others"
         )
     if covariances is not None:
         scale = np.sqrt(U[:, :, None] * U[:, None, :])
         if not (np.abs(covariances - covariances.transpose(0, 2, 1)) <= 1e-6 * scale).all():
             raise ValueError("expected symmetric covariance matrices of finite numbers")
     return Q, U, covariances, labels
-
-
-def _listed(terms: Any, names: Sequence[Any]) -> list[Any]:
-    """Return terms as a list; a single name may itself be a tuple."""
-    is_name = isinstance(terms, str) or (isinstance(terms, Hashable) and terms in names)
-    return list(terms) if np.iterable(terms) and not is_name else [terms]

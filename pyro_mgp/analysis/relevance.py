@@ -1,19 +1,16 @@
 """Relevance of columns for each other: how strongly each link's function varies with each of its inputs.
 
-ARD lengthscales describe how fast the Matérn part of a kernel decorrelates along an input. The linear part
-has no lengthscale, and the lengthscale of a function that hardly varies has no meaning. The default measure
-is therefore computed from the learnt function,
-
     relevance of input p = √ mean_i (∂μ(x_i) / ∂x_p)²,
 
 where μ is the posterior mean of the link's latent function and x_i are the training rows. For a linear
-function this is the absolute slope.
+function this is the absolute slope. ARD lengthscales say less: they do not describe the linear part of a
+kernel, and the lengthscale of a function that hardly varies has no meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,12 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from pyro_mgp.analysis.protocols import ChainImputer
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
-from pyro_mgp.model.link import Link
 from pyro_mgp.sampling.fitted_model import FittedModel
 
 Measure = Literal["derivative", "lengthscale"]
@@ -37,20 +32,26 @@ Numbers = NDArray[np.float64]
 _AT_ONCE, _MAX_ROWS = 2_000, 20_000
 
 
+class ChainImputer(Protocol):
+    """Fitted imputer with a chain of Gaussian processes."""
+
+    model_: FittedModel
+    """The fitted model."""
+
+
 def relevance(
     imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = None, *, by: Measure = "derivative"
 ) -> pd.DataFrame:
     """Return how relevant each column is for predicting each column with a link.
 
-    Relevance is measured in standardised units of both columns (after the transform, if a column has one).
-    The predicted column is measured on its latent scale: probit for booleans, ordered levels and categories,
-    log for counts. Values are therefore comparable within a row of the result. Local GPs are not included.
-
-    A category counts as one column: with derivatives g by its indicators, and their correlations C over the
-    rows, its squared relevance is gᵀCg. For a predicted category, squares are averaged over its links.
+    Relevance is measured in standardised units (after the transform, if a column has one). The predicted
+    column is measured on its latent scale: probit for booleans, ordered levels and categories, log for
+    counts. Local GPs are not included. A category counts as one column: with derivatives g by its indicators,
+    and their correlations C over the rows, its squared relevance is gᵀCg. For a predicted category, squares
+    are averaged over its links.
 
     Args:
-        imputer: Fitted imputer.
+        imputer: Imputer after `fit`.
         X: Rows at which to differentiate, with missing cells at the initial fill; None for the training
             table. Of more than 20,000 rows, evenly spaced ones are used.
         by: "derivative", or "lengthscale" for inverse ARD lengthscales, which are 1 where a kernel has none,
@@ -76,18 +77,19 @@ def relevance(
     check_is_fitted(imputer, "model_")
     if by not in get_args(Measure):
         raise ValueError(f"by must be one of {list(get_args(Measure))}, got {by!r}")
-    model = imputer.model_
-    links = model.chain.links
+    model, links = imputer.model_, imputer.model_.chain.links
     groups, columns = _groups(model)
+    inputs = [groups[link.inputs.cpu().numpy()] for link in links]
     if by == "derivative":
-        gradients = _gradients(model.chain.conditionals(), _rows(model, X))
-        found = [_mean_squares(gradient, groups, columns) for gradient in gradients]
+        conditionals, rows = model.chain.conditionals(), _rows(model, X)
+        found = [_mean_squares(_gradient(each, rows), groups, columns) for each in conditionals]
     else:
-        found = [_inverse_squares(link, groups, len(columns)) for link in links]
+        inverses = [lengthscales(link.kernel, len(link.inputs)).pow(-2).cpu().numpy() for link in links]
+        pairs = zip(inputs, inverses, strict=True)
+        found = [np.bincount(at, own, len(columns)).astype(np.float64) for at, own in pairs]
     squares = np.full((len(links), len(columns)), np.nan)
-    for own, link, square in zip(squares, links, found, strict=True):
-        inputs = groups[link.inputs.cpu().numpy()]
-        own[inputs] = square[inputs]
+    for own, here, square in zip(squares, inputs, found, strict=True):
+        own[here] = square[here]
     return _by_column(model, squares, groups)
 
 
@@ -111,42 +113,27 @@ def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
     return model.expected(rows[some])
 
 
-def _gradients(conditionals: Sequence[Conditional], rows: Tensor) -> list[Tensor]:
-    """Return the derivatives of each link's mean function by all encoded columns, `[n, D]`."""
-    found = []
-    for conditional in conditionals:
-        parts = []
-        for batch in rows.split(_AT_ONCE):
-            at = batch.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(conditional.functions(at).sum(), at)
-            parts.append(gradient)
-        found.append(torch.cat(parts))
-    return found
+def _gradient(conditional: Conditional, rows: Tensor) -> Numbers:
+    """Return the derivatives of a link's mean function by all encoded columns, `[n, D]`."""
+    parts = []
+    for batch in rows.split(_AT_ONCE):
+        at = batch.detach().requires_grad_()
+        parts += torch.autograd.grad(conditional.functions(at).sum(), at)
+    return torch.cat(parts).cpu().numpy().astype(np.float64)
 
 
-def _mean_squares(gradient: Tensor, groups: NDArray[np.intp], columns: Sequence[ColumnCodec]) -> Numbers:
+def _mean_squares(gradient: Numbers, groups: NDArray[np.intp], columns: Sequence[ColumnCodec]) -> Numbers:
     """Return the mean squares of derivatives `[n, D]` by C columns, `[C]`."""
-    g = gradient.cpu().numpy()
     found = np.zeros(len(columns))
     for c, column in enumerate(columns):
-        own = g[:, groups == c]
-        if own.shape[1]:
-            found[c] = np.einsum("np,pq,nq->n", own, _correlations(column), own).mean()
+        own, correlations = gradient[:, groups == c], np.ones((1, 1))
+        if column.width > 1:
+            # Exactly one indicator of a category is on in each row.
+            shares, scale = np.array(column.mean), np.array(column.scale)
+            correlations = (np.diag(shares) - np.outer(shares, shares)) / np.outer(scale, scale)
+        if column.width:
+            found[c] = np.einsum("np,pq,nq->n", own, correlations, own).mean()
     return found
-
-
-def _correlations(column: ColumnCodec) -> Numbers:
-    """Return the correlations of the indicators of a category, of which exactly one is on in each row."""
-    if column.width == 1:
-        return np.ones((1, 1))
-    shares, scale = np.array(column.mean), np.array(column.scale)
-    return (np.diag(shares) - np.outer(shares, shares)) / np.outer(scale, scale)
-
-
-def _inverse_squares(link: Link, groups: NDArray[np.intp], n_columns: int) -> Numbers:
-    """Return the sums of inverse squared lengthscales over the encoded columns of each column, `[C]`."""
-    inverse = lengthscales(link.kernel, len(link.inputs)).square().reciprocal().cpu().numpy()
-    return np.bincount(groups[link.inputs.cpu().numpy()], inverse, minlength=n_columns).astype(np.float64)
 
 
 def _by_column(model: FittedModel, squares: Numbers, groups: NDArray[np.intp]) -> pd.DataFrame:
@@ -154,13 +141,7 @@ def _by_column(model: FittedModel, squares: Numbers, groups: NDArray[np.intp]) -
     labels: list[Label] = [column.name for column in model.encoder.codec.columns]
     if model.encoder.target is not None:
         labels.append(model.names[-1])  # differs from all other labels
-    own = groups[[link.column for link in model.chain.links]] if len(squares) else groups[:0]
-    linked = np.unique(own)
-    means = np.array([squares[own == c].mean(0) for c in linked]).reshape(len(linked), len(labels))
-    table = pd.DataFrame(
-        np.sqrt(means),
-        index=pd.Index([labels[c] for c in linked], name="column"),
-        columns=pd.Index(labels, name="informed by"),
-    )
-    target_informs = model.encoder.target is None or model.target_is_input
-    return table if target_informs else table.iloc[:, :-1]
+    own = [groups[link.column] for link in model.chain.links]
+    table = pd.DataFrame(squares, columns=pd.Index(labels, name="informed by")).groupby(own).mean().pow(0.5)
+    table.index = pd.Index([labels[c] for c in table.index], name="column")
+    return table if model.encoder.target is None or model.target_is_input else table.iloc[:, :-1]

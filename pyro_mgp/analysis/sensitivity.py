@@ -1,27 +1,44 @@
 """Sensitivity analysis for cells missing not at random, by shifting the imputations (δ-adjustment).
 
-A fitted chain assumes that the missing cells of a column are distributed like observed ones with the same
-predictors. Draws shifted by δ show the consequences if they are not (van Buuren, *Flexible Imputation of
-Missing Data*, sections 3.8 and 9.2). A scan over δ finds the tipping point, where a conclusion changes.
+Draws shifted by δ show the consequences if the missing cells of a column are not distributed like observed
+ones with the same predictors (van Buuren, *Flexible Imputation of Missing Data*, sections 3.8 and 9.2).
 """
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, pool
-from pyro_mgp.analysis.protocols import Imputer
 from pyro_mgp.data.codecs.observations import CountObservation, OrdinalObservation
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import TableCodec
+
+
+class CompletedTables(Protocol):
+    """Multiple imputations of a table; iteration gives the completed tables."""
+
+    @property
+    def values(self) -> Mapping[Label, NDArray[Any]]:
+        """Draws of the missing cells of each incomplete column, `[m, n_missing]`."""
+
+    def __iter__(self) -> Iterator[pd.DataFrame]: ...
+
+
+class Imputer(Protocol):
+    """Fitted imputer whose draws can be shifted."""
+
+    def impute(
+        self, X: pd.DataFrame | ArrayLike | None, m: int, *, delta: Mapping[Label, float] | None
+    ) -> CompletedTables:
+        """Draw m imputations, with the draws of some columns shifted by `delta`."""
 
 
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
@@ -29,17 +46,13 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
 
     Args:
         codec: Codec of the table.
-        delta: δ by label, on the scale of the column's likelihood: own units for numbers and times (in
-            seconds), units of the transform for transformed numbers (say, of the log), standard deviations of
-            the probit for booleans, ordered levels and categories of two levels (towards the later one), and
-            the log of the mean for counts.
+        delta: δ by label, on the scale of the column's likelihood, see `MGPImputer.impute`.
 
     Returns:
         Shifts in standardised units, by encoded column; empty if all are zero.
 
     Raises:
-        ValueError: If a column is unknown or constant, has more than two unordered levels, or δ is not
-            finite.
+        ValueError: If a column is unknown, constant or has more than two unordered levels, or δ is infinite.
     """
     columns = {column.name: column for column in codec.columns}
     found: dict[int, float] = {}
@@ -81,7 +94,7 @@ def tipping_point(
 
     Args:
         imputer: Fitted imputer; it is not refitted.
-        analysis: Analysis of a completed table, which returns `params` and `bse` as statsmodels does.
+        analysis: Analysis of a completed table, which returns anything that `pool` accepts.
         column: Column whose draws are shifted.
         deltas: Shifts δ, in the units of `MGPImputer.impute`; zero is always added.
         term: Estimate to follow: its name in `params`, or its position.
@@ -91,22 +104,21 @@ def tipping_point(
         null: Null value of the estimate.
 
     Returns:
-        One row per shift in ascending order, with columns `delta`; `imputed_mean`, the mean of the shifted
-        draws (NaN for labels); `estimate`, `low`, `high`, and `p` of the null value; and `tipped`, whether
-        the interval lies above, below or around the null value unlike the interval at δ = 0.
+        One row per shift in ascending order, with columns `delta`; `imputed_mean` of the shifted draws (NaN
+        for labels); `estimate`, `low`, `high`, and `p` of the null value; and `tipped`, whether the interval
+        lies above, below or around the null value unlike the interval at δ = 0.
 
     Raises:
         ValueError: As for `MGPImputer.impute`, or if the column has no missing cells.
 
     Example:
-        >>> from types import SimpleNamespace
         >>> from pyro_mgp import MGPImputer
         >>> frame = pd.DataFrame({"x": np.arange(30.0), "y": np.arange(30.0) % 7})
         >>> frame.loc[::3, "y"] = np.nan
         >>> imputer = MGPImputer(random_state=0, max_steps=5).fit(frame)
-        >>> def mean_of_y(table):
-        ...     return SimpleNamespace(params=[table["y"].mean()], bse=[table["y"].sem()])
-        >>> tipping_point(imputer, mean_of_y, "y", [-20], 0, m=3)["tipped"].tolist()
+        >>> def mean(table):
+        ...     return table["y"].mean(), table["y"].sem() ** 2
+        >>> tipping_point(imputer, mean, "y", [-20], 0, m=3)["tipped"].tolist()
         [True, False]
     """
     rows = []
