@@ -2,12 +2,10 @@
 
     P(x = aⱼ) ∝ wⱼ exp(-λ (aⱼ - m)² / 2s²)          m, s²: predictive mean and variance of the cell
 
-With wⱼ and λ equal to one, this is a Gaussian evaluated at the values of the column. The weights wⱼ correct
-the frequencies of the values, the sharpness λ the precision of the prediction. They are the parameters of a
-multinomial logistic regression of observed cells on their leave-one-out predictions. Its log likelihood is
-concave, and Newton's method finds the maximum in a few steps (Böhning 1992). To represent rare values, the
-regression uses about equally many cells of each value, and corrects the weights for this selection (Prentice
-and Pyke 1979).
+The weights wⱼ correct the frequencies of the values, the sharpness λ the precision of the prediction. They
+are the parameters of a multinomial logistic regression of observed cells on their leave-one-out predictions,
+whose concave log likelihood is maximised by Newton's method (Böhning 1992). The regression uses about equally
+many cells of each value, and corrects the weights for this selection (Prentice and Pyke 1979).
 """
 
 from __future__ import annotations
@@ -24,11 +22,9 @@ from pyro_mgp.storage.untrusted import build
 # Largest difference of half squared standardised distances from that of the nearest value, which bounds the
 # influence of outliers.
 _FARTHEST = 30.0
-# Strength of the ridge, in cells: weights shrink to the column's frequencies, λ to one.
-_WEIGHT_RIDGE, _SHARPNESS_RIDGE = 0.1, 5.0
+# Strength of the ridge, in cells: weights shrink to the column's frequencies, λ to one. The third fixes λ.
+_WEIGHT_RIDGE, _SHARPNESS_RIDGE, _FIXED = 0.1, 5.0, 1e12
 _MIN_SHARPNESS = 0.05
-# Ridge that fixes λ.
-_FIXED = 1e12
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
 
@@ -91,11 +87,8 @@ class DiscreteSupport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict for `from_dict`."""
-        return {
-            "values": self.values.tolist(),
-            "log_weights": self.log_weights.tolist(),
-            "sharpness": self.sharpness,
-        }
+        values, log_weights = self.values.tolist(), self.log_weights.tolist()
+        return {"values": values, "log_weights": log_weights, "sharpness": self.sharpness}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
@@ -107,13 +100,9 @@ class DiscreteSupport:
         found: _Saved = build(_Saved, state, "discrete_support")
         ascending = list(found.values) == sorted(set(found.values))
         if not ascending or len(found.values) != len(found.log_weights) or found.sharpness <= 0:
-            raise ValueError(
-                "discrete_support: expected ascending values, a weight for each, and a positive sharpness"
-            )
-        values, weights = (
-            torch.tensor(each, dtype=torch.float64) for each in (found.values, found.log_weights)
-        )
-        return cls(values.to(like), weights.to(like), found.sharpness)
+            raise ValueError("discrete_support: expected ascending values, weights and a positive sharpness")
+        values, weights = torch.tensor([found.values, found.log_weights], dtype=torch.float64).to(like)
+        return cls(values, weights, found.sharpness)
 
 
 @dataclass(frozen=True)
@@ -131,12 +120,7 @@ def nearest_value(values: Tensor, cells: Tensor) -> Tensor:
 
 
 def first_of_each(chosen: Tensor, most: int) -> Tensor:
-    """Return the indices of the first cells of each value.
-
-    Args:
-        chosen: Index of each cell's value, `[n]`.
-        most: Largest number of cells per value.
-    """
+    """Return the indices of the first `most` cells of each value, given the index of each cell's value."""
     order = chosen.argsort(stable=True)
     counts = torch.bincount(chosen)
     first = (counts.cumsum(0) - counts)[chosen[order]]
@@ -152,16 +136,15 @@ def _misfit(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Regression:
-    """Multinomial ridge regression with log P = parameters[:J] - parameters[J] · misfit + constant."""
+    """Multinomial ridge regression with log P = parameters[:J] - parameters[J] · misfit + constant.
+
+    Shapes: `misfit` `[n, J]`, `chosen` `[n]`, centre `start` and strength `ridge` of the ridge `[J + 1]`.
+    """
 
     misfit: Tensor
-    """Half squared standardised distances, `[n, J]`."""
     chosen: Tensor
-    """Index of each cell's value, `[n]`."""
     start: Tensor
-    """Centre of the ridge, `[J + 1]`."""
     ridge: Tensor
-    """Strength of the ridge, `[J + 1]`."""
 
     def maximum(self) -> Tensor:
         """Return the maximum, by Newton's method with step halving."""
@@ -200,8 +183,7 @@ class _Regression:
         across = -(P * (self.misfit - expected)).sum(0)
         spread = (P * (self.misfit - expected).square()).sum()
         among = P.sum(0).diag() - P.T @ P
-        curvature = torch.cat(
-            [torch.cat([among, across[:, None]], 1), torch.cat([across, spread[None]])[None]]
-        )
+        last = torch.cat([across, spread[None]])[None]
+        curvature = torch.cat([torch.cat([among, across[:, None]], 1), last])
         gradient = gradient - self.ridge * (parameters - self.start)
         return torch.linalg.solve(curvature + self.ridge.diag(), gradient)

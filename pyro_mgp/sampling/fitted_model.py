@@ -1,4 +1,4 @@
-"""Everything that a fit has learnt: what drawing, saving and reporting need, in one object."""
+"""Fitted model, from which imputations are drawn, saved and reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -26,8 +25,7 @@ from pyro_mgp.sampling.observed_cells import ObservedCells, variables
 from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
 
 FEW_ROWS = 300
-"""A table of at most so many rows leaves functions uncertain: its linear trends are not shrunk, its point
-predictions are averaged over more paths."""
+"""Largest size of a small table: linear trends are not shrunk, point predictions average over more paths."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class FittedModel:
     """A trained chain with everything that draws from it depend on."""
 
     encoder: TableEncoder
-    """How tables are encoded, and draws decoded."""
+    """Encoder of tables, and decoder of draws."""
     link_specs: list[LinkSpec]
     """Output and input columns of each link."""
     chain: Chain
@@ -57,7 +55,7 @@ class FittedModel:
     own: InputTable | None = None
     """The table of the fit, its target observed; None after loading, and after a fit to files."""
     cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)
-    """Factorised links, kept from one call to the next."""
+    """Cholesky factors of the links, kept from one call to the next."""
 
     @property
     def is_sequential(self) -> bool:
@@ -81,11 +79,7 @@ class FittedModel:
         return max((link.n_inducing for link in self.chain.links), default=0)
 
     def own_table(self) -> InputTable:
-        """Return the table of the fit, its target observed.
-
-        Raises:
-            ValueError: The model was loaded, or fitted to files, and does not hold the table.
-        """
+        """Return the table of the fit; raise a ValueError if the model was loaded, or fitted to files."""
         if self.own is None:
             raise ValueError(
                 "this imputer was loaded, or fitted to files, and does not hold the table it was fitted to: "
@@ -114,16 +108,12 @@ class FittedModel:
 
         Args:
             seed: Seed of the draws; None for that of the fit.
-            shifts: How far functions are shifted, by the encoded column of their link.
+            shifts: Shifts of functions, by the encoded column of their link.
         """
         bounds = bounds_of_links(self.encoder.codec, self.link_specs)
-        observations: list[Observation | None] = [
-            support or bound for support, bound in zip(self.discrete_support, bounds, strict=True)
-        ]
-        inverses = [
-            *self.encoder.codec.inverse_transforms,
-            None,
-        ]  # a target has none
+        pairs = zip(self.discrete_support, bounds, strict=True)
+        observations: list[Observation | None] = [support or bound for support, bound in pairs]
+        inverses = (*self.encoder.codec.inverse_transforms, None)  # a target has none
         return Sampler(
             self.chain,
             self.initial_fill,
@@ -139,21 +129,12 @@ class FittedModel:
         )
 
     def observed_cells(self, given: InputTable, sampler: Sampler) -> ObservedCells:
-        """Return the observed cells of a table with their posterior predictive distribution.
-
-        Args:
-            given: The table.
-            sampler: The sampler of its missing cells.
-        """
+        """Return the observed cells of a table, given the sampler of its missing cells."""
         codec, target = self.encoder.codec, self.encoder.target
-        return ObservedCells(
-            sampler,
-            given.encoded,
-            variables(self.chain, codec, target),
-            self._error_variances,
-            [*codec.names, *(self.names[-1:] if target else [])],
-            None if self.own is None else self.own.encoded.keys,
-        )
+        names = [*codec.names, *(self.names[-1:] if target else [])]
+        keys = None if self.own is None else self.own.encoded.keys
+        columns = variables(self.chain, codec, target)
+        return ObservedCells(sampler, given.encoded, columns, self._error_variances, names, keys)
 
     def _error_variances(self, frame: pd.DataFrame) -> Sequence[Tensor | None]:
         """Return for each link the variances of measurement errors `[N]`, None without any."""
@@ -183,5 +164,4 @@ class FittedModel:
 
     def expected(self, rows: EncodedTable) -> Tensor:
         """Return encoded rows `[n, D]` with missing cells at the conditional means of the initial fill."""
-        device: torch.device = self.initial_fill.device
-        return self.initial_fill.expected(rows.to(device))
+        return self.initial_fill.expected(rows.to(self.initial_fill.device))

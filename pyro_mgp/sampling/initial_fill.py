@@ -2,8 +2,7 @@
 
 `mean` and `median` impute a constant per column. `linear` fits one joint Gaussian to the incomplete table by
 expectation-maximisation (Little and Rubin, *Statistical Analysis with Missing Data*, section 11.2) and
-fills each row with its conditional mean or with a draw. It is the fixed point of chained ridge regressions,
-but updates nearly collinear columns that are missing together jointly.
+fills each row with its conditional mean or with a draw.
 """
 
 from __future__ import annotations
@@ -23,22 +22,19 @@ from pyro_mgp.storage.scratch import pieces
 
 FillName = Literal["mean", "median", "linear"]
 
-# Rows used by expectation-maximisation, and its limits. 10,000 rows determine the covariance matrix of a few
-# dozen columns to about one per cent, and only a starting point is needed.
-_MAX_ROWS = 10_000
-_MAX_STEPS = 100
-_TOLERANCE = 1e-3
+# Rows used by expectation-maximisation, which determine covariances to about one per cent, and its limits.
+_MAX_ROWS, _MAX_STEPS, _TOLERANCE = 10_000, 100, 1e-3
 # Rows conditioned at once, and entries of their [rows, D, D] matrices, of which half a dozen exist at a time.
 _MAX_AT_ONCE, _ENTRIES_AT_ONCE = 42 * TILE, 2**18
 # Stream of keyed noise; `sampler.py` has the others.
 _STREAM = 0
+# Values and observed cells of rows `[n, D]`, and the columns of their at most k missing cells, `[n, k]`.
+_Block = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class JointGaussian:
     """Gaussian over all encoded columns, which fills missing cells given the observed cells of their row.
-
-    With a diagonal covariance and the column means as `mean`, this is mean imputation.
 
     Example:
         >>> values = torch.tensor([[0.0, 0.0], [1.0, float("nan")], [2.0, 2.0]]).double()
@@ -94,10 +90,7 @@ class JointGaussian:
         Args:
             values: Standardised table, `[N, D]`.
             observed: Bool `[N, D]`.
-            noise: Standard normal numbers `[S, N, D]`, for S draws of the table.
-
-        Returns:
-            The S filled tables, `[S, N, D]`.
+            noise: Standard normal numbers `[S, N, D]`, for S filled tables of the same shape.
         """
         # Filled in place: results of separate chunks would fragment memory.
         tables, precision = values.new_empty(len(noise), *values.shape), self._precision()
@@ -116,12 +109,9 @@ class JointGaussian:
         return evened(evened(precision).mT)
 
     def _fill(self, values: Tensor, observed: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-        """Return filled rows `[n, D]` and the Cholesky factor `[n, D, D]` of the missing cells' precision.
-
-        One batched factorisation serves rows with different missing cells: replacing the rows and columns of
-        observed cells in the precision matrix by those of the identity leaves the factor of the missing block
-        in place. If D is odd, the factor has one more column, like that of an observed cell.
-        """
+        """Return filled rows `[n, D]` and the Cholesky factor `[n, D, D]` of the missing cells' precision."""
+        # Rows and columns of observed cells are those of the identity, so that one batched factorisation
+        # serves all rows. If D is odd, the factor has one more column, like that of an observed cell.
         missing = evened((~observed).to(values.dtype))
         block = missing[:, :, None] * precision * missing[:, None, :] + torch.diag_embed(1 - missing)
         factor = torch.linalg.cholesky(block)
@@ -196,8 +186,7 @@ def _chunk(n_columns: int) -> int:
 def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> JointGaussian:
     """Run expectation-maximisation to convergence, on the CPU, where sums have a fixed order."""
     device = values.device
-    # Sorting by number of missing cells keeps the matrices of a block small: the row with the most sets their
-    # size.
+    # Sorted by number of missing cells, since the row with the most sets the size of a block's matrices.
     order = observed.sum(1).argsort(stable=True)
     values, observed, gaussian = values[order].cpu(), observed[order].cpu(), gaussian.to(torch.device("cpu"))
     blocks = list(_blocks(values, observed))
@@ -205,7 +194,7 @@ def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> Join
     for _ in range(_MAX_STEPS):
         total = torch.zeros_like(identity)
         precision = torch.cholesky_inverse(torch.linalg.cholesky(gaussian.covariance))
-        table = torch.cat([block.expect(gaussian.mean, precision, total) for block in blocks])
+        table = torch.cat([_expect(block, gaussian.mean, precision, total) for block in blocks])
         mean = table.mean(0)
         centred = table - mean
         # A pseudo-row of unit variance keeps the matrix positive definite with collinear columns or few rows.
@@ -217,33 +206,22 @@ def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> Join
     return gaussian.to(device)
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Rows with at most k missing cells each."""
-
-    values: Tensor
-    """Standardised values, `[n, D]`."""
-    observed: Tensor
-    """Bool `[n, D]`."""
-    columns: Tensor
-    """Columns of the missing cells, and of observed ones in rows that miss fewer than k, `[n, k]`."""
-
-    def expect(self, mean: Tensor, precision: Tensor, total: Tensor) -> Tensor:
-        """Return rows with missing cells at conditional means; add the conditional covariances to `total`."""
-        filled = torch.where(self.observed, self.values, mean)
-        columns, n_columns = self.columns, len(mean)
-        if columns.shape[1] == 0:
-            return filled
-        missing = (~self.observed).gather(1, columns).to(mean)
-        both = missing[:, :, None] * missing[:, None, :]
-        among = precision[columns[:, :, None], columns[:, None, :]]
-        factor = torch.linalg.cholesky(both * among + torch.diag_embed(1 - missing))
-        pull = ((filled - mean) @ precision).gather(1, columns) * missing
-        shift = torch.cholesky_solve(pull[:, :, None], factor)[:, :, 0]
-        spread = both * torch.cholesky_inverse(factor)
-        places = columns[:, :, None] * n_columns + columns[:, None, :]
-        total.view(-1).index_add_(0, places.flatten(), spread.flatten())
-        return filled.scatter_add(1, columns, -shift)
+def _expect(block: _Block, mean: Tensor, precision: Tensor, total: Tensor) -> Tensor:
+    """Return rows with missing cells at conditional means; add the conditional covariances to `total`."""
+    values, observed, columns = block
+    filled = torch.where(observed, values, mean)
+    if columns.shape[1] == 0:
+        return filled
+    missing = (~observed).gather(1, columns).to(mean)
+    both = missing[:, :, None] * missing[:, None, :]
+    among = precision[columns[:, :, None], columns[:, None, :]]
+    factor = torch.linalg.cholesky(both * among + torch.diag_embed(1 - missing))
+    pull = ((filled - mean) @ precision).gather(1, columns) * missing
+    shift = torch.cholesky_solve(pull[:, :, None], factor)[:, :, 0]
+    spread = both * torch.cholesky_inverse(factor)
+    places = columns[:, :, None] * len(mean) + columns[:, None, :]
+    total.view(-1).index_add_(0, places.flatten(), spread.flatten())
+    return filled.scatter_add(1, columns, -shift)
 
 
 def _blocks(values: Tensor, observed: Tensor) -> Iterator[_Block]:
@@ -254,5 +232,5 @@ def _blocks(values: Tensor, observed: Tensor) -> Iterator[_Block]:
         here = slice(start, start + _chunk(max(n_holes[start], 1)))
         # A stable sort puts missing cells first, in the order of their columns.
         columns = observed[here].to(torch.int8).argsort(dim=1, stable=True)[:, : n_holes[start]]
-        yield _Block(values[here], observed[here], columns)
+        yield values[here], observed[here], columns
         start = here.stop

@@ -1,8 +1,4 @@
-"""Checkpoints of draws, from which an interrupted imputation continues.
-
-One file per few batches holds the draws of their missing cells. Noise is keyed by seed, imputation and row,
-so that an interrupted imputation gives the same draws as an uninterrupted one.
-"""
+"""Checkpoints of draws, from which an interrupted imputation continues, with one file per few batches."""
 
 from __future__ import annotations
 
@@ -31,17 +27,13 @@ def keep(
         checkpoint: Checkpoint folder.
         identity: Identity of the draws: table, imputer and settings.
 
-    Yields:
-        The slice of a batch, and its rows with missing cells drawn, `[S, n, D]`.
-
     Raises:
         ValueError: If the folder holds draws of another identity.
-        OSError: If the folder cannot be written.
     """
     first = 0
     while (state := checkpoint.load(identity, _name(first))) is not None:
-        here, draws = _restore(rows, first, state, checkpoint.path / _name(first))
-        yield here, _filled(rows[here], draws)
+        here, filled = _restore(rows, first, state, checkpoint.path / _name(first))
+        yield here, filled
         first = here.stop
     waiting: list[tuple[slice, Tensor]] = []
     with checkpoint.working():
@@ -64,22 +56,13 @@ def _state(drawn: Sequence[tuple[slice, Tensor]]) -> State:
 
 
 def _restore(rows: EncodedTable, first: int, state: State, path: Path) -> tuple[slice, Tensor]:
-    """Return the slice of rows from `first` on in a file, and the draws of their missing cells, `[S, cells]`.
-
-    Raises:
-        ValueError: If the content of the file does not fit the rows.
-    """
+    """Return the slice of rows from `first` on in a file, and these with missing cells drawn, `[S, n, D]`."""
     stop, draws = state.fields.get("stop"), state.arrays.get("draws")
     if type(stop) is not int or not first < stop <= len(rows) or draws is None:
         raise damaged(path)
-    here = slice(first, stop)
-    if draws.ndim != 2 or draws.shape[1] != int((~rows[here].observed).sum()):
+    holes = ~rows[slice(first, stop)].observed.cpu()
+    if draws.ndim != 2 or draws.shape[1] != int(holes.sum()):
         raise damaged(path)
-    return here, torch.as_tensor(draws)
-
-
-def _filled(rows: EncodedTable, draws: Tensor) -> Tensor:
-    """Return rows with draws `[S, cells]` in their missing cells, `[S, n, D]`."""
-    filled = rows.values.cpu().to(draws).repeat(len(draws), 1, 1)
-    filled[:, ~rows.observed.cpu()] = draws
-    return filled
+    filled = rows.values[first:stop].cpu().to(torch.as_tensor(draws)).repeat(len(draws), 1, 1)
+    filled[:, holes] = torch.as_tensor(draws)
+    return slice(first, stop), filled

@@ -1,34 +1,24 @@
 """Local Gaussian process of a link: a short-range model of the residuals at the nearest training rows.
 
-A sparse GP with few inducing inputs captures the smooth trend μ of a column. The residuals e = y - μ(x) at
-the training rows are modelled by a second GP with short lengthscales, conditioned on the k nearest of these
-rows (Vecchia 1988; Datta et al. 2016). Its scale is estimated from the same neighbours, as in a Student-t
-process (Shah, Wilson and Ghahramani 2014); with k + ν degrees of freedom, Gaussian draws are accurate enough:
+The residuals e = y - μ(x) of the sparse GP at the training rows are modelled by a second GP with short
+lengthscales, conditioned on the k nearest of these rows (Vecchia 1988; Datta et al. 2016). Its scale is
+estimated from the same neighbours, as in a Student-t process (Shah, Wilson and Ghahramani 2014):
 
     C = K_NN + η I = L Lᵀ,   c = K_Nx,   K with lengthscales ℓ and unit variance
     m(x) = cᵀ C⁻¹ e_N,   v(x) = 1 + η - cᵀ C⁻¹ c,   a(x) = (ν a₀ + e_Nᵀ C⁻¹ e_N) / (ν + k)
     y | x ~ N(μ(x) + m(x), τ² a(x) v(x))
 
-If an imputation has drawn its own function f, then f replaces μ, and e_N + μ_N - f_N replaces e_N in m. All
-imputations therefore agree close to observed training rows.
-
-In columns with outliers, a single outlier among the neighbours would distort m(x) and inflate a(x). There the
-innovations L⁻¹e_N are clipped at a multiple of their typical size, as in robust filters (Masreliez and Martin
-1977).
-
-The neighbours of a cell are selected once, at the conditional means of the missing inputs of its row; the
-distances to them are computed anew for every draw of these inputs. C is therefore factorised once for all
-imputations.
-
-`local_gp_metric.py` estimates ℓ and η, `refinement.py` the other hyperparameters. `neighbours.py` applies the
-local GPs of all links of a chain.
+If an imputation has drawn its own function f, then f replaces μ, and e_N + μ_N - f_N replaces e_N in m. In
+columns with outliers the innovations L⁻¹e_N are clipped at a multiple of their typical size, as in robust
+filters (Masreliez and Martin 1977). The neighbours of a cell are selected once, at the conditional means of
+the missing inputs of its row, so that C is factorised once for all imputations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -120,23 +110,14 @@ class LocalPosterior:
     """Local variance τ² a(x), `[c]`."""
 
     def given_functions(self, difference: Tensor) -> LocalPosterior:
-        """Return the posterior for sparse GPs at drawn functions f, whose residuals are e + μ - f.
-
-        Args:
-            difference: f - μ at the neighbours, `[S, c, k]`.
-        """
+        """Return the posterior for drawn functions f, given f - μ at the neighbours, `[S, c, k]`."""
         root = self.neighbourhood.root
         return replace(self, weights=self.weights - (root.mT @ (root @ difference.permute(1, 2, 0))).mT)
 
     def __getitem__(self, cells: Tensor) -> LocalPosterior:
         """Return the posterior of some of the cells."""
-        parts = {
-            field.name: getattr(self.neighbourhood, field.name)[cells] for field in fields(Neighbourhood)
-        }
-        neighbourhood = Neighbourhood(**parts)
-        return replace(
-            self, neighbourhood=neighbourhood, weights=self.weights[cells], scale=self.scale[cells]
-        )
+        part = Neighbourhood(**{name: own[cells] for name, own in vars(self.neighbourhood).items()})
+        return LocalPosterior(self.local, part, self.weights[cells], self.scale[cells])
 
     def moments(self, rows: Tensor) -> Moments:
         """Return mean m and variance τ² a v of the cells in their rows on S paths, `[S, c, D]`."""
@@ -181,29 +162,23 @@ class LocalLink:
         observed = (~residuals.isnan()).nonzero()[:, 0]
         return cls(columns, lengthscales, rows, observed, residuals[observed], n_neighbours, params)
 
-    @property
-    def inputs(self) -> Tensor:
-        """Inputs of the references in lengthscales, `[n, P]`; computing them is cheaper than a search."""
-        return self.scaled(self.rows[self.references])
-
     def scaled(self, rows: Tensor) -> Tensor:
         """Return the inputs of rows `[..., D]` in lengthscales, `[..., P]`."""
         return rows[..., self.columns] / self.lengthscales
 
-    def with_lengthscales(self, lengthscales: Tensor, n_neighbours: int) -> LocalLink:
-        """Return this local GP with other lengthscales `[P]` and another number of neighbours."""
-        return replace(self, lengthscales=lengthscales, n_neighbours=n_neighbours)
+    @property
+    def inputs(self) -> Tensor:
+        """Inputs of the references in lengthscales, `[n, P]`; computing them is cheaper than a search."""
+        return self.scaled(self.rows[self.references])
 
     def with_params(self, **changes: float | None) -> LocalLink:
         """Return this local GP with other a₀, ν, τ or bound on innovations."""
         return replace(self, params=replace(self.params, **changes))  # type: ignore[arg-type]
 
     def nearest(self, rows: Tensor, own: Tensor | None = None) -> Tensor:
-        """Find the neighbours of c cells, as indices `[c, k]` into `references`.
+        """Find the neighbours of cells in rows `[c, D]`, as indices `[c, k]` into `references`.
 
-        Args:
-            rows: Rows of the cells, `[c, D]`.
-            own: Index of the reference row that each row is, `[c]`, -1 for none; it is not its own neighbour.
+        A cell is not its own neighbour: `own` is the index of the reference row that it is, `[c]`, or -1.
         """
         n_groups = math.ceil(math.sqrt(len(self.references) * self.n_neighbours))
         # Infinitely distant rows fill the groups up to equal size.
@@ -218,15 +193,12 @@ class LocalLink:
             # The square of the cell's own inputs is left out: it is the same for all references.
             squared = torch.addmm(norms, points, inputs, alpha=-2)
             if own is not None:
-                self._exclude(squared, own[i * size :][: len(points)])
+                these = own[i * size :][: len(points)]
+                place = torch.searchsorted(self.references, these).clamp(max=len(self.references) - 1)
+                itself = self.references[place] == these
+                squared[itself.nonzero()[:, 0], place[itself]] = math.inf
             parts.append(_smallest(squared.unflatten(1, (-1, n_groups)), self.n_neighbours))
         return torch.cat(parts)
-
-    def _exclude(self, squared: Tensor, own: Tensor) -> None:
-        """Set the distances `[c, n]` of cells to their own reference rows `[c]` to infinity, in place."""
-        place = torch.searchsorted(self.references, own).clamp(max=len(self.references) - 1)
-        itself = self.references[place] == own
-        squared[itself.nonzero()[:, 0], place[itself]] = math.inf
 
     def condition(self, neighbourhood: Neighbourhood) -> LocalPosterior:
         """Condition the local GP on neighbours."""
@@ -235,12 +207,7 @@ class LocalLink:
     def condition_each(
         self, candidates: Sequence[LocalGPParams], neighbourhood: Neighbourhood
     ) -> list[LocalPosterior]:
-        """Condition on the same neighbours with each of G sets of hyperparameters, at little extra cost.
-
-        Args:
-            candidates: Sets of a₀, ν, τ and bounds on innovations; ℓ and η are those of the neighbourhood.
-            neighbourhood: Neighbours of c cells in any metrics of this link.
-        """
+        """Condition on the same neighbours with each of G sets of a₀, ν, τ and bounds on innovations."""
         freedom, scale, cut = neighbourhood.root.new_tensor(
             [[each.freedom, each.scale, each.cut or math.inf] for each in candidates]
         ).T[..., None]
@@ -261,15 +228,7 @@ class LocalLink:
 
 
 def gather_neighbours(metrics: Sequence[LocalLink], nearest: Sequence[Tensor]) -> Neighbourhood:
-    """Collect the neighbours of c cells in each of G metrics of a link, one metric after the other.
-
-    Args:
-        metrics: The local GPs with these metrics.
-        nearest: Neighbours in each metric, `[c, k]`, as indices into the link's `references`.
-
-    Returns:
-        The neighbours of G · c cells.
-    """
+    """Collect the neighbours `[c, k]` of cells in each of G metrics of a link, one metric after the other."""
     local, n_cells, numbers = metrics[0], len(nearest[0]), torch.cat(list(nearest))
     nuggets = local.lengthscales.new_tensor([each.params.nugget for each in metrics])
     nugget = nuggets.repeat_interleave(n_cells)
@@ -284,16 +243,9 @@ def gather_neighbours(metrics: Sequence[LocalLink], nearest: Sequence[Tensor]) -
 
 
 def _clip(innovations: Tensor, root: Tensor, freedom: Tensor, scale: Tensor, cut: Tensor) -> Tensor:
-    """Clip innovations one by one, nearest first, at a multiple of the scale estimated from those before.
+    """Clip innovations `[G, c, k]`, nearest first, at `cut` times the scale estimated from those before.
 
-    What is clipped is also subtracted from the neighbour's residual, so that it does not affect later ones.
-
-    Args:
-        innovations: L⁻¹e_N of c cells for G priors, `[G, c, k]`.
-        root: L⁻¹, `[c, k, k]`.
-        freedom: ν, `[G, 1]`.
-        scale: a₀, `[G, 1]`.
-        cut: Bounds in typical sizes, `[G, 1]`; infinite for none.
+    The clipped part is also subtracted from the neighbour's residual, so that it does not affect later ones.
     """
     total = (freedom * scale).expand(innovations.shape[:2])
     for j in range(innovations.shape[-1]):
@@ -306,14 +258,8 @@ def _clip(innovations: Tensor, root: Tensor, freedom: Tensor, scale: Tensor, cut
 
 
 def _smallest(values: Tensor, k: int) -> Tensor:
-    """Return the indices of the k smallest numbers of each row in order, `[c, k]`.
-
-    These numbers lie in the k groups with the smallest minima, so that the other groups need no search.
-
-    Args:
-        values: `[c, n/G, G]`; the last dimension numbers the groups.
-        k: Number of values, at most G.
-    """
+    """Return the indices of the k ≤ G smallest numbers of each row in order, given G groups `[c, n/G, G]`."""
+    # These numbers lie in the k groups with the smallest minima; the other groups need no search.
     n_groups = values.shape[-1]
     groups = values.amin(1).topk(k, largest=False, sorted=False).indices
     among = values.gather(2, groups[:, None, :].expand(-1, values.shape[1], -1)).flatten(1)

@@ -1,15 +1,13 @@
 """Metrics of local GPs: the lengthscales and nuggets under which neighbours predict best.
 
-The lengthscales of a sparse GP describe its smooth trend, not which rows are similar. The local GP of
-`local_gp.py` therefore has its own lengthscales ℓ and nugget η. They minimise the continuous ranked
-probability score (Gneiting and Raftery 2007, equation 21) of leave-one-out residuals y₋ of observed cells,
-each predicted from the residuals e of its k nearest rows:
+They minimise the continuous ranked probability score (Gneiting and Raftery 2007, equation 21) of leave-one-
+out residuals y₋ of observed cells, each predicted from the residuals e of its k nearest rows:
 
     CRPS = s [z (2Φ(z) - 1) + 2φ(z) - 1/√π],   z = (y₋ - m)/s,   s² = a v + σ²
     w = C⁻¹c,   α = C⁻¹e,   m = wᵀe,   v = 1 + η - wᵀc,   a = (ν a₀ + eᵀα) / (ν + k)
 
-Unlike a log density, this score cannot be improved by becoming overconfident about repeated rows at the
-expense of all others. Adam minimises it on fresh batches of cells, with the gradient
+Unlike a log density, this score cannot be improved by overconfidence about repeated rows. Adam minimises it
+on fresh batches of cells, with the gradient
 
     dm = αᵀdc - wᵀdC α,   dv = dη - 2wᵀdc + wᵀdC w,   d(eᵀα) = -αᵀdC α
     d(1 + r)e⁻ʳ = 3 e⁻ʳ Δ_p²/ℓ_p² d log ℓ_p       for a pair of rows whose p-th inputs differ by Δ_p
@@ -20,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +27,7 @@ from pyro_mgp.inference.adam import Adam
 from pyro_mgp.model.cholesky import invert
 from pyro_mgp.sampling.local_gp import MEDIAN_OF_SQUARE, MIN_SCALE, LocalLink
 
-# Batches, steps of Adam on each, cells per batch and largest k. With two to four times as many of any of
-# these, predictions of held-out cells did not improve beyond noise.
+# Batches, steps of Adam on each, cells per batch and largest k. More of them do not improve predictions.
 _BATCHES, _STEPS, _CELLS, _NEIGHBOURS = 6, 3, 96, 10
 # Entries of the batches' inputs `[G, c, k, P]`, or of the rows they come from: bounds memory to some 50 MB.
 _ENTRIES_AT_ONCE = 2**20
@@ -38,8 +35,7 @@ _ENTRIES_AT_ONCE = 2**20
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.15, 0.1, (0.8, 0.95)
 # Prior of the local scale used here: ν, and a₀ as a share of the typical squared error.
 _FREEDOM, _AMPLITUDE = 1.0, 0.3
-_MIN_NUGGET = 1e-3
-_TINY = 1e-16
+_MIN_NUGGET, _TINY = 1e-3, 1e-16
 
 
 @dataclass(frozen=True)
@@ -65,16 +61,13 @@ def learn_metrics(
     n_columns: int,
     generator: torch.Generator,
 ) -> list[tuple[Tensor, float]]:
-    """Estimate the lengthscales and nuggets of the local GPs of several links.
+    """Estimate the lengthscales `[P]` and nuggets η of the local GPs of several links.
 
     Args:
         links: Local GPs of G links, with starting values of lengthscales and nuggets.
         leave_one_out: For each link a function from reference rows `[c]` to their leave-one-out residuals.
         n_columns: Number of encoded columns D.
         generator: Generator of the random batches, on the CPU.
-
-    Returns:
-        Lengthscales `[P]` and nugget η of each link.
     """
     found: dict[int, tuple[Tensor, float]] = {}
     for together in _alike(links, n_columns):
@@ -109,17 +102,15 @@ def _batches(
 
 def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -> Tensor:
     """Estimate lengthscales and nuggets `[G, P + 1]` of links whose batches have the same shape."""
-    starts = [
-        torch.cat([local.lengthscales, local.lengthscales.new_tensor([local.params.nugget])])
-        for local in links
-    ]
+    nuggets = [local.lengthscales.new_tensor([local.params.nugget]) for local in links]
+    starts = [torch.cat([local.lengthscales, nugget]) for local, nugget in zip(links, nuggets, strict=True)]
     parameters = nn.Parameter(torch.stack(starts).log())
     adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, links[0].n_neighbours)
     for step in range(_BATCHES * _STEPS):
         if step % _STEPS == 0:
             lengthscales = parameters.data[:, :-1].exp()
             pairs = zip(links, lengthscales, strict=True)
-            current = [local.with_lengthscales(each, n_neighbours) for local, each in pairs]
+            current = [replace(local, lengthscales=each, n_neighbours=n_neighbours) for local, each in pairs]
             batch = Batch.of(current, [of_link[step // _STEPS] for of_link in cells])
         _, parameters.grad = batch.score(parameters.data)
         done = step / (_BATCHES * _STEPS)
@@ -130,11 +121,7 @@ def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -
 
 @dataclass(frozen=True)
 class Batch:
-    """Leave-one-out residuals of c cells of each of G links, with the cells' neighbours, in double precision.
-
-    The neighbours of a distant cell may be a thousand times as far from it as from each other, and would
-    coincide in single precision.
-    """
+    """Leave-one-out residuals and neighbours of c cells of each of G links, in double precision."""
 
     inputs: Tensor
     """Inputs of the neighbours minus those of the cell, `[G, c, k, P]`."""
@@ -163,11 +150,7 @@ class Batch:
         return cls(torch.stack(inputs), torch.stack(residuals), targets, variance, prior)
 
     def score(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean CRPS of each link `[G]` and its gradient.
-
-        Args:
-            parameters: log ℓ and log η of each link, `[G, P + 1]`; the gradient has the same shape.
-        """
+        """Return the mean CRPS of each link `[G]`, and its gradient by log ℓ and log η `[G, P + 1]`."""
         n_links, n_cells, n_neighbours, n_inputs = self.inputs.shape
         precision, nugget = (-2 * parameters[:, :-1]).exp(), parameters[:, -1:].exp()
         squares = self.inputs.square()

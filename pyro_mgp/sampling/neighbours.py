@@ -1,8 +1,7 @@
 """Local GPs of all links of a chain.
 
-Lengthscales learnt from different training cells differ, and predict about equally well. A link may therefore
-have several such metrics; imputations alternate between them, which carries the uncertainty about the metric
-into the draws.
+A link may have several metrics, learnt from different training cells. Imputations alternate between them,
+which carries the uncertainty about the metric into the draws.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink,
 # Values stored for the neighbourhoods of the rows of one batch: 500 MB.
 _KEPT_AT_ONCE = 2**26
 # Sweeps that compute the conditional means at which neighbours are selected, the first without neighbours,
-# and the decimals to which these means are rounded: rounding errors, which depend on the number of rows, must
-# not decide between neighbours.
+# and their decimals: rounding errors, which depend on the number of rows, must not decide between neighbours.
 _PILOT_SWEEPS, _POINT_DECIMALS = 2, 3
 
 
@@ -41,13 +39,9 @@ class PathPosteriors:
     def of(
         cls, metrics: Sequence[LocalLink], imputations: Sequence[int], rows: Tensor, own: Tensor | None = None
     ) -> PathPosteriors:
-        """Condition on the neighbours of cells in the metric of each imputation.
+        """Condition on the neighbours of cells in rows `[c, D]`; imputation j uses metric j modulo G.
 
-        Args:
-            metrics: Local GPs of one link, equal but for ℓ and η.
-            imputations: Numbers of the S imputations; number j uses metric j modulo G.
-            rows: Rows of the cells, `[c, D]`.
-            own: Reference rows of the cells, see `LocalLink.nearest`.
+        The metrics are local GPs of one link, equal but for ℓ and η. For `own` see `LocalLink.nearest`.
         """
         of_path = torch.tensor(imputations, device=rows.device) % len(metrics)
         used = of_path.unique().tolist()
@@ -159,10 +153,7 @@ class Neighbours:
         return [[local.params for local in metrics] for metrics in self.links]
 
     def values_per_cell(self, imputations: Sequence[int]) -> int:
-        """Return a divisor of the number of values computed together per cell, for `tiles.filled_up`.
-
-        There is one value for each path, and k for each entry of `PathPosteriors.paths`.
-        """
+        """Return a divisor of the number of values computed together per cell, for `tiles.filled_up`."""
         numbers, found = torch.tensor(imputations), len(imputations)
         for n_metrics in {len(metrics) for metrics in self.links if metrics}:
             _, n_paths = (numbers % n_metrics).unique(return_counts=True)
@@ -212,7 +203,7 @@ class Neighbours:
             point: Rows as filled by `fill_means`, `[n, D]`.
             cells: Rows of each link's cells.
             imputations: Numbers of the imputations.
-            own: As for `fill_means`.
+            own: Index of the reference row that each row is, as for `fill_means`.
         """
         corrected = list(conditionals)
         for i, (metrics, here) in enumerate(zip(self.links, cells, strict=True)):

@@ -5,16 +5,10 @@ For imputation j each observed cell y is predicted as if it alone were missing i
     y_rep ~ p(y | f_j, x_j),      log p(y | f_j, x_j)
 
 where f_j is the function that imputation j has drawn for the cell's link. Missing cells are drawn from the
-same distribution: sparse GP and observation noise, or the local GP given neighbours other than the cell's own
-row, and the column's discrete support, bounds, counts or levels. Posterior predictive checks of replicates
-therefore apply to the imputations.
-
-The function was trained on the cell. Importance sampling estimates the predictive density without it
-(PSIS-LOO: Vehtari, Gelman and Gabry, Statistics and Computing 27:1413-1432, 2017).
-
-Links that see all other columns give conditional log densities, which may be added over the cells of a column
-but not over columns. Links that see only earlier columns do not condition on later ones: the log densities of
-the cells of a row add up to that of the row.
+same distribution, so that posterior predictive checks of replicates apply to the imputations. Importance
+sampling estimates the density without training on the cell (PSIS-LOO: Vehtari, Gelman and Gabry, Statistics
+and Computing 27:1413-1432, 2017). Log densities may be added over the cells of a column, but over columns
+only in a sequential chain.
 """
 
 from __future__ import annotations
@@ -67,8 +61,7 @@ class Replicates:
     log_density: NDArray[np.float64]
     """Log densities or log probabilities, `[m, n]`, per unit of the column (of times, per second)."""
     is_probability: bool
-    """Whether these are log probabilities: of a discrete support, levels, counts, and rounded values
-    (integers, and times in whole days, hours, minutes or seconds)."""
+    """True for log probabilities: of a discrete support, levels, counts and rounded values."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +88,7 @@ def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> li
         category = of_category.get(i)
         if link.column == len(groups) and target is not None:
             # The link of a target is Gaussian whatever its dtype.
-            number = as_continuous(target)
-            found.append(Variable(number, (i,), (link.column,), None, True))
+            found.append(Variable(as_continuous(target), (i,), (link.column,), None, True))
         elif category is None:
             found.append(Variable(codec.columns[groups[link.column]], (i,), (link.column,), None, False))
         elif i == category.links[0]:
@@ -116,33 +108,27 @@ class ObservedCells:
     variables: Sequence[Variable]
     """Columns with a link."""
     error_variances: Callable[[pd.DataFrame], Sequence[Tensor | None]]
-    """Function from the table to the variances of each link's measurement errors, `[N]`, standardised units;
-    None for a link without measurement errors."""
+    """Function from the table to the variances of each link's measurement errors, `[N]`, or None."""
     names: Sequence[str]
     """Names of the D encoded columns."""
     reference_keys: Tensor | None
-    """Keys of the training rows, in their original order, among which neighbours are selected; None if they
-    are not available."""
+    """Keys of the training rows, in their original order, or None if they are not available."""
 
     @torch.no_grad()
     def replicate(self, frame: pd.DataFrame, m: int, positions: NDArray[np.intp]) -> list[Replicates]:
-        """Replicate observed cells under the first m imputations.
+        """Replicate the observed cells of each variable under the first m imputations.
 
         Args:
             frame: The original table.
             m: Number of imputations.
             positions: Positions of the rows to replicate, `[n]`.
 
-        Returns:
-            One entry per variable.
-
         Raises:
             ValueError: If the standard error of an observed cell is missing.
         """
-        rows, parts = self.rows[torch.as_tensor(positions)], list[list[Replicates]]()
-        errors = [
-            None if each is None else each[torch.as_tensor(positions)] for each in self.error_variances(frame)
-        ]
+        index, parts = torch.as_tensor(positions), list[list[Replicates]]()
+        rows = self.rows[index]
+        errors = [None if each is None else each[index] for each in self.error_variances(frame)]
         with local_parameters():
             for here, batch, filled in self.sampler.swept(rows, range(m)):
                 own = [None if each is None else each[here].to(filled) for each in errors]
@@ -167,9 +153,8 @@ class ObservedCells:
         noise = KeyedNoise(sampler.seed, rows.keys, imputations)
         for variable in self.variables:
             here = cells[variable.links[0]]
-            predicted = [
-                _Predicted.of(conditionals[i], filled[:, here], errors[i], here) for i in variable.links
-            ]
+            paths = filled[:, here]
+            predicted = [_Predicted.of(conditionals[i], paths, errors[i], here) for i in variable.links]
             eps = noise.normal(REPLICATE, variable.links[-1], rows=here)
             observed = rows.values[here][:, list(variable.columns)]
             at = positions[here.cpu().numpy()]
@@ -181,20 +166,15 @@ class ObservedCells:
                 variable.codec.decode(observed.cpu().numpy(), is_discrete),
                 variable.codec.decode(drawn.cpu().numpy(), is_discrete),
                 log_density.cpu().numpy(),
-                _is_probability(variable.codec, predicted[0].observation),
+                _is_discrete(variable.codec, predicted[0].observation) or variable.codec.step > 0,
             )
 
 
 def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:
     """Return the index of the reference row that each row is, `[n]`, -1 for none.
 
-    Args:
-        rows: Rows of a table.
-        chain: The chain.
-        neighbours: Local GPs with their reference rows.
-        keys: Keys of the training rows in their original order. Without keys, a row is identified with a
-            reference row that equals it in all observed cells, and misses the same cells of columns with a
-            local GP.
+    Without the keys of the training rows, a row is identified with a reference row that equals it in all
+    observed cells, and misses the same cells of columns with a local GP.
     """
     if keys is not None:
         # Training rows are fitted in the order of their keys.
@@ -217,9 +197,6 @@ def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, key
     return torch.cat(parts)
 
 
-# ---------------------------------------------------------------------------------------------- densities
-
-
 @dataclass(frozen=True)
 class _Predicted:
     """Predictive distribution of a link for c observed cells on m paths."""
@@ -233,14 +210,7 @@ class _Predicted:
 
     @classmethod
     def of(cls, conditional: Conditional, rows: Tensor, errors: Tensor | None, here: Tensor) -> _Predicted:
-        """Compute the predictive distribution of cells.
-
-        Args:
-            conditional: Conditional of the link.
-            rows: Rows of the cells, filled on m paths, `[m, c, D]`.
-            errors: Variances of measurement errors in all rows, or None.
-            here: Indices of the cells' rows, `[c]`.
-        """
+        """Compute the predictive distribution of cells `here` `[c]`, whose rows are `[m, c, D]`."""
         moments = conditional.moments(rows)
         mean, variance = moments.mean, moments.variance.expand_as(moments.mean)
         observation = conditional.observation if isinstance(conditional, Observing) else None
@@ -292,12 +262,7 @@ def _replicate(
 ) -> tuple[Tensor, Tensor]:
     """Return standardised replicates of cells, `[m, c, width]`, and the cells' log densities, `[m, c]`.
 
-    Args:
-        variable: The column.
-        predicted: Predictive distributions of its links.
-        observed: The cells, `[c, width]`, standardised.
-        eps: Standard normal numbers, `[m, c]`.
-        own: The cells in the column's own units, `[c]`.
+    The cells are given standardised, `observed` `[c, width]`, and in own units, `own` `[c]`.
     """
     if variable.category is None:
         (link,) = predicted
@@ -333,11 +298,8 @@ def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbe
 def _in_own_units(
     variable: Variable, frame: pd.DataFrame, rows: NDArray[np.intp], observed: Tensor
 ) -> Numbers:
-    """Return cells of a column of numbers or times in its own units, `[c]`.
-
-    They come from the table if possible: transformed cells far beyond the training range are clamped when
-    they are encoded.
-    """
+    """Return cells of a column of numbers or times in its own units, `[c]`."""
+    # They come from the table if possible: encoding clamps transformed cells far beyond the training range.
     codec = variable.codec
     linear = observed[:, 0].cpu().numpy() * codec.scale[0] + codec.mean[0]
     decoded = np.asarray(linear if codec.warp is None else codec.warp.backward(linear))
@@ -352,10 +314,6 @@ def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
     return isinstance(observation, DiscreteSupport) or (
         _is_likelihood(observation) and codec.kind is not Kind.HEAVY_TAILED
     )
-
-
-def _is_probability(codec: ColumnCodec, observation: Observation | None) -> bool:
-    return _is_discrete(codec, observation) or codec.step > 0
 
 
 def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:

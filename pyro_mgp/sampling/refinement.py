@@ -6,15 +6,8 @@ The missing cells of the training rows are filled twice: with conditional means,
 neighbours, and with draws, where the rows are queried. Each link selects the ℓ and η, and then the ν, a₀ and
 bound on innovations, that best predict a sample of its observed cells. Each of these cells is excluded from
 its own neighbourhood and from the sparse GP: with leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 -
-h). In all but small tables a link learns several metrics ℓ and η from different cells; they share the other
-hyperparameters of the first. Links that the local GP does not clearly improve get none, nor do links of
-ordered levels and of categories.
-
-Columns with a discrete support then learn, from leave-one-out predictions N(m, s²), how likely each value is.
-
-Finally some observed cells are held out and imputed by the complete sampler. The inflation τ is the one under
-which their values are most probable. It accounts for missing inputs, for reference rows that are at
-conditional means, and for other effects of a sweep on the spread of its draws.
+h). Links that the local GP does not clearly improve get none. Finally some observed cells are held out and
+imputed by the complete sampler. The inflation τ is the one under which their values are most probable.
 """
 
 from __future__ import annotations
@@ -61,9 +54,7 @@ _FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
 # Metrics of a link in tables of more than so many rows; smaller tables get one, to save time.
 _METRICS, _SMALL = 4, 2000
 # Candidates for the bound on innovations, ν, and a₀ as a share of the typical squared error.
-_CUTS = (None, 4.0)
-_FREEDOMS = (1.0, 10.0)
-_AMPLITUDES = (0.1, 0.3, 1.0)
+_CUTS, _FREEDOMS, _AMPLITUDES = (None, 4.0), (1.0, 10.0), (0.1, 0.3, 1.0)
 # Random cells by which candidates are scored, and those that the sparse GP predicts worst.
 _N_SCORED, _N_WORST = 900, 100
 # Values stored at a time for the neighbourhoods of these cells: 16 MB.
@@ -72,8 +63,7 @@ _KEPT_AT_ONCE = 2**21
 _FITTED, _FITTED_OF_EACH = 600, 10
 # Standard errors by which the local GP must improve on the sparse GP alone.
 _CLEARLY = 2.0
-# Held-out cells lie in at most so many rows. There is half a cell per row, since the rest of the table must
-# look as it does in imputation, but at least so many per column and at most this share of the observed cells.
+# Held-out cells: most rows, cells per row, fewest per column, and largest share of the observed cells.
 _HELD_OUT_ROWS, _HELD_OUT_PER_ROW, _HELD_OUT_PER_COLUMN, _HELD_OUT_SHARE = 4000, 0.5, 30, 0.1
 # Components of the predictive mixtures of held-out cells, with one metric and with several, and the most
 # sweeps of a path that contribute. A mixture of fewer components is too narrow, which τ would compensate.
@@ -81,14 +71,11 @@ _COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 24, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Prior standard deviation of log τ.
 _EXPECTED_INFLATION = 0.2
-# Limits to the influence of a held-out cell: a density at four standard deviations, or a probability of
-# 0.001.
+# Limits to the influence of a held-out cell: a density at four standard deviations, a probability of 0.001.
 _FARTHEST = 0.5 * 4.0**2 + 0.5 * math.log(2 * math.pi)
 _LEAST_LIKELY = math.log(1e-3)
-# Largest leverage of a cell.
-_MAX_LEVERAGE = 0.9
-# Smallest standard deviation, where neighbours agree to the last digit.
-_TINY = 1e-8
+# Largest leverage of a cell, and smallest standard deviation, where neighbours agree to the last digit.
+_MAX_LEVERAGE, _TINY = 0.9, 1e-8
 
 
 def refine(
@@ -134,8 +121,7 @@ class _Fit:
         self.n_neighbours, self.joint, self.seed = n_neighbours, joint, seed
         self.generator = torch.Generator().manual_seed(seed)
         self.marginals: Sequence[Conditional] = chain.conditionals()
-        # Their variance is that given the inducing values; the variance of the marginals includes that of
-        # q(u).
+        # The variance given the inducing values; that of the marginals includes the variance of q(u).
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
         self.n_counted = min(_COUNTED, chain.n_sweeps - burn_in(chain.n_sweeps))
         self.n_metrics = _METRICS if len(rows) > _SMALL else 1
@@ -213,11 +199,7 @@ class _Fit:
         return learnt
 
     def choose(self, i: int, metrics: Sequence[LocalLink]) -> list[LocalLink]:
-        """Set the prior of the i-th link's local GPs; return none if they do not clearly improve the link.
-
-        The metrics differ only by the cells from which they were learnt, so the prior that is best with the
-        first one is used for all. Scoring each of them takes more time, and predicts equally well.
-        """
+        """Return the i-th link's local GPs with the best prior for the first, or none if it is no help."""
         best = self.choose_params(i, metrics[0]) if metrics else None
         if best is None:
             return []
@@ -229,7 +211,8 @@ class _Fit:
         numbers, weights = self._scoring_cells(local)
         candidates: list[LocalGPParams] = []
         gains = []
-        for references in local.references[numbers].split(_at_once(local)):
+        per_cell = local.n_neighbours * (local.n_neighbours + len(local.columns))
+        for references in local.references[numbers].split(max(1, _KEPT_AT_ONCE // per_cell)):
             cells = self.leave_one_out(i, references)
             neighbourhood = gather_neighbours([local], [local.nearest(cells.rows, cells.own)])
             candidates = candidates or _candidates(local, cells, neighbourhood)
@@ -242,11 +225,8 @@ class _Fit:
         return candidates[int(best)] if clear[best] else None
 
     def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
-        """Select references of a link by which to score candidates, with sampling weights.
-
-        The worst predicted cells are all included: only few cells show which candidate suits rare values and
-        neighbours of outliers.
-        """
+        """Select references of a link by which to score candidates, with sampling weights."""
+        # All worst predicted cells are included: few others show what suits rare values and outliers.
         order = local.residuals.abs().argsort(descending=True)
         worst, others = order[:_N_WORST], order[_N_WORST:]
         picked = torch.randperm(len(others), generator=self.generator)[:_N_SCORED].to(order.device)
@@ -294,7 +274,7 @@ class _Fit:
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Set the inflation τ of the local GPs such that draws of held-out cells have the right spread."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS].to(
-            self.point.device
+            self.drawn.device
         )
         held_out = self.rows.observed[picked] & self.hold_out(len(picked))
         # Rows are imputed independently: those without held-out cells are not needed.
@@ -326,18 +306,10 @@ class _Fit:
         picked: Tensor,
         held_out: Tensor,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Sweep through rows with held-out cells.
+        """Impute held-out cells in the rows `picked`, `[n]`, by the local and sparse GPs and supports.
 
-        Args:
-            found: The local GPs.
-            sparse: Sparse GPs of the links, at drawn functions if imputations draw these.
-            supports: Discrete support of each link, or None.
-            picked: Indices of the rows, `[n]`.
-            held_out: Bool `[n, D]`, True at held-out cells.
-
-        Returns:
-            For each link the rows of its held-out cells, `[c]`, and their predictive means and variances on
-            every path of the last sweeps, `[K, c]`.
+        Return for each link the rows of its held-out cells, `[c]`, and their predictive means and variances
+        on every path of the last sweeps, `[K, c]`.
         """
         rows = self.rows[picked]
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
@@ -348,12 +320,10 @@ class _Fit:
         conditionals = observed_as(corrected, supports)
         paths = self.start.draw(given, KeyedNoise(self.seed, given.keys, imputations))
         noise, n_sweeps = self.noise(self.n_paths), self.chain.n_sweeps
-        sweeps = list(
-            self.chain.sweeps(conditionals, paths, given.observed, lambda _: noise, n_sweeps, holes)
-        )
-        cells = []
+        sweeps = self.chain.sweeps(conditionals, paths, given.observed, lambda _: noise, n_sweeps, holes)
+        counted, cells = list(sweeps)[-self.n_counted :], []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
-            which, counted = held_out[here, link.column], sweeps[-self.n_counted :]
+            which = held_out[here, link.column]
             moments = [visited[i] for _, visited in counted]
             mean = torch.cat([at.mean for at in moments])[:, which]
             variance = torch.cat([at.variance for at in moments])[:, which]
@@ -363,26 +333,12 @@ class _Fit:
     def inflation(
         self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, support: DiscreteSupport | None
     ) -> float:
-        """Return the most probable inflation τ of the i-th link given its held-out cells.
-
-        Args:
-            i: Number of the link.
-            cells: Rows of the cells, `[c]`.
-            mean: Predictive mean of each cell on each path of the last sweeps, `[K, c]`.
-            variance: Predictive variance, `[K, c]`.
-            support: Discrete support of the column, if it has one.
-        """
+        """Return the most probable inflation τ of the i-th link given held-out cells as imputed, `[K, c]`."""
         values = self.rows.values[cells, self.chain.links[i].column]
         # The sparse GP was trained on the held-out cells: shift its mean to that without them.
         residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
         mean = mean - (self.leave_one_out(i, cells).residuals - residual)
         return _inflation(mean, variance, values, support)
-
-
-def _at_once(local: LocalLink) -> int:
-    """Return the number of cells whose neighbourhoods fit into memory together."""
-    k = local.n_neighbours
-    return max(1, _KEPT_AT_ONCE // (k * (k + len(local.columns))))
 
 
 def _candidates(local: LocalLink, cells: LeaveOneOut, neighbourhood: Neighbourhood) -> list[LocalGPParams]:

@@ -1,8 +1,8 @@
 """Sampler of missing cells from a fitted chain, in batches of rows.
 
 Imputation j draws one function per link from q(u), shared by all rows. Each row then starts from its own draw
-of a joint Gaussian, and several sweeps through the chain redraw its missing cells. All noise is keyed
-(`keyed_noise.py`), so that the draws of a row do not depend on the other rows of its batch.
+of a joint Gaussian, and several sweeps through the chain redraw its missing cells. All noise is keyed, so
+that the draws of a row do not depend on the other rows of its batch.
 """
 
 from __future__ import annotations
@@ -74,9 +74,8 @@ class GaussianMixture:
 class CholeskyCache:
     """Cache of factorised links, valid until the parameters of their chain change.
 
-    Factorising all links takes longer than drawing a single row. The cache holds the marginals and the most
-    recent other request. Copies start empty. Torch counts changes of a parameter, but not those made through
-    its `.data`: after such a change, fit, load or copy the imputer again.
+    It holds the marginals and the most recent other request. Copies start empty. Changes of a parameter
+    through its `.data` are not noticed: after such a change, fit, load or copy the imputer again.
     """
 
     def __init__(self) -> None:
@@ -158,11 +157,7 @@ class Sampler:
     def swept(
         self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, EncodedTable, Tensor]]:
-        """Sweep through the chain, without noise on propagated functions; takes the arguments of `draws`.
-
-        Yields:
-            The slice of a batch, its rows, and these with missing cells filled, `[S, n, D]`.
-        """
+        """Yield slices of batches, their rows, and these filled by the sweeps, without noise, `[S, n, D]`."""
 
         def sweep(here: slice) -> tuple[EncodedTable, Tensor]:
             batch = self._batch(rows, here)
@@ -179,11 +174,7 @@ class Sampler:
                 yield here, batch[:n_rows], filled[:, :n_rows]
 
     def _check(self, filled: Tensor, rows: EncodedTable) -> None:
-        """Check that draws `[S, n, D]` have not diverged.
-
-        Raises:
-            FloatingPointError: If draws of a column exceed any plausible value.
-        """
+        """Raise a FloatingPointError if draws `[S, n, D]` of a column exceed any plausible value."""
         columns = [link.column for link in self.chain.links]
         if filled.numel() == 0 or not columns:
             return
@@ -195,16 +186,15 @@ class Sampler:
                 raise FloatingPointError(
                     f"column {name!r}: draws diverged, to {far:.3g} standard deviations after "
                     f"{self.n_sweeps} sweeps. Nearly collinear columns can amplify each other's draws: leave "
-                    "one of them out, give the column bounds (ColumnSpec(lower=..., upper=...)), or use "
-                    "fewer n_sweeps"
+                    "one out, give columns bounds (ColumnSpec(lower=..., upper=...)), or use fewer n_sweeps"
                 )
 
     @torch.no_grad()
     def means(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """Return the rows `[n, D]` with missing cells at their predictive means.
 
-        They are conditional means, which vary less than draws, averaged over paths and over the sweeps after
-        burn-in. In transformed columns the mean is taken in the column's own units.
+        Conditional means are averaged over paths and over the sweeps after burn-in, in transformed columns in
+        the column's own units.
         """
         inverses = self.inverse_transforms or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
@@ -231,10 +221,8 @@ class Sampler:
         holes: Sequence[Tensor],
         inverses: Sequence[InverseTransform | None],
     ) -> list[Tensor]:
-        """Return the expectation of each link's missing cells after the inverse transform, `[S, cells]`.
-
-        In a sequential chain the draws replace it, since later links reweight them.
-        """
+        """Return the expectation of each link's missing cells after the inverse transform, `[S, cells]`."""
+        # In a sequential chain the draws replace it, since later links reweight them.
         if isinstance(self.chain, SequentialChain):
             columns = [link.column for link in self.chain.links]
             drawn = [filled[:, cells, column] for cells, column in zip(holes, columns, strict=True)]
@@ -292,10 +280,7 @@ class Sampler:
         return filled
 
     def _rounded(self, filled: Tensor) -> Tensor:
-        """Round draws, since the errors of floating-point arithmetic depend on the batch.
-
-        Values of a discrete support are exact, and may differ by less than the rounding.
-        """
+        """Round draws, except for values of a discrete support: rounding errors depend on the batch."""
         rounded = torch.round(filled, decimals=_DECIMALS[self.chain.precision])
         if self.observations:
             pairs = zip(self.chain.links, self.observations, strict=True)
@@ -333,13 +318,14 @@ class Sampler:
         if not self.joint:
             return self.cholesky_cache.marginals(self.chain)
         request = (self.seed, tuple(imputations))
-        return self.cholesky_cache.get(self.chain, request, lambda: self._drawn_conditionals(imputations))
 
-    def _drawn_conditionals(self, imputations: Sequence[int]) -> Sequence[Conditional]:
-        if self.training is None:
-            return self.chain.conditionals(self.functions(imputations))
-        augmentation, drawn = self._augmented(self.training, imputations)
-        return augmentation.conditionals(drawn.functions, drawn.noises)
+        def conditionals() -> Sequence[Conditional]:
+            if self.training is None:
+                return self.chain.conditionals(self.functions(imputations))
+            augmentation, drawn = self._augmented(self.training, imputations)
+            return augmentation.conditionals(drawn.functions, drawn.noises)
+
+        return self.cholesky_cache.get(self.chain, request, conditionals)
 
     @torch.no_grad()
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
@@ -356,10 +342,8 @@ class Sampler:
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
         """Draw the functions and noises of a sequential chain given each imputation's own completed table."""
         augmentation = Augmentation(self.chain, training.observed)
-        parts = [
-            self._augment(augmentation, training, imputations[here])
-            for here in _slices(len(imputations), max(1, _ROWS_AT_ONCE // len(training)))
-        ]
+        together = _slices(len(imputations), max(1, _ROWS_AT_ONCE // len(training)))
+        parts = [self._augment(augmentation, training, imputations[here]) for here in together]
         return augmentation, Drawn.cat(parts)
 
     def _augment(
@@ -387,9 +371,8 @@ class Sampler:
     ) -> Tensor:
         """Return the rows `[S, n, D]`, filled with some functions shifted in the last sweep.
 
-        Shifted in every sweep, columns that predict each other would shift each other repeatedly. Links after
-        the shifted ones condition on the shifted draws in the last sweep; links before them are visited once
-        more, while the shifted cells are kept.
+        Shifted in every sweep, columns that predict each other would shift each other repeatedly. Links
+        before the shifted ones are visited once more, while the shifted cells are kept.
         """
         noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
         filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))

@@ -62,7 +62,7 @@ def test_references_are_the_rows_whose_cell_is_observed() -> None:
     assert local.references.tolist() == [0, 2, 3]
     torch.testing.assert_close(local.residuals, residuals[[0, 2, 3]])
     torch.testing.assert_close(local.inputs, rows[[0, 2, 3]][:, [0, 2]] / torch.tensor([0.5, 2.0]).double())
-    elsewhere = local.with_lengthscales(torch.tensor([1.0, 1.0]).double(), 3)
+    elsewhere = dataclasses.replace(local, lengthscales=torch.tensor([1.0, 1.0]).double(), n_neighbours=3)
     torch.testing.assert_close(elsewhere.inputs, rows[[0, 2, 3]][:, [0, 2]])
     assert elsewhere.n_neighbours == 3
 

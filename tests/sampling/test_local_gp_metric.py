@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_learnt_lengthscales_predict_better() -> None:
     rows = new.inputs * new.lengthscales
     errors = [
         (link.posterior(rows).moments(rows[None]).mean[0] - new.residuals).square().mean()
-        for link in (local, local.with_lengthscales(found, 24))
+        for link in (local, replace(local, lengthscales=found, n_neighbours=24))
     ]
     assert errors[1] < 0.75 * errors[0]
 
