@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import refinement
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -75,12 +74,7 @@ def test_candidates_scored_together_equal_those_scored_alone() -> None:
 def small_fit(frame: pd.DataFrame) -> _Fit:
     """Return the initial state of the refinement of a fitted imputer."""
     imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
-    table = imputer.codec_.encode(frame)
-    rows = EncodedTable(
-        torch.tensor(table.values).nan_to_num(),
-        torch.tensor(table.observed),
-        torch.tensor(table.keys.view(np.int64)),
-    )
+    rows = imputer.codec_.encode(frame)
     with torch.no_grad(), local_parameters():
         return _Fit(imputer.chain_, imputer.initial_fill_, rows, 24, True, 0)
 

@@ -29,10 +29,9 @@ def exact_variance_of_the_mean(imputer, frame):
     """Return the variance of the mean of y's missing cells under the exact GP with the imputer's kernel."""
     (link,) = imputer.chain_.links
     table = imputer.codec_.encode(frame)
-    seen = table.observed[:, 1]
-    x = torch.as_tensor(table.values[:, :1])
+    seen = table.observed[:, 1].numpy()
     with torch.no_grad(), local_parameters():
-        K, noise = link.kernel(x).numpy(), link.likelihood.noise.item()
+        K, noise = link.kernel(table.values[:, :1]).numpy(), link.likelihood.noise.item()
     gain = np.linalg.solve(K[np.ix_(seen, seen)] + noise * np.eye(seen.sum()), K[np.ix_(seen, ~seen)])
     posterior = K[np.ix_(~seen, ~seen)] - K[np.ix_(~seen, seen)] @ gain
     n_missing = (~seen).sum()
