@@ -142,12 +142,12 @@ def barnard_rubin(
 
 
 def _shrunk(df_complete: float) -> float:
-    """Return ν_obs without missing data."""
+    """Return the degrees of freedom ν_obs of a table without missing data."""
     return (df_complete + 1) / (df_complete + 3) * df_complete
 
 
 def _wald_df(k: int, m: int, r: float, df_complete: float | None) -> float:
-    """Return ν₂ of D1, with the symbols of Reiter's paper."""
+    """Return the denominator degrees of freedom ν₂ of D1, with the symbols of Reiter's paper."""
     t = k * (m - 1)
     if k > 1 and t > 4 and df_complete is not None and math.isfinite(df_complete):
         v, a = _shrunk(df_complete), r * t / (t - 2)
@@ -160,7 +160,7 @@ def _wald_df(k: int, m: int, r: float, df_complete: float | None) -> float:
 
 
 def _li(k: int, m: int, r: float) -> float:
-    """Return ν₂ of Li, Raghunathan and Rubin, for D1 and D3 in large samples."""
+    """Return the large-sample ν₂ of Li, Raghunathan and Rubin, for D1 and D3."""
     t = k * (m - 1)
     if r == 0:
         return math.inf
@@ -300,7 +300,7 @@ def likelihood_ratio_test(
 
 
 def _log_likelihoods(full: ArrayLike, null: ArrayLike) -> tuple[Numbers, Numbers]:
-    """Return log-likelihoods of both models as arrays `[m]`, checked."""
+    """Check the log-likelihoods of two models, and return them as arrays `[m]`."""
     L1, L0 = np.asarray(full, dtype=np.float64), np.asarray(null, dtype=np.float64)
     if L1.ndim != 1 or len(L1) < 2 or L1.shape != L0.shape:
         shapes = f"shapes {L1.shape} and {L0.shape}"
@@ -309,7 +309,7 @@ def _log_likelihoods(full: ArrayLike, null: ArrayLike) -> tuple[Numbers, Numbers
 
 
 def _constraints(df: int) -> int:
-    """Return a number of constraints, checked."""
+    """Check a number of constraints, and return it as an integer."""
     if df != int(df) or df < 1:
         raise ValueError(f"df, the number of constraints, must be an integer of at least 1, got {df}")
     return int(df)

@@ -196,7 +196,7 @@ class Pooled(ShownAsTable):
         return np.eye(K)[[names.index(term) for term in chosen]]
 
     def _covariances(self, needed: set[int] | None = None) -> Numbers:
-        """Return the covariance matrices, of which a single needed variance is enough."""
+        """Return the covariance matrices `[m, K, K]`; variances suffice if a single estimate is needed."""
         if self.covariances is not None:
             return self.covariances
         if len(needed or range(len(self.table))) == 1:
@@ -303,7 +303,7 @@ def pool_estimates(
 def missing_information(
     within: Numbers, between: Numbers, m: int, df_complete: float | None = None
 ) -> dict[str, Numbers]:
-    """Return `df`, `riv`, `lambda` and `fmi` of K estimates with variances Ū and B, `[K]`, and with ν_com."""
+    """Return `df`, `riv`, `lambda` and `fmi` of K estimates, given their variances Ū and B, `[K]`."""
     excess = (1 + 1 / m) * between
     with np.errstate(divide="ignore", invalid="ignore"):  # constant parameters have no variance
         share, riv = excess / (within + excess), excess / within
@@ -369,7 +369,7 @@ def _names(fit: Any, params: Any, covariance: Any) -> list[Any]:
 def _checked(
     estimates: ArrayLike, variances: ArrayLike, names: Sequence[Any] | None
 ) -> tuple[Numbers, Numbers, Numbers | None, list[Any]]:
-    """Return estimates and variances `[m, K]`, covariances `[m, K, K]` if given, and K labels, checked."""
+    """Check and return estimates and variances `[m, K]`, covariances `[m, K, K]` if given, and K labels."""
     given = (np.asarray(part, dtype=np.float64) for part in (estimates, variances))
     Q, U = (part[:, None] if part.ndim == 1 else part for part in given)
     covariances = U if Q.ndim == 2 and U.shape == (*Q.shape, Q.shape[-1]) else None

@@ -42,7 +42,7 @@ class ChainImputer(Protocol):
 def relevance(
     imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = None, *, by: Measure = "derivative"
 ) -> pd.DataFrame:
-    """Return how relevant each column is for predicting each column with a link.
+    """Return the relevance of each column as a predictor of each column with a link.
 
     Relevance is measured in standardised units (after the transform, if a column has one). The predicted
     column is measured on its latent scale: probit for booleans, ordered levels and categories, log for

@@ -42,7 +42,7 @@ class Imputer(Protocol):
 
 
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
-    """Return the shifts of the links' functions for given shifts δ of columns.
+    """Convert shifts δ of columns to shifts of the links' functions in standardised units.
 
     Args:
         codec: Codec of the table.

@@ -129,7 +129,7 @@ def first_of_each(chosen: Tensor, most: int) -> Tensor:
 
 
 def _misfit(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return (aⱼ - m)²/2s² minus that of the nearest value, `[..., J]`."""
+    """Return half squared standardised distances (aⱼ - m)²/2s² minus the smallest one, `[..., J]`."""
     halves = (values - mean[..., None]).square_().div_(2 * variance.clamp(min=_TINY)[..., None])
     return halves.sub_(halves.amin(-1, keepdim=True)).clamp_(max=_FARTHEST)
 
@@ -147,7 +147,7 @@ class _Regression:
     ridge: Tensor
 
     def maximum(self) -> Tensor:
-        """Return the maximum, by Newton's method with step halving."""
+        """Return the parameters of largest objective, by Newton's method with step halving."""
         parameters, objective = self.start, self.objective(self.start)
         for _ in range(_NEWTON_STEPS):
             step = self.newton_step(parameters)

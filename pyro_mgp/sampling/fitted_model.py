@@ -30,7 +30,7 @@ FEW_ROWS = 300
 
 @dataclass(frozen=True)
 class FittedModel:
-    """A trained chain with everything that draws from it depend on."""
+    """Trained chain with the encoder, initial fill and local GPs that draws need."""
 
     encoder: TableEncoder
     """Encoder of tables, and decoder of draws."""
@@ -59,7 +59,7 @@ class FittedModel:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether links see complete and earlier columns only."""
+        """True if links condition on complete and earlier columns only."""
         return isinstance(self.chain, SequentialChain)
 
     @property
@@ -69,7 +69,7 @@ class FittedModel:
 
     @property
     def target_is_input(self) -> bool:
-        """Whether links of other columns see the target, the last encoded column."""
+        """True if the target, the last encoded column, is an input of all other links."""
         target = self.encoder.codec.n_encoded
         return all(target in spec.inputs for spec in self.link_specs[:-1])
 
@@ -93,7 +93,7 @@ class FittedModel:
         return replace(self, own=None)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return by name all tensors that a saved model consists of."""
+        """Return all tensors of a saved model by name."""
         gaussian = self.initial_fill.gaussian
         tensors = {f"chain.{name}": value for name, value in self.chain.state_dict().items()}
         tensors |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}

@@ -123,7 +123,7 @@ class JointGaussian:
 
 @dataclass(frozen=True)
 class InitialFill:
-    """Values of missing cells before the first sweep."""
+    """Initial fill: values of missing cells before the first sweep."""
 
     gaussian: JointGaussian
     """Joint Gaussian over all columns of the chain."""
@@ -176,7 +176,7 @@ def _chunks(values: Tensor) -> Iterator[slice]:
 
 
 def _chunk(n_columns: int) -> int:
-    """Return how many rows are conditioned at once: whole tiles, or an equal part of one for wide tables."""
+    """Return the number of rows conditioned at once: whole tiles, or part of one for wide tables."""
     most = max(1, _ENTRIES_AT_ONCE // n_columns**2)
     if most < TILE:
         return max(part for part in range(1, most + 1) if TILE % part == 0)

@@ -19,7 +19,7 @@ Batches = Iterator[tuple[slice, Tensor]]
 def keep(
     rows: EncodedTable, draw_from: Callable[[int], Batches], checkpoint: Checkpoint, identity: Identity
 ) -> Batches:
-    """Yield batches of draws, read from the checkpoint or else drawn and written to it.
+    """Yield slices of rows and their draws `[S, n, D]`, read from the checkpoint or drawn and written to it.
 
     Args:
         rows: Rows to complete.

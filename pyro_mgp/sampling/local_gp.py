@@ -80,7 +80,7 @@ ParamsPerLink = Sequence[Sequence[LocalGPParams]]
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The k nearest neighbours of c cells, and the Cholesky factor of their covariance."""
+    """Nearest k neighbours of c cells, and the inverse Cholesky factor of their covariance."""
 
     lengthscales: Tensor
     """Lengthscales ℓ of the metric, `[c, P]`."""

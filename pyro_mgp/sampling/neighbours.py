@@ -97,7 +97,7 @@ class LocalConditional(GaussianConditional):
 
     @property
     def noise(self) -> Tensor:
-        """Zero: the local variance is already that of an observation."""
+        """Noise variance zero, since the local variance is that of an observation."""
         return torch.zeros_like(self.sparse.noise)
 
     def moments(self, rows: Tensor) -> Moments:
@@ -153,7 +153,7 @@ class Neighbours:
         return [[local.params for local in metrics] for metrics in self.links]
 
     def values_per_cell(self, imputations: Sequence[int]) -> int:
-        """Return a divisor of the number of values computed together per cell, for `tiles.filled_up`."""
+        """Return a divisor of the number of values per cell that are computed together, for `filled_up`."""
         numbers, found = torch.tensor(imputations), len(imputations)
         for n_metrics in {len(metrics) for metrics in self.links if metrics}:
             _, n_paths = (numbers % n_metrics).unique(return_counts=True)

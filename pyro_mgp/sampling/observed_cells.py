@@ -66,7 +66,7 @@ class Replicates:
 
 @dataclass(frozen=True)
 class Variable:
-    """A column with a link, or a category with the links of its levels."""
+    """Column with a link, or category with the links of its levels."""
 
     codec: ColumnCodec
     """Codec of the column."""

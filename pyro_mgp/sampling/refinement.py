@@ -199,7 +199,7 @@ class _Fit:
         return learnt
 
     def choose(self, i: int, metrics: Sequence[LocalLink]) -> list[LocalLink]:
-        """Return the i-th link's local GPs with the best prior for the first, or none if it is no help."""
+        """Return the i-th link's local GPs with their best prior, or none if they do not improve it."""
         best = self.choose_params(i, metrics[0]) if metrics else None
         if best is None:
             return []
@@ -306,7 +306,7 @@ class _Fit:
         picked: Tensor,
         held_out: Tensor,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Impute held-out cells in the rows `picked`, `[n]`, by the local and sparse GPs and supports.
+        """Impute the cells `held_out`, `[n, D]`, of the rows `picked`, `[n]`.
 
         Return for each link the rows of its held-out cells, `[c]`, and their predictive means and variances
         on every path of the last sweeps, `[K, c]`.
@@ -333,7 +333,7 @@ class _Fit:
     def inflation(
         self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, support: DiscreteSupport | None
     ) -> float:
-        """Return the most probable inflation τ of the i-th link given held-out cells as imputed, `[K, c]`."""
+        """Return the most probable inflation τ of the i-th link, given held-out cells as imputed, `[K, c]`."""
         values = self.rows.values[cells, self.chain.links[i].column]
         # The sparse GP was trained on the held-out cells: shift its mean to that without them.
         residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
@@ -358,7 +358,7 @@ def _gain(
     neighbourhood: Neighbourhood,
     noise: Tensor,
 ) -> Tensor:
-    """Return by how much each of G candidates lowers the CRPS of the sparse GP alone, `[G, c]`."""
+    """Return the CRPS of the sparse GP alone minus that of each of G candidates, `[G, c]`."""
     posteriors = local.condition_each(candidates, neighbourhood)
     cross, v = posteriors[0].cross_covariance(cells.rows[None])
     mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in posteriors])

@@ -72,7 +72,7 @@ class GaussianMixture:
 
 
 class CholeskyCache:
-    """Cache of factorised links, valid until the parameters of their chain change.
+    """Cache of conditionals with their Cholesky factors, valid until the parameters of the chain change.
 
     It holds the marginals and the most recent other request. Copies start empty. Changes of a parameter
     through its `.data` are not noticed: after such a change, fit, load or copy the imputer again.
@@ -89,7 +89,7 @@ class CholeskyCache:
     def get(
         self, chain: Chain, request: object, make: Callable[[], Sequence[Conditional]]
     ) -> Sequence[Conditional]:
-        """Return the result of `make()`, cached if the last request was the same; None for the marginals."""
+        """Return the result of `make()`, or the cached result of the same request (None for marginals)."""
         state = (
             chain.precision,
             tuple(link.jitter for link in chain.links),
@@ -413,7 +413,7 @@ class Sampler:
         return filled
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
-        """Return a function from the number of a sweep to its noise."""
+        """Return the keyed noise of the sweeps, as a function of their number."""
         noise = KeyedNoise(self.seed, rows.keys, imputations)
         return lambda sweep: lambda link, cells: noise.normal(_SWEEP, sweep, link, rows=cells)
 
@@ -424,7 +424,7 @@ class Sampler:
         return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 
     def _batches(self, rows: EncodedTable, n_paths: int) -> Iterator[tuple[slice, EncodedTable]]:
-        """Yield the slices of batches, and the rows there as `_batch` returns them."""
+        """Yield the slices of batches, and their rows filled up to whole tiles."""
         return ((here, self._batch(rows, here)) for here in self._slices(rows, n_paths, None))
 
     def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None) -> Iterator[slice]:
