@@ -230,20 +230,23 @@ def write_tables(folder: Path, source: Source, draws: Imputations, format: str) 
     Raises:
         ValueError: If a column cannot be stored as Parquet.
     """
-    names, labels = table_names(draws.m, format), list(draws.values)
+    names = table_names(draws.m, format)
     for j, name in enumerate(names):
-        if (folder / name).exists():
-            continue
-        with atomic_file(folder / name) as path:
-            if format != "parquet" and source.text is not None:
-                rows = completed_text(source.text, draws, j)
-                with open_text(path) as file:
-                    csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
-            else:
-                completed = source.frame.copy()
-                completed[labels] = draws[j][labels]
-                write_table(path, completed, format)
+        if not (folder / name).exists():
+            with atomic_file(folder / name) as path:
+                _write_table(path, source, draws, j, format)
     return names
+
+
+def _write_table(path: Path, source: Source, draws: Imputations, j: int, format: str) -> None:
+    if format != "parquet" and source.text is not None:
+        rows = completed_text(source.text, draws, j)
+        with open_text(path) as file:
+            csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
+        return
+    completed, labels = source.frame.copy(), list(draws.values)
+    completed[labels] = draws[j][labels]
+    write_table(path, completed, format)
 
 
 def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) -> list[list[str]]:
