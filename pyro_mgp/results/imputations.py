@@ -1,8 +1,4 @@
-"""Multiple imputations of a table.
-
-An `Imputations` holds the original table and, for every incomplete column, m draws of its missing cells.
-A completed table is assembled on request; observed cells never change.
-"""
+"""Multiple imputations of a table: the original one, and m draws of each missing cell."""
 
 from __future__ import annotations
 
