@@ -333,7 +333,7 @@ class _Fit:
     def inflation(
         self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, support: DiscreteSupport | None
     ) -> float:
-        """Return the most probable inflation τ of the i-th link, given held-out cells as imputed, `[K, c]`."""
+        """Return the most probable inflation τ of the i-th link, given imputed held-out cells `[K, c]`."""
         values = self.rows.values[cells, self.chain.links[i].column]
         # The sparse GP was trained on the held-out cells: shift its mean to that without them.
         residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
