@@ -63,7 +63,7 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
 
 
 def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Plot which column informs which: one row per modelled column, dark squares for relevant inputs.
+    """Plot a matrix of relevance: one row per modelled column, dark squares for its relevant inputs.
 
     Compare columns within a row, since rows of labels and counts have other units. Values are written into
     the squares of up to 12 columns. Crosses mark columns that are not inputs. A colour bar takes some of the

@@ -70,7 +70,7 @@ _GROUPS = {
 def to_arviz(
     draws: Imputations | Sequence[Imputations], *, rows: ArrayLike | None = None, max_rows: int = 10_000
 ) -> Any:
-    """Convert imputations to the container of ArviZ, with the groups listed above.
+    """Export imputations to ArviZ: an `InferenceData` or `xarray.DataTree` with the groups of this module.
 
     Imputations of one table by fits with different seeds become chains. R-hat of `imputed_mean_...` and
     `imputed_share_...` measures whether the fits agree. R-hat of parameters and of `u` is not informative,
