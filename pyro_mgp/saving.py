@@ -52,7 +52,7 @@ Imputer = TypeVar("Imputer", bound=Parameters)
 KIND = "MGPImputer"
 FORMAT_VERSION = 10
 # Version 7 had no checksums. Up to version 8 a link had one set of local GP hyperparameters, or null. Up to
-# version 9 discrete support was called few values, the engine's switches stood among the settings,
+# version 9 discrete support was called "few_values", the engine's switches stood among the settings,
 # and each codec of a column had the fields of all kinds.
 _OLDER_FORMATS = (7, 8, 9)
 _ARRAYS = "arrays.safetensors"

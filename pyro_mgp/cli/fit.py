@@ -109,7 +109,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     # Otherwise one process could finish OUT before another has checked that it may be written.
     current().wait()
     if not current().is_first:
-        _assist(work.hidden(out), table.fit, args, interruption)
+        _assist(work.dot_folder(out), table.fit, args, interruption)
         return
     with work.work_folder(out, identity, resume=args.resume) as folder, one_line_warnings():
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The hidden work folder in which a command prepares its output.
+"""The work folder (a dot folder) in which a command prepares its output.
 
 `OUT` appears when it is complete. Until then its parts lie in `.OUT.partial` beside it: `run.json` identifies
 the run, each other file or folder appears when it is complete, and a lock shows whether the run is still
@@ -34,7 +34,7 @@ def is_done(out: Path, identity: Mapping[str, Any]) -> bool:
     return done
 
 
-def hidden(out: Path) -> Path:
+def dot_folder(out: Path) -> Path:
     """Return the work folder of `out`."""
     return out.absolute().with_name(f".{out.name}.partial")
 
@@ -52,7 +52,7 @@ def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iter
         ValueError: If another process uses the folder, or the earlier run had another identity.
         OSError: If the folder cannot be written; notes say how much was written and how much is free.
     """
-    folder = hidden(out)
+    folder = dot_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         _claim(lock, out)

@@ -21,8 +21,8 @@ def series(cells: Any, dtype: Any = None, index: Any = None) -> pd.Series[Any]:
     return pd.Series(cells, dtype=dtype, index=index, name="x")
 
 
-def fit(cells: Any, warp: bool = False, dtype: Any = None, **said: Any) -> ColumnCodec:
-    return fit_column(series(cells, dtype), warp, spec=ColumnSpec(**said))
+def fit(cells: Any, warp: bool = False, dtype: Any = None, **given: Any) -> ColumnCodec:
+    return fit_column(series(cells, dtype), warp, spec=ColumnSpec(**given))
 
 
 def there_and_back(codec: ColumnCodec, cells: Any) -> list[Any]:
@@ -66,13 +66,16 @@ def test_a_column_is_of_the_kind_asked_for(cells: Any, kind: str, some: list[Any
 
 def test_counts_are_standardised_after_their_logarithm() -> None:
     codec = fit([0, 3, 1, 7], kind="count")
-    bent = np.log1p([0, 3, 1, 7])
-    expected = (bent - bent.mean()) / bent.std()
+    transformed = np.log1p([0, 3, 1, 7])
+    expected = (transformed - transformed.mean()) / transformed.std()
     np.testing.assert_allclose(codec.encode(series([0, 3, 1, 7]))[:, 0], expected, atol=1e-14)
     assert codec.average == 2.75
     assert codec.own_scale[0] == pytest.approx(np.std([0, 3, 1, 7]))
     # Beyond the observed ones, as a distribution of counts goes; its least is zero.
-    assert codec.decode([[-9.0], [3.0]]).tolist() == [0, round(np.expm1(bent.mean() + 3 * bent.std()))]
+    assert codec.decode([[-9.0], [3.0]]).tolist() == [
+        0,
+        round(np.expm1(transformed.mean() + 3 * transformed.std())),
+    ]
 
 
 def test_levels_are_ordered_as_numbers_or_as_their_categories() -> None:
@@ -106,17 +109,17 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("cells", "said", "match"), REFUSED, ids=[match[:40] for *_, match in REFUSED])
-def test_a_column_that_is_not_what_was_said_is_refused(cells: Any, said: dict[str, Any], match: str) -> None:
+@pytest.mark.parametrize(("cells", "given", "match"), REFUSED, ids=[match[:40] for *_, match in REFUSED])
+def test_a_column_that_is_not_what_was_said_is_refused(cells: Any, given: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=rf"Column 'x': .*{match}"):
-        fit(cells, **said)
+        fit(cells, **given)
 
 
 # ---------------------------------------------------------------------------------------------------- bounds
 
 
 @pytest.mark.parametrize(
-    ("said", "cells", "match"),
+    ("given", "cells", "match"),
     [
         ({"lower": 0, "upper": 9}, [1.0, 9.5], r"row 'q' \(position 1\) holds 9.5; .* at most 9"),
         ({"lower": 0, "upper": 9}, [-1e-9, 1.0], r"row 'p' \(position 0\) holds -1e-09; .* at least 0"),
@@ -124,13 +127,13 @@ def test_a_column_that_is_not_what_was_said_is_refused(cells: Any, said: dict[st
         ({"kind": "count"}, [1, 1.5], r"row 'q' \(position 1\) holds 1.5; expected a count"),
     ],
 )
-def test_cells_of_new_tables_are_checked_too(said: dict[str, Any], cells: list[float], match: str) -> None:
+def test_cells_of_new_tables_are_checked_too(given: dict[str, Any], cells: list[float], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        fit([1, 2, 4], **said).encode(series(cells, index=["p", "q"]))
+        fit([1, 2, 4], **given).encode(series(cells, index=["p", "q"]))
 
 
 @pytest.mark.parametrize(
-    ("cells", "said", "bend"),
+    ("cells", "given", "transform"),
     [
         (lognormal(), {"lower": 0}, "log"),
         (-lognormal(), {"upper": 0}, "log"),
@@ -142,21 +145,24 @@ def test_cells_of_new_tables_are_checked_too(said: dict[str, Any], cells: list[f
     ],
 )
 def test_a_bend_ends_at_the_bounds_unless_cells_are_there(
-    cells: np.ndarray, said: dict[str, Any], bend: str
+    cells: np.ndarray, given: dict[str, Any], transform: str
 ) -> None:
-    codec = fit(cells, warp=True, **said)
+    codec = fit(cells, warp=True, **given)
     assert codec.warp is not None
-    assert codec.warp.name == bend
+    assert codec.warp.name == transform
     np.testing.assert_allclose(there_and_back(codec, cells), cells, rtol=1e-9, atol=1e-12)
-    # What the bend keeps, draws need not be told; those of a log end not far from the cells.
-    assert (codec.bounds is None) == (bend in ("softplus", "logit") or not said)
-    open_end = {"softplus": np.inf, "log": 3 * np.ptp(cells) + abs(cells).min()}.get(bend)
-    lower, upper = said.get("lower", -(open_end or -cells.min())), said.get("upper", open_end or cells.max())
+    # What the transform keeps, draws need not be told; those of a log end not far from the cells.
+    assert (codec.bounds is None) == (transform in ("softplus", "logit") or not given)
+    open_end = {"softplus": np.inf, "log": 3 * np.ptp(cells) + abs(cells).min()}.get(transform)
+    lower, upper = (
+        given.get("lower", -(open_end or -cells.min())),
+        given.get("upper", open_end or cells.max()),
+    )
     far = codec.decode([[-1e6], [-9.0], [9.0], [1e6]])
     assert ((lower <= far) & (far <= upper)).all()
-    if bend == "log":
+    if transform == "log":
         end = np.asarray(codec.bounds)[None, 1:]
-        farthest = cells.max() + 2 * np.ptp(cells) if "lower" in said else cells.min() - 2 * np.ptp(cells)
+        farthest = cells.max() + 2 * np.ptp(cells) if "lower" in given else cells.min() - 2 * np.ptp(cells)
         assert codec.decode(end)[0] == pytest.approx(farthest)
 
 
@@ -171,8 +177,8 @@ def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
         for cells in (likert, rating, visits)
     ]
     assert kinds == [Kind.INTEGER, Kind.INTEGER, Kind.COUNT]
-    said = ({"predicts": False}, {"lower": 0}, {"kind": "integer"})
-    chosen = [fit_column(series(visits), discrete_support=50, spec=ColumnSpec(**each)).kind for each in said]
+    given = ({"predicts": False}, {"lower": 0}, {"kind": "integer"})
+    chosen = [fit_column(series(visits), discrete_support=50, spec=ColumnSpec(**each)).kind for each in given]
     assert chosen == [Kind.COUNT, Kind.INTEGER, Kind.INTEGER]
     found, asked = fit_column(series(visits), discrete_support=50), fit(visits, kind="count")
     assert found.decode([[50.0]])[0] == 2 * visits.max()
@@ -186,9 +192,9 @@ def test_bounds_of_draws_are_in_standardised_units() -> None:
     assert codec.decode([[low], [high], [low - 1], [high + 1]]).tolist() == pytest.approx([0, 8, 0, 8])
     assert fit([1.0, 2.0, 3.0, 6.0], lower=0).bounds == (low, INF)
     assert fit([1.0, 2.0, 3.0, 6.0]).bounds is None
-    bent = fit(np.r_[0.0, lognormal()], warp=True, lower=0)
-    assert bent.bounds is not None
-    assert bent.bounds[0] == pytest.approx(bent.encode(series([0.0]))[0, 0])
+    transformed = fit(np.r_[0.0, lognormal()], warp=True, lower=0)
+    assert transformed.bounds is not None
+    assert transformed.bounds[0] == pytest.approx(transformed.encode(series([0.0]))[0, 0])
 
 
 def test_integers_may_be_drawn_up_to_what_rounds_to_a_bound() -> None:
@@ -206,7 +212,7 @@ def test_integers_stay_within_bounds_that_are_none_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"),
+    ("cells", "given"),
     [
         ([4.5, 4.5], {}),
         ([4, 4], {"kind": "count"}),
@@ -223,8 +229,8 @@ def test_integers_stay_within_bounds_that_are_none_themselves() -> None:
         ([pd.Timedelta(hours=-1.5)] * 2, {}),
     ],
 )
-def test_a_constant_has_no_numbers_and_comes_back(cells: Any, said: dict[str, Any]) -> None:
-    codec = fit(cells, **said)
+def test_a_constant_has_no_numbers_and_comes_back(cells: Any, given: dict[str, Any]) -> None:
+    codec = fit(cells, **given)
     assert (codec.kind, codec.width, codec.names) == (Kind.CONSTANT, 0, ())
     assert codec.encode(series(cells)).shape == (2, 0)
     decoded = pd.Series(codec.decode(np.zeros((3, 0))))
@@ -272,7 +278,7 @@ def test_days_of_a_place_are_hours_of_the_world() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "said", "new", "known"),
+    ("cells", "given", "new", "known"),
     [
         (["a", "b", "b"], {}, ["b", "q", None], "b"),
         (LEVELS, {"kind": "ordered"}, ["a", "never", None], "a"),
@@ -281,9 +287,9 @@ def test_days_of_a_place_are_hours_of_the_world() -> None:
     ],
 )
 def test_levels_unseen_at_fit_are_holes_that_one_can_ask_for(
-    cells: Any, said: dict[str, Any], new: list[Any], known: Any
+    cells: Any, given: dict[str, Any], new: list[Any], known: Any
 ) -> None:
-    codec, column = fit(cells, **said), series(new)
+    codec, column = fit(cells, **given), series(new)
     encoded = codec.encode(column)
     assert np.isnan(encoded).all(axis=1).tolist() == [False, True, True]
     assert codec.unseen(column).tolist() == [False, True, False]

@@ -1,4 +1,4 @@
-"""What the table room promises: cells come back as they went in, and errors say what to do."""
+"""Tables: cells come back as they went in, and errors say what to do."""
 
 from __future__ import annotations
 
@@ -862,7 +862,7 @@ def test_a_codec_survives_json(table: tuple[pd.DataFrame, pd.DataFrame]) -> None
     np.testing.assert_array_equal(again.encode(full).values, codec.encode(full).values)
 
 
-# ------------------------------------------------------------------------------------------------- few values
+# ------------------------------------------------------------------------------------------- discrete support
 
 
 def test_a_column_has_few_values_if_they_come_again() -> None:

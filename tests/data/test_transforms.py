@@ -1,4 +1,4 @@
-"""The bend of columns with long tails."""
+"""Transforms of columns with long tails."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ BENDS = [
 @pytest.mark.parametrize("warp", BENDS, ids=str)
 def test_bends_of_bounded_columns_come_back_with_the_slope_they_state(warp: Warp) -> None:
     cells, step = np.linspace(-0.9, 3.9, 13), 1e-6
-    bent = warp.forward(cells)
-    np.testing.assert_allclose(warp.backward(bent), cells, rtol=1e-9)
+    transformed = warp.forward(cells)
+    np.testing.assert_allclose(warp.backward(transformed), cells, rtol=1e-9)
     slope = (warp.forward(cells + step) - warp.forward(cells - step)) / (2 * step)
     np.testing.assert_allclose(warp.log_slope(cells), np.log(np.abs(slope)), rtol=1e-5, atol=1e-6)
     inverse = InverseTransform(0.3, 2.0, -1e9, 1e9, warp.name)
-    z = torch.as_tensor((bent - 0.3) / 2.0)
+    z = torch.as_tensor((transformed - 0.3) / 2.0)
     np.testing.assert_allclose(inverse(z) * warp.spread + warp.centre, cells, rtol=1e-9)
     torch.testing.assert_close(inverse.standardise(inverse(z)), z)
     far = warp.backward(np.array([-50.0, 50.0]))

@@ -384,7 +384,7 @@ def moments(values: Numbers) -> tuple[float, float]:
 
 
 def _exact_sum(values: Numbers) -> float:
-    """Return the correctly rounded sum, converting few values to Python's own at a time to save memory."""
+    """Return the correctly rounded sum, converting a few numbers to Python's own at a time to save memory."""
     return math.fsum(itertools.chain.from_iterable(values[rows].tolist() for rows in pieces(len(values))))
 
 

@@ -73,13 +73,13 @@ class NumberCodec(ColumnCodec):
 
         Under a log or softplus, draws may exceed the observed range on the side without a bound.
         """
-        room = 0.0
+        margin = 0.0
         if self.warp is not None and self.warp.name in ("log", "softplus"):
-            room = LARGEST if self.warp.name == "softplus" else _FURTHER * (self.high - self.low)
+            margin = LARGEST if self.warp.name == "softplus" else _FURTHER * (self.high - self.low)
         lower, upper = self.limits
         return (
-            self.low - room if math.isinf(lower) else lower,
-            self.high + room if math.isinf(upper) else upper,
+            self.low - margin if math.isinf(lower) else lower,
+            self.high + margin if math.isinf(upper) else upper,
         )
 
     @property
