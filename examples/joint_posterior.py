@@ -65,7 +65,8 @@ def missing_cells(frame: pd.DataFrame, seed: int) -> tuple[Tensor, Tensor]:
     )
     imputer.fit(frame)
     (link,), codec = imputer.chain_.links, imputer.codec_.columns[1]
-    inputs = torch.tensor(imputer.codec_.encode(frame).values[frame["x"].isna()]).nan_to_num()
+    table = imputer.codec_.encode(frame)
+    inputs = table.values[~table.observed[:, 1]]
     with torch.no_grad():
         # The function for a unit vector u is a column of the basis.
         (conditional,) = imputer.chain_.conditionals([torch.eye(link.n_inducing, dtype=inputs.dtype)])

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
 from pyro.infer import Predictive
 from scipy import stats
 
@@ -32,9 +31,9 @@ def test_missing_cells_have_the_moments_of_the_chains_own_draws(example: ModuleT
         n_neighbors=0, warp=False, discrete_support=0, max_steps=40, random_state=0, progress=False
     )
     table, codec = imputer.fit(frame).codec_.encode(frame), imputer.codec_.columns[1]
-    chain, observed = imputer.chain_.eval(), torch.tensor(table.observed)
+    chain, observed = imputer.chain_.eval(), table.observed
     drawn = Predictive(chain.model, guide=chain.guide, num_samples=600, return_sites=["filled"])(
-        torch.tensor(table.values).nan_to_num(), observed
+        table.values, observed
     )["filled"].squeeze()[:, ~observed[:, 1], 1]
     drawn = codec.mean[0] + codec.scale[0] * drawn.detach().numpy()
     # In whitened coordinates, 600 draws of each cell must be standard normal and independent.
