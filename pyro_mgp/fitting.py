@@ -22,19 +22,12 @@ from pyro_mgp._support.devices import home
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.dtypes import label_of
 from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.out_of_core import encode_columns
-from pyro_mgp.data.parquet_table import ParquetTable
+from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame, missing
-from pyro_mgp.data.table_encoder import (
-    InputTable,
-    TableEncoder,
-    as_modelled,
-    fit_target,
-    labels_of,
-    standardised_variances,
-)
+from pyro_mgp.data.table_encoder import InputTable, TableEncoder, fit_target
 from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model.build import (
     SMALL_ROWS,
@@ -119,7 +112,7 @@ def fit_frame(
     engine, kept = check_settings(parameters), _checkpoint(parameters, checkpoint)
     frame = as_frame(X)
     rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
-    modelled, specs = as_modelled(frame, rules), rules.modelled_specs
+    modelled, specs = rules.modelled(frame), rules.modelled_specs
     codec, table, plan, inputs = _encode(parameters, engine, modelled, specs, y is not None)
     target, target_values = fit_target(y, frame)
     complete = table.observed.all(0).numpy()
@@ -131,8 +124,8 @@ def fit_frame(
     if target_values is not None:
         table = table.append_column(target_values)
     incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
-    encoder = TableEncoder(rules, codec, target, labels_of(frame.columns), incomplete)
-    variances = standardised_variances(codec, modelled, rules.standard_errors(frame))
+    encoder = TableEncoder(rules, codec, target, [*map(label_of, frame.columns)], incomplete)
+    variances = encoder.error_variances(frame)
     _check_memory(parameters, table, len(link_specs))
     ordered, order = table.sorted_by_key()
     variances = {column: variance[order] for column, variance in variances.items()}
@@ -156,13 +149,13 @@ def fit_files(
     rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
     rules.check_column_by_column()
     specs = rules.modelled_specs
-    encoded = encode_columns(table, parameters.warp, parameters.discrete_support, specs, files)
-    with_link = encoded.incomplete | (parameters.columns == "all")
-    link_specs = plan_links(encoded.codec, with_link, parameters.order, specs=specs)
-    labels = labels_of(table.columns)
-    encoder = TableEncoder(rules, encoded.codec, None, labels, encoded.incomplete_columns)
+    support = parameters.discrete_support
+    codec, rows, incomplete = encode_columns(table, parameters.warp, support, specs, files)
+    with_link = np.isin(codec.groups, incomplete) | (parameters.columns == "all")
+    link_specs = plan_links(codec, with_link, parameters.order, specs=specs)
+    encoder = TableEncoder(rules, codec, None, [*map(label_of, table.columns)], incomplete)
     inputs = Choice("others", f"more than {SMALL_ROWS} rows")
-    given = TrainingTable(encoder, link_specs, encoded.rows, {}, inputs, files)
+    given = TrainingTable(encoder, link_specs, rows, {}, inputs, files)
     fitted = _fit(parameters, engine, given, None, kept)
     discard_own(kept, checkpoint)
     return fitted

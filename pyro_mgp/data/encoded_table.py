@@ -51,13 +51,9 @@ class EncodedTable:
 
     def append_column(self, values: NDArray[np.float64]) -> EncodedTable:
         """Return the table with one more column, `[n]`, NaN where missing; the keys stay."""
-        column = torch.as_tensor(values)[:, None]
-        observed = ~column.isnan()
-        return EncodedTable(
-            torch.cat([self.values, column.where(observed, 0.0)], dim=1),
-            torch.cat([self.observed, observed], dim=1),
-            self.keys,
-        )
+        column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))
+        observed = torch.cat([self.observed, column.observed], dim=1)
+        return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
 
     def to_numpy(self) -> NDArray[np.float64]:
         """Return the values `[n, D]` with NaN in missing cells."""

@@ -1,4 +1,9 @@
-"""Table in Parquet files, read one column at a time."""
+"""Tables in Parquet files that may be larger than memory, read and encoded one column at a time.
+
+Every pass reads and writes files sequentially::
+
+    columns ── encode ──▶ [D, N] ── sort each column by keys ──▶ [D, N] ── transpose in pieces ──▶ rows [N, D]
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,23 @@ from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.dtypes import holes_of
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.row_keys import row_keys
+from pyro_mgp.data.table import TableCodec, warn_of_empty_rows
+from pyro_mgp.storage.scratch import Scratch, pieces
+
+# Disk space of a fit: values, initial fill, and masks of observed, held-out and training cells.
+_BYTES_PER_CELL = 2 * 8 + 3
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder of files, or several files whose rows follow each other in that order."""
@@ -72,11 +89,7 @@ class ParquetTable:
         return ((label, self[label]) for label in self.columns)
 
     def read(self) -> pd.DataFrame:
-        """Read the whole table.
-
-        Raises:
-            ValueError: A file is damaged.
-        """
+        """Read the whole table; a damaged file is a ValueError."""
         return self._read(self._names)
 
     def _read(self, names: list[str]) -> pd.DataFrame:
@@ -91,12 +104,60 @@ class ParquetTable:
 
 
 def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]:
-    """Return column labels without the dropped ones.
-
-    Raises:
-        ValueError: A dropped column does not exist.
-    """
+    """Return column labels without the dropped ones, all of which must exist."""
     for label in dropped:
         if label not in labels:
             raise ValueError(f"there is no column {label!r} to leave out; there are {listing(labels)}")
     return labels[[label not in dropped for label in labels]]
+
+
+def encode_columns(
+    table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
+) -> tuple[TableCodec, EncodedTable, list[int]]:
+    """Fit the codec of a table, and encode the table on the disk.
+
+    Args:
+        table: The table, N rows.
+        warp: Whether numbers may be transformed, see `fit_column`.
+        discrete_support: Most values of a discrete support, see `fit_column`.
+        specs: Specs of columns, by label.
+        scratch: Storage of the encoded rows.
+
+    Returns:
+        The codec, the N rows sorted by their keys, and the positions of the columns with missing cells.
+
+    Raises:
+        ValueError, TypeError: As `TableCodec.fit`.
+        OSError: The disk is full.
+
+    Warns:
+        TableWarning: As `TableCodec.fit`.
+    """
+    n_rows, n_columns = table.shape
+    scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)
+    codec = TableCodec.fit_columns(table, warp, discrete_support, specs)
+    by_column = scratch.empty(codec.n_encoded, n_rows).numpy()
+    is_empty, incomplete = np.ones(n_rows, dtype=np.bool_), []
+    for position, column in enumerate(codec.columns):
+        cells = table[column.name]
+        by_column[codec.slices[column.name]] = column.encode(cells).T
+        holes = holes_of(cells)
+        is_empty &= holes
+        incomplete += [position] * bool(holes.any())
+    index = table.index
+    warn_of_empty_rows(index, is_empty)
+    return codec, _sorted_rows(by_column, row_keys(by_column.T, index), scratch), incomplete
+
+
+def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:
+    """Return the rows of columns `[D, N]`, sorted by their keys `[N]`; overwrites the columns."""
+    order = np.argsort(keys)
+    for column in by_column:
+        column[:] = np.array(column)[order]
+    values = scratch.empty(*by_column.T.shape)
+    observed = scratch.empty(*by_column.T.shape, dtype=torch.bool)
+    for rows in pieces(len(keys)):
+        cells = torch.from_numpy(by_column[:, rows]).T
+        observed[rows] = ~cells.isnan()
+        values[rows] = cells.where(observed[rows], 0.0)
+    return EncodedTable(values, observed, torch.as_tensor(keys[order].view(np.int64)))

@@ -1,14 +1,20 @@
-"""Keys of rows, which seed random draws that depend neither on batches nor on the order of rows."""
+"""Keys of rows, which seed random draws that depend neither on batches nor on the order of rows.
+
+Equal rows get different keys by their ranks, or by ids that the user gives.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from pyro_mgp._support.messages import Hinted, listing, row_name
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.storage.scratch import pieces
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -33,12 +39,14 @@ class Ranks:
 
 Identity = Ranks | pd.Index
 """Distinction of equal rows: their ranks among all equal rows, or an id for each row."""
+RowIds = Label | ArrayLike | Ranks | None
+"""Label of a column of ids, an id for each row `[N]`, or `Ranks`; None for the labels of the index."""
 
 
 def row_keys(
     values: NDArray[np.float64], index: pd.Index[Any], identity: Identity | None = None
 ) -> NDArray[np.uint64]:
-    """Return a key for each row, which seeds random draws that depend neither on batches nor on row order.
+    """Return a key for each row, uint64 `[N]`.
 
     The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among equal rows. Equal
     rows are ranked by the hash of their index label, then by position. Permuting a table with its index
@@ -49,9 +57,6 @@ def row_keys(
         values: Standardised cells, float64 [N, D], NaN where missing.
         index: The N row labels.
         identity: Ids, whose hashes are used instead of ranks, or ranks among the rows of a larger table.
-
-    Returns:
-        Keys, uint64 [N].
 
     Raises:
         ValueError: ``values`` and ``index``, or ids, differ in length.
@@ -117,13 +122,8 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def ranks_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return ranks 0, 1, ... among rows of equal `content`, by `labels`, then by position."""
     order = np.lexsort((labels, content))
-    ordered = content[order]
-    positions = np.arange(len(content))
-    is_first = np.ones(len(content), dtype=np.bool_)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    start = np.maximum.accumulate(np.where(is_first, positions, 0))
     ranks = np.empty(len(content), dtype=np.uint64)
-    ranks[order] = (positions - start).astype(np.uint64)
+    ranks[order] = pd.Series(order).groupby(content[order]).cumcount()
     return ranks
 
 
@@ -134,3 +134,46 @@ def label_hashes(index: pd.Index[Any]) -> NDArray[np.uint64]:
     except (TypeError, ValueError):  # pandas cannot hash labels of mixed types when some are tuples
         hashes = pd.util.hash_pandas_object(pd.Index([repr(label) for label in index]), index=False)
     return np.asarray(hashes, dtype=np.uint64)
+
+
+def without_ids(
+    frame: pd.DataFrame, row_ids: RowIds, modelled: Sequence[Label]
+) -> tuple[pd.DataFrame, Identity | None]:
+    """Return a table without its column of ids, if it has one, and the ids.
+
+    `modelled` are the labels of the columns that the imputer was fitted to.
+
+    Raises:
+        ValueError: The column does not exist or was fitted, an id is missing, or there is not one id per row.
+
+    Example:
+        >>> table, ids = without_ids(pd.DataFrame({"id": [7, 8], "x": [1.0, None]}), "id", ["x"])
+        >>> table.columns.tolist(), ids.tolist()
+        (['x'], [7, 8])
+    """
+    if row_ids is None or isinstance(row_ids, Ranks):
+        return frame, row_ids
+    if isinstance(row_ids, (str, int, np.integer)):
+        if row_ids not in frame.columns:
+            raise ValueError(f"row_ids names {row_ids!r}, but the columns are {listing(frame.columns)}")
+        if row_ids in modelled:
+            raise ValueError(
+                Hinted(
+                    f"row_ids names {row_ids!r}, which the imputer was fitted to: fit it without the ids, ",
+                    f"fit(frame.drop(columns=[{row_ids!r}])), or give the ids as an array",
+                    shell=f"`pyro-mgp fit` with --drop {row_ids}, or choose another column",
+                )
+            )
+        return frame.drop(columns=[row_ids]), _checked(frame[row_ids], frame.index)
+    return frame, _checked(row_ids, frame.index)
+
+
+def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
+    """Return the ids as an index, after checking that no row lacks one."""
+    ids = pd.Index(row_ids, tupleize_cols=False)
+    if len(ids) != len(rows):
+        raise ValueError(f"row_ids must hold one id per row: expected {len(rows)}, got {len(ids)}")
+    holes = np.flatnonzero(ids.isna())
+    if holes.size:
+        raise ValueError(f"row_ids must not be missing: {row_name(rows, holes[0])} has none")
+    return ids

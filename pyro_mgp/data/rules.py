@@ -142,14 +142,8 @@ class Rules:
         except graphlib.CycleError:
             return [*self.derived, *self.only_if]
 
-    # ------------------------------------------------------------------------------------ before the model
-
     def check_column_by_column(self) -> None:
-        """Check that the rules can be followed with one column in memory at a time.
-
-        Raises:
-            ValueError: A rule needs whole rows.
-        """
+        """Check that the rules can be followed with one column in memory at a time; ValueError otherwise."""
         if self.derived or self.only_if or self.not_modelled:
             raise ValueError(
                 "derived columns, only_if and standard_error need whole rows of a table, but here one "
@@ -265,13 +259,21 @@ class Rules:
         return _filled(frame, source, _possible(frame[source], values))
 
     def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the table of variables, with missing cells where a column does not apply."""
+        """Return the table of variables, with missing cells where a column does not apply.
+
+        It is the same object where the rules change nothing.
+
+        Raises:
+            ValueError: An observed cell contradicts a rule; the message names the row.
+        """
+        if self.trivial:
+            return frame
+        self.check(frame)
+        frame = self.deduce(frame)
         variables = frame.drop(columns=[label for label in frame.columns if label in self.not_modelled])
         for label, formula in self.only_if.items():
             variables[label] = frame[label].mask(formula.fails(frame))
         return variables
-
-    # ------------------------------------------------------------------------------------- after the model
 
     def apply_to_draws(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
         """Return draws of the missing cells of the user's table, from draws for the modelled table.
@@ -281,8 +283,8 @@ class Rules:
 
         Args:
             frame: The user's table.
-            modelled: The table that `modelled` returned for it.
-            draws: Draws of the missing cells of `modelled`.
+            modelled: The table that `modelled` returned for it, whose missing cells were drawn.
+            draws: The m draws.
             m: Number of draws.
 
         Warns:
@@ -353,9 +355,8 @@ def _possible(column: pd.Series[Any], values: NDArray[np.float64]) -> NDArray[np
     """Return numbers for a column, NaN in place of those that its dtype cannot hold."""
     if is_boolean(column):
         return np.where(np.isin(np.round(values, 9), (0.0, 1.0)), np.round(values), np.nan)
-    if is_integer(column):
-        return np.where(np.isclose(values, np.round(values), rtol=0, atol=1e-6), np.round(values), np.nan)
-    return values
+    near = np.isclose(values, np.round(values), rtol=0, atol=1e-6)
+    return np.where(near, np.round(values), np.nan) if is_integer(column) else values
 
 
 def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:

@@ -20,10 +20,8 @@ from torch import Tensor
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.column_spec import Kind, Label
-from pyro_mgp.data.dtypes import label_of
 from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.row_ids import RowIds, without_ids
-from pyro_mgp.data.row_keys import content_hashes, label_hashes
+from pyro_mgp.data.row_keys import RowIds, content_hashes, label_hashes, without_ids
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missing
 
@@ -78,20 +76,8 @@ class TableEncoder:
         """Number D of encoded columns, the target included."""
         return self.codec.n_encoded + (self.target is not None)
 
-    def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the table that is modelled in place of `frame`; the same object where no spec changes it.
-
-        Raises:
-            ValueError: An observed cell contradicts a spec; the message names the row.
-        """
-        return as_modelled(frame, self.rules)
-
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
         """Return a table with the columns of the fitted one in its three forms, its target missing.
-
-        Args:
-            X: The table.
-            row_ids: Ids of its rows; see `MGPImputer.impute`.
 
         Raises:
             ValueError, TypeError: The table does not fit the fitted one; the message says where.
@@ -100,7 +86,7 @@ class TableEncoder:
         own, identity = without_ids(frame, row_ids, self.columns)
         if not self.rules.trivial:
             check_same_columns(own, self.columns)
-        modelled = self.modelled(own)
+        modelled = self.rules.modelled(own)
         encoded = self.codec.encode(modelled, identity)
         if self.target is not None:
             encoded = encoded.append_column(np.full(len(frame), np.nan))
@@ -108,18 +94,22 @@ class TableEncoder:
 
     def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the positions of the incomplete rows, hashes of their cells, and hashes of their labels."""
-        values = self.codec.encode_again(self.modelled(X)).to_numpy()
+        values = self.codec.encode_again(self.rules.modelled(X)).to_numpy()
         rows = np.flatnonzero(np.isnan(values).any(axis=1))
         return rows, content_hashes(values[rows]), label_hashes(X.index[rows])
 
     def error_variances(self, frame: pd.DataFrame) -> dict[int, Tensor]:
         """Return the variances of measurement errors by encoded column, each `[N]`, in standardised units.
 
-        Args:
-            frame: The table as it came, with the columns of standard errors.
+        `frame` is the table as it came, with the columns of standard errors.
         """
-        errors = self.rules.standard_errors(frame)
-        return standardised_variances(self.codec, self.modelled(frame) if errors else frame, errors)
+        errors, found = self.rules.standard_errors(frame), {}
+        modelled = self.rules.modelled(frame) if errors else frame
+        for column in self.codec.columns:
+            if column.name in errors:
+                standardised = column.standardised_errors(modelled[column.name], errors[column.name])
+                found[self.codec.slices[column.name].start] = torch.as_tensor(standardised).square()
+        return found
 
     def decode(
         self,
@@ -128,7 +118,7 @@ class TableEncoder:
         m: int,
         on_support: Mapping[int, Any],
     ) -> dict[Label, NDArray[Any]]:
-        """Return the draws of missing cells in the columns' own units, by label, `[m, n_missing]`.
+        """Return the m draws of missing cells in the columns' own units, by label, `[m, n_missing]`.
 
         Args:
             given: The table.
@@ -149,30 +139,16 @@ class TableEncoder:
                     exact = column.width == 1 and slices[column.name].start in on_support
                     parts[column.name].append(column.decode(cells, exact))
         draws = {label: np.concatenate(part, axis=1) for label, part in parts.items()}
-        return (
-            draws if self.rules.trivial else self.rules.apply_to_draws(given.frame, given.modelled, draws, m)
-        )
+        if self.rules.trivial:
+            return draws
+        return self.rules.apply_to_draws(given.frame, given.modelled, draws, m)
 
     def columns_without_link(self, encoded: EncodedTable, linked: Iterable[int]) -> list[Label]:
         """Return the labels of columns with missing cells none of whose encoded columns is in `linked`."""
-        incomplete = np.flatnonzero(~encoded.observed[:, : self.codec.n_encoded].all(0).numpy())
         groups = self.codec.groups
-        known = {groups[column] for column in linked if column < len(groups)}
-        return sorted(
-            {self.codec.columns[groups[d]].name for d in incomplete if groups[d] not in known}, key=str
-        )
-
-
-def as_modelled(frame: pd.DataFrame, rules: Rules) -> pd.DataFrame:
-    """Return the table that is modelled in place of `frame`; the same object where no spec changes it.
-
-    Raises:
-        ValueError: An observed cell contradicts a spec; the message names the row.
-    """
-    if rules.trivial:
-        return frame
-    rules.check(frame)
-    return rules.modelled(rules.deduce(frame))
+        incomplete = groups[~encoded.observed[:, : len(groups)].all(0).numpy()]
+        without = set(incomplete) - {groups[column] for column in linked if column < len(groups)}
+        return sorted({self.codec.columns[group].name for group in without}, key=str)
 
 
 def fit_target(
@@ -201,26 +177,3 @@ def fit_target(
     if codec.kind not in (Kind.CONTINUOUS, Kind.INTEGER):
         raise TypeError(f"y must be numeric, got {codec.kind} values (dtype {codec.dtype})")
     return codec, codec.encode(target)[:, 0]
-
-
-def standardised_variances(
-    codec: TableCodec, frame: pd.DataFrame, errors: Mapping[Label, NDArray[np.float64]]
-) -> dict[int, Tensor]:
-    """Return variances of measurement errors by encoded column, each `[N]`, in standardised units.
-
-    Args:
-        codec: The table's codec.
-        frame: The modelled table.
-        errors: Standard errors by label, each `[N]`, in the column's own units.
-    """
-    found = {}
-    for column in codec.columns:
-        if column.name in errors:
-            standardised = column.standardised_errors(frame[column.name], errors[column.name])
-            found[codec.slices[column.name].start] = torch.as_tensor(standardised).square()
-    return found
-
-
-def labels_of(columns: pd.Index[Any]) -> list[Label]:
-    """Return the labels of a table's columns as Python's own text and integers."""
-    return [label_of(label) for label in columns]

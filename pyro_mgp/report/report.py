@@ -283,8 +283,7 @@ def _table_warnings(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
     rules = Rules.parse(imputer.specs, frame.columns.tolist())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        modelled = frame if rules.trivial else rules.modelled(rules.deduce(frame))
-        TableCodec.fit(modelled, imputer.warp, imputer.discrete_support, rules.modelled_specs)
+        TableCodec.fit(rules.modelled(frame), imputer.warp, imputer.discrete_support, rules.modelled_specs)
     found = (str(each.message) for each in caught if issubclass(each.category, TableWarning))
     return list(dict.fromkeys(found))
 

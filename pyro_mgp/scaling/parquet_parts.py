@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.parquet_table import without
-from pyro_mgp.data.row_ids import RowIds
+from pyro_mgp.data.row_keys import RowIds
 from pyro_mgp.results.table_files import table_names
 from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_partition
 from pyro_mgp.storage.atomic import atomic_file

@@ -22,8 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.row_ids import RowIds
-from pyro_mgp.data.row_keys import Ranks, ranks_among_equals
+from pyro_mgp.data.row_keys import Ranks, RowIds, ranks_among_equals
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results.imputations import Imputations
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from pyro_mgp import ColumnSpec, MGPImputer
-from pyro_mgp.data.out_of_core import encode_columns
-from pyro_mgp.data.parquet_table import ParquetTable
+from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.table import TableCodec, TableWarning
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.storage import scratch
@@ -87,14 +86,13 @@ def test_encoded_rows_are_those_in_memory_sorted_by_key(
     frame = pd.read_parquet(folder)
     codec, table = TableCodec.fit_encode(frame, True, 50)
     monkeypatch.setattr(scratch, "_PIECE", 100)
-    encoded = encode_columns(ParquetTable(folder), True, 50, {}, Scratch(tmp_path))
+    streamed, rows, incomplete = encode_columns(ParquetTable(folder), True, 50, {}, Scratch(tmp_path))
     expected, _ = table.sorted_by_key()
-    assert encoded.codec == codec
-    assert torch.equal(encoded.rows.keys, expected.keys)
-    assert torch.equal(encoded.rows.observed, expected.observed)
-    assert torch.equal(encoded.rows.values, expected.values)
-    assert encoded.incomplete.tolist() == (~table.observed).any(0).tolist()
-    assert encoded.incomplete_columns == np.flatnonzero(frame.isna().any()).tolist()
+    assert streamed == codec
+    assert torch.equal(rows.keys, expected.keys)
+    assert torch.equal(rows.observed, expected.observed)
+    assert torch.equal(rows.values, expected.values)
+    assert incomplete == np.flatnonzero(frame.isna().any()).tolist()
 
 
 def test_a_fit_in_pieces_equals_a_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

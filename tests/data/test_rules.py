@@ -140,14 +140,13 @@ def test_check_accepts_rounded_cells_and_names_wrong_ones() -> None:
         Rules.parse({"h": ColumnSpec(only_if="w > 60")}, frame.columns).check(frame)
 
 
-def test_modelled_keeps_variables_where_they_apply() -> None:
+def test_modelled_keeps_variables_where_they_apply_and_fills_deduced_cells() -> None:
     frame = pd.DataFrame(
         {"a": [1.0, 2.0, NAN], "b": [4.0, 0.0, 5.0], "total": [5.0, 2.0, 8.0], "se": [0.1] * 3}
     )
     b = ColumnSpec(only_if="total > 4", otherwise=0, standard_error="se")
     rules = Rules.parse({"b": b, **TOTAL}, frame.columns)
-    rules.check(frame)
-    expected = pd.DataFrame({"a": [1.0, 2.0, NAN], "b": [4.0, NAN, 5.0]})
+    expected = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, NAN, 5.0]})
     pd.testing.assert_frame_equal(rules.modelled(frame), expected)
 
 
