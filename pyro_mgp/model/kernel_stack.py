@@ -21,7 +21,8 @@ from pyro_mgp.model.local_parameters import local_parameters
 # Entries of the largest matrix that is kept for reuse, 64 MB.
 _LARGEST = 2**23
 # Bytes. glibc returns large freed blocks to the system at once, and requests them again page by page, until a
-# block of this size has been freed; its threshold grows to 32 MiB at most.
+# block of this size has been freed; its threshold grows to 32 MiB at most. Without it a training step takes
+# 11 % longer on 300 rows, and 4 % on 2,000.
 _COME_AND_GO = 31 * 2**20
 
 

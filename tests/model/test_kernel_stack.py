@@ -8,18 +8,11 @@ import pyro.contrib.gp.kernels as kernels
 import pytest
 import torch
 
-from pyro_mgp.model import kernel_stack, linear_matern32_stack
+from pyro_mgp.model import kernel_stack
 from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Seen
 from pyro_mgp.model.kernels import Matern32, linear_matern32, linear_quadratic_matern32, matern32
-from pyro_mgp.model.linear_matern32_stack import LinearMatern32Stack, stack_kernels
+from pyro_mgp.model.linear_matern32_stack import LinearMatern32Stack, gram, stack_kernels
 from pyro_mgp.model.local_parameters import local_parameters
-
-
-@pytest.fixture(params=[True, False], ids=["roots are fast", "roots are slow"], autouse=True)
-def processor(request, monkeypatch):
-    """Run a test with both ways of computing roots and exponentials."""
-    monkeypatch.setattr(linear_matern32_stack, "roots_are_fast", lambda: request.param)
-
 
 INPUTS = {"all but one": ([1, 2, 3], [0, 2, 3], [0, 1, 3]), "some": ([1], [0, 2, 3], [3, 0])}
 
@@ -137,7 +130,7 @@ def test_only_the_default_kernels_own_structure_takes_the_fast_stack():
 @pytest.mark.parametrize("size", [1, 7, 16, 101])
 def test_a_gram_matrix_is_the_whole_product_and_symmetric(size):
     rows = torch.randn(3, size, 40).double()
-    product = linear_matern32_stack.gram(rows)
+    product = gram(rows)
     torch.testing.assert_close(product, rows @ rows.mT, rtol=1e-13, atol=1e-13)
     half = size // 2 // 8 * 8
     assert torch.equal(product[:, :half, half:], product[:, half:, :half].mT)
