@@ -47,7 +47,7 @@ class Engine:
             drawn alone.
         natural_gradient: Whether q(u) moves by natural-gradient steps, or by Adam.
         train_inducing: Whether the inducing inputs are trained.
-        n_paths: Monte Carlo paths per row in training.
+        n_paths: Monte Carlo paths per row in training; more than one need `natural_gradient=False`.
         target_is_input: Whether the columns' links see the target of `fit(X, y)`, as imputations that are
             to be analysed with it must; the paper's do not.
         weight_decay: Pull of kernels and noises back to their initial values, per unit of learning rate.
@@ -84,6 +84,11 @@ class Engine:
         one_of("initial_fill", self.initial_fill, get_args(FillName))
         within("weight_decay", self.weight_decay, 0, 1)
         within("validation_fraction", self.validation_fraction, 0, 0.5)
+        if self.natural_gradient and self.n_paths > 1:
+            raise ValueError(
+                f"natural_gradient=True needs n_paths=1, got n_paths={self.n_paths}: the bound over several "
+                "paths has no closed form; pass natural_gradient=False to train q(u) by Adam"
+            )
         if self.natural_gradient and self.backpropagate:
             raise ValueError(
                 "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
@@ -93,12 +98,7 @@ class Engine:
     @property
     def suits_sequential_chain(self) -> bool:
         """Whether a sequential chain can be trained and drawn from with these switches."""
-        return (
-            self.propagate == "predictive"
-            and self.joint_draws
-            and self.natural_gradient
-            and self.n_paths == 1
-        )
+        return self.propagate == "predictive" and self.joint_draws and self.natural_gradient
 
 
 ENGINE_FIELDS = tuple(asdict(Engine()))

@@ -17,12 +17,13 @@ from pyro_mgp._support.processes import Workers
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference import closed_form
 from pyro_mgp.inference.adam import Adam
-from pyro_mgp.inference.natural_gradient import variational_pairs
 from pyro_mgp.inference.svi import Step, SviStep, Trainable
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import NotPositiveDefiniteError
 from pyro_mgp.storage.scratch import pieces
 
+# Ends of the names of the parameters of q(u).
+_OF_Q = ("u_loc_unconstrained", "u_scale_tril_unconstrained")
 # Lower bound of a held-out cell's log density. Cells that a Gaussian cannot explain (outliers, rare values)
 # would otherwise decide alone when training stops: theirs falls while all others still improve.
 _LOWEST_LOG_DENSITY = -3.0
@@ -55,7 +56,7 @@ class Options:
     batch_size: int = 2000
     """Rows in a minibatch; smaller tables are used whole."""
     natural_gradient: bool = True
-    """Natural-gradient steps for q(u), if the bound has an exact KL; False leaves it to Adam (the paper)."""
+    """Natural-gradient steps for q(u), if the bound has a closed form; otherwise by Adam, as in the paper."""
     refresh_fill: bool = True
     """Write the draws of each step back as the next fill; False keeps the initial fill, as in the paper."""
     patience: int = 4
@@ -84,19 +85,15 @@ class Run:
         self.filled, self.options, self.workers = filled, options, workers
         self.device = next(chain.parameters()).device
         self.holds_out = True
-        q = variational_pairs(chain)
-        # Where the KL is sampled its gradient is too noisy for steps of size 1.
-        exact = elbo is None or isinstance(elbo, TraceMeanField_ELBO)
-        self.pairs = q if options.natural_gradient and exact else []
-        self.step: Step
-        if elbo is None and self.pairs and isinstance(chain, Chain) and closed_form.applies_to(chain):
+        self.step: Step = SviStep(chain, elbo or TraceMeanField_ELBO(), workers)
+        natural = options.natural_gradient and elbo is None
+        if natural and isinstance(chain, Chain) and closed_form.applies_to(chain):
             self.step = closed_form.ConjugateStep(chain, workers)
-        else:
-            self.step = SviStep(chain, elbo or TraceMeanField_ELBO(), self.pairs, workers)
-        leaves = [leaf for pair in q for leaf in (pair.loc, pair.tril)]
-        of_q = {id(leaf) for leaf in leaves}
-        others = [p for p in chain.parameters() if p.requires_grad and id(p) not in of_q]
-        self.adams = [Adam(others, options.weight_decay), Adam([] if self.pairs else leaves)]
+        self.moves_q = isinstance(self.step, closed_form.ConjugateStep)
+        leaves = [(name.endswith(_OF_Q), p) for name, p in chain.named_parameters()]
+        others = [p for of_q, p in leaves if p.requires_grad and not of_q]
+        q = [p for of_q, p in leaves if of_q and not self.moves_q]
+        self.adams = [Adam(others, options.weight_decay), Adam(q)]
         self.rate = options.learning_rate
         self.ahead: list[Tensor | None] = []
         """Minibatches that are left of the current pass."""
@@ -125,7 +122,7 @@ class Run:
 
     def warm_start(self) -> None:
         """Fit q(u) to the initial fill, before draws replace it."""
-        if self.pairs:
+        if self.moves_q:
             self.step_on(next(self.minibatches()), 1.0, only_q=True, refresh=False)
         self.step.publish()
 
@@ -264,7 +261,7 @@ class Run:
         for adam in self.adams:
             adam.release()
         self.overwritten = []
-        if not self.pairs:
+        if not self.moves_q:
             return
         for here in pieces(len(self.filled)):
             held_out, values = self.held_out[here], self.table.values[here]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +12,6 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from pyro_mgp._support.processes import ALONE, Workers
-from pyro_mgp.inference.natural_gradient import VariationalPair, natural_step
 from pyro_mgp.model.chain import Chain, Noise, fresh_noise
 from pyro_mgp.model.local_parameters import local_parameters
 
@@ -43,7 +42,7 @@ class Trainable(Protocol):
 
 
 class Step(ABC):
-    """Gradients of the evidence bound on some rows, and the move of q(u) there.
+    """Gradients of the evidence bound on some rows, and the move of q(u) there if it is not Adam's.
 
     The methods besides `__call__` do nothing if q(u) is kept in the chain.
     """
@@ -90,14 +89,11 @@ class SviStep(Step):
     Args:
         chain: Module with `model` and `guide`, see `Trainable`.
         elbo: The bound.
-        pairs: The q(u) that move by natural gradient; Adam moves all others.
         workers: The processes that share the rows of each step.
     """
 
-    def __init__(
-        self, chain: Trainable, elbo: ELBO, pairs: Sequence[VariationalPair], workers: Workers = ALONE
-    ) -> None:
-        self.chain, self.elbo, self.pairs, self.workers = chain, elbo, pairs, workers
+    def __init__(self, chain: Trainable, elbo: ELBO, workers: Workers = ALONE) -> None:
+        self.chain, self.elbo, self.workers = chain, elbo, workers
 
     def __call__(
         self,
@@ -107,7 +103,7 @@ class SviStep(Step):
         step_size: float,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Take a step as `Step` describes; the gradients of all parameters are computed in any case."""
+        """Leave the gradients of all parameters on them, those of q(u) for Adam; see `Step`."""
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")
         if self.workers.is_alone:
@@ -115,7 +111,6 @@ class SviStep(Step):
             loss.backward()
         else:
             loss, redrawn = self._shared(filled, observed, rows)
-        natural_step(self.pairs, step_size)
         return loss.detach(), redrawn
 
     def _loss(

@@ -147,7 +147,9 @@ class Chain(LocalModule):
     ) -> None:
         """Draw the whitened inducing values of every link from q(u); takes the arguments of `model`."""
         for name, link in zip(self.names, self.links, strict=True):
-            pyro.sample(f"u_{name}", dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril))
+            # Not validated: training undoes steps whose bound is not finite.
+            q = dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril, validate_args=False)
+            pyro.sample(f"u_{name}", q)
 
     @property
     def row_dtype(self) -> torch.dtype:

@@ -28,9 +28,9 @@ from pyro_mgp.model.local_parameters import read
 
 # Squared distance at which the Matérn kernel underflows to zero.
 _BEYOND = 1e8
-# Unit of scaled distances r, for which exp(-r) is a power of two. PyTorch computes powers of two and reciprocal
-# square roots itself; exponentials and square roots by MKL make a training step 7 % slower on AMD processors,
-# and no faster on Intel's code path.
+# Unit of scaled distances r, for which exp(-r) is a power of two. PyTorch computes powers of two itself, and
+# reciprocal roots; exponentials and square roots by MKL make a training step 7 % slower on AMD processors,
+# and no faster on the code path of Intel's.
 _UNIT = math.log(2)
 # Squared distance used for zero, which has no reciprocal square root.
 _NEAREST = 1e-30

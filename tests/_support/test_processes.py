@@ -22,7 +22,6 @@ from pyro_mgp import Engine, MGPImputer
 from pyro_mgp._support.processes import ALONE, Workers, current, data_parallel
 from pyro_mgp._support.signals import Stopped
 from pyro_mgp.inference.closed_form import ConjugateStep
-from pyro_mgp.inference.natural_gradient import variational_pairs
 from pyro_mgp.inference.svi import SviStep
 from pyro_mgp.model.kernels import linear_matern32, matern32
 from pyro_mgp.storage.checkpoint import Checkpoint
@@ -71,7 +70,7 @@ def svi_step(elbo: Any, rows: Any, workers: Workers) -> dict[str, Any]:
     torch.manual_seed(0)
     chain, table, observed = make_chain(matern32, n_paths=3)
     here = slice(None) if rows is None else rows
-    step = SviStep(chain, elbo, variational_pairs(chain), workers)
+    step = SviStep(chain, elbo, workers)
     loss, redrawn = step(table[here], observed[here], rows, 0.7)
     gradients = {name: p.grad for name, p in chain.named_parameters() if p.grad is not None}
     moved = {f"moved {name}": p.detach() for name, p in chain.named_parameters()}

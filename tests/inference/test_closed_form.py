@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from natural_gradient import natural_step, variational_pairs
 from pyro.infer import TraceMeanField_ELBO
 
 from benchmarks.speed.step import Problem
@@ -15,7 +16,6 @@ from pyro_mgp._support.processes import Workers
 from pyro_mgp.inference import closed_form, closed_form_rows
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.closed_form import ConjugateStep, Posterior
-from pyro_mgp.inference.natural_gradient import natural_step, variational_pairs
 from pyro_mgp.model.kernels import linear_matern32, matern32
 from pyro_mgp.model.likelihoods import Category, CountScale, NegativeBinomial, Ordinal
 from tests.model.test_chain import fixed, make_chain

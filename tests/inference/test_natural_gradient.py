@@ -8,6 +8,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from natural_gradient import natural_step, variational_pairs
 from numpy.typing import NDArray
 from pyro.infer import TraceMeanField_ELBO
 from pyro.nn import PyroModule, PyroParam
@@ -15,7 +16,6 @@ from sklearn.gaussian_process.kernels import Matern
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints, kl_divergence
 
-from pyro_mgp.inference.natural_gradient import natural_step, variational_pairs
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods import Gaussian

@@ -6,11 +6,11 @@ import numpy as np
 import pyro.contrib.gp.kernels as kernels
 import pytest
 import torch
+from natural_gradient import natural_step, variational_pairs
 from pyro.contrib.gp.util import conditional
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
 
-from pyro_mgp.inference.natural_gradient import natural_step, variational_pairs
 from pyro_mgp.model.cholesky import factorise, factorise_unchecked, invert, invert_by_blocks
 from pyro_mgp.model.conditional import BasisConditional, Moments, QuadraticConditional, one_sided
 from pyro_mgp.model.kernels import linear_matern32, linear_quadratic_matern32, matern32

@@ -3,8 +3,8 @@
 With natural parameters θ = (S⁻¹ r, -S⁻¹/2) and expectation parameters η = (r, S + r rᵀ), S = T Tᵀ, the
 natural gradient of the bound with respect to θ is its ordinary gradient with respect to η (Hensman,
 Fusi and Lawrence 2013; Salimbeni, Eleftheriadis and Hensman 2018). A step of size 1 on full data under a
-Gaussian likelihood reaches the optimum, where Adam needs hundreds of steps. Gradients come from autograd;
-`SviStep` uses these steps for bounds without a closed form, such as those of several Monte Carlo paths.
+Gaussian likelihood reaches the optimum. Gradients come from autograd, for any bound; tests compare the steps
+in closed form of the package with these.
 """
 
 from __future__ import annotations
