@@ -34,7 +34,7 @@ from sklearn.exceptions import NotFittedError
 
 import pyro_mgp
 from pyro_mgp import MGPImputer
-from pyro_mgp.cli import parser
+from pyro_mgp.cli.arguments import parser
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.results.imputations import Imputations

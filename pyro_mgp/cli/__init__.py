@@ -1,17 +1,15 @@
 """The command line: `pyro-mgp fit`, `pyro-mgp impute`, `pyro-mgp report`.
 
-Each command has a module with its parser and its `run`. Slow imports are inside the functions that need them:
-`--help` and most errors appear at once.
+Each command has a module with its `run`, which is imported when it is called: `--help` appears at once.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 
-from pyro_mgp.cli import fit, impute, report
+from pyro_mgp.cli.arguments import parser
 from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, notes, say, sentence
 
 
@@ -39,16 +37,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"{PROGRAM}: error: {sentence(error)}", sys.stderr)
         return 2
     return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line, with a subparser per command."""
-    whole = argparse.ArgumentParser(
-        prog=PROGRAM, description="Multiple imputation of tables by a chain of sparse Gaussian processes."
-    )
-    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    fit.add(commands)
-    impute.add(commands)
-    report.add(commands)
-
-    return whole

@@ -1,83 +1,15 @@
-"""Options shared by commands, and functions that interpret them."""
+"""Commands and options of the command line, as tables from which their parser is made."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import importlib
 import math
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from pyro_mgp.cli.messages import PROGRAM, say
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from pyro_mgp.data.column_spec import Label
-    from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.results.files import Source
-
-
-def add_table(command: Any, kinds: str) -> None:
-    """Add the table argument, and options on how to read it, to a command."""
-    option = command.add_argument
-    option("table", metavar="TABLE", help=kinds)
-    option(
-        "--drop", metavar="COLUMN", nargs="+", action="extend", default=[],
-        help="columns to leave out of the model, such as identifiers; they pass through as they are",
-    )  # fmt: skip
-    option(
-        "--missing", metavar="TEXT", nargs="+", action="extend",
-        help="text that marks a missing cell in a CSV besides an empty one, in any case "
-        "(default: NA N/A #N/A <NA> NaN NULL)",
-    )  # fmt: skip
-
-
-def add_run(command: Any) -> None:
-    """Add the options --overwrite, --resume, --checkpoint-every and --quiet."""
-    option = command.add_argument
-    option("--overwrite", action="store_true", help="replace OUT if an earlier run of this command wrote it")
-    option(
-        "--resume", action="store_true",
-        help="continue the same command after it was killed or interrupted, with the same result as "
-        "without the interruption",
-    )  # fmt: skip
-    option(
-        "--checkpoint-every", metavar="SECONDS", type=_seconds, default=10.0,
-        help="interval of checkpoints for --resume; longer where writing would take more than 2%% of the "
-        "time (default: 10)",
-    )  # fmt: skip
-    option("--quiet", action="store_true", help="no progress bars and no summary; warnings and errors only")
-
-
-def add_model(command: Any) -> None:
-    """Add the options on the model."""
-    option = command.add_argument_group("model").add_argument
-    option(
-        "--steps", metavar="STEPS", type=at_least(1),
-        help="most training steps (default: 15 where a local GP of nearby rows is added, 20 elsewhere)",
-    )  # fmt: skip
-    option(
-        "--columns", choices=("incomplete", "all"),
-        help="columns to learn to predict: those with missing cells in this table, or all; then the saved "
-        "imputer can impute any column of new rows (default: incomplete)",
-    )  # fmt: skip
-    option(
-        "--paper", action="store_true",
-        help="the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
-    )  # fmt: skip
-
-
-def add_device(command: Any) -> None:
-    """Add the option --device."""
-    command.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto",
-        help="where to compute; auto takes a CUDA GPU if there is one (default: auto)",
-    )  # fmt: skip
+from pyro_mgp.cli.messages import PROGRAM
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -101,122 +33,177 @@ def _seconds(text: str) -> float:
     return number
 
 
-@dataclass(frozen=True)
-class Given:
-    """Table of a command, and which of its columns pass through."""
-
-    source: Source
-    """The table as it was read."""
-    passed: list[Label]
-    """Columns that are left out of the model and pass through."""
-
-    @property
-    def modelled(self) -> pd.DataFrame:
-        """Table of the columns that the model includes."""
-        return self.source.frame.drop(columns=self.passed)
-
-
-def read(args: argparse.Namespace) -> Given:
-    """Read the table, and print notes on columns that are likely to be misread.
-
-    Raises:
-        ValueError, OSError: If the table cannot be read, or has no column that --drop names.
-    """
-    from pyro_mgp.results import files
-
-    source = files.read_table(Path(args.table), args.missing or files.MISSING)
-    given = Given(source, labels_of(source.frame.columns, args.drop))
-    from pyro_mgp._support.processes import current  # imports torch, which takes long
-
-    for note in _notes(given.modelled) if current().is_first else ():
-        say(f"{PROGRAM}: note: {note}", sys.stderr)
-    return given
-
-
-def labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
-    """Return the labels of the columns that are named on the command line.
-
-    Raises:
-        ValueError: If there is no such column.
-    """
-    labels: dict[str, Label] = {str(label): label for label in columns}
-    for name in names:
-        if name not in labels:
-            some = ", ".join(list(labels)[:10]) + (", ..." if len(labels) > 10 else "")
-            raise ValueError(f"--drop: there is no column {name!r}; the table has {some}")
-    return [labels[name] for name in dict.fromkeys(names)]
-
-
-def _notes(frame: pd.DataFrame) -> Iterator[str]:
-    from pyro_mgp.results import files
-
-    counter = files.row_counter(frame)
-    if counter is not None:
-        yield (
-            f"column {counter!r} counts the rows; if it means nothing else, leave it out of the model with "
-            f"--drop {counter}"
-        )
-    for label, cell in files.read_as_text(frame):
-        yield (
-            f"column {label!r} is read as text because of cells such as {cell!r}; if that marks a missing "
-            f"cell, pass --missing '{cell}', or leave the column out with --drop {label}"
-        )
-
-
-def imputer_of(args: argparse.Namespace) -> MGPImputer:
-    """Return an unfitted imputer with the settings of the options.
-
-    Raises:
-        ValueError: If there is no such device.
-    """
-    from pyro_mgp.imputer import MGPImputer
-
-    check_device(args)
-    settings: dict[str, Any] = {
-        "columns": args.columns or "incomplete",
-        "device": args.device,
-        "random_state": args.seed or 0,
-        "progress": not args.quiet,
-    }
-    if args.steps is not None:
-        settings["max_steps"] = args.steps
-    return (MGPImputer.paper if args.paper else MGPImputer)(**settings)
+_HELP = {
+    "table": "CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet) file; a folder of the latter for `fit` and "
+    "`impute --engine dask`",
+    "-o --out": "folder to create; must not exist yet",
+    "-m": "number of completed tables (default: 20)",
+    "--drop": "columns to leave out of the model, such as identifiers; they pass through as they are",
+    "--missing": "text that marks a missing cell in a CSV besides an empty one, in any case "
+    "(default: NA N/A #N/A <NA> NaN NULL)",
+    "--seed": "same seed, same result (default: 0, or the seed of --model)",
+    "--model": "folder that `pyro-mgp fit` wrote, or OUT/imputer of an earlier run: impute TABLE with it, "
+    "without fitting again; columns that it was not fitted to pass through",
+    "--format": "format of the completed tables (default: that of TABLE)",
+    "--overwrite": "replace the output if an earlier run of this command wrote it",
+    "--resume": "continue the same command after it was killed or interrupted, with the same result as "
+    "without the interruption",
+    "--checkpoint-every": "interval of checkpoints for --resume; longer where writing would take more than "
+    "2%% of the time (default: 10)",
+    "--quiet": "no progress bars and no summary; warnings and errors only",
+    "--steps": "most training steps (default: 15 where a local GP of nearby rows is added, 20 elsewhere)",
+    "--columns": "columns to learn to predict: those with missing cells in this table, or all; then the "
+    "saved imputer can impute any column of new rows (default: incomplete)",
+    "--paper": "the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
+    "--device": "where to compute; auto takes a CUDA GPU if there is one (default: auto)",
+    "--distributed": "run as one of several processes started by torchrun, which share the rows of each "
+    "minibatch",
+    "--scratch": "folder of the temporary files of a fit to Parquet files (default: that of the system)",
+    "--engine": "dask: TABLE and OUT/imputation_01, ... are folders of Parquet files, of which no process "
+    "holds a whole one in memory; needs --model (default: pandas)",
+    "--scheduler": "address of a Dask cluster whose workers can access TABLE and OUT by these paths "
+    "(default: a cluster on this machine)",
+    "--workers": "processes on this machine, of one thread each (default: one per core)",
+    "--row-ids": "column of ids that are unique in the whole table: it passes through, distinguishes equal "
+    "rows and saves the first of two passes over the table",
+    "out": "folder that `pyro-mgp impute` wrote",
+    "-o --page": "file to write (default: report.html in OUT)",
+    "--folds": "hold out every observed cell once, in K folds: K fits",
+    "--share": "hold out that share of observed cells: one fit",
+    "--no-calibration": "hold out nothing: no fit",
+}
+"""Help of each option or positional argument."""
+_FLAG = {"action": "store_true"}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "table": {"metavar": "TABLE"},
+    "-o --out": {"metavar": "OUT", "required": True},
+    "-m": {"metavar": "M", "type": at_least(1), "default": 20},
+    "--drop": {"metavar": "COLUMN", "nargs": "+", "action": "extend", "default": []},
+    "--missing": {"metavar": "TEXT", "nargs": "+", "action": "extend"},
+    "--seed": {"type": at_least(0)},
+    "--model": {"metavar": "MODEL"},
+    "--format": {"choices": ("csv", "tsv", "parquet")},
+    "--checkpoint-every": {"metavar": "SECONDS", "type": _seconds, "default": 10.0},
+    "--steps": {"metavar": "STEPS", "type": at_least(1)},
+    "--columns": {"choices": ("incomplete", "all")},
+    "--device": {"choices": ("auto", "cpu", "cuda"), "default": "auto"},
+    "--scratch": {"metavar": "FOLDER"},
+    "--engine": {"choices": ("pandas", "dask"), "default": "pandas"},
+    "--scheduler": {"metavar": "ADDRESS"},
+    "--workers": {"metavar": "N", "type": at_least(1)},
+    "--row-ids": {"metavar": "COLUMN"},
+    "out": {"metavar": "OUT"},
+    "-o --page": {"metavar": "PAGE"},
+    "--folds": {"metavar": "K", "type": at_least(2)},
+    "--share": {"metavar": "PERCENT", "type": at_least(1)},
+}
+"""Arguments of `add_argument` for each option that is not a flag."""
+MODEL = ("--steps", "--columns", "--paper")
+"""Options on the model."""
+_COMMON = (
+    *("table", "-o --out", "--drop", "--missing", "--seed", "--overwrite", "--resume", "--checkpoint-every"),
+    *("--quiet", "--device", *MODEL),
+)
+"""Options of both `fit` and `impute`."""
 
 
-def check_device(args: argparse.Namespace) -> None:
-    """Check that the device is available.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    import torch
-
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: PyTorch finds no CUDA GPU here; use --device cpu or auto")
+class _Command(NamedTuple):
+    help: str
+    usage: str
+    description: str
+    epilog: str
+    options: tuple[str, ...]
+    group: tuple[str, ...]
+    """Title and options of a group for large tables."""
 
 
-def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the identity of a run: its table, the options of these names, and versions of packages."""
-    from pyro_mgp.storage import checkpoint
+_COMMANDS = {
+    "fit": _Command(
+        "fit an imputer to a table, for use in `impute --model`",
+        "TABLE -o OUT [--seed SEED] [other options]",
+        """\
+Fit an imputer to a table and save it in the folder OUT, whole or not at all.
+`pyro-mgp impute OTHER --model OUT -o FILLED` imputes other tables with it, as does
+MGPImputer.load in Python. It may hold rows of the table: keep it as safe as the table.""",
+        """\
+A folder of Parquet files may be larger than memory: one column at a time is read, and the
+encoded table lies in temporary files (19 bytes per cell).
 
-    options = {name: getattr(args, name) for name in ("drop", "missing", "seed", "device", *names)}
-    shown = {f"--{name}": " ".join(x) if isinstance(x, list) else x for name, x in options.items()}
-    return {"table": fingerprint(Path(args.table)), **shown, **checkpoint.versions()}
+examples:
+  pyro-mgp fit survey.csv -o model --columns all
+  pyro-mgp fit parts/ -o model --drop id --scratch /large/disk
+  torchrun --nproc-per-node 2 -m pyro_mgp fit survey.csv -o model --distributed""",
+        _COMMON,
+        ("large tables", "--distributed", "--scratch"),
+    ),
+    "impute": _Command(
+        "impute the missing cells of a table m times",
+        "TABLE -o OUT [--model MODEL] [-m M] [--seed SEED] [other options]",
+        """\
+Impute the missing cells of a table m times by draws from their predictive distribution.
+Run your analysis on every completed table and pool the results by Rubin's rules: the
+intervals then include the uncertainty due to missing cells.
+
+Columns may hold numbers, integers, true/false, dates and times (2024-12-31, 2024-12-31 23:59),
+or text of at most 100 different values.""",
+        """\
+written into OUT, whole or not at all:
+  imputation_01.csv ...  the m completed tables; observed cells, rows and columns unchanged
+  cells.csv              per missing cell: mean, sd, quantiles, most frequent value; rows count from 0
+  summary.csv            per incomplete column (and category): observed against imputed
+  draws/                 all draws, for Python: Imputations.load("OUT/draws")
+  imputer/               the fitted model, to fill new rows: MGPImputer.load("OUT/imputer")
+  header.json, run.json  options of the run; needed by --overwrite and --resume
+
+A first column without a name in the header holds row labels, not data.
+
+examples:
+  pyro-mgp impute penguins.csv -o imputed
+  pyro-mgp impute survey.csv -o imputed -m 50 --seed 1 --drop id name --missing NA -999
+  pyro-mgp impute survey.csv -o imputed --resume
+  pyro-mgp fit survey.csv -o model --columns all
+  pyro-mgp impute later.csv --model model -o later
+  pyro-mgp impute parts/ -o imputed -m 5 --model imputer --engine dask --row-ids id""",
+        (*_COMMON, "-m", "--model", "--format"),
+        ("tables larger than memory", "--engine", "--scheduler", "--workers", "--row-ids"),
+    ),
+    "report": _Command(
+        "write an HTML page on the output of `impute`: missing cells, draws and their calibration",
+        "OUT [-o PAGE] [--folds K | --share PERCENT | --no-calibration] [options]",
+        """\
+Write a self-contained HTML page about imputations: where cells are missing, observed and
+imputed values side by side, which columns predict which, the settings, and whether the draws
+are calibrated: observed cells are held out, imputed and compared with their values. That fits
+the imputer again, five times by default (once for more than 5,000 rows). The page shows values
+of cells: keep it as safe as the table.""",
+        "",
+        ("out", "-o --page", "--seed", "--overwrite", "--quiet"),
+        ("", "--folds", "--share", "--no-calibration"),
+    ),
+}
 
 
-def fingerprint(path: Path) -> str:
-    """Return a hash of the contents of a file, or of the files in a folder.
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with a subparser per command."""
+    whole = argparse.ArgumentParser(
+        prog=PROGRAM, description="Multiple imputation of tables by a chain of sparse Gaussian processes."
+    )
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for name, (summary, usage, *texts, options, (title, *more)) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, usage=f"{PROGRAM} {name} {usage}")
+        command.formatter_class = argparse.RawDescriptionHelpFormatter
+        command.description, command.epilog = texts
+        command.set_defaults(run=_run)
+        group = command.add_argument_group(title) if title else command.add_mutually_exclusive_group()
+        for option in (*options, *more):
+            settings = _SETTINGS.get(option, _FLAG)
+            (group if option in more else command).add_argument(
+                *option.split(), help=_HELP[option], **settings
+            )
 
-    Raises:
-        OSError: If a file cannot be read.
-    """
-    if path.is_dir():
-        files = [part for part in path.rglob("*") if part.is_file()]
-        ignored = (".", "_")  # as by readers of Parquet
-        parts = sorted(
-            part for part in files if not any(n.startswith(ignored) for n in part.relative_to(path).parts)
-        )
-        contents = "\n".join(f"{part.relative_to(path)} {fingerprint(part)}" for part in parts)
-        return f"#{hashlib.sha256(contents.encode()).hexdigest()}"
-    with path.open("rb") as file:
-        return f"#{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return whole
+
+
+def _run(args: argparse.Namespace) -> None:
+    """Import the module of a command, which takes long, and run it."""
+    importlib.import_module(f"pyro_mgp.cli.{args.command}").run(args)

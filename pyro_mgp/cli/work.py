@@ -1,4 +1,4 @@
-"""The work folder (a dot folder) in which a command prepares its output.
+"""The output folder of a command, and the work folder in which it is prepared.
 
 `OUT` appears when it is complete. Until then its parts lie in `.OUT.partial` beside it: `run.json` identifies
 the run, each other file or folder appears when it is complete, and a lock shows whether the run is still
@@ -7,31 +7,118 @@ alive. With --resume, a command continues from the parts in this folder.
 
 from __future__ import annotations
 
+import argparse
 import errno
+import hashlib
 import json
+import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from pyro_mgp._support.processes import current
 from pyro_mgp.cli.messages import PROGRAM, say
-from pyro_mgp.cli.output import RUN
+from pyro_mgp.storage import atomic, checkpoint
+from pyro_mgp.storage.header import HEADER
 
-TRAINING = "training"
-DRAWING = "drawing"
+FORMAT_VERSION = 1
+RUN = "run.json"
+"""File with the options of a run, which --resume compares."""
+PAGE = "report.html"
+"""Page that `pyro-mgp report` writes."""
+IMPUTER = "imputer"
+"""Folder of the fitted imputer."""
 LOCK = "lock"
+"""File that a running command locks in its work folder."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def is_done(out: Path, identity: Mapping[str, Any]) -> bool:
-    """Return True if a run of this identity has written `out`."""
-    try:
-        done: bool = json.loads((out / RUN).read_text("utf-8")) == identity
-    except (OSError, ValueError):
+def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the identity of a run: its table, the options of these names, and versions of packages."""
+    options = {name: getattr(args, name) for name in ("drop", "missing", "seed", "device", *names)}
+    shown = {f"--{name}": " ".join(x) if isinstance(x, list) else x for name, x in options.items()}
+    table = fingerprint(Path(args.table))
+    return {"command": args.command, "table": table, **shown, **checkpoint.versions()}
+
+
+def fingerprint(path: Path) -> str:
+    """Return a hash of the contents of a file, or of the files in a folder.
+
+    Raises:
+        ValueError: If there is no such file.
+        OSError: If a file cannot be read.
+    """
+    if not path.exists():
+        raise ValueError(f"there is no file {str(path)!r}")
+    if path.is_dir():
+        files = [part for part in path.rglob("*") if part.is_file()]
+        ignored = (".", "_")  # as by readers of Parquet
+        parts = sorted(
+            part for part in files if not any(n.startswith(ignored) for n in part.relative_to(path).parts)
+        )
+        contents = "\n".join(f"{part.relative_to(path)} {fingerprint(part)}" for part in parts)
+        return f"#{hashlib.sha256(contents.encode()).hexdigest()}"
+    with path.open("rb") as file:
+        return f"#{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def is_needed(
+    args: argparse.Namespace, identity: Mapping[str, Any], kind: str, files: Collection[str] | None = None
+) -> bool:
+    """Return False if --resume is given and `args.out` is complete; else check that it can be written.
+
+    Args:
+        args: Arguments of the command.
+        identity: Identity of the run.
+        kind: Kind that the header of a folder to overwrite must name.
+        files: Files that this folder may hold; None means those that its header lists.
+
+    Raises:
+        ValueError: If the folder exists and may not be replaced, or cannot be created.
+    """
+    out, done = Path(args.out), False
+    with suppress(OSError, ValueError):
+        done = args.resume and json.loads((out / RUN).read_text("utf-8")) == identity
+    if current().broadcast_integer(done):
+        if current().is_first:
+            say(f"{args.out} is complete: there is nothing to resume")
         return False
-    return done
+    where = repr(str(out))
+    if out.exists() and not args.overwrite:
+        raise ValueError(f"{where} exists already: choose another folder with -o, or pass --overwrite")
+    strange = _strange(out, kind, files) if out.exists() else None
+    if strange is not None:
+        raise ValueError(
+            f"--overwrite replaces only what an earlier run wrote, but {where} {strange}: choose another "
+            "folder with -o, or empty it yourself"
+        )
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    if not parent.is_dir():
+        raise ValueError(f"{where} cannot be created: {str(parent)!r} is a file, not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f"{where} cannot be created: no permission to write into {str(parent)!r}")
+    return True
+
+
+def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
+    """Return the reason why `out` may not be replaced, or None."""
+    if not out.is_dir():
+        return "is a file"
+    found = {entry.name for entry in out.iterdir()}
+    if not found:
+        return None
+    try:
+        header = json.loads((out / HEADER).read_text("utf-8"))
+        if header["format"] != f"pyro_mgp.{kind}":
+            return "was not written by this command"
+        expected = set(header["files"] if files is None else files)
+    except (OSError, ValueError, KeyError, TypeError):
+        return "was not written by this program"
+    others = sorted(found - expected - {PAGE, RUN, HEADER})
+    return f"also holds {others[0]!r}" if others else None
 
 
 def dot_folder(out: Path) -> Path:
@@ -40,23 +127,23 @@ def dot_folder(out: Path) -> Path:
 
 
 @contextmanager
-def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iterator[Path]:
+def work_folder(args: argparse.Namespace, identity: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the work folder, which stays if the block fails with parts that --resume can continue from.
 
     Args:
-        out: The output folder.
+        args: Arguments of the command.
         identity: Identity of the run: its options, and fingerprints of its input.
-        resume: Whether to continue from an earlier run, or to start afresh.
 
     Raises:
         ValueError: If another process uses the folder, or the earlier run had another identity.
         OSError: If the folder cannot be written; notes say how much was written and how much is free.
     """
+    out = Path(args.out)
     folder = dot_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         _claim(lock, out)
-        _prepare(folder, identity, resume=resume)
+        _prepare(folder, identity, resume=args.resume)
         try:
             yield folder
         except (ValueError, TypeError, FloatingPointError):
@@ -65,7 +152,9 @@ def work_folder(out: Path, identity: Mapping[str, Any], *, resume: bool) -> Iter
             raise
         except BaseException as error:
             _explain(error, folder, out)
-            _leave(folder)
+            _remove_unfinished(folder)
+            if not _resumable(folder):
+                shutil.rmtree(folder)
             raise
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -84,37 +173,26 @@ def _claim(lock: IO[str], out: Path) -> None:
 
 def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     """Remove parts that the run cannot continue from, and write its identity."""
-    from pyro_mgp.storage import checkpoint
-    from pyro_mgp.storage.atomic import atomic_file
-
-    where = repr(str(folder))
-    for part in folder.glob(".*.partial"):  # a file that was being written
-        _remove(part)
-    if resume and (folder / RUN).exists():
-        checkpoint.check_same(where, json.loads((folder / RUN).read_text("utf-8")), identity)
+    where, kept = repr(str(folder)), folder / RUN
+    _remove_unfinished(folder)
+    if resume and kept.exists():
+        checkpoint.check_same(where, json.loads(kept.read_text("utf-8")), identity)
         if _resumable(folder):
             say(f"{PROGRAM}: note: resuming the earlier run in {where}", sys.stderr)
-    else:
-        if not resume and _resumable(folder):
-            note = f"replacing the unfinished run in {where}; --resume would have continued it"
-            say(f"{PROGRAM}: note: {note}", sys.stderr)
-        for part in folder.iterdir():
-            if part.name != LOCK:
-                _remove(part)
-        with atomic_file(folder / RUN) as partial:
-            partial.write_text(json.dumps(identity, indent=1) + "\n", "utf-8")
+        return
+    if not resume and _resumable(folder):
+        note = f"replacing the unfinished run in {where}; --resume would have continued it"
+        say(f"{PROGRAM}: note: {note}", sys.stderr)
+    for part in folder.iterdir():
+        if part.name != LOCK:
+            _remove(part)
+    with atomic.atomic_file(kept) as partial:
+        partial.write_text(json.dumps(identity, indent=1) + "\n", "utf-8")
 
 
 def _resumable(folder: Path) -> bool:
-    return any(part.name not in (RUN, LOCK) for part in folder.iterdir())
-
-
-def _leave(folder: Path) -> None:
-    """Remove incomplete files, and the folder if --resume could not continue from it."""
-    for part in folder.glob(".*.partial"):
-        _remove(part)
-    if not _resumable(folder):
-        shutil.rmtree(folder)
+    """Return whether a work folder holds finished parts."""
+    return any(not part.name.startswith(".") and part.name not in (RUN, LOCK) for part in folder.iterdir())
 
 
 def _explain(error: BaseException, folder: Path, out: Path) -> None:
@@ -125,8 +203,14 @@ def _explain(error: BaseException, folder: Path, out: Path) -> None:
             written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             free = shutil.disk_usage(folder).free
             error.add_note(f"{written / 1e6:.1f} MB were written, {free / 1e6:.1f} MB of the disk are free")
-    if any(not part.name.startswith(".") and part.name not in (RUN, LOCK) for part in folder.iterdir()):
+    if _resumable(folder):
         error.add_note("finished work is kept: the same command with --resume continues from it")
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove the files and folders that were being written."""
+    for part in folder.glob(".*.partial"):
+        _remove(part)
 
 
 def _remove(path: Path) -> None:
@@ -136,9 +220,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def publish(part: Path, out: Path, *, overwrite: bool) -> None:
-    """Move the work folder, or a part of it, to `out`."""
-    from pyro_mgp.storage.atomic import move_into_place
-
+def publish(part: Path, args: argparse.Namespace) -> None:
+    """Move the work folder, or a part of it, to the output folder."""
     (part / LOCK).unlink(missing_ok=True)
-    move_into_place(part, out.resolve(), overwrite=overwrite)
+    atomic.move_into_place(part, Path(args.out).resolve(), overwrite=args.overwrite)
