@@ -244,7 +244,7 @@ def _fit(
     """Build the chain, train it, and fit what corrects it."""
     current().check_same(given.encoded.keys)
     seed, device = choose_seed(parameters), choose_device(parameters)
-    seed = Choice(current().broadcast_integer(seed.value), seed.reason)
+    seed = Choice(current().broadcast_number(seed.value), seed.reason)
     on_device = torch.device(device.value)
     rows = given.encoded.to(home(given.encoded.values, on_device))
     held_out = _hold_out(given, rows.observed, engine.validation_fraction, seed.value)

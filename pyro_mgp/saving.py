@@ -155,7 +155,7 @@ def read(
         model = parts.model(tensors)
         names = build(list[str], header["feature_names"], "feature_names")
         settings = _read_choices(header, imputer, model, device)
-    except (*MALFORMED, RuntimeError) as error:
+    except MALFORMED as error:
         raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
     return imputer, model, settings, names
 

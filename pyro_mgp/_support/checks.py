@@ -16,8 +16,7 @@ def at_least(name: str, value: int, least: int) -> int:
     """Return a setting as an integer.
 
     Raises:
-        TypeError: It is not an integer.
-        ValueError: It is below `least`.
+        TypeError, ValueError: It is not an integer, or below `least`.
     """
     try:
         integer = operator.index(value)
@@ -60,31 +59,19 @@ def seed_of(random_state: RandomState) -> int:
 
 
 def number(name: str, value: float) -> float:
-    """Return a setting as a float.
-
-    Raises:
-        TypeError: It is not a number.
-    """
+    """Return a setting as a float; raise a TypeError if it is not a number."""
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     return float(value)
 
 
 def within(name: str, value: float, low: float, high: float) -> None:
-    """Check that a number lies between `low` and `high`.
-
-    Raises:
-        TypeError, ValueError: It is not a number, or lies outside.
-    """
+    """Raise a ValueError unless a number lies between `low` and `high`."""
     if not low <= number(name, value) <= high:
         raise ValueError(f"{name} must lie between {low} and {high}, got {value}")
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> None:
-    """Check that a setting is one of the choices.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Raise a ValueError unless a setting is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")

@@ -45,12 +45,8 @@ def home(values: Tensor, device: torch.device) -> torch.device:
 def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
     """Apply `work` to rows, and to each half of them in turn where a GPU's memory does not suffice.
 
-    Args:
-        rows: The rows, from `start` to `stop`.
-        work: A function of rows whose result for a row does not depend on the other rows.
-
     Yields:
-        Successive parts of the rows, each with the result of `work` for it.
+        Successive parts of the rows, each with its result, which must not depend on the other rows.
 
     Raises:
         torch.OutOfMemoryError: If memory does not suffice for a single row.

@@ -1,10 +1,9 @@
 """Lower bounds on the memory of a fit or an imputation, and how much memory is available.
 
-The operating system kills a process that takes more memory than there is, without a message. So work is
-refused, with the figures, if what it is certain to hold does not fit. The bounds count only the tensors that
-dominate large tables and whose sizes are exact: copies of the encoded table, parameters over inducing inputs,
-and draws. The real peak is higher (`benchmarks/memory.py` measures both): work that is accepted can still run
-out of memory, and work that is refused would have.
+The operating system kills a process that takes too much memory without a message. Work is therefore
+refused, with the figures, if the tensors that dominate large tables do not fit: copies of the encoded table,
+parameters over inducing inputs, and draws. The real peak is higher (`benchmarks/memory.py` measures both):
+accepted work can still run out of memory, and refused work would have.
 """
 
 from __future__ import annotations
@@ -19,13 +18,7 @@ def of_fit(n_rows: int, n_columns: int, n_links: int, n_inducing: int) -> int:
     """Return a lower bound on the bytes that a fit allocates after the table has been encoded.
 
     It counts the completed table, two masks of its cells (training and held-out) and the covariance factors
-    of q(u).
-
-    Args:
-        n_rows: Rows, N.
-        n_columns: Encoded columns, D.
-        n_links: Links of the chain, L.
-        n_inducing: Inducing inputs per link, M.
+    of q(u), for N rows, D encoded columns, and L links with M inducing inputs each.
 
     Example:
         >>> of_fit(1_000_000, 10, 10, 100)
@@ -35,26 +28,12 @@ def of_fit(n_rows: int, n_columns: int, n_links: int, n_inducing: int) -> int:
 
 
 def of_impute(n_missing: int, m: int) -> int:
-    """Return the bytes of m draws of each missing cell, which all are held until the last one is made.
-
-    A draw counts as 8 bytes; only draws of Boolean columns take less.
-
-    Args:
-        n_missing: Missing cells.
-        m: Imputations.
-
-    Example:
-        >>> of_impute(1_000_000, 20)
-        160000000
-    """
+    """Return the bytes of m draws of each missing cell: 8 each, although Boolean columns take less."""
     return _FLOAT * m * n_missing
 
 
 def available() -> int | None:
-    """Return the bytes that this process can still allocate, or None if unknown.
-
-    This is the least of what the machine, the container and the limit on the address space leave.
-    """
+    """Return the bytes that machine, container and address space leave to allocate, or None if unknown."""
     found = (_free_memory(), _left_in_container(), _left_of_address_space())
     return min((number for number in found if number is not None), default=None)
 
@@ -100,19 +79,14 @@ def _free_memory() -> int | None:
 
 def _left_in_container(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return the bytes that the limit of a container leaves; cached files count as free."""
+    old = root / "memory"
     for limit, used, cached in (
         (root / "memory.max", root / "memory.current", "inactive_file"),
-        (
-            root / "memory/memory.limit_in_bytes",
-            root / "memory/memory.usage_in_bytes",
-            "total_inactive_file",
-        ),
+        (old / "memory.limit_in_bytes", old / "memory.usage_in_bytes", "total_inactive_file"),
     ):
         try:
             most, now = limit.read_text("ascii").strip(), int(used.read_text("ascii"))
-            stat = dict(
-                line.split() for line in limit.with_name("memory.stat").read_text("ascii").splitlines()
-            )
+            stat = dict(map(str.split, limit.with_name("memory.stat").read_text("ascii").splitlines()))
         except OSError:  # no control groups, or those of the other version
             continue
         if most != "max":

@@ -19,10 +19,7 @@ _PASSED = (str(Path(__file__).parents[1]), "sklearn/utils", "contextlib.py", "to
 class Hinted(str):
     """Message of an error or warning that ends in a hint, worded for Python or for the command line.
 
-    Args:
-        message: The message without a hint.
-        python: The hint for callers in Python, which is part of the string.
-        shell: The hint that the command line shows in its place.
+    The string itself ends in the hint for Python.
 
     Example:
         >>> message = Hinted("'out' exists already: ", "pass overwrite=True", shell="pass --overwrite")
@@ -44,12 +41,7 @@ class FitWarning(UserWarning):
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn at the line of the nearest caller outside this package and the wrappers around it.
-
-    Args:
-        message: The warning, with advice.
-        category: Its class, one of the package's own.
-    """
+    """Warn at the line of the nearest caller outside this package and the wrappers around it."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _PASSED):
         level, frame = level + 1, frame.f_back
@@ -57,7 +49,7 @@ def warn_user(message: str, category: type[Warning]) -> None:
 
 
 def row_name(index: pd.Index[Any], position: int | np.integer[Any]) -> str:
-    """Return the name of a row: its label and its position."""
+    """Return text that names a row by its label and its position."""
     return f"row {plain(index[int(position)])!r} (position {position})"
 
 

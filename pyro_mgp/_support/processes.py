@@ -25,9 +25,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,7 @@ class Workers:
         return self.size == 1
 
     def share(self, n_rows: int) -> slice:
-        """Return the slice of a minibatch of `n_rows` rows that this process works on.
-
-        Raises:
-            ValueError: If there are fewer rows than processes.
-        """
+        """Return this process's slice of a minibatch; raise a ValueError for fewer rows than processes."""
         if n_rows < self.size:
             raise ValueError(
                 f"{n_rows} rows cannot be shared by {self.size} processes: expected at least one row for "
@@ -97,13 +96,10 @@ class Workers:
 
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace the gradients of parameters by their sums over processes."""
-        held = [parameter for parameter in parameters if parameter.grad is not None]
-        if self.is_alone or not held:
-            return
-        for parameter, whole in zip(
-            held, self.total([p.grad for p in held if p.grad is not None]), strict=True
-        ):
-            parameter.grad = whole
+        held = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if not self.is_alone and held:
+            for own, whole in zip(held, self.total(held), strict=True):
+                own.copy_(whole)
 
     def gather(self, own: Tensor, n_rows: int) -> Tensor:
         """Return all rows `[n, D]` of a minibatch, given the rows of this process's share."""
@@ -122,17 +118,11 @@ class Workers:
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)
 
-    def broadcast_float(self, number: float) -> float:
-        """Return the number that rank 0 holds."""
-        shared = torch.tensor(number, dtype=torch.float64)
+    def broadcast_number(self, number: Number) -> Number:
+        """Return the number that rank 0 holds; integers have at most 64 bits."""
+        shared = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
         self.broadcast([shared])
-        return shared.item()
-
-    def broadcast_integer(self, number: int) -> int:
-        """Return the integer of at most 64 bits that rank 0 holds."""
-        shared = torch.tensor(int(number), dtype=torch.int64)
-        self.broadcast([shared])
-        return int(shared)
+        return type(number)(shared.item())
 
     def largest(self, number: int) -> int:
         """Return the largest of the integers that the processes hold."""
@@ -153,11 +143,7 @@ class Workers:
         self.largest(0)
 
     def check_same(self, keys: Tensor) -> None:
-        """Check that all processes hold the same rows, by their keys `[N]`.
-
-        Raises:
-            ValueError: If the keys differ; raised in every process.
-        """
+        """Raise a ValueError in every process unless all hold the same rows, by their keys `[N]`."""
         if self.is_alone:
             return
         # The sum may overflow: it serves as a fingerprint all the same.
@@ -175,6 +161,8 @@ class Workers:
 ALONE = Workers()
 """Group of a single process."""
 
+# Variables that torchrun sets.
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _current: ContextVar[Workers] = ContextVar("workers", default=ALONE)
 
 
@@ -195,9 +183,6 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
         backend: Backend of `torch.distributed`; None means gloo, and NCCL for tensors on GPUs. The processes
             of a machine are assigned to its GPUs in turn.
 
-    Yields:
-        The group of processes.
-
     Raises:
         ValueError: If there is no process group and the script was not started by `torchrun`.
     """
@@ -206,9 +191,7 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
     cuda = torch.cuda.is_available()
     started = not dist.is_initialized()
     if started:
-        absent = [
-            name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
-        ]
+        absent = [name for name in _ENVIRONMENT if name not in os.environ]
         if absent:
             raise ValueError(
                 f"expected processes that torchrun has started, but {', '.join(absent)} are not in the "

@@ -17,11 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal asks the process to stop.
-
-    Args:
-        number: Number of the signal.
-    """
+    """Exception raised when a signal, given by its number, asks the process to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -52,20 +48,12 @@ class Interruption:
         self.give_way()
 
     def give_way(self) -> None:
-        """Stop if a signal has been held back.
-
-        Raises:
-            Stopped: If there is such a signal.
-        """
+        """Raise `Stopped` if a signal has been held back."""
         if self.asked is not None:
             raise Stopped(self.asked)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Record a signal, or stop at once; `stoppable` installs this as the signal handler.
-
-        Raises:
-            Stopped: If signals are not held back, or this is the second one.
-        """
+        """Record a signal, or raise `Stopped` if it is not held back or the second one."""
         if self.asked is not None or not self._holds_back:
             raise Stopped(number)
         self.asked = number

@@ -5,10 +5,9 @@ registers, and the rest at the end in another way, whose last digits can differ.
 cells are therefore padded to whole blocks by repeating their last entry. Rows of an odd number of doubles
 are padded to an even number, because alignment to 16 bytes changes the order of sums, too.
 
-On CPUs of one kind with the same number of threads, draws are then equal to the last bit whatever the batch.
-On GPUs they are equal up to rounding. Rounding of the draws alone passes the tests of partitions and Dask,
-but a value next to a rounding boundary can still flip: without padding, all 18 comparisons of single rows
-with whole tables (`tests/_support/test_tiles.py`) differ in the last bits.
+On CPUs of one kind with the same number of threads, draws are then equal to the last bit whatever the batch;
+on GPUs they are equal up to rounding. Rounding the draws does not suffice: a value next to a rounding
+boundary can still flip.
 """
 
 from __future__ import annotations
@@ -53,10 +52,5 @@ def mean_over_paths(values: Tensor) -> Tensor:
 
 
 def evened(values: Tensor) -> Tensor:
-    """Return values `[..., n]`, padded with a zero if n is odd.
-
-    Example:
-        >>> evened(torch.ones(2, 3)).tolist()
-        [[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
-    """
+    """Return values `[..., n]`, padded with a zero if n is odd."""
     return pad(values, (0, 1)) if values.shape[-1] % 2 else values

@@ -64,7 +64,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     # Otherwise one process could finish OUT before another has checked that it may be written.
     current().wait()
     if not current().is_first:  # take part in the fit of rank 0, which calls `fitted`
-        if not current().broadcast_integer(0):
+        if not current().broadcast_number(0):
             _fit(
                 table,
                 args,
@@ -157,7 +157,7 @@ def fitted(
 ) -> MGPImputer:
     """Return the imputer of a work folder; if there is none yet, fit it and save it there."""
     saved = folder / work.IMPUTER
-    if current().broadcast_integer(saved.exists()):
+    if current().broadcast_number(saved.exists()):
         return load(saved, args)
     checkpoint = Checkpoint(folder / _TRAINING, args.checkpoint_every, interruption)
     imputer = _fit(table, args, checkpoint)

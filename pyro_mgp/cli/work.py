@@ -82,7 +82,7 @@ def is_needed(
     out, done = Path(args.out), False
     with suppress(OSError, ValueError):
         done = args.resume and json.loads((out / RUN).read_text("utf-8")) == identity
-    if current().broadcast_integer(done):
+    if current().broadcast_number(done):
         if current().is_first:
             say(f"{args.out} is complete: there is nothing to resume")
         return False

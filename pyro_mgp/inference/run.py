@@ -133,7 +133,7 @@ class Run:
         self.losses += window
         self.steps.append(len(self.losses))
         # All processes must take the same decisions.
-        self.validation.append(self.workers.broadcast_float(score))
+        self.validation.append(self.workers.broadcast_number(score))
         bar.update(n_steps)
         bar.set_postfix(held_out=f"{self.validation[-1]:.3f}")
         recent = sum(self.validation[-_SMOOTHED:]) / len(self.validation[-_SMOOTHED:])

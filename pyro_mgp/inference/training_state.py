@@ -52,7 +52,7 @@ class Keeper:
             return False
         try:
             restore(run, state)
-        except (RuntimeError, *MALFORMED) as error:
+        except MALFORMED as error:
             raise damaged(path) from error
         if not workers.all_equal(len(run.losses)):
             raise elsewhere

@@ -20,22 +20,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str] | None = None
 ) -> None:
-    """Write named numeric or boolean arrays of any shape as safetensors.
-
-    Args:
-        path: The file.
-        arrays: Arrays by name.
-        notes: Text stored beside the arrays, by name.
+    """Write named numeric or boolean arrays of any shape, and named texts, into a safetensors file.
 
     Raises:
         OSError: If the file cannot be written, for example because the disk is full.
     """
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
-        save_file(
-            {name: np.asarray(array, order="C") for name, array in arrays.items()},
-            path,
-            None if notes is None else dict(notes),
-        )
+        save_file(contiguous, path, None if notes is None else dict(notes))
     except SafetensorError as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:
@@ -44,11 +36,7 @@ def write_arrays(
 
 
 def read_arrays(path: Path, check: Callable[[Shapes], None] | None = None) -> dict[str, np.ndarray]:
-    """Read the arrays that `write_arrays` wrote.
-
-    Args:
-        path: The file.
-        check: Function that raises a ValueError for unexpected shapes, before memory is allocated.
+    """Return the arrays that `write_arrays` wrote, after `check` of their shapes has raised no ValueError.
 
     Raises:
         ValueError: If the file is missing, damaged, cut short, or not as expected.

@@ -48,37 +48,31 @@ def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
 
 def move_into_place(partial: Path, target: Path, *, overwrite: bool = False) -> None:
-    """Rename a finished folder to its final path.
+    """Rename a finished folder, which lies beside `target`, to this path; see `atomic_folder`.
 
     All files are flushed to the disk first: after a power failure, `target` is the old or the new folder.
-
-    Args:
-        partial: The finished folder, beside `target`.
-        target: The final path.
-        overwrite: Replace a folder this package wrote, or an empty one.
-
-    Raises:
-        ValueError: If `target` exists and may not be replaced.
     """
     _check_replaceable(target, overwrite)
     for path in [*partial.rglob("*"), partial]:
         _flush(path)
-    _move(partial, target)
+    old = partial.with_suffix(".old")
+    replaces = target.exists()
+    if replaces:
+        target.rename(old)
+    try:
+        partial.rename(target)
+    except OSError:
+        if replaces:
+            old.rename(target)
+        raise
+    if replaces:
+        shutil.rmtree(old)
     _flush(target.parent)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write a file to, which becomes `path` when the block ends without an error.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as parent:
-        ...     with atomic_file(Path(parent) / "a.txt") as partial:
-        ...         _ = partial.write_text("a")
-        ...     os.listdir(parent)
-        ['a.txt']
-    """
+    """Yield a path to write a file to, which becomes `path` when the block ends without an error."""
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         yield partial
@@ -101,16 +95,12 @@ def _flush(path: Path) -> None:
 
 
 def _check_replaceable(target: Path, overwrite: bool) -> None:
+    """Raise a ValueError if a path exists and may not be replaced."""
     if not target.exists():
         return
     if not overwrite:
-        raise ValueError(
-            Hinted(
-                f"{str(target)!r} exists already: choose another path, or pass ",
-                "overwrite=True",
-                shell="--overwrite",
-            )
-        )
+        message = f"{str(target)!r} exists already: choose another path, or pass "
+        raise ValueError(Hinted(message, "overwrite=True", shell="--overwrite"))
     if not target.is_dir() or (any(target.iterdir()) and not _is_ours(target)):
         raise ValueError(
             f"{str(target)!r} was not written by pyro_mgp, so it is not overwritten: "
@@ -119,21 +109,8 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
+    """Return True if this package wrote the folder, according to its header."""
     try:
         return str(json.loads((folder / HEADER).read_text("utf-8"))["format"]).startswith("pyro_mgp.")
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _move(partial: Path, target: Path) -> None:
-    if not target.exists():
-        partial.rename(target)
-        return
-    old = partial.with_suffix(".old")
-    target.rename(old)
-    try:
-        partial.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    shutil.rmtree(old)

@@ -98,18 +98,9 @@ class Checkpoint:
             yield
 
     def offer(self, state: Callable[[], State], identity: Identity, name: str | None = None) -> bool:
-        """Write the state if it is time to, then stop if a signal has requested it.
-
-        Args:
-            state: Function that returns the state.
-            identity: Identity of the computation.
-            name: Name of the file, if `path` is a folder.
-
-        Returns:
-            True if the state was written.
+        """Call `keep`, then stop if a signal has requested it.
 
         Raises:
-            OSError: If the state cannot be written.
             Stopped: If a signal has been held back.
         """
         kept = self.keep(state, identity, name)
@@ -119,7 +110,17 @@ class Checkpoint:
     def keep(
         self, state: Callable[[], State], identity: Identity, name: str | None = None, *, now: bool = False
     ) -> bool:
-        """Write the state if it is time to, or in any case if `now`; takes the arguments of `offer`."""
+        """Write the state if it is time to, or in any case if `now`; return True if it was written.
+
+        Args:
+            state: Function that returns the state.
+            identity: Identity of the computation.
+            name: Name of the file, if `path` is a folder.
+            now: Write the state in any case.
+
+        Raises:
+            OSError: If the state cannot be written.
+        """
         due = now or self.due
         if due:
             started = time.monotonic()
@@ -147,11 +148,7 @@ class Checkpoint:
 
 
 def write(path: Path, state: State, identity: Identity) -> None:
-    """Write a state into a file, whole or not at all.
-
-    Raises:
-        OSError: If the file cannot be written; an older file is left unchanged.
-    """
+    """Write a state into a file; if this raises an OSError, an older file is left unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, "identity": dict(identity), "fields": state.fields})
     with atomic_file(path) as partial:
@@ -185,22 +182,16 @@ def damaged(path: Path) -> ValueError:
 
 
 def check_same(where: str, kept: Identity, identity: Identity) -> None:
-    """Check that a checkpoint belongs to the computation that resumes.
-
-    Raises:
-        ValueError: If it does not; the message says how they differ.
-    """
+    """Raise a ValueError that names the differences if a checkpoint belongs to another computation."""
     differs = [name for name in {**kept, **identity} if kept.get(name) != identity.get(name)]
     if differs:
         listed = "; ".join(_difference(name, kept.get(name), identity.get(name)) for name in differs)
-        raise ValueError(
-            Hinted(
-                f"{where} belongs to another computation ({listed}): resume it with the same table, "
-                "settings and versions, ",
-                "choose another path, or remove it to start over",
-                shell="or start over without --resume",
-            )
+        message = (
+            f"{where} belongs to another computation ({listed}): resume it with the same table, "
+            "settings and versions, "
         )
+        python = "choose another path, or remove it to start over"
+        raise ValueError(Hinted(message, python, shell="or start over without --resume"))
 
 
 def _difference(name: str, there: object, here: object) -> str:
@@ -210,14 +201,7 @@ def _difference(name: str, there: object, here: object) -> str:
 
 
 def fingerprint(tensors: Iterable[tuple[str, Tensor | NDArray[Any]]]) -> str:
-    """Return a hash of named tensors, which does not depend on their devices.
-
-    Example:
-        >>> fingerprint([("x", torch.zeros(2))]) == fingerprint([("x", torch.zeros(2))])
-        True
-        >>> fingerprint([("x", torch.zeros(2))]) == fingerprint([("x", torch.ones(2))])
-        False
-    """
+    """Return a hash of named tensors, which does not depend on their devices."""
     digest = hashlib.blake2b(digest_size=16)
     for name, values in tensors:
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, order="C")

@@ -63,14 +63,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Convert a value that `to_json` gave back to the cell or label.
-
-    Raises:
-        ValueError: If `to_json` gives no such value.
-    """
+    """Convert a value that `to_json` returned to the cell or label; raise a ValueError for other values."""
     if not isinstance(value, dict):
         return value
-    if len(value) != 1 or not set(value) <= set(_READ):
+    if len(value) != 1 or not value.keys() <= _READ.keys():
         raise ValueError(f"expected a cell or a label, got {str(value)[:80]}")
     ((tag, content),) = value.items()
     return _READ[tag](content)
@@ -172,11 +168,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _dtype_of(name: str) -> Any:
-    """Return the dtype of a name that `_dtype_name` gave.
-
-    Raises:
-        ValueError: If columns of a table cannot have this dtype.
-    """
+    """Return the dtype of a name that `_dtype_name` gave; raise a ValueError if no column can have it."""
     if name == _ARROW_TEXT_NAME:
         return _ARROW_TEXT
     dtype = pd.api.types.pandas_dtype(name)

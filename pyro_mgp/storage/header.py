@@ -7,7 +7,6 @@ all the same, because whoever changes a file can write its checksum, too.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -20,7 +19,9 @@ from typing import Any
 from pyro_mgp.storage import untrusted
 
 HEADER = "header.json"
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "pandas", "pyarrow", "safetensors")
 _OWN = "checksum"  # the header's entry for the checksum of all its other entries
+_CHANGED = "its checksum differs from the one that was written: copy the folder again"
 
 
 def write_header(
@@ -29,11 +30,11 @@ def write_header(
     """Write `header.json`: format, versions of packages, `fields` and checksums of files.
 
     Args:
-        folder: The folder to write into.
-        kind: Name of the class that can load the folder, "Imputations".
+        folder: Folder to write into.
+        kind: Name of the class that can load the folder.
         format_version: Version of the format, raised when older programs can no longer read the folder.
         fields: Values that JSON can hold; column labels and cells are converted by `frames.to_json` first.
-        files: Files in the folder, already written, whose checksums the header holds.
+        files: Names of written files whose checksums the header holds.
 
     Raises:
         ValueError: If the header would be larger than `read_header` accepts.
@@ -42,7 +43,7 @@ def write_header(
         "format": f"pyro_mgp.{kind}",
         "format_version": format_version,
         "package_version": our_version(),
-        "packages": _versions(),
+        "packages": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         **fields,
         "checksums": {name: untrusted.digest(folder / name) for name in files},
     }
@@ -64,16 +65,11 @@ def read_header(
 ) -> dict[str, Any]:
     """Read `header.json`, and check that this program can load the folder and that its files are unchanged.
 
-    Args:
-        path: The folder.
-        kind: Name of the class that loads the folder.
-        format_version: Version of the format that this program writes.
-        files: Files whose checksums the header must hold.
-        older: Older versions of the format that can be read; their files are not checked.
+    The arguments are those of `write_header`; folders of an `older` version are read without checksums.
 
     Raises:
-        ValueError: If there is no such folder, another program wrote it, its header or one of its files is
-            damaged, or it holds another class or another version of the format.
+        ValueError: If there is no such folder, another program or class wrote it, its format has another
+            version, or its header or one of its files is damaged.
     """
     folder = Path(path)
     where = repr(str(folder))
@@ -94,11 +90,12 @@ def read_header(
             f"with pyro_mgp {_short(header.get('package_version'))}, which wrote it"
         )
     with untrusted.damage_as_value_error(folder / HEADER):
-        _check_own(header, required=bool(files) and found_version == format_version)
+        if _OWN in header or (files and found_version == format_version):
+            untrusted.check(header.get(_OWN) == own_checksum(header), _CHANGED)
         checksums = untrusted.build(dict, header.get("checksums", {}), "checksums")
-    if found_version == format_version:
-        for name in files:
-            _check_file(folder / name, checksums.get(name))
+    for name in files if found_version == format_version else ():
+        with untrusted.damage_as_value_error(folder / name):
+            untrusted.check(untrusted.digest(folder / name) == checksums.get(name), _CHANGED)
     return header
 
 
@@ -112,29 +109,14 @@ def own_checksum(header: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _check_own(header: Mapping[str, Any], *, required: bool) -> None:
-    if (_OWN in header or required) and header.get(_OWN) != own_checksum(header):
-        raise ValueError("its checksum differs from the one that was written: copy the folder again")
-
-
-def _check_file(path: Path, checksum: object) -> None:
-    with untrusted.damage_as_value_error(path):
-        if untrusted.digest(path) != checksum:
-            raise ValueError("its checksum differs from the one that was written: copy the folder again")
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that compute and write."""
-    found = {"python": platform.python_version()}
-    for name in ("torch", "pyro-ppl", "numpy", "pandas", "pyarrow", "safetensors"):
-        with contextlib.suppress(PackageNotFoundError):  # built without metadata
-            found[name] = version(name)
-    return found
-
-
 def our_version() -> str:
     """Return the version of this package, or "unknown" if it runs from a source tree without metadata."""
+    return _version("pyro_mgp") or "unknown"
+
+
+def _version(package: str) -> str | None:
+    """Return the version of a package, or None if it was built without metadata."""
     try:
-        return version("pyro_mgp")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"
+        return version(package)
+    except PackageNotFoundError:
+        return None

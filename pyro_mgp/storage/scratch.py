@@ -62,21 +62,13 @@ class Scratch(Memory):
             raise ValueError(f"scratch: there is no folder {str(self.folder)!r} to put temporary files into")
 
     def check_room(self, n_bytes: int) -> None:
-        """Check that so many bytes are free on the disk.
-
-        Raises:
-            OSError: If fewer are free.
-        """
+        """Raise an OSError if fewer than so many bytes are free on the disk."""
         free = shutil.disk_usage(self.folder).free
         if free < n_bytes:
             raise self._no_room(n_bytes, f"{free / 1e9:.1f} GB are free")
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Return a tensor of zeros in a temporary file.
-
-        Raises:
-            OSError: If the disk has no room for it.
-        """
+        """Return a tensor of zeros in a temporary file; raise an OSError if the disk has no room for it."""
         kind = torch.empty(0, dtype=dtype).numpy().dtype
         n_bytes = int(np.prod(shape)) * kind.itemsize
         if n_bytes == 0:
