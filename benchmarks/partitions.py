@@ -62,7 +62,8 @@ def impute(
         and of this process.
     """
     from pyro_mgp import MGPImputer
-    from pyro_mgp.scaling.dask_engine import cluster, impute_folder
+    from pyro_mgp.scaling.dask_engine import cluster, impute_into
+    from pyro_mgp.storage.atomic import atomic_folder
 
     first = pd.read_parquet(min(Path(folder).iterdir()))[:_FITTED_ROWS]
     imputer = MGPImputer(random_state=0, progress=False).fit(first)
@@ -71,7 +72,8 @@ def impute(
     with cluster(n_workers=n_workers) as client:
         client.run(_limit, gigabytes)
         started = time.perf_counter()
-        impute_folder(folder, out, imputer, m, client=client, progress=False)
+        with atomic_folder(out) as partial:
+            impute_into(partial, folder, imputer, m, client=client, progress=False)
         ended = time.perf_counter()
         peak = max(client.run(peak_gigabytes).values())
     return ended - started, started - start, peak, peak_gigabytes()

@@ -20,9 +20,8 @@ from pyro_mgp._support.messages import warn_user
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.row_keys import without_ids
 from pyro_mgp.data.table import TableWarning, check_same_columns
-from pyro_mgp.scaling.parquet_parts import Job, Part, parts_of
-from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_partition, merged, rank
-from pyro_mgp.storage.atomic import atomic_folder
+from pyro_mgp.scaling import partitions
+from pyro_mgp.scaling.partitions import FittedState, Job, Part, impute_partition, parts_of
 from pyro_mgp.storage.header import HEADER, write_header
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def impute_dask(
     parts = ddf.to_delayed()
     identities = [row_ids] * len(parts)
     if row_ids is None:
-        identities = _ranks_of(identify, state, parts)
+        identities = _ranks_of(partitions.identify, state, parts)
     complete = dask.delayed(_completed, traverse=False)
     options = {"random_state": random_state, "delta": delta}
     completed = [
@@ -103,53 +102,6 @@ def impute_dask(
         )
         for j in range(m)
     ]
-
-
-def impute_folder(
-    folder: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    imputer: MGPImputer,
-    m: int = 20,
-    *,
-    client: Client,
-    dropped: Sequence[Label] = (),
-    row_ids: Label | None = None,
-    random_state: int | None = None,
-    overwrite: bool = False,
-    progress: bool = True,
-) -> list[Path]:
-    """Draw m imputations of a folder of Parquet files into another, part by part on the workers of a cluster.
-
-    The tables equal those of `imputer.impute(pandas.read_parquet(folder), m)`. Each process holds a few parts
-    in memory. Workers write the parts that they impute, so both folders must have these paths on all workers.
-
-    Args:
-        folder: Folder of Parquet files, possibly in subfolders; files are ordered by name.
-        out: Folder to create, whole or not at all: `imputation_01/part-0000.parquet`, ...
-        imputer: The fitted imputer.
-        m: Number of imputations.
-        client: Client of the cluster; see `cluster`.
-        dropped: Columns that were not fitted; they are kept in the completed tables.
-        row_ids: Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`.
-        random_state: Seed of the draws; None for the imputer's own.
-        overwrite: Replace a folder that this package wrote earlier.
-        progress: Show a progress bar, on terminals only.
-
-    Returns:
-        The m folders.
-
-    Raises:
-        ImportError: Dask is not installed.
-        ValueError, TypeError: A table cannot be read, imputed or written; the message names the file.
-        OSError: Several workers died on the same part.
-
-    Warns:
-        TableWarning: As `MGPImputer.impute`; each warning once.
-    """
-    with atomic_folder(out, overwrite=overwrite) as partial:
-        options: dict[str, Any] = {"dropped": dropped, "row_ids": row_ids, "random_state": random_state}
-        job = impute_into(partial, folder, imputer, m, client=client, progress=progress, **options)
-    return [Path(out) / each.name for each in job.folders]
 
 
 def impute_into(
@@ -164,9 +116,30 @@ def impute_into(
     random_state: int | None = None,
     progress: bool = True,
 ) -> Job:
-    """Impute a folder into the folder `partial`, which may hold parts that an earlier call has written.
+    """Draw m imputations of a folder of Parquet files into another, part by part on the workers of a cluster.
 
-    All other arguments and the errors are those of `impute_folder`.
+    The tables equal those of `imputer.impute(pandas.read_parquet(folder), m)`. Each process holds a few parts
+    in memory. Workers write the parts that they impute, so both folders must have these paths on all workers.
+
+    Args:
+        partial: Existing folder to write `imputation_01/part-0000.parquet`, ... into; parts that an earlier
+            call has written are kept.
+        folder: Folder of Parquet files, possibly in subfolders; files are ordered by name.
+        imputer: The fitted imputer.
+        m: Number of imputations.
+        client: Client of the cluster; see `cluster`.
+        dropped: Columns that were not fitted; they are kept in the completed tables.
+        row_ids: Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`.
+        random_state: Seed of the draws; None for the imputer's own.
+        progress: Show a progress bar, on terminals only.
+
+    Raises:
+        ImportError: Dask is not installed.
+        ValueError, TypeError: A table cannot be read, imputed or written; the message names the file.
+        OSError: Several workers died on the same part.
+
+    Warns:
+        TableWarning: As `MGPImputer.impute`; each warning once.
     """
     dask = imported()
     parts = parts_of(folder)
@@ -259,30 +232,27 @@ def cluster(scheduler: str | None = None, n_workers: int | None = None) -> Itera
 
 
 def imported() -> Any:
-    """Return the module `dask`, with `dask.dataframe` imported.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """Return the module `dask`, with `dask.dataframe`; raise an ImportError if it is not installed."""
     try:
         import dask
         import dask.dataframe
     except ImportError as error:
-        raise ImportError(
-            f"tables in partitions need Dask ({error}): pip install 'pyro_mgp[dask]'"
-        ) from error
+        message = f"tables in partitions need Dask ({error}): pip install 'pyro_mgp[dask]'"
+        raise ImportError(message) from error
     return dask
 
 
-def _ranks_of(identify: Callable[..., list[Hashes]], state: Delayed, parts: Sequence[Any]) -> list[Delayed]:
+def _ranks_of(identify: Callable[..., Any], state: Delayed, parts: Sequence[Any]) -> list[Delayed]:
     """Return the ranks of each partition's rows, given the function that hashes the rows of one."""
     dask = imported()
     n_parts, n_buckets = len(parts), max(1, math.ceil(len(parts) / _PARTITIONS_PER_BUCKET))
     hashes = [dask.delayed(identify)(state, part, n_buckets) for part in parts]
-    ranked = [dask.delayed(rank, nout=n_parts)([part[b] for part in hashes]) for b in range(n_buckets)]
-    return [dask.delayed(merged)([of_bucket[p] for of_bucket in ranked]) for p in range(n_parts)]
+    ranked = [
+        dask.delayed(partitions.rank, nout=n_parts)([part[b] for part in hashes]) for b in range(n_buckets)
+    ]
+    return [dask.delayed(partitions.merged)([of_bucket[p] for of_bucket in ranked]) for p in range(n_parts)]
 
 
 def _completed(*arguments: Any, **options: Any) -> list[pd.DataFrame]:
-    """Return the m completed copies of a partition; takes the arguments of `impute_partition`."""
+    """Return the completed copies of a partition, given the arguments of `impute_partition`."""
     return list(impute_partition(*arguments, **options))

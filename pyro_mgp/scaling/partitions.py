@@ -1,4 +1,4 @@
-"""Imputation of tables in partitions, independent of their number, place and order.
+"""Imputation of tables in partitions, such as parts of Parquet files, independent of their number and order.
 
 Draws depend only on a row's cells and on its rank among equal rows, and rounding does not depend on the
 partition (see `tiles`). Equal rows of different partitions are therefore ranked first, by hashes::
@@ -6,42 +6,64 @@ partition (see `tiles`). Equal rows of different partitions are therefore ranked
     partition ── identify ──▶ hashes of incomplete rows, by bucket ─┐
     partition ── identify ──▶ ...                                  ─┴─ rank ──▶ ranks of each partition's rows
     partition and ranks ── impute_partition ──▶ m completed partitions
+
+A part of a table in Parquet files is a run of row groups of one file. The process that imputes a part writes
+m files of its own, each whole or not at all, and may impute the part again after a failure.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import re
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.parquet_table import without
 from pyro_mgp.data.row_keys import Ranks, RowIds, ranks_among_equals
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results.imputations import Imputations
+from pyro_mgp.results.table_files import table_names
+from pyro_mgp.storage.atomic import atomic_file
 
+ROWS_AT_ONCE = 100_000
+"""Largest number of rows of a part, unless a single row group has more."""
+# As `pandas.read_parquet(..., dtype_backend="numpy_nullable")`: integers with missing cells stay integers.
+_NULLABLE: dict[Any, Any] = {
+    pa.bool_(): pd.BooleanDtype(),
+    pa.string(): pd.StringDtype(),
+    pa.large_string(): pd.StringDtype(),
+    pa.float32(): pd.Float32Dtype(),
+    pa.float64(): pd.Float64Dtype(),
+    **{getattr(pa, f"int{n}")(): getattr(pd, f"Int{n}Dtype")() for n in (8, 16, 32, 64)},
+    **{getattr(pa, f"uint{n}")(): getattr(pd, f"UInt{n}Dtype")() for n in (8, 16, 32, 64)},
+}
 # Pyro's settings belong to the process, so only one of its threads may impute at a time.
 _LOCK = threading.Lock()
 # The last imputer that this process has loaded, by its digest.
 _LOADED: dict[str, MGPImputer] = {}
+Hashes = tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]
+"""Positions of some rows of a partition, hashes of their cells, and hashes of their labels in the index."""
 
 
 class FittedState:
-    """Picklable fitted imputer: the files of `MGPImputer.save`, without the fitted table.
-
-    Each process loads the imputer once.
-
-    Args:
-        imputer: The fitted imputer.
+    """Picklable fitted imputer, without the fitted table; each process loads it once.
 
     Raises:
-        sklearn.exceptions.NotFittedError: It is not fitted.
+        sklearn.exceptions.NotFittedError: The imputer is not fitted.
     """
 
     def __init__(self, imputer: MGPImputer) -> None:
@@ -106,53 +128,28 @@ def impute_partition(
         return imputer.impute(frame, imputations, row_ids=row_ids, random_state=random_state, delta=delta)
 
 
-@dataclass(frozen=True)
-class Hashes:
-    """Hashes of some rows of a partition."""
-
-    positions: NDArray[np.intp]
-    """Positions of the rows in the partition."""
-    content: NDArray[np.uint64]
-    """Hashes of the rows' cells."""
-    labels: NDArray[np.uint64]
-    """Hashes of the rows' labels in the index."""
-
-
 def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: int = 1) -> list[Hashes]:
-    """Return the hashes of a partition's incomplete rows, by bucket; equal rows are in the same bucket.
-
-    Args:
-        state: The fitted imputer.
-        frame: The partition; may have no rows.
-        n_buckets: Number of buckets.
-    """
+    """Return the hashes of a partition's incomplete rows, by bucket; equal rows are in the same bucket."""
     positions, content, labels = np.empty(0, np.intp), np.empty(0, np.uint64), np.empty(0, np.uint64)
     if len(frame):
         imputer = _imputer_of(state)
         with _LOCK:
             positions, content, labels = imputer.model_.encoder.identify(frame)
     bucket = content % np.uint64(n_buckets)
-    return [
-        Hashes(positions[here], content[here], labels[here])
-        for here in bucket == np.arange(n_buckets)[:, None]
-    ]
+    each = bucket == np.arange(n_buckets)[:, None]
+    return [(positions[here], content[here], labels[here]) for here in each]
 
 
 def rank(bucket: Sequence[Hashes]) -> list[Ranks]:
     """Return the ranks of the rows of one bucket, for each partition in the table's order.
 
-    Equal rows are ranked by the hashes of their labels, then by their order, as in a table without
-    partitions.
-
-    Args:
-        bucket: Hashes of the bucket's rows, for each partition.
+    Equal rows are ranked by the hashes of their labels, then by their order, as in a whole table. `bucket`
+    contains the hashes of the bucket's rows in each partition.
     """
-    content = np.concatenate([part.content for part in bucket])
-    labels = np.concatenate([part.labels for part in bucket])
-    ranks = ranks_among_equals(content, labels)
-    ends = np.cumsum([len(part.content) for part in bucket])[:-1]
-    pairs = zip(bucket, np.split(ranks, ends), strict=True)
-    return [Ranks(part.positions[own > 0], own[own > 0]) for part, own in pairs]
+    positions, content, labels = zip(*bucket, strict=True)
+    ranks = ranks_among_equals(np.concatenate(content), np.concatenate(labels))
+    split = np.split(ranks, np.cumsum([len(own) for own in positions])[:-1])
+    return [Ranks(at[own > 0], own[own > 0]) for at, own in zip(positions, split, strict=True)]
 
 
 def merged(ranks: Sequence[Ranks]) -> Ranks:
@@ -164,3 +161,155 @@ def merged(ranks: Sequence[Ranks]) -> Ranks:
 
 def _imputer_of(state: MGPImputer | FittedState) -> MGPImputer:
     return state.imputer() if isinstance(state, FittedState) else state
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a table in Parquet files."""
+
+    path: Path
+    """File with the rows."""
+    row_groups: tuple[int, ...]
+    """Numbers of the part's row groups in the file."""
+    n_rows: int
+    """Number of rows."""
+    number: int = 0
+    """Number of the part in the table, from 0."""
+    first: int = 0
+    """Position of the first row in the table."""
+
+    @property
+    def name(self) -> str:
+        """Name of the part's completed files."""
+        return f"part-{self.number:04d}.parquet"
+
+    def read(self) -> pd.DataFrame:
+        """Return the rows of the part; raise a ValueError if the file is damaged."""
+        with _file_errors(self.path), pq.ParquetFile(self.path) as file:
+            table = file.read_row_groups(self.row_groups)
+        by_pandas = b"pandas" in (table.schema.metadata or {})
+        frame = table.to_pandas(types_mapper=None if by_pandas else _NULLABLE.get)
+        if isinstance(frame.index, pd.RangeIndex):
+            # Rows without labels are numbered through the whole table.
+            frame.index = pd.RangeIndex(self.first, self.first + len(frame), name=frame.index.name)
+        return frame
+
+    def write(self, folder: Path, frame: pd.DataFrame) -> None:
+        """Write a completed copy into a folder, with the types of the part's file, or raise a ValueError."""
+        with atomic_file(folder / self.name) as partial, _file_errors(self.path):
+            as_text = all(isinstance(label, str) for label in frame.columns)
+            schema = pq.read_schema(self.path).remove_metadata() if as_text else None
+            pq.write_table(pa.Table.from_pandas(frame, schema), partial)
+
+
+def parts_of(folder: str | os.PathLike[str], rows_at_once: int = ROWS_AT_ONCE) -> list[Part]:
+    """Return the parts of all Parquet files in a folder and its subfolders, ordered by name.
+
+    Args:
+        folder: The folder. Files and folders whose names start with a dot or an underscore are ignored.
+        rows_at_once: Largest number of rows of a part, unless a single row group has more.
+
+    Raises:
+        ValueError: There is no such folder, it contains no Parquet file, or a file is damaged.
+    """
+    root = Path(folder).resolve()
+    if not root.is_dir():
+        raise ValueError(f"expected a folder of Parquet files, got {str(root)!r}")
+    found = sorted(root.rglob("*.parquet"))
+    files = [path for path in found if not re.search(r"(^|[/\\])[._]", str(path.relative_to(root)))]
+    if not files:
+        raise ValueError(f"there is no file that ends in .parquet in {str(root)!r}")
+    parts: list[Part] = []
+    for path in files:
+        for part in _parts_of_file(path, rows_at_once):
+            first = parts[-1].first + parts[-1].n_rows if parts else 0
+            parts.append(replace(part, number=len(parts), first=first))
+    return parts
+
+
+def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
+    with _file_errors(path):
+        metadata = pq.read_metadata(path)
+    groups: list[int] = []
+    n_rows = 0
+    for i in range(metadata.num_row_groups):
+        own = metadata.row_group(i).num_rows
+        if groups and n_rows + own > rows_at_once:
+            yield Part(path, tuple(groups), n_rows)
+            groups, n_rows = [], 0
+        groups, n_rows = [*groups, i], n_rows + own
+    yield Part(path, tuple(groups), n_rows)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Imputation of parts into the files of a folder."""
+
+    folder: Path
+    """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
+    m: int
+    """Number of imputations."""
+    dropped: tuple[Label, ...] = ()
+    """Columns that were not fitted; they are kept in the completed tables."""
+    row_ids: Label | None = None
+    """Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`."""
+    random_state: int | None = None
+    """Seed of the draws; None for the imputer's own."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """Folder of each completed table."""
+        return [self.folder / name.removesuffix(".parquet") for name in table_names(self.m, "parquet")]
+
+    def is_done(self, part: Part) -> bool:
+        """Return whether all completed copies of a part exist with all of their rows."""
+        try:
+            sizes = [pq.read_metadata(folder / part.name).num_rows for folder in self.folders]
+        except (OSError, pa.ArrowException):  # a file does not exist, or was cut short by a power failure
+            return False
+        return all(size == part.n_rows for size in sizes)
+
+    def identify(self, state: FittedState, part: Part, n_buckets: int) -> list[Hashes]:
+        """Return the hashes of a part's incomplete rows, by bucket; see `partitions.identify`."""
+        with _errors_named(part):
+            return identify(state, self._modelled(part.read()), n_buckets)
+
+    def impute(self, state: FittedState, part: Part, identity: RowIds = None) -> list[str]:
+        """Write the m completed copies of a part, given the ranks of its rows or the job's `row_ids`.
+
+        Returns:
+            Messages of this package's warnings, because a worker's own warnings are not shown.
+        """
+        with _errors_named(part), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            frame = part.read()
+            modelled = self._modelled(frame)
+            ids = identity if self.row_ids is None else frame[self.row_ids].array
+            draws = impute_partition(state, modelled, self.m, row_ids=ids, random_state=self.random_state)
+            for folder, completed in zip(self.folders, draws, strict=True):
+                part.write(folder, completed.join(frame[[*self.dropped]])[frame.columns])
+        ours = [w for w in caught if w.category.__module__.split(".")[0] == "pyro_mgp"]
+        return sorted({str(warning.message) for warning in ours})
+
+    def _modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the columns of a part that were fitted."""
+        return frame[without(frame.columns, self.dropped)]
+
+
+@contextlib.contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Raise errors of Arrow as ValueErrors that name the file."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(f"{str(path)!r} cannot be read, or its copy cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _errors_named(part: Part) -> Iterator[None]:
+    """Name the file of a part in errors."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{part.path.name}, rows from {part.first}: {error}") from error

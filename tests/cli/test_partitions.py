@@ -12,7 +12,7 @@ import pytest
 
 from pyro_mgp import MGPImputer, cli
 from pyro_mgp.scaling import dask_engine
-from pyro_mgp.scaling.parquet_parts import Job
+from pyro_mgp.scaling.partitions import Job
 
 
 def run(*argv: object) -> int:

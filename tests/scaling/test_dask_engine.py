@@ -17,7 +17,8 @@ from every_kind import table_of_every_kind
 
 from pyro_mgp import Imputations, MGPImputer, impute_dask
 from pyro_mgp.data.table import TableWarning
-from pyro_mgp.scaling.dask_engine import cluster, impute_folder, impute_into
+from pyro_mgp.scaling.dask_engine import cluster, impute_into
+from pyro_mgp.storage.atomic import atomic_folder
 
 dask = pytest.importorskip("dask")
 dd = pytest.importorskip("dask.dataframe")
@@ -57,6 +58,13 @@ def in_files(frame: pd.DataFrame, folder: Path, n_files: int) -> Path:
     for i, rows in enumerate(np.array_split(np.arange(len(frame)), n_files)):
         frame.iloc[rows].to_parquet(folder / f"{i:03d}.parquet")
     return folder
+
+
+def impute_folder(folder: Path, out: Path, imputer: MGPImputer, m: int, **options: Any) -> list[Path]:
+    """Impute a folder of Parquet files into another, which is written whole or not at all."""
+    with atomic_folder(out) as partial:
+        job = impute_into(partial, folder, imputer, m, **options)
+    return [out / each.name for each in job.folders]
 
 
 def assert_same(folder: Path, expected: pd.DataFrame) -> None:

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.scaling.parquet_parts import Job, Part, parts_of
-from pyro_mgp.scaling.partitions import FittedState
+from pyro_mgp.scaling.partitions import FittedState, Job, Part, parts_of
 
 
 @pytest.fixture(scope="module")

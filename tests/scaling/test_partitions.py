@@ -16,7 +16,7 @@ from pyro.contrib.gp import kernels
 
 from pyro_mgp import Imputations, MGPImputer
 from pyro_mgp.data.row_keys import ranks_among_equals
-from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_partition, merged, rank
+from pyro_mgp.scaling.partitions import FittedState, identify, impute_partition, merged, rank
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_indices_of_imputations_may_be_chosen(
 def test_an_empty_partition_stays_empty(imputer: MGPImputer, new: pd.DataFrame) -> None:
     draws = impute_partition(FittedState(imputer), new[:0], 2)
     assert [table.equals(new[:0]) for table in draws] == [True, True]
-    assert [len(bucket.content) for bucket in identify(imputer, new[:0], 3)] == [0, 0, 0]
+    assert [len(bucket[0]) for bucket in identify(imputer, new[:0], 3)] == [0, 0, 0]
 
 
 def test_threads_give_equal_draws(imputer: MGPImputer, new: pd.DataFrame) -> None:
@@ -123,7 +123,7 @@ def test_ranks_are_those_of_the_whole_table(
     for bucket in range(n_buckets):
         places = [np.flatnonzero(content[here] % np.uint64(n_buckets) == bucket) for here in slices]
         pairs = zip(places, slices, strict=True)
-        ranked.append(rank([Hashes(at, content[here][at], labels[here][at]) for at, here in pairs]))
+        ranked.append(rank([(at, content[here][at], labels[here][at]) for at, here in pairs]))
     parts = [merged(of_part) for of_part in zip(*ranked, strict=True)]
     sizes = [here.stop - here.start for here in slices]
     found = np.concatenate([part.spread(size) for part, size in zip(parts, sizes, strict=True)])
