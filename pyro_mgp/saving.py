@@ -51,18 +51,14 @@ Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
 FORMAT_VERSION = 10
-# Version 7 had no checksums. Up to version 8 a link had one set of local GP hyperparameters, or null. Up to
-# version 9 discrete support was called "few_values", the engine's switches stood among the settings,
-# and each codec of a column had the fields of all kinds.
+# Version 7 had no checksums. Up to version 9 discrete support was called "few_values", the engine's switches
+# stood among the settings, and each codec of a column had the fields of all kinds.
 _OLDER_FORMATS = (7, 8, 9)
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
 
 Header = Mapping[str, Any]
-
-
-# ------------------------------------------------------------------------------------------------ writing
 
 
 def write(
@@ -74,8 +70,7 @@ def write(
     overwrite: bool,
 ) -> None:
     """Write a fitted imputer into the folder `path`, whole or not at all; see `MGPImputer.save`."""
-    fields = _settings(parameters, model, settings) | _fields(model) | _refinements(model)
-    fields["feature_names"] = feature_names
+    fields = _settings(parameters, model, settings) | _fields(model) | {"feature_names": feature_names}
     arrays = {name: value.cpu().numpy() for name, value in model.tensors().items()}
     with atomic_folder(path, overwrite=overwrite) as folder:
         write_arrays(folder / _ARRAYS, arrays)
@@ -90,11 +85,9 @@ def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Setti
     own |= {"random_state": model.seed, "kernel": kernel, "order": None, "specs": None}
     if engine is not None:
         own["engine"] = {name: to_json(value) for name, value in vars(engine).items()}
-    plain = {name: value if name == "engine" else to_json(value) for name, value in own.items()}
-    table = settings.to_frame()
     return {
-        "settings": plain,
-        "choices": [[name, to_json(value), why] for name, value, why in table.itertuples()],
+        "settings": {name: value if name == "engine" else to_json(value) for name, value in own.items()},
+        "choices": [[name, to_json(value), why] for name, value, why in settings.to_frame().itertuples()],
         "order": None if order is None else [to_json(label) for label in order],
         "specs": [[to_json(label), spec.to_dict()] for label, spec in specs.items()],
     }
@@ -102,8 +95,8 @@ def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Setti
 
 def _fields(model: FittedModel) -> dict[str, Any]:
     """Return what fitting found out, besides arrays."""
-    encoder = model.encoder
-    return {
+    encoder, near = model.encoder, model.neighbours
+    fields = {
         "ranges": [[to_json(label), {"middle": v}] for label, v in encoder.rules.middles.items()],
         "incomplete": encoder.incomplete,
         "columns": [to_json(label) for label in encoder.columns],
@@ -114,35 +107,22 @@ def _fields(model: FittedModel) -> dict[str, Any]:
         "target": None if encoder.target is None else encoder.target.to_dict(),
         "wirings": [dataclasses.asdict(link) for link in model.link_specs],
         "history": dataclasses.asdict(model.history),
+        "discrete_support": [None if each is None else each.to_dict() for each in model.discrete_support],
+        "characters": None,
     }
-
-
-def _refinements(model: FittedModel) -> dict[str, Any]:
-    """Return hyperparameters of local GPs and of discrete supports."""
-    support = [None if each is None else each.to_dict() for each in model.discrete_support]
-    if model.neighbours is None:
-        return {"discrete_support": support, "characters": None}
-    characters = [[dataclasses.asdict(each) for each in of_link] for of_link in model.neighbours.params]
-    return {
-        "discrete_support": support,
-        "n_neighbours": model.neighbours.n_neighbours,
-        "characters": characters,
-    }
-
-
-# ------------------------------------------------------------------------------------------------ reading
+    if near is not None:
+        fields["n_neighbours"] = near.n_neighbours
+        fields["characters"] = [[dataclasses.asdict(each) for each in of_link] for of_link in near.params]
+    return fields
 
 
 def read(
     make: type[Imputer], path: str | os.PathLike[str], kernel: KernelFactory | None, device: str
 ) -> tuple[Imputer, FittedModel, Settings, list[str]]:
-    """Read what `write` wrote; see `MGPImputer.load`.
-
-    Returns:
-        The imputer with its parameters, the fitted model, the settings of the fit, and feature names.
+    """Return the imputer, fitted model, settings of the fit and feature names that `write` wrote.
 
     Raises:
-        ValueError: The folder cannot be read, or what it holds does not fit together.
+        ValueError: The folder cannot be read, or its contents do not fit together.
     """
     header: Header = read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
     try:
@@ -151,8 +131,9 @@ def read(
         engine = check_settings(imputer)
         parts = _Parts(imputer, engine, header)
         arrays = read_arrays(Path(path) / _ARRAYS, parts.check_shapes)
-        tensors = _on(resolve_device(device), _checked(arrays))
-        model = parts.model(tensors)
+        _check_arrays(arrays)
+        on = resolve_device(device)
+        model = parts.model({name: torch.as_tensor(array, device=on) for name, array in arrays.items()})
         names = build(list[str], header["feature_names"], "feature_names")
         settings = _read_choices(header, imputer, model, device)
     except MALFORMED as error:
@@ -176,9 +157,8 @@ def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) 
     if settings["engine"] is not None:
         settings["engine"] = Engine(**build(dict, settings["engine"], "engine"))
     specs = build(list[tuple[str | int, dict]], header["specs"], "specs")  # type: ignore[type-arg]
-    settings["specs"] = {
-        label: build(ColumnSpec, spec, f"spec of {label!r}") for label, spec in specs
-    } or None
+    found = {label: build(ColumnSpec, spec, f"spec of {label!r}") for label, spec in specs}
+    settings["specs"] = found or None
     if settings["kernel"] is None:
         if kernel is None:
             raise ValueError("it was fitted with a kernel of your own, pass it: load(path, kernel=...)")
@@ -202,13 +182,7 @@ def _read_choices(header: Header, parameters: Parameters, model: FittedModel, de
 
 
 class _Parts:
-    """The parts of a saved model, checked against each other before they are used.
-
-    Args:
-        parameters: The imputer's parameters.
-        engine: Its engine.
-        header: The header of the folder, in the names of the current version.
-    """
+    """Parts of a saved model, checked against each other before they are used."""
 
     def __init__(self, parameters: Parameters, engine: Engine, header: Header) -> None:
         self.parameters, self.engine, self.header = parameters, engine, header
@@ -226,8 +200,7 @@ class _Parts:
         )
         self.link_specs = build(list[LinkSpec], header["wirings"], "wirings")
         self.sequential = build(bool, header["sequential"], "sequential")
-        self.seed = build(int, header["seed"], "seed")
-        self.n_rows = build(int, header["n_rows"], "n_rows")
+        self.seed, self.n_rows = (build(int, header[name], name) for name in ("seed", "n_rows"))
         self.history = build(History, header["history"], "history")
         self._check_fields()
 
@@ -259,11 +232,7 @@ class _Parts:
         )  # fmt: skip
 
     def check_shapes(self, shapes: Shapes) -> None:
-        """Check the shapes of the arrays against the header, before arrays are read.
-
-        Raises:
-            ValueError: An array has another shape than expected.
-        """
+        """Raise a ValueError if an array has another shape than the header implies."""
         width, n_links = self.encoder.n_encoded, len(self.link_specs)
         expected: dict[str, tuple[int, ...]] = {"start.mean": (width,), "start.covariance": (width, width)}
         if n_links:
@@ -280,19 +249,12 @@ class _Parts:
             n_rows = shapes["training.values"][0]
             expected |= {"training.values": (n_rows, width), "training.observed": (n_rows, width)}
             expected["training.keys"] = (n_rows,)
-        different = [name for name in {**expected, **shapes} if expected.get(name) != shapes.get(name)]
-        if different:
-            name = different[0]
-            raise ValueError(
-                f"array {name[:80]!r}: expected shape {expected.get(name)}, the file has {shapes.get(name)}"
-            )
+        for name in {**expected, **shapes}:
+            wanted, found = expected.get(name), shapes.get(name)
+            check(wanted == found, f"array {name[:80]!r}: expected shape {wanted}, the file has {found}")
 
     def model(self, tensors: Mapping[str, Tensor]) -> FittedModel:
-        """Return the fitted model.
-
-        Raises:
-            ValueError: The arrays do not fit the header, or are not finite.
-        """
+        """Return the fitted model; raise a ValueError if the arrays do not fit the header."""
         gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
         _, info = torch.linalg.cholesky_ex(gaussian.covariance)
         check(int(info) == 0, "array 'start.covariance' is not a covariance matrix: not positive definite")
@@ -326,7 +288,9 @@ class _Parts:
         if characters is None:
             return None
         check(len(characters) == n_links, f"expected characters of {n_links} links, got {len(characters)}")
-        known = [[LocalGPParams.from_dict(each) for each in _as_list(of_link)] for of_link in characters]
+        # Up to version 8 a link had one set of hyperparameters, or null.
+        lists = [[each] if isinstance(each, dict) else each or [] for each in characters]
+        known = [[LocalGPParams.from_dict(each) for each in of_link] for of_link in lists]
         k = build(int, self.header["n_neighbours"], "n_neighbours")
         enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
         for link, of_link, n_known in zip(self.link_specs, known, enough, strict=True):
@@ -339,11 +303,7 @@ class _Parts:
 
 
 def _load_parameters(chain: Chain, tensors: Mapping[str, Tensor]) -> None:
-    """Load the parameters of an untrained chain, whose buffers must not change.
-
-    Raises:
-        ValueError: A buffer differs, or a parameter is not finite.
-    """
+    """Load the parameters of a chain; raise a ValueError if one is not finite, or a buffer changes."""
     state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
     built = {name: buffer.clone() for name, buffer in chain.named_buffers()}
     chain.load_state_dict(state)
@@ -357,21 +317,9 @@ def _load_parameters(chain: Chain, tensors: Mapping[str, Tensor]) -> None:
     chain.eval()
 
 
-def _checked(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-    """Return the arrays if they have the right dtypes and are finite."""
+def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise a ValueError unless the arrays have the right dtypes and are finite."""
     for name, array in arrays.items():
         kind = {"training.observed": np.bool_, "training.keys": np.int64}.get(name, np.float64)
         check(array.dtype == kind or name.endswith(".inputs"), f"array {name!r} holds {array.dtype}")
         check_finite(name, array, may_be_nan=name == "near.residuals")
-    return arrays
-
-
-def _on(device: torch.device, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
-
-
-def _as_list(params: Any) -> list[Any]:
-    """Return the hyperparameters of a link as a list, in any version of the format."""
-    if params is None:
-        return []
-    return params if isinstance(params, list) else [params]
