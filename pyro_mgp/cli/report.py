@@ -17,14 +17,14 @@ def run(args: argparse.Namespace) -> None:
     """Run `pyro-mgp report`."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
-    from pyro_mgp.report import page, report
+    from pyro_mgp.report import report
 
     out = Path(args.out)
     path = out / PAGE if args.page is None else Path(args.page)
     if not (out / HEADER).is_file():
         raise ValueError(f"{args.out!r} was not written by `{PROGRAM} impute`: it holds no {HEADER}")
     run = read_header(out, "impute", FORMAT_VERSION)["run"]
-    page.check_replaceable(path, args.overwrite)
+    report.check_replaceable(path, args.overwrite)
     if args.share is not None and args.share > 50:
         raise ValueError(f"--share must be at most 50 per cent, got {args.share}")
     draws, imputer = Imputations.load(out / "draws"), MGPImputer.load(out / IMPUTER)

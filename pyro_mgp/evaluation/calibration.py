@@ -204,11 +204,11 @@ class Calibration:
     # ---------------------------------------------------------------------------------------- display
 
     def __repr__(self) -> str:
-        lines = [self._title(), "", *self._shown().to_string(index=False, na_rep="").splitlines(), ""]
+        lines = [self._title(), "", *self.shown().to_string(index=False, na_rep="").splitlines(), ""]
         return "\n".join([*lines, self.words])
 
     def _repr_html_(self) -> str:
-        table = self._shown().to_html(index=False, na_rep="", border=0, escape=True)
+        table = self.shown().to_html(index=False, na_rep="", border=0, escape=True)
         return f"<p>{html.escape(self._title())}</p>{table}<p>{html.escape(self.words)}</p>"
 
     def _title(self) -> str:
@@ -216,8 +216,8 @@ class Calibration:
         plural = "" if columns == 1 else "s"
         return f"Calibration: {n} held-out cells of {columns} column{plural}, {self.m} draws each; {self.how}"
 
-    def _shown(self) -> pd.DataFrame:
-        """Return the most important figures as text."""
+    def shown(self) -> pd.DataFrame:
+        """Return the most important figures as text, in one row per column and one for all columns."""
         rows = [*self.table.to_dict("records")]
         if len(rows) > 1:
             rows.append(self.overall.to_dict() | {"column": "all"})

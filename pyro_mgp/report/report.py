@@ -1,18 +1,27 @@
-"""The HTML report on imputations: figures, tables and pictures for `template.html`; needs matplotlib."""
+"""The HTML report on imputations: figures, tables and pictures for `template.html`; needs matplotlib.
+
+The page is self-contained, with its pictures inside. The template escapes every value: text from a table
+cannot become an element of the page.
+"""
 
 from __future__ import annotations
 
-import math
+import base64
+import io
 import os
 import warnings
+from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pandas as pd
+from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 from pyro_mgp import plots
-from pyro_mgp._support.messages import FitWarning, listing
+from pyro_mgp._support.messages import FitWarning, Hinted, listing
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
@@ -21,10 +30,10 @@ from pyro_mgp.evaluation.calibration import CAVEAT, Calibration, Verdict
 from pyro_mgp.evaluation.diagnostics import calibrate
 from pyro_mgp.evaluation.missingness import patterns
 from pyro_mgp.imputer import MGPImputer
-from pyro_mgp.report import page
-from pyro_mgp.report.page import image, share_text
 from pyro_mgp.results import summary
 from pyro_mgp.results.imputations import Imputations
+from pyro_mgp.storage.atomic import atomic_file
+from pyro_mgp.storage.header import our_version
 
 # By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
 MOST_ROWS_FOR_FOLDS, FOLDS, SHARE = 5_000, 5, 0.1
@@ -36,6 +45,10 @@ _MOST_COLUMNS, _MOST_CELLS, _MOST_OF_CELLS, _MOST_PATTERNS = 24, 20, 3, 12
 Part = dict[str, Any] | None
 # Verdicts that find nothing wrong, with the class of their box on the page.
 _NEUTRAL = {Verdict.WELL: "good", Verdict.FEW: ""}
+GENERATOR = "pyro_mgp"
+_GENERATED = f'<meta name="generator" content="{GENERATOR}'.encode()
+# Bytes of an SVG above which a PNG is used if it is smaller, and dots per inch of the PNG.
+_LARGEST_SVG, _DPI = 60_000, 160
 
 
 def write_report(
@@ -80,7 +93,7 @@ def write_report(
         ...     "<h1>three cells" in path.read_text("utf-8")
         True
     """
-    page.check_replaceable(Path(path), overwrite)
+    check_replaceable(Path(path), overwrite)
     if folds is not None and share is not None:
         raise ValueError("folds hold out every cell once, share holds out some: give one of them")
     if not isinstance(given, MGPImputer | Imputations):
@@ -112,7 +125,7 @@ def write_report(
         "warnings": _warnings(draws, imputer, found),
         "made": "" if imputer is None else _changed_settings(imputer),
     }
-    return page.write(path, page.render(variables), overwrite=overwrite)
+    return write(path, render(variables), overwrite=overwrite)
 
 
 def _columns(draws: Imputations, imputer: MGPImputer | None) -> list[list[str]]:
@@ -187,17 +200,10 @@ def _trust(draws: Imputations, imputer: MGPImputer | None, calibration: Calibrat
     if len(records) > 1:
         records.insert(0, calibration.overall.to_dict() | {"column": None})
     levels = {f"{100 * level:g}": f"coverage_{100 * level:g}" for level in calibration.levels}
-    titles = {"rmse_sd": "RMSE/sd", "crps_sd": "CRPS/sd", "accuracy": "Accuracy", "log_score": "Log score"}
-    scores = {key: title for key, title in titles.items() if calibration.table[key].notna().any()}
-    head = ["Column", "Verdict", "Held-out cells", *(f"In {name} %" for name in levels), *scores.values()]
-    rows = []
-    for row in records:
-        first = ["all columns" if row["column"] is None else str(row["column"]), row["verdict"]]
-        shares = [f"{100 * row[key]:.1f} %" for key in levels.values()]
-        last = ["" if math.isnan(row[key]) else f"{row[key]:.2f}" for key in scores]
-        rows.append([*first, f"{row['cells']:,}", *shares, *last])
+    table = calibration.shown()
+    table.insert(1, "verdict", table.pop("verdict"))
     pairs = [_calibration_pair(calibration, levels, row) for row in records[: _MOST_COLUMNS + 1]]
-    return {"head": head, "rows": rows, "pairs": pairs}
+    return {"head": table.columns.tolist(), "rows": table.to_numpy().tolist(), "pairs": pairs}
 
 
 def _calibration_pair(calibration: Calibration, levels: dict[str, str], row: dict[Any, Any]) -> Part:
@@ -302,3 +308,61 @@ def _figure(width: float, height: float) -> Figure:
 
 def _short(label: Any) -> str:
     return summary.shortened(str(label), 40)
+
+
+def image(figure: Figure) -> dict[str, Any]:
+    """Convert a figure to an SVG image, or to a PNG if the SVG is large and the PNG smaller.
+
+    `source` is a data URL; `width` and `height` are in inches.
+    """
+    # A fixed salt and no dates: equal figures give equal bytes.
+    with mpl.rc_context({"svg.hashsalt": GENERATOR, "svg.fonttype": "path"}):
+        content, kind = _saved(figure, "svg", metadata={"Date": None, "Creator": None}), "svg+xml"
+    if len(content) > _LARGEST_SVG:
+        png = _saved(figure, "png", dpi=_DPI, metadata={"Software": None})
+        content, kind = min((content, kind), (png, "png"), key=lambda pair: len(pair[0]))
+    source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    return {"source": source, "width": figure.get_figwidth(), "height": figure.get_figheight()}
+
+
+def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format=kind, facecolor="white", **options)
+    return stream.getvalue()
+
+
+def share_text(x: float, decimals: int = 1) -> str:
+    """Return a share as text, such as "12.5 %"."""
+    return summary.percent(x, decimals).replace("%", " %")
+
+
+def render(variables: Mapping[str, object]) -> str:
+    """Return the page as HTML, from the values of all variables of `template.html`."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.filters["share"] = share_text
+    template = resources.files(__package__).joinpath("template.html").read_text("utf-8")
+    return environment.from_string(template).render(variables, generator=GENERATOR, version=our_version())
+
+
+def write(path: str | os.PathLike[str], page: str, *, overwrite: bool = False) -> Path:
+    """Write a page to a file atomically, unless it exists and may not be replaced; make missing folders."""
+    target = Path(path)
+    check_replaceable(target, overwrite)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(target) as partial:
+        partial.write_text(page, "utf-8")
+    return target
+
+
+def check_replaceable(path: Path, overwrite: bool) -> None:
+    """Raise a ValueError if `path` is a folder, or a file that may not be replaced by a page."""
+    where = repr(str(path))
+    if path.is_dir():
+        raise ValueError(f"{where} is a folder, expected a file to write the page into")
+    if path.exists() and not overwrite:
+        advice = f"{where} exists already: choose another path, or pass "
+        raise ValueError(Hinted(advice, "overwrite=True", shell="--overwrite"))
+    if path.exists() and _GENERATED not in path.read_bytes()[:1_000]:
+        refused = f"{where} was not written by {GENERATOR}, so it is not overwritten"
+        raise ValueError(f"{refused}: choose another path, or remove it yourself")

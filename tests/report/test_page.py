@@ -16,7 +16,7 @@ from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
 from pyro_mgp import Imputations
-from pyro_mgp.report.page import image, render, write
+from pyro_mgp.report.report import image, render, write
 
 
 class Reader(HTMLParser):
