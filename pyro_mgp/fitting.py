@@ -177,11 +177,10 @@ def _encode(
     support = parameters.discrete_support
     codec, table = TableCodec.fit_encode(modelled, parameters.warp, support, specs)
     plan, inputs = _plan(parameters, engine, codec, table, modelled, specs, has_target)
-    straight = codec if plan is None else codec.untransformed(modelled, support, specs)
-    if plan is None or straight is codec:
+    if plan is None or all(column.warp is None for column in codec.columns):
         return codec, table, plan, inputs
     # Long tails that a curve explains need no transform.
-    other_table = straight.encode_again(modelled)
+    straight, other_table = codec.untransformed(modelled, table, support, specs)
     other, _ = _plan(parameters, engine, straight, other_table, modelled, specs, has_target, table)
     if other is not None and plan.evidence < other.evidence + CLEARLY:
         return straight, other_table, other, inputs

@@ -17,7 +17,7 @@ from scipy import stats
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, pool
-from pyro_mgp.data.codecs.observations import CountObservation, OrdinalObservation
+from pyro_mgp.data.codecs.base import CountObservation, OrdinalObservation
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import TableCodec
 

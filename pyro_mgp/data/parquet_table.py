@@ -24,7 +24,7 @@ from pyro_mgp.data.column_spec import Specs
 from pyro_mgp.data.dtypes import holes_of
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.row_keys import row_keys
-from pyro_mgp.data.table import TableCodec, warn_of_empty_rows
+from pyro_mgp.data.table import TableCodec
 from pyro_mgp.storage.scratch import Scratch, pieces
 
 # Disk space of a fit: values, initial fill, and masks of observed, held-out and training cells.
@@ -135,18 +135,14 @@ def encode_columns(
     """
     n_rows, n_columns = table.shape
     scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)
-    codec = TableCodec.fit_columns(table, warp, discrete_support, specs)
+    codec = TableCodec.fit(table, warp, discrete_support, specs)
     by_column = scratch.empty(codec.n_encoded, n_rows).numpy()
-    is_empty, incomplete = np.ones(n_rows, dtype=np.bool_), []
+    incomplete = []
     for position, column in enumerate(codec.columns):
         cells = table[column.name]
         by_column[codec.slices[column.name]] = column.encode(cells).T
-        holes = holes_of(cells)
-        is_empty &= holes
-        incomplete += [position] * bool(holes.any())
-    index = table.index
-    warn_of_empty_rows(index, is_empty)
-    return codec, _sorted_rows(by_column, row_keys(by_column.T, index), scratch), incomplete
+        incomplete += [position] * bool(holes_of(cells).any())
+    return codec, _sorted_rows(by_column, row_keys(by_column.T, table.index), scratch), incomplete
 
 
 def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:

@@ -28,7 +28,6 @@ __all__ = [
     "as_frame",
     "check_same_columns",
     "missing",
-    "warn_of_empty_rows",
 ]
 
 
@@ -112,6 +111,10 @@ class Columns(Protocol):
     def shape(self) -> tuple[int, int]:
         """Numbers of rows and columns."""
 
+    @property
+    def index(self) -> pd.Index[Any]:
+        """Labels of the rows."""
+
     def items(self) -> Iterable[tuple[Hashable, pd.Series[Any]]]:
         """Return pairs of label and column, in order."""
 
@@ -145,12 +148,12 @@ class TableCodec:
 
     @classmethod
     def fit(
-        cls, frame: pd.DataFrame, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
+        cls, table: Columns, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
     ) -> TableCodec:
-        """Fit the codec of every column of a table.
+        """Fit the codec of every column of a table, of which one column at a time is read.
 
         Args:
-            frame: The table.
+            table: The table.
             warp: Whether numbers may be transformed, see `fit_column`.
             discrete_support: Most values of a discrete support, see `fit_column`.
             specs: Specs of columns by label.
@@ -164,8 +167,18 @@ class TableCodec:
         Warns:
             TableWarning: Rows are entirely missing, or an incomplete column is constant.
         """
-        codec = cls.fit_columns(frame, warp, discrete_support, specs or {})
-        warn_of_empty_rows(frame.index, np.logical_and.reduce(missing(frame), axis=1))
+        check_labels(table.columns)
+        _check_fit_shape(table)
+        codecs, incomplete, is_empty = [], [], np.ones(table.shape[0], dtype=np.bool_)
+        for label, column in table.items():
+            codecs.append(fit_column(column, warp, discrete_support, (specs or {}).get(label_of(label))))
+            holes = holes_of(column)
+            incomplete.append(bool(holes.any()))
+            is_empty &= holes
+            _warn_of_atoms(codecs[-1], column)
+        codec = cls(tuple(codecs))
+        codec._check_varying(table, incomplete)
+        _warn_of_empty_rows(table, is_empty)
         return codec
 
     @classmethod
@@ -173,37 +186,20 @@ class TableCodec:
         cls, frame: pd.DataFrame, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
     ) -> tuple[TableCodec, EncodedTable]:
         """Fit the codec of a table and encode the table; each warning is given once."""
-        codec = cls.fit_columns(frame, warp, discrete_support, specs or {})
-        return codec, codec.encode(frame)
+        codec = cls.fit(frame, warp, discrete_support, specs)
+        return codec, codec.encode_cells(frame)
 
-    @classmethod
-    def fit_columns(cls, table: Columns, warp: bool, discrete_support: int, specs: Specs) -> TableCodec:
-        """Fit the codec of a table of which only one column at a time is in memory.
-
-        Unlike `fit` it does not warn of rows that are entirely missing.
-        """
-        check_labels(table.columns)
-        _check_fit_shape(table)
-        codecs, incomplete = [], []
-        for label, column in table.items():
-            codecs.append(fit_column(column, warp, discrete_support, specs.get(label_of(label))))
-            incomplete.append(bool(holes_of(column).any()))
-            _warn_of_atoms(codecs[-1], column)
-        codec = cls(tuple(codecs))
-        codec._check_varying(table, incomplete)
-        return codec
-
-    def untransformed(self, frame: pd.DataFrame, discrete_support: int, specs: Specs) -> TableCodec:
-        """Return the codec of the same table without transforms, which may be this one."""
-        if all(column.warp is None for column in self.columns):
-            return self
-        labelled = zip(self.columns, frame.items(), strict=True)
-        return TableCodec(
-            tuple(
-                own if own.warp is None else fit_column(cells, False, discrete_support, specs.get(own.name))
-                for own, (_, cells) in labelled
-            )
-        )
+    def untransformed(
+        self, frame: pd.DataFrame, encoded: EncodedTable, discrete_support: int, specs: Specs
+    ) -> tuple[TableCodec, EncodedTable]:
+        """Return the codec without transforms and the encoded table, of which only those columns change."""
+        columns, values = list(self.columns), encoded.to_numpy()
+        for i, column in enumerate(self.columns):
+            if column.warp is not None:
+                cells = frame[column.name]
+                columns[i] = fit_column(cells, False, discrete_support, specs.get(column.name))
+                values[:, self.slices[column.name]] = columns[i].encode(cells)
+        return TableCodec(tuple(columns)), EncodedTable.from_numpy(values, row_keys(values, frame.index))
 
     def _check_varying(self, table: Columns, incomplete: Sequence[bool]) -> None:
         """Check that incomplete columns have others to be predicted from; warn of constant ones."""
@@ -252,25 +248,29 @@ class TableCodec:
             raise ValueError(
                 "Expected a table with at least one row, got no rows. Check how it was filtered."
             )
-        table = self.encode_again(frame, identity)
-        self._warn_of_unseen(frame)
-        warn_of_empty_rows(frame.index, np.logical_and.reduce(missing(frame), axis=1))
+        table = self.encode_cells(frame, identity)
+        self._warn_of_unseen(frame, table)
+        _warn_of_empty_rows(frame, np.logical_and.reduce(missing(frame), axis=1))
         return table
 
-    def encode_again(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
+    def encode_cells(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
         """Encode a table without checks and warnings."""
         values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
         return EncodedTable.from_numpy(values, row_keys(values, frame.index, identity))
 
-    def _warn_of_unseen(self, frame: pd.DataFrame) -> None:
+    def _warn_of_unseen(self, frame: pd.DataFrame, table: EncodedTable) -> None:
+        """Warn of cells that are observed but not encoded: their level was not observed at fit."""
         for column in self.columns:
-            unseen = np.flatnonzero(column.unseen(frame[column.name]))
+            if column.levels is None or not column.width:
+                continue
+            is_encoded = table.observed[:, self.slices[column.name].start].numpy()
+            unseen = np.flatnonzero(~is_encoded & ~holes_of(frame[column.name]))
             if unseen.size:
                 labels = frame[column.name].iloc[unseen].unique().tolist()
                 cells = "1 cell holds" if unseen.size == 1 else f"{unseen.size} cells hold"
                 warn_user(
                     f"Column {column.name!r}: {cells} categories unseen at fit, {listing(labels)}, first in "
-                    f"{row_name(frame.index, unseen[0])}; expected {listing(column.levels or ())}. They are "
+                    f"{row_name(frame.index, unseen[0])}; expected {listing(column.levels)}. They are "
                     "kept, and count as missing where other cells are predicted from them. To learn from "
                     "them, fit again with rows of that category.",
                     TableWarning,
@@ -300,7 +300,7 @@ class TableCodec:
     @property
     def inverse_transforms(self) -> list[InverseTransform | None]:
         """Inverse transform of each encoded column, None for those without a transform."""
-        return [column.inverse_transform for column in self.columns for _ in column.names]
+        return [_inverse_transform(column) for column in self.columns for _ in column.names]
 
     @property
     def raw_scale(self) -> NDArray[np.float64]:
@@ -317,7 +317,12 @@ class TableCodec:
         return cls(tuple(codec_from_dict(column) for column in state["columns"]))
 
 
-# ---------------------------------------------------------------------------------------------------- checks
+def _inverse_transform(column: ColumnCodec) -> InverseTransform | None:
+    """Return the inverse of a column's transform, of standardised cells within the drawn range."""
+    if column.warp is None:
+        return None
+    low, high = sorted(column.warp.forward(np.array(column.drawn_range)).tolist())
+    return InverseTransform(column.mean[0], column.scale[0], low, high, column.warp.name)
 
 
 def _check_fit_shape(frame: Columns) -> None:
@@ -388,12 +393,12 @@ def _warn_of_atoms(codec: ColumnCodec, column: pd.Series[Any]) -> None:
             )
 
 
-def warn_of_empty_rows(index: pd.Index[Any], is_empty: NDArray[np.bool_]) -> None:
+def _warn_of_empty_rows(table: Columns, is_empty: NDArray[np.bool_]) -> None:
     """Warn of rows without any observed cell, given as a mask `[N]`."""
     empty = np.flatnonzero(is_empty)
     if empty.size == 0:
         return
-    first = ", ".join(row_name(index, i) for i in empty[:3]) + (", ..." if empty.size > 3 else "")
+    first = ", ".join(row_name(table.index, i) for i in empty[:3]) + (", ..." if empty.size > 3 else "")
     are = "1 row is" if empty.size == 1 else f"{empty.size} rows are"
     warn_user(
         Hinted(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
+from pyro_mgp.data.codecs.numeric import standardised_errors
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.row_keys import RowIds, content_hashes, label_hashes, without_ids
@@ -94,7 +95,7 @@ class TableEncoder:
 
     def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the positions of the incomplete rows, hashes of their cells, and hashes of their labels."""
-        values = self.codec.encode_again(self.rules.modelled(X)).to_numpy()
+        values = self.codec.encode_cells(self.rules.modelled(X)).to_numpy()
         rows = np.flatnonzero(np.isnan(values).any(axis=1))
         return rows, content_hashes(values[rows]), label_hashes(X.index[rows])
 
@@ -107,7 +108,7 @@ class TableEncoder:
         modelled = self.rules.modelled(frame) if errors else frame
         for column in self.codec.columns:
             if column.name in errors:
-                standardised = column.standardised_errors(modelled[column.name], errors[column.name])
+                standardised = standardised_errors(column, modelled[column.name], errors[column.name])
                 found[self.codec.slices[column.name].start] = torch.as_tensor(standardised).square()
         return found
 

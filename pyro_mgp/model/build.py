@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.codecs.observations import (
+from pyro_mgp.data.codecs.base import (
     CountObservation,
     GaussianObservation,
     ObservationModel,

@@ -286,13 +286,12 @@ def test_days_of_a_place_are_hours_of_the_world() -> None:
         ([3, 10, 2], {"kind": "categorical"}, [3.0, 4.0, None], 3),
     ],
 )
-def test_levels_unseen_at_fit_are_holes_that_one_can_ask_for(
+def test_levels_unseen_at_fit_are_encoded_as_missing(
     cells: Any, given: dict[str, Any], new: list[Any], known: Any
 ) -> None:
     codec, column = fit(cells, **given), series(new)
     encoded = codec.encode(column)
     assert np.isnan(encoded).all(axis=1).tolist() == [False, True, True]
-    assert codec.unseen(column).tolist() == [False, True, False]
     assert codec.decode(encoded[:1]).tolist() == [known]
 
 

@@ -264,7 +264,7 @@ def planned(frame: pd.DataFrame, specs: Any = None, **switches: bool) -> list[st
     """Return the names of the columns with a link in a sequential chain, in order."""
     codec = TableCodec.fit(frame, False, 0, specs)
     switches = {"every": False, "curved_only": True, **switches}
-    plan = sequence_of(codec, codec.encode_again(frame), frame, specs or {}, **switches)
+    plan = sequence_of(codec, codec.encode_cells(frame), frame, specs or {}, **switches)
     return None if plan is None else [codec.names[d] for d in plan.columns]
 
 

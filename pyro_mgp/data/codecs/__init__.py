@@ -26,8 +26,14 @@ import pandas as pd
 from pyro_mgp._support.messages import dropping, listing
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions
 from pyro_mgp.data.codecs.labels import BooleanCodec, CategoricalCodec, OrderedCodec
-from pyro_mgp.data.codecs.numeric import ContinuousCodec, CountCodec, HeavyTailedCodec, IntegerCodec
-from pyro_mgp.data.codecs.times import DatetimeCodec, DurationCodec
+from pyro_mgp.data.codecs.numeric import (
+    ContinuousCodec,
+    CountCodec,
+    DatetimeCodec,
+    DurationCodec,
+    HeavyTailedCodec,
+    IntegerCodec,
+)
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.dtypes import FAMILIES, label_of, natural_kind
 from pyro_mgp.storage.untrusted import build

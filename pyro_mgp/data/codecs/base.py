@@ -1,4 +1,4 @@
-"""Interface and shared behaviour of column codecs, and the codec of constants."""
+"""Base class of column codecs, the codec of constants, and observation models of cells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -15,24 +15,54 @@ from numpy.typing import ArrayLike, NDArray
 
 from pyro_mgp._support.messages import Hinted, listing, plain, row_name
 from pyro_mgp.data.cells import as_stored, objects
-from pyro_mgp.data.codecs.observations import (
-    GaussianObservation,
-    Numbers,
-    ObservationModel,
-    OrdinalObservation,
-)
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.dtypes import FAMILIES, Family, check_categories, holes_of, label_of, natural_kind
-from pyro_mgp.data.transforms import InverseTransform, Warp
+from pyro_mgp.data.transforms import Warp
 from pyro_mgp.storage.scratch import pieces
 
 Level: TypeAlias = str | int | float | bool
+Numbers: TypeAlias = NDArray[np.float64]
 
 # Squares of numbers up to LARGEST, and of spreads down to 1 / LARGEST, stay well inside float64.
 LARGEST = 1e100
 MAX_LEVELS = 100
 # Bound on standardised cells of a saved codec: those of a fit to n cells are at most the root of n.
 _MOST_SCALES = 1e9
+
+
+@dataclass(frozen=True)
+class GaussianObservation:
+    """Gaussian noise around the latent function."""
+
+
+@dataclass(frozen=True)
+class StudentObservation:
+    """Student's t noise around the latent function, for cells with outliers."""
+
+
+@dataclass(frozen=True)
+class CountObservation:
+    """Negative binomial counts with a log link."""
+
+    mean: float
+    """Mean of log(1 + count) over the observed cells."""
+    scale: float
+    """Standard deviation of log(1 + count)."""
+    average: float
+    """Mean count."""
+
+
+@dataclass(frozen=True)
+class OrdinalObservation:
+    """Ordered values observed through a cumulative probit."""
+
+    values: Numbers
+    """Standardised values in ascending order, `[K]`."""
+    shares: Numbers
+    """Relative frequency of each value, `[K]`."""
+
+
+ObservationModel: TypeAlias = GaussianObservation | StudentObservation | CountObservation | OrdinalObservation
 
 
 @dataclass(frozen=True)
@@ -77,20 +107,14 @@ class ColumnCodec:
     high: float = 0.0
     """Largest observed number, in the column's own units; 1 for indicators."""
 
-    @property
-    def warp(self) -> Warp | None:
-        """Transform of cells before standardisation, None for the identity."""
-        return None
-
-    @property
-    def levels(self) -> tuple[Level, ...] | None:
-        """Levels observed at fit, in the order of their codes; None for kinds without levels."""
-        return None
-
-    @property
-    def step(self) -> float:
-        """Number of which draws are multiples, in the column's own units; 0 if they are not rounded."""
-        return 0.0
+    warp = cast("Warp | None", None)
+    """Transform of cells before standardisation, None for the identity."""
+    levels = cast("tuple[Level, ...] | None", None)
+    """Levels observed at fit, in the order of their codes; None for kinds without levels."""
+    shares = cast("tuple[float, ...] | None", None)
+    """Relative frequencies of evenly spaced ordered values; None for kinds that are not ordinal."""
+    step = 0.0
+    """Number of which draws are multiples, in the column's own units; 0 if they are not rounded."""
 
     @property
     def width(self) -> int:
@@ -122,14 +146,6 @@ class ColumnCodec:
         """Standardised values of 0 and of 1 in each indicator, `[width]` each; None without indicators."""
         return None
 
-    @property
-    def inverse_transform(self) -> InverseTransform | None:
-        """Inverse of the transform, of standardised cells and within the drawn range; None without one."""
-        if self.warp is None:
-            return None
-        low, high = sorted(self.warp.forward(np.array(self.drawn_range)).tolist())
-        return InverseTransform(self.mean[0], self.scale[0], low, high, self.warp.name)
-
     def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
         """Return the observation model of one encoded column.
 
@@ -137,7 +153,10 @@ class ColumnCodec:
             position: Position among the encoded columns of this column.
             unless: Positions of earlier indicators; the model conditions on all of these being 0.
         """
-        return GaussianObservation()
+        if self.shares is None:
+            return GaussianObservation()
+        values = self.standardise(np.linspace(self.low, self.high, len(self.shares)))
+        return OrdinalObservation(values, np.asarray(self.shares))
 
     @classmethod
     def fit(cls, column: pd.Series[Any], family: Family, options: FitOptions) -> ColumnCodec:
@@ -199,11 +218,6 @@ class ColumnCodec:
             self, mean=mean, scale=scale, own_scale=own_scale, low=low, high=high, **fields
         )
 
-    def _ordinal(self, shares: tuple[float, ...]) -> OrdinalObservation:
-        """Return the observation model of evenly spaced values with these relative frequencies."""
-        values = self.standardise(np.linspace(self.low, self.high, len(shares)))
-        return OrdinalObservation(values, np.asarray(shares))
-
     def standardise(self, raw: Numbers) -> Numbers:
         """Return numbers `[..., width]` in the column's own units, transformed and standardised."""
         transformed = raw if self.warp is None else self.warp.forward(raw)
@@ -260,20 +274,6 @@ class ColumnCodec:
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         """Return cells `[...]` for transformed numbers `[..., width]`."""
         return np.asarray(transformed[..., 0])
-
-    def unseen(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Return a mask of the cells whose level was not observed at fit, Bool `[N]`."""
-        return np.zeros(len(column), dtype=np.bool_)
-
-    def standardised_errors(self, column: pd.Series[Any], errors: Numbers) -> Numbers:
-        """Return standard errors `[N]` of cells in standardised units, to first order if transformed.
-
-        Raises:
-            ValueError: The kind has no standard errors.
-        """
-        raise ValueError(
-            f"Column {self.name!r}: standard errors are for continuous columns, but this is {self.kind}."
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able dict from which `codec_from_dict` makes an equal codec."""

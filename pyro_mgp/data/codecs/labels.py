@@ -19,14 +19,16 @@ from pyro_mgp.data.codecs.base import (
     ColumnCodec,
     FitOptions,
     Level,
+    Numbers,
+    ObservationModel,
+    OrdinalObservation,
     finite_numbers,
     level_cells,
     nearer,
     shares_of,
 )
-from pyro_mgp.data.codecs.observations import Numbers, ObservationModel, OrdinalObservation
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
-from pyro_mgp.data.dtypes import holes_of, is_numeric, natural_kind
+from pyro_mgp.data.dtypes import holes_of, is_numeric
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,6 @@ class BooleanCodec(ColumnCodec):
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         return self._fitted(observed, shares=shares_of(observed))
-
-    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return an ordinal observation model of two values."""
-        return self._ordinal(self.shares)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         raw = nearer(transformed[..., 0], self.low, self.high)
@@ -79,19 +77,9 @@ class _LevelCodec(ColumnCodec):
     def _read(self, column: pd.Series[Any]) -> Numbers:
         if is_numeric(column):
             finite_numbers(column)
-        codes = self._codes(column)
-        return np.where(codes < 0, np.nan, codes)[:, None]
-
-    def _codes(self, column: pd.Series[Any]) -> NDArray[np.intp]:
-        """Return positions of the cells among the levels, `[N]`, -1 where missing or unseen."""
         labels = pd.Index(column.astype(object), dtype=object)
-        return np.asarray(pd.Index(objects(self.levels), dtype=object).get_indexer(labels))
-
-    def unseen(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Return a mask of the cells whose level was not observed at fit, Bool `[N]`."""
-        if natural_kind(column) is None:
-            return super().unseen(column)
-        return (self._codes(column) < 0) & ~holes_of(column)
+        positions = pd.Index(objects(self.levels), dtype=object).get_indexer(labels)
+        return np.where(positions < 0, np.nan, positions)[:, None]
 
     def _conditions(self) -> dict[str, bool]:
         n_levels = len(self.levels)
@@ -125,10 +113,6 @@ class OrderedCodec(_LevelCodec):
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         return self._fitted(observed, shares=shares_of(observed))
-
-    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return an ordinal observation model of the levels."""
-        return self._ordinal(self.shares)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         positions = np.clip(np.rint(transformed[..., 0]), self.low, self.high)

@@ -1,20 +1,30 @@
-"""Codecs of numbers: continuous, heavy-tailed, count and integer columns."""
+"""Codecs of numbers: continuous, heavy-tailed, count and integer columns, points in time and durations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from pyro_mgp.data.cells import to_integers
-from pyro_mgp.data.codecs.base import LARGEST, ColumnCodec, FitOptions, moments, nearer, shares_of
-from pyro_mgp.data.codecs.observations import CountObservation, Numbers, ObservationModel, StudentObservation
+from pyro_mgp.data.cells import as_stored, seconds_of, to_integers
+from pyro_mgp.data.codecs.base import (
+    LARGEST,
+    ColumnCodec,
+    CountObservation,
+    FitOptions,
+    Numbers,
+    ObservationModel,
+    StudentObservation,
+    moments,
+    nearer,
+    shares_of,
+)
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.transforms import Warp
 
@@ -31,6 +41,10 @@ _MOST_BEYOND = 1.0
 _MOSTLY, _OFTEN = 0.9, 5
 # Draws of a log-transformed column end so many observed ranges beyond the observed cells.
 _FURTHER = 2.0
+# First and last day of the years 1 to 9999, in seconds since 1970.
+_CALENDAR = (-62_135_596_800.0, 253_402_214_400.0)
+# Days, hours, minutes and seconds, in seconds.
+_STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,7 @@ class NumberCodec(ColumnCodec):
             # The exponential of a normal tail is long: draws end with the drawn range.
             far = self.drawn_range[1 if self.upper is None else 0]
             return -math.inf, float(self.standardise(np.array([far]))[0])
-        if not np.isfinite(self.limits).any():
+        if self.shares is not None or not np.isfinite(self.limits).any():
             return None
         lower, upper = self.standardise(np.array(self._drawn_limits)).tolist()
         return lower, upper
@@ -138,13 +152,6 @@ class ContinuousCodec(NumberCodec):
     kind = Kind.CONTINUOUS
     families = ("numbers",)
     accepts_bounds = True
-
-    def standardised_errors(self, column: pd.Series[Any], errors: Numbers) -> Numbers:
-        """Return standard errors `[N]` of cells in standardised units, to first order if transformed."""
-        if self.warp is not None:
-            cells = column.to_numpy(dtype=np.float64, na_value=np.nan)
-            errors = errors * np.exp(np.where(np.isnan(cells), 0.0, self.warp.log_slope(cells)))
-        return np.asarray(errors / self.scale[0])
 
 
 class HeavyTailedCodec(ColumnCodec):
@@ -233,18 +240,9 @@ class IntegerCodec(NumberCodec):
         return float(np.ceil(lower)), float(np.floor(upper))
 
     @property
-    def bounds(self) -> tuple[float, float] | None:
-        """Bounds at which draws must be truncated, standardised; None if no truncation is needed."""
-        return super().bounds if self.shares is None else None
-
-    @property
     def _drawn_limits(self) -> tuple[float, float]:
         lower, upper = self.limits
         return float(np.ceil(lower)) - 0.5, float(np.floor(upper)) + 0.5
-
-    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return a Gaussian observation model, or an ordinal one of two values."""
-        return super().observation() if self.shares is None else self._ordinal(self.shares)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         raw = super()._cells(transformed, to_support)
@@ -255,6 +253,75 @@ class IntegerCodec(NumberCodec):
     def _conditions(self) -> dict[str, bool]:
         two = self.shares is None or (len(self.shares) == 2 and min(self.shares) > 0)
         return super()._conditions() | {"shares": two}
+
+
+@dataclass(frozen=True)
+class _TimeCodec(ColumnCodec):
+    """Base of the codecs of times, which are read as seconds and rounded to multiples of `step`."""
+
+    step: float = 0.0
+    """Largest unit of which all observed times are multiples, in seconds; 0 if there is none."""
+
+    def _read(self, column: pd.Series[Any]) -> Numbers:
+        return seconds_of(column)[:, None]
+
+    def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
+        return ()
+
+    def _fitted(self, observed: Numbers, warp: Warp | None = None, **fields: Any) -> Self:
+        step = next((step for step in _STEPS if not (observed % step).any()), 0.0)
+        return super()._fitted(observed, warp, step=step)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        seconds = super()._cells(transformed, to_support)
+        return as_stored(np.rint(seconds / self.step) * self.step if self.step else seconds, self.family)
+
+    def _conditions(self) -> dict[str, bool]:
+        return super()._conditions() | {"step": self.step >= 0}
+
+
+class DatetimeCodec(_TimeCodec):
+    """Codec of points in time: Gaussian, in seconds since 1970 (UTC)."""
+
+    kind = Kind.DATETIME
+    families = ("datetimes",)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        first, last = min(self.low, _CALENDAR[0]), max(self.high, _CALENDAR[1])
+        return super()._cells(np.clip(transformed, first, last), to_support)
+
+
+@dataclass(frozen=True)
+class DurationCodec(_TimeCodec, NumberCodec):
+    """Codec of durations: as continuous numbers of seconds, never negative if none was."""
+
+    kind = Kind.DURATION
+    families = ("durations",)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Bounds of draws in seconds: 0 and infinity unless a negative duration was observed."""
+        return 0.0 if self.low >= 0 else -math.inf, math.inf
+
+    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        lower = 0.0 if observed.min() >= 0 else None
+        return self._fitted(observed, Warp.choose(observed[:, 0], lower) if options.warp else None)
+
+
+def standardised_errors(codec: ColumnCodec, column: pd.Series[Any], errors: Numbers) -> Numbers:
+    """Return standard errors `[N]` of cells in standardised units, to first order if they are transformed.
+
+    Raises:
+        ValueError: The column is not continuous.
+    """
+    if codec.kind is not Kind.CONTINUOUS:
+        raise ValueError(
+            f"Column {codec.name!r}: standard errors are for continuous columns, but this is {codec.kind}."
+        )
+    if codec.warp is not None:
+        cells = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        errors = errors * np.exp(np.where(np.isnan(cells), 0.0, codec.warp.log_slope(cells)))
+    return np.asarray(errors / codec.scale[0])
 
 
 def as_continuous(codec: ColumnCodec) -> ContinuousCodec:
