@@ -21,8 +21,8 @@ from pyro_mgp._support import memory
 from pyro_mgp._support.devices import home
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import ALONE, current
+from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.column_spec import Specs
-from pyro_mgp.data.dtypes import label_of
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.rules import Rules

@@ -18,8 +18,8 @@ from pyro_mgp import fitting, saving
 from pyro_mgp._support.checks import RandomState
 from pyro_mgp._support.messages import FitWarning as FitWarning
 from pyro_mgp.data.column_spec import Label, Specs
+from pyro_mgp.data.encoded_table import RowIds
 from pyro_mgp.data.parquet_table import ParquetTable, Paths
-from pyro_mgp.data.row_keys import RowIds
 from pyro_mgp.model.chain import Precision
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.results import drawing

@@ -1,9 +1,9 @@
-"""Cells of a column as numpy arrays: numbers in their own units, times in seconds, draws as stored."""
+"""Cells of columns: kinds by dtype, missing cells, cells as numpy arrays, and completed tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -11,11 +11,175 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pandas.api import types
 
-from pyro_mgp.data.column_spec import Kind
-from pyro_mgp.data.dtypes import Family, holes_of, natural_kind
+from pyro_mgp._support.messages import Hinted, listing, plain, row_name
+from pyro_mgp.data.column_spec import Kind, Label
 
+Family = Literal["numbers", "booleans", "labels", "datetimes", "durations"]
+"""Storage class of cells: a new table may use any dtype of the family that a column had at fit."""
+
+FAMILIES: dict[Kind, Family] = {
+    Kind.CONTINUOUS: "numbers",
+    Kind.INTEGER: "numbers",
+    Kind.BOOLEAN: "booleans",
+    Kind.CATEGORICAL: "labels",
+    Kind.ORDERED: "labels",
+    Kind.DATETIME: "datetimes",
+    Kind.DURATION: "durations",
+}
+"""Family of each kind that a dtype can suggest."""
+
+# A bool is an int in Python, hence the order.
+_KIND_OF_TYPE: tuple[tuple[tuple[type, ...], Kind], ...] = (
+    ((bool, np.bool_), Kind.BOOLEAN),
+    ((int, np.integer), Kind.INTEGER),
+    ((float, np.floating), Kind.CONTINUOUS),
+    ((str,), Kind.CATEGORICAL),
+)
 # Times in microseconds that 64 bits hold; the smallest integer of all stands for NaT.
 _TIMES = (-float(2**63 - 1024), float(2**63 - 1024))
+
+
+def holes_of(column: pd.Series[Any]) -> NDArray[np.bool_]:
+    """Return a mask of the missing cells of a column, Bool `[N]`."""
+    holes = column.isna().to_numpy(dtype=np.bool_)
+    if not isinstance(column.dtype, np.dtype) and types.is_float_dtype(column.dtype):
+        # Nullable floats can hold a NaN beside NA, depending on the pandas version and its options.
+        holes = holes | np.isnan(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return holes
+
+
+def label_of(name: Hashable) -> Label:
+    """Return a column label as Python's own `str` or `int`.
+
+    Raises:
+        ValueError: It is neither text nor an integer.
+    """
+    if isinstance(name, str):
+        return str(name)
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        return int(name)
+    raise ValueError(
+        f"Column labels must be text or integers, got {name!r} ({type(name).__name__}). "
+        "Rename the columns, for example frame.columns = [str(c) for c in frame.columns]."
+    )
+
+
+def check_labels(columns: pd.Index[Any]) -> None:
+    """Check that the labels of columns are text or integers and unique; ValueError otherwise."""
+    for name in columns:
+        label_of(name)
+    twice = columns[columns.duplicated()].unique().tolist()
+    if twice:
+        raise ValueError(
+            f"Column names must be unique, got {listing(twice)} more than once. Rename or drop duplicates."
+        )
+
+
+def natural_kind(column: pd.Series[Any]) -> Kind | None:
+    """Return the kind that the dtype of a column suggests, None if all its cells are missing.
+
+    Raises:
+        TypeError: The dtype is not supported, or an object column mixes types.
+    """
+    dtype = column.dtype
+    if dtype == np.dtype(object):
+        return _object_kind(column)
+    letter = getattr(dtype, "kind", "O")
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        raise _unsupported(column, f"{dtype} (in the byte order of another machine)")
+    if isinstance(dtype, pd.CategoricalDtype):
+        kind = Kind.ORDERED if dtype.ordered else Kind.CATEGORICAL
+    elif isinstance(dtype, pd.SparseDtype | pd.PeriodDtype) or types.is_complex_dtype(dtype):
+        raise _unsupported(column, str(dtype))
+    elif types.is_bool_dtype(dtype):
+        kind = Kind.BOOLEAN
+    elif types.is_integer_dtype(dtype):
+        kind = Kind.INTEGER
+    elif types.is_float_dtype(dtype):
+        kind = Kind.CONTINUOUS
+    elif types.is_string_dtype(dtype):
+        kind = Kind.CATEGORICAL
+    elif letter in "Mm" and not str(dtype).startswith(("date32", "date64")):
+        kind = Kind.DATETIME if letter == "M" else Kind.DURATION
+    else:
+        raise _unsupported(column, str(dtype))
+    return None if holes_of(column).all() else kind
+
+
+def _object_kind(column: pd.Series[Any]) -> Kind | None:
+    """Return the common kind of the observed cells of an object column, None if it has none."""
+    positions = np.flatnonzero(~holes_of(column))
+    if positions.size == 0:
+        return None
+    cells = column.array[positions]
+    kind_of_type = {
+        each: next((kind for classes, kind in _KIND_OF_TYPE if issubclass(each, classes)), None)
+        for each in set(map(type, cells))
+    }
+    kinds = set(kind_of_type.values())
+    if kinds == {Kind.INTEGER, Kind.CONTINUOUS}:
+        return Kind.CONTINUOUS
+    first = type(cells[0])
+    if len(kinds) > 1:
+        families = {t: None if kind is None else FAMILIES[kind] for t, kind in kind_of_type.items()}
+        odd = next(i for i, cell in enumerate(cells) if families[type(cell)] != families[first])
+        raise TypeError(
+            f"Column {column.name!r} mixes types: expected one type of cell, got {first.__name__} first, but "
+            f"{row_name(column.index, positions[odd])} holds {plain(cells[odd])!r} "
+            f"({type(cells[odd]).__name__}). Convert the column, for example with "
+            f"pandas.to_numeric(frame[{column.name!r}]) or frame[{column.name!r}].astype('string')."
+        )
+    kind = kind_of_type[first]
+    if kind is None:
+        raise _unsupported(column, f"object, holding {first.__name__}")
+    return kind
+
+
+def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
+    """Return the error for an unsupported dtype, with advice on how to convert it."""
+    cell = f"frame[{column.name!r}]"
+    advice = {
+        "byte order": f"Convert it: {cell}.astype({cell}.dtype.newbyteorder()).",
+        "sparse": f"Make it dense: {cell}.sparse.to_dense().",
+        "date": f"Convert it: pandas.to_datetime({cell}).",
+        "period": f"Turn it into a number, for example {cell}.dt.year.",
+        "complex": "Split it into two columns, the real and the imaginary part.",
+        "decimal": f"Convert it: {cell}.astype('float64').",
+    }
+    fitting = next((text for word, text in advice.items() if word in came.lower()), "Convert it.")
+    return TypeError(
+        Hinted(
+            f"Column {column.name!r}: expected numbers, booleans, text, pandas categories or times, got "
+            f"dtype {came}. {fitting} Or drop it: ",
+            f"frame.drop(columns=[{column.name!r}]).",
+            shell=f"--drop {column.name!r}.",
+        )
+    )
+
+
+def is_numeric(column: pd.Series[Any]) -> bool:
+    """Return whether the cells of a column are numbers or booleans, or all missing."""
+    return natural_kind(column) in (Kind.CONTINUOUS, Kind.INTEGER, Kind.BOOLEAN, None)
+
+
+def is_boolean(column: pd.Series[Any]) -> bool:
+    """Return whether the cells of a column are booleans."""
+    return natural_kind(column) is Kind.BOOLEAN
+
+
+def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name: Label) -> None:
+    """Check that a category dtype has all the labels that may be imputed.
+
+    Raises:
+        ValueError: A label is not among its categories.
+    """
+    absent = [label for label in labels if label not in dtype.categories]
+    if absent:
+        raise ValueError(
+            f"Column {name!r}: expected a category dtype with the categories {listing(absent)}, which may "
+            f"be imputed, got only {listing(dtype.categories.tolist())}. Add them with "
+            f"frame[{name!r}].cat.add_categories({absent!r})."
+        )
 
 
 def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
@@ -67,14 +231,6 @@ def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def objects(items: Iterable[object]) -> NDArray[np.object_]:
-    """Return a one-dimensional object array that keeps every item as the Python object it is."""
-    listed = list(items)
-    array = np.empty(len(listed), dtype=object)
-    array[:] = listed
-    return array
-
-
 def to_integers(values: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.int64]:
     """Return `values` rounded and clipped to `limits` and to int64."""
     low, high = max(int(limits.min), -(2**63)), min(int(limits.max), 2**63 - 1)
@@ -93,3 +249,99 @@ def as_stored(numbers: NDArray[np.float64], family: Family) -> NDArray[Any]:
         unit = "datetime64[us]" if family == "datetimes" else "timedelta64[us]"
         return to_integers(np.clip(numbers * 1e6, *_TIMES), np.iinfo(np.int64)).view(unit)
     return np.asarray(numbers)
+
+
+def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.DataFrame:
+    """Return a copy of a table with missing cells filled.
+
+    Args:
+        frame: The table, which is not modified.
+        cells: Decoded values of the missing cells of each column to fill, in row order. Other columns stay
+            as they are, and so do cells whose value is itself missing.
+
+    Returns:
+        A table with the same columns, order, index, dtypes, categories and observed cells. Numbers are cast
+        to the column's dtype, rounded for integers and clipped to its range. Only an entirely missing column
+        whose dtype cannot hold the values (floats and text, say) takes their dtype.
+
+    Raises:
+        ValueError: A column is not in the table, the number of values is not the number of missing cells, or
+            the column's dtype cannot hold them.
+
+    Example:
+        >>> frame = pd.DataFrame({"n": pd.array([1, None], dtype="Int8"), "x": [0.5, 1.5]})
+        >>> complete(frame, {"n": np.array([7.2])})["n"].tolist()
+        [1, 7]
+    """
+    check_labels(frame.columns)
+    unknown = [name for name in cells if name not in frame.columns]
+    if unknown:
+        raise ValueError(f"Expected columns of the table, {listing(frame.columns)}, got {listing(unknown)}.")
+    completed = frame.copy()
+    for name, values in cells.items():
+        completed[name] = _filled(frame[name], np.asarray(values), name)
+    return completed
+
+
+def _filled(column: pd.Series[Any], values: NDArray[Any], name: Label) -> pd.Series[Any]:
+    """Return a column with `values` in its missing cells, in its own dtype if that can hold them."""
+    holes = holes_of(column)
+    if values.shape != (holes.sum(),):
+        raise ValueError(
+            f"Column {name!r}: expected one value per missing cell, shape ({holes.sum()},), got shape "
+            f"{values.shape}."
+        )
+    given = ~pd.isna(values)
+    values, dtype = values[given], column.dtype
+    if values.size == 0:
+        return column
+    if not _holds(dtype, values):
+        if holes.all() and given.all():
+            return pd.Series(values.tolist(), index=column.index, name=column.name)
+        if isinstance(dtype, pd.CategoricalDtype):
+            check_categories(dtype, dict.fromkeys(values.tolist()), name)
+        raise ValueError(
+            f"Column {name!r}: dtype {dtype} cannot hold the values {listing(values.tolist(), 3)}."
+        )
+    array = column.array.copy()
+    array[np.flatnonzero(holes)[given]] = _cast(values, dtype)
+    return pd.Series(array, index=column.index, name=column.name, dtype=dtype)
+
+
+def _holds(dtype: Any, values: NDArray[Any]) -> bool:
+    """Return whether a dtype can hold `values`, numbers after rounding."""
+    if dtype == np.dtype(object):
+        return True
+    if isinstance(dtype, pd.CategoricalDtype):
+        return bool((dtype.categories.get_indexer(pd.Index(values)) >= 0).all())
+    if types.is_bool_dtype(dtype):
+        return all(isinstance(value, bool) for value in values.tolist())
+    if types.is_numeric_dtype(dtype):
+        return values.dtype.kind in "iuf"
+    if getattr(dtype, "kind", "O") in "Mm":
+        return bool(values.dtype.kind == dtype.kind)
+    return types.is_string_dtype(dtype) and all(isinstance(value, str) for value in values.tolist())
+
+
+def _cast(values: NDArray[Any], dtype: Any) -> Any:
+    """Return `values` in the form that an array of a dtype stores."""
+    if getattr(dtype, "kind", "O") in "Mm":
+        return _cast_times(values, dtype)
+    target = getattr(dtype, "numpy_dtype", dtype)
+    if types.is_integer_dtype(dtype):
+        return to_integers(values, np.iinfo(target)).astype(target)
+    if types.is_float_dtype(dtype):
+        limits = np.finfo(target)
+        return np.clip(values.astype(np.float64), float(limits.min), float(limits.max)).astype(target)
+    if types.is_bool_dtype(dtype):
+        return values.astype(np.bool_)
+    return values.astype(object)  # Python's own bool, int, float and str
+
+
+def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
+    """Return times in microseconds (UTC) as an array of a dtype, clipped to its range."""
+    zone = getattr(dtype, "tz", None) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None)
+    unit = getattr(dtype, "unit", None) or getattr(getattr(dtype, "pyarrow_dtype", None), "unit", None)
+    span = np.iinfo(np.int64).max // (1000 if (unit or np.datetime_data(dtype)[0]) == "ns" else 1)
+    cells = pd.Series(np.clip(values.astype(np.int64), -span, span).view(f"{values.dtype.kind}8[us]"))
+    return (cells.dt.tz_localize("UTC") if zone else cells).astype(dtype).array

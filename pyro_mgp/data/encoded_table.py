@@ -1,13 +1,27 @@
-"""The table as tensors: standardised values, which of them are observed, and a key per row."""
+"""Tables as tensors: standardised values, a mask of observed cells, and a key per row.
+
+Keys seed random draws that depend neither on batches nor on the order of rows. Equal rows get different keys
+by their ranks, or by ids that the user gives.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+
+from pyro_mgp._support.messages import Hinted, listing, row_name
+from pyro_mgp.data.column_spec import Label
+from pyro_mgp.storage.scratch import pieces
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MISSING = np.int64(-(2**63))
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class EncodedTable:
     observed: Tensor
     """Bool `[n, D]`, True where the cell is observed."""
     keys: Tensor
-    """int64 `[n]`, one key per row that travels with the row; see `row_keys.row_keys`."""
+    """int64 `[n]`, one key per row that travels with the row; see `row_keys`."""
 
     @classmethod
     def from_numpy(cls, values: NDArray[np.float64], keys: NDArray[np.uint64]) -> EncodedTable:
@@ -58,3 +72,161 @@ class EncodedTable:
     def to_numpy(self) -> NDArray[np.float64]:
         """Return the values `[n, D]` with NaN in missing cells."""
         return np.where(self.observed.numpy(), self.values.numpy(), np.nan)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of the rows of a partition among equal rows of the whole table."""
+
+    positions: NDArray[np.intp]
+    """Positions of the rows whose ranks are not zero."""
+    ranks: NDArray[np.uint64]
+    """Ranks of these rows."""
+
+    def spread(self, n_rows: int) -> NDArray[np.uint64]:
+        """Return the ranks of all rows, `[N]`."""
+        whole = np.zeros(n_rows, dtype=np.uint64)
+        whole[self.positions] = self.ranks
+        return whole
+
+
+Identity = Ranks | pd.Index
+"""Distinction of equal rows: their ranks among all equal rows, or an id for each row."""
+RowIds = Label | ArrayLike | Ranks | None
+"""Label of a column of ids, an id for each row `[N]`, or `Ranks`; None for the labels of the index."""
+
+
+def row_keys(
+    values: NDArray[np.float64], index: pd.Index[Any], identity: Identity | None = None
+) -> NDArray[np.uint64]:
+    """Return a key for each row, uint64 `[N]`.
+
+    The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among equal rows. Equal
+    rows are ranked by the hash of their index label, then by position. Permuting a table with its index
+    therefore permutes its keys, except that equal rows with equal labels may exchange theirs. Keys are the
+    same in every process and on every platform.
+
+    Args:
+        values: Standardised cells, float64 [N, D], NaN where missing.
+        index: The N row labels.
+        identity: Ids, whose hashes are used instead of ranks, or ranks among the rows of a larger table.
+
+    Raises:
+        ValueError: ``values`` and ``index``, or ids, differ in length.
+
+    Example:
+        >>> values = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, np.nan]])
+        >>> keys = row_keys(values, pd.Index(["a", "b", "c"]))
+        >>> bool((row_keys(values[::-1], pd.Index(["c", "b", "a"])) == keys[::-1]).all())
+        True
+    """
+    labels = identity if isinstance(identity, pd.Index) else index
+    if len(values) != len(labels):
+        raise ValueError(
+            f"Expected one index label per row, got {len(values)} rows and {len(labels)} labels."
+        )
+    content = content_hashes(values)
+    if isinstance(identity, Ranks):
+        apart = identity.spread(len(values))
+    elif identity is None:
+        apart, repeated = np.zeros_like(content), _repeated(content)
+        if repeated.size:
+            apart[repeated] = ranks_among_equals(content[repeated], label_hashes(index[repeated]))
+    else:
+        apart = label_hashes(identity)
+    return _mix(content + apart * _GOLDEN)
+
+
+def content_hashes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """Return a hash of the cells of each row, uint64 `[N]`, from the `values` of `row_keys`."""
+    content = np.empty(len(values), dtype=np.uint64)
+    for rows in pieces(len(values)):
+        hashes = np.zeros(rows.stop - rows.start, dtype=np.uint64)
+        for column in values[rows].T:
+            hashes = _mix(hashes ^ _rounded(column))
+        content[rows] = hashes
+    return content
+
+
+def _repeated(content: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return the positions of rows whose `content` occurs more than once, in ascending order."""
+    order = np.argsort(content)
+    equal, repeated = content[order][1:] == content[order][:-1], np.zeros(len(content), dtype=np.bool_)
+    repeated[1:] = equal
+    repeated[:-1] |= equal
+    return np.sort(order[repeated])
+
+
+def _rounded(column: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """Return cells in units of 1e-6 as the bits of an int64, a fixed pattern where missing."""
+    # The limit excludes the pattern of missing cells; the cast to integers makes -0. and 0. equal.
+    units = np.clip(np.rint(np.where(np.isnan(column), 0.0, column) * 1e6), -(2.0**62), 2.0**62)
+    return np.where(np.isnan(column), _MISSING, units.astype(np.int64)).view(np.uint64)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Apply one step of splitmix64 (Steele, Lea, Flood 2014), which makes hashes of similar inputs differ."""
+    x = x + _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def ranks_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return ranks 0, 1, ... among rows of equal `content`, by `labels`, then by position."""
+    order = np.lexsort((labels, content))
+    ranks = np.empty(len(content), dtype=np.uint64)
+    ranks[order] = pd.Series(order).groupby(content[order]).cumcount()
+    return ranks
+
+
+def label_hashes(index: pd.Index[Any]) -> NDArray[np.uint64]:
+    """Return a hash of each label, uint64 `[N]`, the same in every process for equal labels of one dtype."""
+    try:
+        hashes = pd.util.hash_pandas_object(index, index=False)
+    except (TypeError, ValueError):  # pandas cannot hash labels of mixed types when some are tuples
+        hashes = pd.util.hash_pandas_object(pd.Index([repr(label) for label in index]), index=False)
+    return np.asarray(hashes, dtype=np.uint64)
+
+
+def without_ids(
+    frame: pd.DataFrame, row_ids: RowIds, modelled: Sequence[Label]
+) -> tuple[pd.DataFrame, Identity | None]:
+    """Return a table without its column of ids, if it has one, and the ids.
+
+    `modelled` are the labels of the columns that the imputer was fitted to.
+
+    Raises:
+        ValueError: The column does not exist or was fitted, an id is missing, or there is not one id per row.
+
+    Example:
+        >>> table, ids = without_ids(pd.DataFrame({"id": [7, 8], "x": [1.0, None]}), "id", ["x"])
+        >>> table.columns.tolist(), ids.tolist()
+        (['x'], [7, 8])
+    """
+    if row_ids is None or isinstance(row_ids, Ranks):
+        return frame, row_ids
+    if isinstance(row_ids, (str, int, np.integer)):
+        if row_ids not in frame.columns:
+            raise ValueError(f"row_ids names {row_ids!r}, but the columns are {listing(frame.columns)}")
+        if row_ids in modelled:
+            raise ValueError(
+                Hinted(
+                    f"row_ids names {row_ids!r}, which the imputer was fitted to: fit it without the ids, ",
+                    f"fit(frame.drop(columns=[{row_ids!r}])), or give the ids as an array",
+                    shell=f"`pyro-mgp fit` with --drop {row_ids}, or choose another column",
+                )
+            )
+        return frame.drop(columns=[row_ids]), _checked(frame[row_ids], frame.index)
+    return frame, _checked(row_ids, frame.index)
+
+
+def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
+    """Return the ids as an index, after checking that no row lacks one."""
+    ids = pd.Index(row_ids, tupleize_cols=False)
+    if len(ids) != len(rows):
+        raise ValueError(f"row_ids must hold one id per row: expected {len(rows)}, got {len(ids)}")
+    holes = np.flatnonzero(ids.isna())
+    if holes.size:
+        raise ValueError(f"row_ids must not be missing: {row_name(rows, holes[0])} has none")
+    return ids

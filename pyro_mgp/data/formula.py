@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy.optimize import elementwise
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.data.cells import holes_of, is_boolean, is_numeric
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.dtypes import holes_of, is_boolean, is_numeric
 
 FUNCTIONS = ("abs", "exp", "expm1", "log", "log10", "log1p", "sqrt", "sin", "cos", "tan", "arctan2")
 """Functions that a formula may call."""

@@ -20,10 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.data.cells import holes_of
 from pyro_mgp.data.column_spec import Specs
-from pyro_mgp.data.dtypes import holes_of
-from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.row_keys import row_keys
+from pyro_mgp.data.encoded_table import EncodedTable, row_keys
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.storage.scratch import Scratch, pieces
 

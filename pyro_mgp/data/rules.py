@@ -17,12 +17,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 
 from pyro_mgp._support.messages import listing, plain, row_name, warn_user
-from pyro_mgp.data.cells import cells_of
+from pyro_mgp.data.cells import (
+    cells_of,
+    complete,
+    holes_of,
+    is_boolean,
+    is_numeric,
+    label_of,
+    numbers_of,
+)
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
-from pyro_mgp.data.completion import complete
-from pyro_mgp.data.dtypes import holes_of, is_boolean, is_integer, is_numeric, label_of
 from pyro_mgp.data.formula import Formula
 from pyro_mgp.data.table import TableWarning
 
@@ -163,7 +170,7 @@ class Rules:
                 raise ValueError(
                     f"Column {label!r} is derived, so it must hold numbers, got {frame[label].dtype}"
                 )
-            given, value = _numbers(frame[label]), formula.value(frame)
+            given, value = numbers_of(frame[label]), formula.value(frame)
             tolerance = np.maximum(_TOLERANCE * np.abs(given), _ROUNDED * _last_place(given))
             for row in np.flatnonzero(np.abs(given - value) > tolerance)[:1]:
                 raise ValueError(
@@ -208,7 +215,7 @@ class Rules:
         found = {}
         for label, spec in self.specs.items():
             if spec.standard_error is not None:
-                errors, observed = _numbers(frame[spec.standard_error]), ~holes_of(frame[label])
+                errors, observed = numbers_of(frame[spec.standard_error]), ~holes_of(frame[label])
                 for row in np.flatnonzero(observed & ~((errors >= 0) & np.isfinite(errors)))[:1]:
                     raise ValueError(
                         f"Column {spec.standard_error!r} holds the standard errors of {label!r}: "
@@ -255,7 +262,7 @@ class Rules:
             return frame
         middle = self.middles[source] if source in self.middles else _middle(frame[source])
         values = np.full(len(frame), np.nan)
-        values[rows] = formula.solve(frame[rows], source, _numbers(frame[label])[rows], middle)
+        values[rows] = formula.solve(frame[rows], source, numbers_of(frame[label])[rows], middle)
         return _filled(frame, source, _possible(frame[source], values))
 
     def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -319,7 +326,7 @@ class Rules:
 
     def _warn_of_violations(self, deduced: pd.DataFrame, tables: Sequence[pd.DataFrame]) -> None:
         for label, formula in self.derived.items():
-            given, imputed = _numbers(deduced[label]), ~formula.sources_observed(deduced)
+            given, imputed = numbers_of(deduced[label]), ~formula.sources_observed(deduced)
             counts = []
             for table in tables:
                 value = formula.value(table)
@@ -356,18 +363,14 @@ def _possible(column: pd.Series[Any], values: NDArray[np.float64]) -> NDArray[np
     if is_boolean(column):
         return np.where(np.isin(np.round(values, 9), (0.0, 1.0)), np.round(values), np.nan)
     near = np.isclose(values, np.round(values), rtol=0, atol=1e-6)
-    return np.where(near, np.round(values), np.nan) if is_integer(column) else values
-
-
-def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(near, np.round(values), np.nan) if types.is_integer_dtype(column.dtype) else values
 
 
 def _middle(column: pd.Series[Any]) -> tuple[float, float]:
     """Return two different numbers in the middle of a column."""
     if holes_of(column).all():
         return 1.0, 2.0
-    low, high = np.nanquantile(_numbers(column), _MIDDLE).tolist()
+    low, high = np.nanquantile(numbers_of(column), _MIDDLE).tolist()
     return low, high if high > low else low + max(1.0, abs(low))
 
 

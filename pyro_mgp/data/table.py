@@ -12,13 +12,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
-from pyro_mgp.data.cells import numbers_of
+from pyro_mgp.data.cells import check_labels, holes_of, label_of, numbers_of
 from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
 from pyro_mgp.data.codecs.numeric import ContinuousCodec
 from pyro_mgp.data.column_spec import Label, Specs
-from pyro_mgp.data.dtypes import check_labels, holes_of, label_of
-from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.row_keys import Identity, row_keys
+from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
 from pyro_mgp.data.transforms import InverseTransform
 
 __all__ = [

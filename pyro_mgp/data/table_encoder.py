@@ -21,8 +21,7 @@ from pyro_mgp._support.messages import listing
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.numeric import standardised_errors
 from pyro_mgp.data.column_spec import Kind, Label
-from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.row_keys import RowIds, content_hashes, label_hashes, without_ids
+from pyro_mgp.data.encoded_table import EncodedTable, RowIds, content_hashes, label_hashes, without_ids
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missing
 

@@ -20,9 +20,8 @@ import sklearn.base
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import FitWarning
-from pyro_mgp.data.cells import cells_of, numbers_of
+from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.dtypes import is_numeric
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.results.imputations import Imputations

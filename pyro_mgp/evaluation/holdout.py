@@ -15,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.data.cells import label_of, natural_kind
 from pyro_mgp.data.column_spec import Kind, Label
-from pyro_mgp.data.dtypes import label_of, natural_kind
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import without_cells

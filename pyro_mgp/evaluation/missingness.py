@@ -22,8 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.cells import cells_of, numbers_of
-from pyro_mgp.data.dtypes import is_numeric
+from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.table import missing
 
 Mechanism = Literal["MCAR", "MAR", "MNAR"]

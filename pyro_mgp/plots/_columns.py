@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp.data.cells import cells_of
+from pyro_mgp.data.cells import cells_of, holes_of, is_numeric
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.dtypes import holes_of, is_numeric
 from pyro_mgp.plots._style import name_ticks, text
 from pyro_mgp.results.imputations import Imputations
 

@@ -37,9 +37,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 from xarray import DataArray, Dataset
 
-from pyro_mgp.data.cells import cells_of, seconds_of
+from pyro_mgp.data.cells import cells_of, holes_of, seconds_of
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.dtypes import holes_of
 from pyro_mgp.data.table import missing
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters

@@ -16,9 +16,9 @@ from pyro_mgp._support import memory
 from pyro_mgp._support.checks import RandomState, at_least, numbers_of, seed_of
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.analysis.sensitivity import shifts
+from pyro_mgp.data.cells import complete
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.completion import complete
-from pyro_mgp.data.row_keys import RowIds
+from pyro_mgp.data.encoded_table import RowIds
 from pyro_mgp.data.table import missing
 from pyro_mgp.data.table_encoder import InputTable
 from pyro_mgp.results.imputations import Imputations

@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
-from pyro_mgp.data.cells import numbers_of
+from pyro_mgp.data.cells import complete, numbers_of
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.completion import complete
 from pyro_mgp.data.table import missing
 from pyro_mgp.results.table_files import table_names, write_table
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays

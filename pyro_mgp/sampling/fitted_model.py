@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyro_mgp._support.messages import FitWarning, warn_user
-from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.row_keys import RowIds
+from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.build import LinkSpec, bounds_of_links

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from pyro_mgp._support.messages import warn_user
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.row_keys import without_ids
+from pyro_mgp.data.encoded_table import without_ids
 from pyro_mgp.data.table import TableWarning, check_same_columns
 from pyro_mgp.scaling import partitions
 from pyro_mgp.scaling.partitions import FittedState, Job, Part, impute_partition, parts_of

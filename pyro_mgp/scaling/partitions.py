@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.encoded_table import Ranks, RowIds, ranks_among_equals
 from pyro_mgp.data.parquet_table import without
-from pyro_mgp.data.row_keys import Ranks, RowIds, ranks_among_equals
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.table_files import table_names

@@ -13,8 +13,8 @@ from hostile_tables import QUICK, files, impute, impute_file, tables
 from hypothesis import HealthCheck, given, settings
 
 from pyro_mgp import Imputations, MGPImputer
+from pyro_mgp.data.cells import complete
 from pyro_mgp.data.codecs import fit_column
-from pyro_mgp.data.completion import complete
 from pyro_mgp.results.table_files import write_table
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))

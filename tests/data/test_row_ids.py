@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.data.row_keys import without_ids
+from pyro_mgp.data.encoded_table import without_ids
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyro_mgp.data.cells import complete
 from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
 from pyro_mgp.data.codecs.base import GaussianObservation
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
-from pyro_mgp.data.completion import complete
-from pyro_mgp.data.row_keys import row_keys
+from pyro_mgp.data.encoded_table import row_keys
 from pyro_mgp.data.table import TableCodec, TableWarning, as_frame, missing
 
 NAN = np.nan

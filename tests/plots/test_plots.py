@@ -22,8 +22,7 @@ from scipy.stats import gaussian_kde
 from pyro_mgp import MGPImputer
 from pyro_mgp.analysis.pooling import pool_estimates
 from pyro_mgp.analysis.relevance import relevance
-from pyro_mgp.data.cells import cells_of
-from pyro_mgp.data.dtypes import holes_of
+from pyro_mgp.data.cells import cells_of, holes_of
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import ampute, flux
 from pyro_mgp.inference.training import History

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyro.contrib.gp import kernels
 
 from pyro_mgp import Imputations, MGPImputer
-from pyro_mgp.data.row_keys import ranks_among_equals
+from pyro_mgp.data.encoded_table import ranks_among_equals
 from pyro_mgp.scaling.partitions import FittedState, identify, impute_partition, merged, rank
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import pandas as pd
 
 from pyro_mgp._support.messages import dropping, listing
+from pyro_mgp.data.cells import FAMILIES, label_of, natural_kind
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions
 from pyro_mgp.data.codecs.labels import BooleanCodec, CategoricalCodec, OrderedCodec
 from pyro_mgp.data.codecs.numeric import (
@@ -35,7 +36,6 @@ from pyro_mgp.data.codecs.numeric import (
     IntegerCodec,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
-from pyro_mgp.data.dtypes import FAMILIES, label_of, natural_kind
 from pyro_mgp.storage.untrusted import build
 
 __all__ = ["CODECS", "ColumnCodec", "codec_from_dict", "fit_column"]

@@ -14,9 +14,16 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from pyro_mgp._support.messages import Hinted, listing, plain, row_name
-from pyro_mgp.data.cells import as_stored, objects
+from pyro_mgp.data.cells import (
+    FAMILIES,
+    Family,
+    as_stored,
+    check_categories,
+    holes_of,
+    label_of,
+    natural_kind,
+)
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
-from pyro_mgp.data.dtypes import FAMILIES, Family, check_categories, holes_of, label_of, natural_kind
 from pyro_mgp.data.transforms import Warp
 from pyro_mgp.storage.scratch import pieces
 
@@ -390,5 +397,5 @@ def _exact_sum(values: Numbers) -> float:
 
 def level_cells(levels: Sequence[Level], family: Family, positions: NDArray[Any]) -> NDArray[Any]:
     """Return the levels at `positions`, as numbers or as objects."""
-    array = np.asarray(levels) if family == "numbers" else objects(levels)
+    array = np.asarray(levels) if family == "numbers" else np.array(levels, dtype=object)
     return np.asarray(array[positions.astype(np.int64)])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from pyro_mgp._support.messages import listing, plain
-from pyro_mgp.data.cells import as_stored, objects, to_integers
+from pyro_mgp.data.cells import as_stored, holes_of, is_numeric, to_integers
 from pyro_mgp.data.codecs.base import (
     MAX_LEVELS,
     ColumnCodec,
@@ -28,7 +28,6 @@ from pyro_mgp.data.codecs.base import (
     shares_of,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
-from pyro_mgp.data.dtypes import holes_of, is_numeric
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class _LevelCodec(ColumnCodec):
         if is_numeric(column):
             finite_numbers(column)
         labels = pd.Index(column.astype(object), dtype=object)
-        positions = pd.Index(objects(self.levels), dtype=object).get_indexer(labels)
+        positions = pd.Index(self.levels, dtype=object).get_indexer(labels)
         return np.where(positions < 0, np.nan, positions)[:, None]
 
     def _conditions(self) -> dict[str, bool]:

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from pyro_mgp.data.cells import as_stored, seconds_of, to_integers
+from pyro_mgp.data.cells import as_stored, numbers_of, seconds_of, to_integers
 from pyro_mgp.data.codecs.base import (
     LARGEST,
     ColumnCodec,
@@ -319,7 +319,7 @@ def standardised_errors(codec: ColumnCodec, column: pd.Series[Any], errors: Numb
             f"Column {codec.name!r}: standard errors are for continuous columns, but this is {codec.kind}."
         )
     if codec.warp is not None:
-        cells = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        cells = numbers_of(column)
         errors = errors * np.exp(np.where(np.isnan(cells), 0.0, codec.warp.log_slope(cells)))
     return np.asarray(errors / codec.scale[0])
 

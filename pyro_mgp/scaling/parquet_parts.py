@@ -1,0 +1,209 @@
+"""Folders of Parquet files, read and written part by part.
+
+A part is a run of row groups of one file. The process that imputes a part writes m files of its own, each
+whole or not at all, and may impute the part again after a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.encoded_table import RowIds
+from pyro_mgp.data.parquet_table import without
+from pyro_mgp.results.table_files import table_names
+from pyro_mgp.scaling.partitions import FittedState, Hashes, identify, impute_partition
+from pyro_mgp.storage.atomic import atomic_file
+
+ROWS_AT_ONCE = 100_000
+"""Largest number of rows of a part, unless a single row group has more."""
+# As `pandas.read_parquet(..., dtype_backend="numpy_nullable")`: integers with missing cells stay integers.
+_NULLABLE: dict[Any, Any] = {
+    pa.bool_(): pd.BooleanDtype(),
+    pa.string(): pd.StringDtype(),
+    pa.large_string(): pd.StringDtype(),
+    pa.float32(): pd.Float32Dtype(),
+    pa.float64(): pd.Float64Dtype(),
+    **{getattr(pa, f"int{n}")(): getattr(pd, f"Int{n}Dtype")() for n in (8, 16, 32, 64)},
+    **{getattr(pa, f"uint{n}")(): getattr(pd, f"UInt{n}Dtype")() for n in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a table in Parquet files."""
+
+    path: Path
+    """File with the rows."""
+    row_groups: tuple[int, ...]
+    """Numbers of the part's row groups in the file."""
+    n_rows: int
+    """Number of rows."""
+    number: int = 0
+    """Number of the part in the table, from 0."""
+    first: int = 0
+    """Position of the first row in the table."""
+
+    @property
+    def name(self) -> str:
+        """Name of the part's completed files."""
+        return f"part-{self.number:04d}.parquet"
+
+    def read(self) -> pd.DataFrame:
+        """Read the rows of the part.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        with _file_errors(self.path), pq.ParquetFile(self.path) as file:
+            table = file.read_row_groups(self.row_groups)
+        by_pandas = b"pandas" in (table.schema.metadata or {})
+        frame = table.to_pandas(types_mapper=None if by_pandas else _NULLABLE.get)
+        if isinstance(frame.index, pd.RangeIndex):
+            # Rows without labels are numbered through the whole table.
+            frame.index = pd.RangeIndex(self.first, self.first + len(frame), name=frame.index.name)
+        return frame
+
+    def write(self, folder: Path, frame: pd.DataFrame) -> None:
+        """Write a completed copy into a folder, with the schema of the part's file.
+
+        Raises:
+            ValueError: A column cannot be stored in the type that it has in the file.
+        """
+        with atomic_file(folder / self.name) as partial, _file_errors(self.path):
+            as_text = all(isinstance(label, str) for label in frame.columns)
+            schema = pq.read_schema(self.path).remove_metadata() if as_text else None
+            pq.write_table(pa.Table.from_pandas(frame, schema), partial)
+
+
+def parts_of(folder: str | os.PathLike[str], rows_at_once: int = ROWS_AT_ONCE) -> list[Part]:
+    """Return the parts of all Parquet files in a folder and its subfolders, ordered by name.
+
+    Args:
+        folder: The folder. Files and folders whose names start with a dot or an underscore are ignored.
+        rows_at_once: Largest number of rows of a part, unless a single row group has more.
+
+    Raises:
+        ValueError: There is no such folder, it contains no Parquet file, or a file is damaged.
+    """
+    root = Path(folder).resolve()
+    if not root.is_dir():
+        raise ValueError(f"expected a folder of Parquet files, got {str(root)!r}")
+    found = sorted(root.rglob("*.parquet"))
+    files = [path for path in found if not re.search(r"(^|[/\\])[._]", str(path.relative_to(root)))]
+    if not files:
+        raise ValueError(f"there is no file that ends in .parquet in {str(root)!r}")
+    parts: list[Part] = []
+    for path in files:
+        for part in _parts_of_file(path, rows_at_once):
+            first = parts[-1].first + parts[-1].n_rows if parts else 0
+            parts.append(replace(part, number=len(parts), first=first))
+    return parts
+
+
+def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
+    with _file_errors(path):
+        metadata = pq.read_metadata(path)
+    groups: list[int] = []
+    n_rows = 0
+    for i in range(metadata.num_row_groups):
+        own = metadata.row_group(i).num_rows
+        if groups and n_rows + own > rows_at_once:
+            yield Part(path, tuple(groups), n_rows)
+            groups, n_rows = [], 0
+        groups, n_rows = [*groups, i], n_rows + own
+    yield Part(path, tuple(groups), n_rows)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Imputation of parts into the files of a folder."""
+
+    folder: Path
+    """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
+    m: int
+    """Number of imputations."""
+    dropped: tuple[Label, ...] = ()
+    """Columns that were not fitted; they are kept in the completed tables."""
+    row_ids: Label | None = None
+    """Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`."""
+    random_state: int | None = None
+    """Seed of the draws; None for the imputer's own."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """Folder of each completed table."""
+        return [self.folder / name.removesuffix(".parquet") for name in table_names(self.m, "parquet")]
+
+    def is_done(self, part: Part) -> bool:
+        """Return whether all completed copies of a part exist with all of their rows."""
+        try:
+            sizes = [pq.read_metadata(folder / part.name).num_rows for folder in self.folders]
+        except (OSError, pa.ArrowException):  # a file does not exist, or was cut short by a power failure
+            return False
+        return all(size == part.n_rows for size in sizes)
+
+    def identify(self, state: FittedState, part: Part, n_buckets: int) -> list[Hashes]:
+        """Return the hashes of a part's incomplete rows, by bucket; see `partitions.identify`."""
+        with _errors_named(part):
+            return identify(state, self._modelled(part.read()), n_buckets)
+
+    def impute(self, state: FittedState, part: Part, identity: RowIds = None) -> list[str]:
+        """Write the m completed copies of a part.
+
+        Args:
+            state: The fitted imputer.
+            part: The part.
+            identity: Ids or ranks of its rows, if the job has no `row_ids`.
+
+        Returns:
+            Messages of this package's warnings, because a worker's own warnings are not shown.
+        """
+        with _errors_named(part), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            frame = part.read()
+            modelled = self._modelled(frame)
+            ids = identity if self.row_ids is None else frame[self.row_ids].array
+            draws = impute_partition(state, modelled, self.m, row_ids=ids, random_state=self.random_state)
+            for folder, completed in zip(self.folders, draws, strict=True):
+                part.write(folder, completed.join(frame[[*self.dropped]])[frame.columns])
+        ours = [w for w in caught if w.category.__module__.split(".")[0] == "pyro_mgp"]
+        return sorted({str(warning.message) for warning in ours})
+
+    def _modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the columns of a part that were fitted.
+
+        Raises:
+            ValueError: A dropped column does not exist.
+        """
+        return frame[without(frame.columns, self.dropped)]
+
+
+@contextlib.contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Raise errors of Arrow as ValueErrors that name the file."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(f"{str(path)!r} cannot be read, or its copy cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _errors_named(part: Part) -> Iterator[None]:
+    """Name the file of a part in errors."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{part.path.name}, rows from {part.first}: {error}") from error
