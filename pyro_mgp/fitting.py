@@ -30,14 +30,9 @@ from pyro_mgp.data.table import TableCodec, as_frame, missing
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder, fit_target
 from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model.build import (
-    SMALL_ROWS,
-    LinkSpec,
-    Plan,
     build_chain,
     categories,
     likelihoods,
-    plan_links,
-    sequence_of,
     starting_noise,
     values_of_links,
 )
@@ -45,6 +40,7 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
 from pyro_mgp.model.likelihoods import Likelihood, Observation
+from pyro_mgp.model.link_specs import SMALL_ROWS, LinkSpec, Plan, plan_links, sequence_of
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian

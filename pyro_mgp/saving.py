@@ -23,9 +23,10 @@ from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import TableEncoder
 from pyro_mgp.fitting import untrained_chain
 from pyro_mgp.inference.training import History
-from pyro_mgp.model.build import LinkSpec, likelihoods
+from pyro_mgp.model.build import likelihoods
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
+from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel

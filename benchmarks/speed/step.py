@@ -16,10 +16,11 @@ from benchmarks.figures import Row, in_turn
 from pyro_mgp._support.tiles import whole_registers
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.closed_form import ConjugateStep
-from pyro_mgp.model.build import LinkSpec, build_chain
+from pyro_mgp.model.build import build_chain
 from pyro_mgp.model.chain import Chain, fresh_noise
 from pyro_mgp.model.kernels import linear_matern32
 from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.local_parameters import local_parameters
 
 

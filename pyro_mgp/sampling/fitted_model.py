@@ -13,9 +13,10 @@ from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.training import History
-from pyro_mgp.model.build import LinkSpec, bounds_of_links
+from pyro_mgp.model.build import bounds_of_links
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill

@@ -1,0 +1,224 @@
+"""Link specifications of a table: their order and inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_mgp.data.codecs import fit_column
+from pyro_mgp.data.column_spec import ColumnSpec
+from pyro_mgp.data.table import TableCodec
+from pyro_mgp.model.build import build_chain
+from pyro_mgp.model.kernels import matern32
+from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.link_specs import LinkSpec, plan_links, sequence_of
+from pyro_mgp.model.sequential_chain import SequentialChain
+
+# Encoded: height 0 (sd large), species=a 1, species=b 2, species=c 3, width 4, 7 5 (an integer as label).
+FRAME = pd.DataFrame(
+    {
+        "height": [100.0, 500.0, 300.0, np.nan, 900.0, 200.0],
+        "species": ["a", "b", "c", None, "b", "b"],
+        "width": [0.01, 0.02, np.nan, 0.03, 0.01, 0.02],
+        7: [1.0, 5.0, 2.0, 7.0, 3.0, 9.0],
+    }
+)
+CODEC = TableCodec.fit(FRAME)
+INCOMPLETE = np.array([True, True, True, True, True, False])
+
+
+def names(specs: list[LinkSpec]) -> list[str]:
+    return [spec.name for spec in specs]
+
+
+def test_links_ascend_by_the_standard_deviation_before_scaling() -> None:
+    # Shares among five: a 1/5, b 3/5, c 1/5, so the sd of b is the largest of the indicators.
+    assert names(plan_links(CODEC, INCOMPLETE, None)) == ["width", "species=a", "species=b", "height"]
+    own_sd = FRAME[["width", "height"]].std(ddof=0)
+    assert own_sd["width"] < np.sqrt(0.2 * 0.8) < own_sd["height"]
+
+
+def test_indicators_of_a_category_stay_together() -> None:
+    shares = np.repeat(["a", "b", "c"], [8, 32, 40])
+    between = np.tile([0.0, 0.8], 40)
+    codec = TableCodec.fit(pd.DataFrame({"between": between, "kind": shares}))
+    spread = codec.raw_scale
+    assert spread[1] < spread[0] < spread[2]
+    assert names(plan_links(codec, np.ones(4, dtype=bool), None)) == ["kind=a", "kind=b", "between"]
+
+
+def test_units_change_the_order() -> None:
+    metres = FRAME.assign(height=FRAME["height"] / 1e6)
+    assert names(plan_links(TableCodec.fit(metres), INCOMPLETE, None))[0] == "height"
+
+
+def test_only_incomplete_columns_get_a_link() -> None:
+    specs = plan_links(CODEC, np.array([False, False, False, False, True, False]), None)
+    assert specs == [LinkSpec("width", 4, (0, 1, 2, 3, 5))]
+    assert plan_links(CODEC, np.zeros(6, dtype=bool), None) == []
+    assert plan_links(CODEC, np.zeros(6, dtype=bool), []) == []
+    assert names(plan_links(CODEC, np.ones(6, dtype=bool), None))[-2:] == ["7", "height"]
+
+
+def test_an_order_of_the_users_moves_a_category_as_one() -> None:
+    specs = plan_links(CODEC, INCOMPLETE, ["height", "species", "width"])
+    assert names(specs) == ["height", "species=a", "species=b", "width"]
+    assert [w.column for w in specs] == [0, 1, 2, 4]
+    everything = plan_links(CODEC, np.ones(6, dtype=bool), [7, "width", "species", "height"])
+    assert [w.column for w in everything] == [5, 4, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["height", "species"],
+        ["height", "species", "width", 7],
+        ["height", "species", "width", "width"],
+        ["height", "species=a", "species=b", "species=c", "width"],
+        [],
+    ],
+)
+def test_an_order_that_is_no_order_of_the_links_is_refused(order: list[str | int]) -> None:
+    sentence = r"order must name each column with a link once: expected \['height', 'species', 'width'\]"
+    with pytest.raises(ValueError, match=sentence) as caught:
+        plan_links(CODEC, INCOMPLETE, order)
+    assert str(caught.value).endswith(f"got {order}")
+
+
+# ------------------------------------------------------------------------------------------------- the inputs
+
+
+def test_a_link_sees_everything_but_its_own_variable() -> None:
+    inputs = {w.name: w.inputs for w in plan_links(CODEC, np.ones(6, dtype=bool), None)}
+    assert inputs == {
+        "height": (1, 2, 3, 4, 5),
+        "species=a": (0, 4, 5),
+        "species=b": (0, 4, 5),
+        "width": (0, 1, 2, 3, 5),
+        "7": (0, 1, 2, 3, 4),
+    }
+
+
+def test_a_level_has_the_earlier_indicators_in_unless() -> None:
+    unless = {w.name: w.unless for w in plan_links(CODEC, np.ones(6, dtype=bool), None)}
+    assert unless == {"height": (), "species=a": (), "species=b": (1,), "width": (), "7": ()}
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+def test_a_target_comes_last_sees_every_column_and_may_be_seen(is_input: bool) -> None:
+    target = fit_column(pd.Series([1.0, 2.0, 3.0], name="yield"))
+    *columns, last = plan_links(CODEC, np.ones(6, dtype=bool), None, target, is_input)
+    assert last == LinkSpec("yield", 6, (0, 1, 2, 3, 4, 5))
+    assert len(columns) == 5
+    assert all((6 in spec.inputs) == is_input for spec in columns)
+
+
+def test_a_target_named_like_a_column_gets_a_name_of_its_own() -> None:
+    target = fit_column(pd.Series([1.0, 2.0, 3.0], name="width"))
+    nothing = np.zeros(6, dtype=bool)
+    assert plan_links(CODEC, nothing, None, target)[-1].name == "target width"
+    both = TableCodec.fit(FRAME.rename(columns={"height": "target width"}))
+    assert plan_links(both, nothing, None, target)[-1].name not in both.names
+
+
+# ----------------------------------------------------------------------------------------------- the sequence
+
+
+def curved(n_rows: int = 60) -> pd.DataFrame:
+    """Return a table with square = root² + noise; columns 0 and 1 are incomplete, 2 and 3 complete."""
+    generator = np.random.default_rng(0)
+    root = generator.normal(size=n_rows)
+    frame = pd.DataFrame(
+        {
+            "square": root**2 + 0.3 * generator.normal(size=n_rows),
+            "root": root,
+            "other": generator.normal(size=n_rows),
+            "kind": generator.random(n_rows) < 0.5,
+        }
+    )
+    frame.loc[::5, "square"] = np.nan
+    frame.loc[1::5, "root"] = np.nan
+    return frame
+
+
+def planned(frame: pd.DataFrame, specs: Any = None, **switches: bool) -> list[str] | None:
+    """Return the names of the columns with a link in a sequential chain, in order."""
+    codec = TableCodec.fit(frame, False, 0, specs)
+    switches = {"every": False, "curved_only": True, **switches}
+    plan = sequence_of(codec, codec.encode_cells(frame), frame, specs or {}, **switches)
+    return None if plan is None else [codec.names[d] for d in plan.columns]
+
+
+def test_a_sequence_is_of_incomplete_columns_and_those_behind_the_first_of_them() -> None:
+    frame = curved().drop(columns="other")
+    assert planned(frame) == ["root", "square"]
+    assert planned(frame.assign(square=frame["square"].fillna(1.0))) == ["root", "square"]
+    complete_root = frame.assign(root=frame["root"].fillna(0.0))
+    assert planned(complete_root) == ["square"]
+    assert planned(complete_root, every=True) == ["root", "square"]
+
+
+def test_whether_all_columns_get_a_link_all_say_whether_the_table_is_curved() -> None:
+    complete = curved().dropna()
+    assert planned(complete) is None
+    assert planned(complete, curved_only=False) == []
+    assert planned(complete, every=True) is not None
+
+
+def test_straight_tables_are_not_in_need_of_a_sequence() -> None:
+    straight = curved().assign(square=lambda f: f["root"].fillna(0.0) + f["other"])
+    assert planned(straight) is None
+    assert planned(straight, curved_only=False) is not None
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        pytest.param(lambda f: pd.concat([f] * 20, ignore_index=True), id="many rows"),
+        pytest.param(
+            lambda f: f.assign(**{f"more {i}": np.random.default_rng(i).normal(size=60) for i in range(6)}),
+            id="many columns",
+        ),
+        pytest.param(lambda f: f.assign(kind=f["kind"].astype(object).where(f.index % 7 > 0)), id="boolean"),
+        pytest.param(lambda f: f.assign(square=f["square"].where(f.index < 30)), id="few complete rows"),
+        pytest.param(lambda f: f.assign(square=f["square"].where(f["root"].isna())), id="no complete rows"),
+    ],
+)
+def test_tables_that_do_not_suit(spoilt: Any) -> None:
+    assert planned(spoilt(curved()), curved_only=False) is None
+
+
+def test_twenty_complete_rows_are_enough() -> None:
+    frame = curved()
+    whole = frame.dropna().index
+    frame.loc[whole[20:], "root"] = np.nan
+    assert planned(frame, curved_only=False) is not None
+    frame.loc[whole[0], "root"] = np.nan
+    assert planned(frame, curved_only=False) is None
+
+
+@pytest.mark.parametrize("spec", [ColumnSpec(predicts=False), ColumnSpec(predictors=("root",))])
+def test_columns_that_may_not_predict_each_other_have_no_sequence(spec: ColumnSpec) -> None:
+    assert planned(curved(), {"square": spec}, curved_only=False) is None
+
+
+def test_a_sequential_link_sees_complete_columns_and_earlier_links() -> None:
+    codec = TableCodec.fit(curved(), False, 0)
+    incomplete = np.array([True, True, False, False])
+    specs = plan_links(codec, incomplete, None, sequence=[1, 0])
+    assert specs == [LinkSpec("root", 1, (2, 3)), LinkSpec("square", 0, (2, 3, 1))]
+    rows = torch.zeros(2, 4).double()
+    chain = build_chain(
+        specs,
+        matern32,
+        rows,
+        [Gaussian(0.5), Gaussian(0.5)],
+        sequential=True,
+        train_inducing=False,
+        n_rows=60,
+    )
+    assert isinstance(chain, SequentialChain)
