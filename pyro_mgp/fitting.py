@@ -19,9 +19,9 @@ from torch import Tensor
 
 from pyro_mgp._support import memory
 from pyro_mgp._support.devices import home
-from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp.data.cells import label_of
+from pyro_mgp.data.codecs.base import GaussianObservation
 from pyro_mgp.data.column_spec import Specs
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
@@ -39,7 +39,6 @@ from pyro_mgp.model.build import (
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
-from pyro_mgp.model.likelihoods import Likelihood, Observation
 from pyro_mgp.model.link_specs import SMALL_ROWS, LinkSpec, Plan, plan_links, sequence_of
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
@@ -51,12 +50,7 @@ from pyro_mgp.settings import (
     Engine,
     Parameters,
     Settings,
-    check_settings,
-    choose_device,
-    choose_kernel,
-    choose_max_steps,
-    choose_n_inducing,
-    choose_seed,
+    choose,
 )
 from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
 from pyro_mgp.storage.scratch import Memory, Scratch, pieces
@@ -94,19 +88,31 @@ class TrainingTable:
         """Whether links see complete and earlier columns only."""
         return self.inputs.value == "earlier"
 
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the observations of all links are Gaussian, with one noise variance each."""
+        columns = self.encoder.codec.columns
+        of_link = [column for column in columns for _ in column.names]
+        linked = [link.column for link in self.link_specs]
+        return not any(column in self.error_variances for column in linked) and all(
+            isinstance(of_link[column].observation(), GaussianObservation)
+            for column in linked
+            if column < len(of_link)
+        )
+
 
 # ------------------------------------------------------------------------------------ what is fitted to
 
 
 def fit_frame(
     parameters: Parameters,
+    engine: Engine,
     X: pd.DataFrame | ArrayLike,
     y: pd.Series[Any] | ArrayLike | None,
     checkpoint: CheckpointLike,
 ) -> tuple[FittedModel, Settings]:
     """Fit to a table in memory; see `MGPImputer.fit`."""
-    engine, kept = check_settings(parameters), _checkpoint(parameters, checkpoint)
-    frame = as_frame(X)
+    kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
     rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     codec, table, plan, inputs = _encode(parameters, engine, modelled, specs, y is not None)
@@ -122,7 +128,6 @@ def fit_frame(
     incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
     encoder = TableEncoder(rules, codec, target, [*map(label_of, frame.columns)], incomplete)
     variances = encoder.error_variances(frame)
-    _check_memory(parameters, table, len(link_specs))
     ordered, order = table.sorted_by_key()
     variances = {column: variance[order] for column, variance in variances.items()}
     given = TrainingTable(encoder, link_specs, ordered, variances, inputs, Memory())
@@ -134,12 +139,12 @@ def fit_frame(
 
 
 def fit_files(
-    parameters: Parameters, table: ParquetTable, scratch: Any, checkpoint: CheckpointLike
+    parameters: Parameters, engine: Engine, table: ParquetTable, scratch: Any, checkpoint: CheckpointLike
 ) -> tuple[FittedModel, Settings]:
     """Fit to a table in files, one column of which is in memory at a time; see `MGPImputer.fit_parquet`."""
     if len(table) <= SMALL_ROWS:
-        return fit_frame(parameters, table.read(), None, checkpoint)
-    engine, kept = check_settings(parameters), _checkpoint(parameters, checkpoint)
+        return fit_frame(parameters, engine, table.read(), None, checkpoint)
+    kept = _checkpoint(parameters, checkpoint)
     if parameters.inputs == "earlier":
         raise ValueError(NOT_SEQUENTIAL)
     rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
@@ -238,17 +243,16 @@ def _fit(
 ) -> tuple[FittedModel, Settings]:
     """Build the chain, train it, and fit what corrects it."""
     current().check_same(given.encoded.keys)
-    seed, device = choose_seed(parameters), choose_device(parameters)
-    seed = Choice(current().broadcast_number(seed.value), seed.reason)
-    on_device = torch.device(device.value)
+    settings = choose(parameters, engine, given.inputs, len(given.encoded), all_gaussian=given.is_gaussian)
+    if own is not None:
+        _check_memory(given, settings.n_inducing.value)
+    seed, on_device = settings.seed.value, torch.device(settings.device.value)
     rows = given.encoded.to(home(given.encoded.values, on_device))
-    held_out = _hold_out(given, rows.observed, engine.validation_fraction, seed.value)
-    start, filled = _initial_fill(engine, given, rows, held_out, seed.value)
+    held_out = _hold_out(given, rows.observed, engine.validation_fraction, seed)
+    start, filled = _initial_fill(engine, given, rows, held_out, seed)
     noise = starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
-    observed_by = likelihoods(given.encoder.codec, given.link_specs, noise, on_device)
-    settings = _choose(parameters, engine, given, len(rows), observed_by, device, seed)
     inducing = filled[: settings.n_inducing.value].to(on_device)
-    parts = given.encoder, given.link_specs, inducing, observed_by, len(rows)
+    parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)
     chain = untrained_chain(parameters, engine, *parts, is_sequential=given.is_sequential)
     for link in chain.links:
         if (known := given.error_variances.get(link.column)) is not None:
@@ -266,70 +270,46 @@ def _fit(
             parameters.n_neighbors,
             values_of_links(given.encoder.codec, given.link_specs, on_device),
             joint=engine.joint_draws,
-            seed=seed.value,
+            seed=seed,
         )
     training = rows.to(on_device) if given.is_sequential and given.link_specs else None
     model = FittedModel(
-        given.encoder, given.link_specs, chain, initial, neighbours, support, training, history, seed.value,
+        given.encoder, given.link_specs, chain, initial, neighbours, support, training, history, seed,
         engine.joint_draws, own,
     )  # fmt: skip
     return model, settings
 
 
-def _choose(
-    parameters: Parameters,
-    engine: Engine,
-    given: TrainingTable,
-    n_rows: int,
-    observed_by: Sequence[Likelihood],
-    device: Choice,
-    seed: Choice,
-) -> Settings:
-    """Make the choices that are left to the package."""
-    n_inducing = choose_n_inducing(parameters, n_rows)
-    if parameters.n_inducing is not None and parameters.n_inducing > n_rows:
-        warn_user(
-            f"n_inducing={parameters.n_inducing} is more than the {n_rows} rows of the table; using {n_rows}",
-            FitWarning,
-        )
-    plain = not any(isinstance(likelihood, Observation) for likelihood in observed_by)
-    plain = plain and not any(link.column in given.error_variances for link in given.link_specs)
-    steps = choose_max_steps(
-        parameters, engine, n_rows, is_sequential=given.is_sequential, all_gaussian=plain
-    )
-    kernel = choose_kernel(parameters, n_rows, given.is_sequential)
-    return Settings(given.inputs, kernel, n_inducing, steps, device, seed)
-
-
 def untrained_chain(
     parameters: Parameters,
     engine: Engine,
-    encoder: TableEncoder,
+    kernel: str | KernelFactory,
+    codec: TableCodec,
     link_specs: Sequence[LinkSpec],
+    noise: Sequence[float],
     inducing: Tensor,
-    observed_by: Sequence[Likelihood],
     n_rows: int,
     *,
     is_sequential: bool,
 ) -> Chain:
-    """Return a chain with the parameters' kernel and switches, at its initial values.
+    """Return a chain at its initial values.
 
     Args:
         parameters: The imputer's parameters.
         engine: Its engine.
-        encoder: The table's encoder.
+        kernel: Name or factory of the links' kernel.
+        codec: The table's codec.
         link_specs: The links.
+        noise: Initial noise variance of each link.
         inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
-        observed_by: Observation model of each link.
         n_rows: Rows of the training table.
         is_sequential: Whether links see complete and earlier columns only.
     """
-    kernel: str | KernelFactory = choose_kernel(parameters, n_rows, is_sequential).value
     return build_chain(
         link_specs,
         resolve_kernel(kernel),
         inducing,
-        observed_by,
+        likelihoods(codec, link_specs, noise, inducing.device),
         sequential=is_sequential,
         train_inducing=engine.train_inducing,
         n_rows=n_rows,
@@ -338,7 +318,7 @@ def untrained_chain(
         propagate=engine.propagate,
         backpropagate=engine.backpropagate,
         precision=parameters.precision,
-        categories=categories(encoder.codec, link_specs, inducing.device),
+        categories=categories(codec, link_specs, inducing.device),
     )
 
 
@@ -419,9 +399,9 @@ def _hold_out(given: TrainingTable, observed: Tensor, fraction: float, seed: int
     return held_out if n_cells >= _FEWEST_HELD_OUT else held_out.zero_()
 
 
-def _check_memory(parameters: Parameters, table: EncodedTable, n_links: int) -> None:
+def _check_memory(given: TrainingTable, n_inducing: int) -> None:
     """Refuse a fit for which memory does not suffice."""
-    n_rows, n_columns = table.values.shape
-    needed = memory.of_fit(n_rows, n_columns, n_links, choose_n_inducing(parameters, n_rows).value)
+    n_rows, n_columns = given.encoded.values.shape
+    needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), n_inducing)
     advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"
     memory.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)

@@ -25,7 +25,7 @@ from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.results import drawing
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.settings import PAPER, Engine, Inputs, Settings, with_engine
+from pyro_mgp.settings import PAPER, Engine, Inputs, Settings, check_settings, with_engine
 from pyro_mgp.storage.checkpoint import CheckpointLike
 
 
@@ -169,7 +169,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 fit, or memory does not suffice; the message names column and row, setting, or figures.
             OSError: The checkpoint cannot be written.
         """
-        model, settings = fitting.fit_frame(self, X, y, checkpoint)
+        model, settings = fitting.fit_frame(self, check_settings(self), X, y, checkpoint)
         return self._adopt(model, settings, model.encoder.columns if isinstance(X, pd.DataFrame) else [])
 
     def fit_parquet(
@@ -200,7 +200,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 conditions or standard errors, which need whole rows, in over 1000 rows.
             OSError: The disk has no room for the temporary files, or the checkpoint cannot be written.
         """
-        model, settings = fitting.fit_files(self, ParquetTable(path, dropped), scratch, checkpoint)
+        engine, table = check_settings(self), ParquetTable(path, dropped)
+        model, settings = fitting.fit_files(self, engine, table, scratch, checkpoint)
         return self._adopt(model.without_table(), settings, model.encoder.columns)
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:

@@ -23,7 +23,6 @@ from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import TableEncoder
 from pyro_mgp.fitting import untrained_chain
 from pyro_mgp.inference.training import History
-from pyro_mgp.model.build import likelihoods
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.model.link_specs import LinkSpec
@@ -225,11 +224,11 @@ class _Parts:
 
     def _chain(self, inducing: Tensor) -> Chain:
         """Return an untrained chain with these inducing inputs, `[M, D]`."""
+        kernel = choose_kernel(self.parameters, self.n_rows, self.sequential).value
         noise = [1.0] * len(self.link_specs)
-        observed_by = likelihoods(self.encoder.codec, self.link_specs, noise, inducing.device)
         return untrained_chain(
-            self.parameters, self.engine, self.encoder, self.link_specs, inducing, observed_by, self.n_rows,
-            is_sequential=self.sequential,
+            self.parameters, self.engine, kernel, self.encoder.codec, self.link_specs, noise, inducing,
+            self.n_rows, is_sequential=self.sequential,
         )  # fmt: skip
 
     def check_shapes(self, shapes: Shapes) -> None:

@@ -15,6 +15,8 @@ import pandas as pd
 
 from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
 from pyro_mgp._support.devices import resolve_device
+from pyro_mgp._support.messages import FitWarning, warn_user
+from pyro_mgp._support.processes import current
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.model.chain import Precision, Propagate
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_matern32
@@ -242,6 +244,31 @@ def _named(value: Any) -> Any:
 
 
 _GIVEN = "as given"
+
+
+def choose(
+    parameters: Parameters, engine: Engine, inputs: Choice, n_rows: int, *, all_gaussian: bool
+) -> Settings:
+    """Make the choices that are left to the package.
+
+    Args:
+        parameters: The imputer's parameters.
+        engine: Its engine.
+        inputs: Inputs of the links.
+        n_rows: Rows of the table.
+        all_gaussian: Whether the observations of all links are Gaussian.
+    """
+    n_inducing, seed = choose_n_inducing(parameters, n_rows), choose_seed(parameters)
+    if parameters.n_inducing is not None and parameters.n_inducing > n_rows:
+        warn_user(
+            f"n_inducing={parameters.n_inducing} is more than the {n_rows} rows of the table; using {n_rows}",
+            FitWarning,
+        )
+    sequential = inputs.value == "earlier"
+    steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, all_gaussian=all_gaussian)
+    kernel = choose_kernel(parameters, n_rows, sequential)
+    seed = Choice(current().broadcast_number(seed.value), seed.reason)
+    return Settings(inputs, kernel, n_inducing, steps, choose_device(parameters), seed)
 
 
 def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> Choice:
