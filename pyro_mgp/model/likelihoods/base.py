@@ -102,9 +102,12 @@ class Likelihood(Protocol):
 class OfFunction(TorchDistribution):
     """Base of the distributions of an observation given q(f) = N(mean, variance) of its latent function.
 
+    They are scored, not sampled: `Likelihood`s draw.
+
     Args:
         mean: Mean of q(f), any batch shape.
         variance: Variance of q(f), same shape.
+        parameters: The attributes that a subclass annotates, in order.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
@@ -113,24 +116,20 @@ class OfFunction(TorchDistribution):
     }
     support = constraints.real
 
-    def __init__(self, mean: Tensor, variance: Tensor, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, mean: Tensor, variance: Tensor, *parameters: Any, validate_args: bool | None = None
+    ) -> None:
         self.f_mean, self.f_variance = torch.broadcast_tensors(mean, variance)
+        self.__dict__.update(zip(type(self).__annotations__, parameters, strict=True))
         super().__init__(self.f_mean.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Self:
-        """Return the distribution with a larger batch shape; its scalar parameters stay as they are."""
+        """Return the distribution with a larger batch shape; its parameters stay as they are."""
         new: Self = self._get_checked_instance(type(self), _instance)
         new.__dict__.update(vars(self))
-        OfFunction.__init__(
-            new, self.f_mean.expand(batch_shape), self.f_variance.expand(batch_shape), validate_args=False
-        )
-        new._validate_args = self._validate_args
+        new.f_mean, new.f_variance = self.f_mean.expand(batch_shape), self.f_variance.expand(batch_shape)
+        new._batch_shape = torch.Size(batch_shape)
         return new
-
-    def draw_function(self, sample_shape: torch.Size) -> Tensor:
-        """Draw the latent function, `sample_shape + batch_shape`."""
-        shape = self._extended_shape(sample_shape)
-        return torch.normal(self.f_mean.expand(shape), self.f_variance.sqrt().expand(shape))
 
 
 class Drawn(LocalModule):

@@ -50,14 +50,7 @@ class ExpectedNegativeBinomial(OfFunction):
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log NB(y; \exp(f + \text{offset}), r)
 
-    by quadrature. `sample` draws from the predictive distribution.
-
-    Args:
-        mean: Mean of q(f), any batch shape.
-        variance: Variance of q(f), same shape.
-        concentration: r, a scalar.
-        offset: Logarithm of the mean of counts where f is zero, a scalar.
-        scale: Standardisation of the counts.
+    by quadrature.
 
     Example:
         >>> d = ExpectedNegativeBinomial(
@@ -67,17 +60,12 @@ class ExpectedNegativeBinomial(OfFunction):
         tensor([0.5000, 0.2500])
     """
 
-    def __init__(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        concentration: Tensor,
-        offset: Tensor,
-        scale: CountScale,
-        validate_args: bool | None = None,
-    ) -> None:
-        self.concentration, self.offset, self.scale = concentration, offset, scale
-        super().__init__(mean, variance, validate_args)
+    concentration: Tensor
+    """r, a scalar."""
+    offset: Tensor
+    """Logarithm of the mean of counts where f is zero, a scalar."""
+    scale: CountScale
+    """Standardisation of the counts."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log probability of the count in a cell, batch shape."""
@@ -99,14 +87,6 @@ class ExpectedNegativeBinomial(OfFunction):
         centre = places + self.offset - r.log()
         given = counts * centre - (counts + r) * torch.nn.functional.softplus(centre)
         return _log_coefficient(counts[..., 0], r) + (given + ratio + log_weights).logsumexp(-1)
-
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        """Draw from the predictive distribution, `sample_shape + batch_shape`."""
-        with torch.no_grad():
-            rate = (self.draw_function(sample_shape) + self.offset).clamp(max=_LARGEST_LOG).exp()
-            concentration = self.concentration.expand(rate.shape)
-            gamma = torch.distributions.Gamma(concentration, self.concentration / rate)
-            return self.scale.cells(torch.poisson(gamma.sample()))
 
 
 class NegativeBinomial(Drawn):

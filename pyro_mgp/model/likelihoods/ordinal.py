@@ -29,13 +29,7 @@ class ExpectedOrdinal(OfFunction):
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log [\Phi(t_k - f) - \Phi(t_{k-1} - f)]
 
-    by quadrature. `sample` draws from the predictive distribution, f and noise integrated out.
-
-    Args:
-        mean: Mean of q(f), any batch shape.
-        variance: Variance of q(f), same shape.
-        values: The values, `[K]`, ascending.
-        thresholds: t₁ ... t_K₋₁, `[K - 1]`, ascending.
+    by quadrature.
 
     Example:
         >>> d = ExpectedOrdinal(torch.zeros(2), torch.ones(2), torch.tensor([-1.0, 1.0]), torch.zeros(1))
@@ -43,16 +37,10 @@ class ExpectedOrdinal(OfFunction):
         tensor([0.5000, 0.5000])
     """
 
-    def __init__(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        values: Tensor,
-        thresholds: Tensor,
-        validate_args: bool | None = None,
-    ) -> None:
-        self.values, self.thresholds = values, thresholds
-        super().__init__(mean, variance, validate_args)
+    values: Tensor
+    """The values, `[K]`, ascending."""
+    thresholds: Tensor
+    """t₁ ... t_K₋₁, `[K - 1]`, ascending."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log probability of `value`, batch shape."""
@@ -64,14 +52,6 @@ class ExpectedOrdinal(OfFunction):
         low, high = self._bounds(value)
         scale = (1 + self.f_variance).sqrt()
         return log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
-
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        """Draw from the predictive distribution, `sample_shape + batch_shape`."""
-        with torch.no_grad():
-            mean = self.f_mean.expand(self._extended_shape(sample_shape))
-            uniform = torch.rand(mean.shape, dtype=mean.dtype, device=mean.device)
-            variance = (1 + self.f_variance).expand_as(mean)
-            return _draw(self.values, self.thresholds, mean, variance, uniform)
 
     def _bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return the thresholds below and above each value; the outer ones are very far away."""
@@ -106,19 +86,14 @@ class Ordinal(LocalModule):
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw values whose latent function is N(mean, variance), given uniform numbers."""
-        return _draw(self.values, self.thresholds, mean, 1 + variance, uniform)
+        latent = mean + (1 + variance).sqrt() * torch.special.ndtri(uniform)
+        return self.values[torch.searchsorted(self.thresholds, latent.contiguous())]
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the mean of the values, or of a function of them, `[...]`."""
         quantities = self.values if of is None else of(self.values)
         reached = torch.special.ndtr((self.thresholds - mean[..., None]) / (1 + variance).sqrt()[..., None])
         return quantities[-1] - reached @ quantities.diff()
-
-
-def _draw(values: Tensor, thresholds: Tensor, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-    """Draw N(mean, variance), given uniform numbers, and return the values of its intervals, all `[...]`."""
-    latent = mean + variance.sqrt() * torch.special.ndtri(uniform)
-    return values[torch.searchsorted(thresholds, latent.contiguous())]
 
 
 def log_between(low: Tensor, high: Tensor) -> Tensor:

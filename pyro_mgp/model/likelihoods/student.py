@@ -31,13 +31,7 @@ class ExpectedStudentT(OfFunction):
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log t_\nu(x; f, s)
 
-    by quadrature. `sample` draws from the predictive distribution.
-
-    Args:
-        mean: Mean of q(f), any batch shape.
-        variance: Variance of q(f), same shape.
-        freedom: ν, a scalar.
-        scale: s, a scalar.
+    by quadrature.
 
     Example:
         >>> d = ExpectedStudentT(torch.zeros(3), torch.ones(3), torch.tensor(4.0), torch.tensor(0.5))
@@ -45,16 +39,10 @@ class ExpectedStudentT(OfFunction):
         torch.Size([3])
     """
 
-    def __init__(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        freedom: Tensor,
-        scale: Tensor,
-        validate_args: bool | None = None,
-    ) -> None:
-        self.freedom, self.scale = freedom, scale
-        super().__init__(mean, variance, validate_args)
+    freedom: Tensor
+    """ν, a scalar."""
+    scale: Tensor
+    """s, a scalar."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log density of `value`, batch shape."""
@@ -71,11 +59,6 @@ class ExpectedStudentT(OfFunction):
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
         functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
         return (noise.log_prob(value[..., None] - functions) + log_weights).logsumexp(-1)
-
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        """Draw from the predictive distribution, `sample_shape + batch_shape`."""
-        with torch.no_grad():
-            return StudentT(self.freedom, self.draw_function(sample_shape), self.scale).sample()
 
 
 class HeavyTailed(Drawn):
