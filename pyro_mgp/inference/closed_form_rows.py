@@ -6,6 +6,16 @@ are multiplied by the condition number of K_ZZ, once for q(u) and again for its 
 neither the order of sums nor the shape of products depends on the number of threads, and rows are padded.
 With the default kernel in double precision and up to 128 inducing inputs (libraries factorise larger matrices
 by threads) one, two and three threads give the same bits, as tested on one kind of processor.
+
+Observations that are not Gaussian are replaced by Gaussian sites with a target and a precision of their own.
+Near q(f) = N(m, v) of a row, the expected log density E of its observation changes as
+
+    E + ½ (w (m² + v) - 2tm) - ½ (w (μ² + σ²) - 2tμ),   w = -2 ∂E/∂v,   t = wm + ∂E/∂m
+
+for other moments μ, σ²: as if t/w had been observed with noise of variance 1/w. A natural-gradient step
+under these sites is one under the observations themselves (Khan and Lin, AISTATS 2017), and the gradients of
+the kernels at m, v are the same. Where E is not concave, w is the curvature of a parabola that bounds the log
+density from below (Jaakkola and Jordan 2000): steps towards its optimum increase the bound.
 """
 
 from __future__ import annotations
@@ -19,11 +29,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pyro_mgp._support.tiles import TILE, filled_up
-from pyro_mgp.inference.sites import Sites
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.kernel_stack import KernelStack, Seen
-from pyro_mgp.model.likelihoods import Scored
+from pyro_mgp.model.likelihoods import Bounded
 from pyro_mgp.model.link import Link
 
 # Entries of K_Zf per group of links: what fits into the processor's cache.
@@ -35,6 +44,40 @@ _ENTRIES_AT_ONCE_CUDA = 2**26
 _FILLED_UP_TO = TILE // 2
 # Groups are a multiple of this many links: threads get whole matrices, and two threads equally many.
 _TOGETHER = 2
+# Smallest precision of a site.
+_LEAST_PRECISION = 1e-9
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Gaussian sites of n rows."""
+
+    roots: Tensor
+    """√w, `[n]`."""
+    targets: Tensor
+    """t/√w, `[n]`."""
+    scores: Tensor
+    """E, `[n]`; differentiable with respect to the likelihood's parameters."""
+    rest: Tensor
+    """½ (w (m² + v) - 2tm), `[n]`."""
+
+    @classmethod
+    def of(cls, link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites:
+        """Return the sites of a link's observations in rows given by columns `[D, n]`, numbered `[n]`."""
+        values, moments = columns[link.column], conditional.moments(columns.T[None])
+        with torch.enable_grad():
+            mean, variance = (part[0].detach().requires_grad_() for part in (moments.mean, moments.variance))
+            observation = link.scored(mean, variance, rows)
+            scores = observation.log_prob(values)
+            of_mean, of_variance = torch.autograd.grad(scores.sum(), [mean, variance], retain_graph=True)
+        mean, variance = mean.detach(), variance.detach()
+        precision = -2 * of_variance
+        if isinstance(observation, Bounded):
+            precision = observation.least_precision(values).detach()
+        precision = precision.clamp(min=_LEAST_PRECISION)
+        pull = precision * mean + of_mean
+        roots = precision.sqrt()
+        return cls(roots, pull / roots, scores, precision * (mean.square() + variance) / 2 - pull * mean)
 
 
 @dataclass(frozen=True)
@@ -183,11 +226,15 @@ class _View:
         rows = self.share.rows if here is None else self.share.rows[here]
         self.columns.append(seen)
         self.own.append(seen[link.column])
-        self.sites.append(None if conditional is None else _sites(link, conditional, seen, rows))
+        self.sites.append(None if conditional is None else Sites.of(link, conditional, seen, rows))
 
     def seen(self, first: int) -> Seen:
         """Return the rows of all links of the group, given the number of the first link."""
-        return Seen(first, self.columns, *_targets(self.own, self.sites), self.valid, self.n_sure)
+        pairs, roots = list(zip(self.own, self.sites, strict=True)), None
+        targets = torch.stack([y if site is None else site.targets for y, site in pairs])
+        if any(self.sites):
+            roots = torch.stack([torch.ones_like(y) if site is None else site.roots for y, site in pairs])
+        return Seen(first, self.columns, targets, roots, self.valid, self.n_sure)
 
 
 def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
@@ -219,28 +266,3 @@ def _observed_rows(
         return kept, None, most
     padded = [pad(here, (0, most - len(here))) for here in kept]
     return padded, torch.arange(most) < torch.tensor(counts)[:, None], fewest
-
-
-def _sites(link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites:
-    """Return the sites of a link's observations, which are not Gaussian, in rows given by columns `[D, n]`.
-
-    Args:
-        link: The link.
-        conditional: Its conditional.
-        columns: The rows from which it learns.
-        rows: Their numbers in the training table, `[n]`.
-    """
-
-    def scored(mean: Tensor, variance: Tensor) -> Scored:
-        return link.scored(mean, variance, rows)
-
-    return Sites.of(scored, columns[link.column], conditional.moments(columns.T[None]))
-
-
-def _targets(own: Sequence[Tensor], sites: Sequence[Sites | None]) -> tuple[Tensor, Tensor | None]:
-    """Return targets and roots of their weights, both `[G, n]`, from columns or from sites."""
-    pairs = list(zip(own, sites, strict=True))
-    targets = torch.stack([y if site is None else site.targets for y, site in pairs])
-    if not any(sites):
-        return targets, None
-    return targets, torch.stack([torch.ones_like(y) if site is None else site.roots for y, site in pairs])

@@ -1,14 +1,20 @@
-"""One training run: its optimisers, fill and held-out scores, and its recovery from numerical failure."""
+"""One training run: its optimisers, fill and held-out scores, its recovery from numerical failure, its state.
+
+The state between two checks, from which another process continues, is: the current parameters, the best ones
+and those to go back to; q(u) as steps keep it; the moments of Adam; the rest of the pass over the
+minibatches; the state of the random generators; and the fill of the missing cells.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
@@ -20,6 +26,7 @@ from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.svi import Step, SviStep, Trainable
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import NotPositiveDefiniteError
+from pyro_mgp.storage.checkpoint import State
 from pyro_mgp.storage.scratch import pieces
 
 # Ends of the names of the parameters of q(u).
@@ -37,6 +44,8 @@ _VALIDATION_ROWS = 2000
 _NOT_FINITE = (NotPositiveDefiniteError, LinAlgError, FloatingPointError)
 # Times that steps with numbers that are not finite are taken again, each with a quarter of the learning rate.
 _RESCUES = 3
+# Attributes that grow with each step or check.
+_SERIES = ("losses", "validation", "steps")
 # Number of rows below which a minibatch is not halved when memory does not suffice.
 _FEWEST_ROWS = 16
 # Final passes over a table used whole in which q(u) is fitted to the held-out cells as well.
@@ -282,6 +291,77 @@ class Run:
         tables = self.filled[here], self.visible(here), self.table.values[here], self.held_out[here]
         density = self.chain.log_density(*(table.to(self.device) for table in tables))
         return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
+
+    def capture(self) -> State:
+        """Return the state after a check."""
+        fill = [self.filled[here][~self.visible(here)] for here in pieces(len(self.filled))]
+        tensors = {"random": torch.get_rng_state(), "fill": torch.cat(fill)}
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        if self.ahead and self.ahead[0] is not None:
+            tensors["ahead"] = torch.cat([rows for rows in self.ahead if rows is not None])
+        sizes = [0 if rows is None else len(rows) for rows in self.ahead]
+        tensors["ahead sizes"] = torch.tensor(sizes).long()
+        # These may be thousands of numbers, too many for a header.
+        tensors |= {name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in _SERIES}
+        states = {
+            "chain": self.chain.state_dict(),
+            "best": self.best,
+            "safe": self.safe[-1],
+            "q": self.step.state(),
+        }
+        for k, adam in enumerate(self.adams):
+            states[f"adam{k}"] = {"start": adam.start, "first": adam.first, "second": adam.second}
+        for part, state in states.items():
+            tensors |= {f"{part}.{name}": value for name, value in state.items()}
+        fields = {
+            "best_score": self.best_score,
+            "best_step": self.best_step,
+            "rate": self.rate,
+            "batch_size": self.options.batch_size,
+            "whole": self.whole,
+            "adam_steps": [adam.n_steps for adam in self.adams],
+        }
+        return State({name: value.detach().cpu().numpy() for name, value in tensors.items()}, fields)
+
+    @torch.no_grad()
+    def restore(self, state: State) -> None:
+        """Continue from a captured state; called before the first step."""
+        fields, arrays = state.fields, state.arrays
+        self.losses, self.validation = arrays["losses"].tolist(), arrays["validation"].tolist()
+        self.steps = [int(step) for step in arrays["steps"]]
+        self.rate, self.whole = fields["rate"], fields["whole"]
+        self.best_score, self.best_step = fields["best_score"], fields["best_step"]
+        self.options = dataclasses.replace(self.options, batch_size=fields["batch_size"])
+        self.chain.load_state_dict(_part(arrays, "chain", self.device))
+        self.best, self.safe = _part(arrays, "best", self.device), [_part(arrays, "safe", self.device)]
+        self.step.resume(_part(arrays, "q", self.device))
+        for k, (adam, n_steps) in enumerate(zip(self.adams, fields["adam_steps"], strict=True)):
+            moments = _part(arrays, f"adam{k}", self.device)
+            adam.start, adam.first, adam.second = moments["start"], moments["first"], moments["second"]
+            adam.n_steps = n_steps
+        device, start, fill = self.filled.device, 0, arrays["fill"]
+        # Piece by piece: the table may be larger than memory.
+        for here in pieces(len(self.filled)):
+            missing, piece = ~self.visible(here), self.filled[here]
+            end = start + int(missing.sum())
+            piece[missing] = torch.as_tensor(fill[start:end], device=device)
+            start = end
+        if start != len(fill):
+            raise ValueError(f"expected the fill of {start} cells, got {len(fill)}")
+        sizes = arrays["ahead sizes"].tolist()
+        self.ahead = [None for _ in sizes]
+        if "ahead" in arrays:
+            self.ahead = list(torch.as_tensor(arrays["ahead"], device=device).split(sizes))
+        torch.set_rng_state(torch.as_tensor(arrays["random"]))
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(torch.as_tensor(arrays["random.cuda"]), self.device)
+
+
+def _part(arrays: Mapping[str, NDArray[Any]], part: str, device: torch.device) -> dict[str, Tensor]:
+    """Return the arrays of one part of a state, by their names there, as tensors."""
+    own = {name: array for name, array in arrays.items() if name.startswith(f"{part}.")}
+    return {name.removeprefix(f"{part}."): torch.as_tensor(own[name], device=device) for name in own}
 
 
 def _snapshot(chain: Trainable) -> dict[str, Tensor]:

@@ -20,11 +20,12 @@ from tqdm import tqdm
 
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import ALONE, Workers
+from pyro_mgp._support.signals import Stopped
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.run import Options, Run
 from pyro_mgp.inference.svi import Trainable
-from pyro_mgp.inference.training_state import Keeper, identity
-from pyro_mgp.storage.checkpoint import Checkpoint
+from pyro_mgp.storage.checkpoint import Checkpoint, Identity, damaged, fingerprint, versions
+from pyro_mgp.storage.untrusted import MALFORMED
 
 __all__ = ["History", "Options", "Run", "train"]
 
@@ -85,8 +86,9 @@ def train(
 
     Raises:
         FloatingPointError: If the bound stops being finite.
-        ValueError: If the checkpoint belongs to another training run.
-        OSError: If the checkpoint cannot be written.
+        ValueError: If the checkpoint is damaged or belongs to another training run.
+        OSError: If it cannot be written, or several processes find different checkpoints.
+        Stopped: If a process received a signal to stop, after the state was written.
     """
     started = time.perf_counter()
     device = next(chain.parameters()).device
@@ -104,8 +106,7 @@ def train(
         torch.manual_seed(seed)
         fill = filled.clone() if keep_fill else filled
         run = Run(chain, table, held_out, fill, options, elbo, workers)
-        keeper = None if checkpoint is None else Keeper(checkpoint, identity(run, seed))
-        history = _search(run, bar, keeper)
+        history = _search(run, bar, checkpoint, {"seed": seed})
         run.finish()
         workers.broadcast(chain.state_dict().values())
     if run.rate < options.learning_rate:
@@ -124,16 +125,62 @@ def train(
     return dataclasses.replace(history, seconds=time.perf_counter() - started)
 
 
-def _search(run: Run, bar: Any, keeper: Keeper | None) -> History:
+def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, identity: Identity) -> History:
     """Step until the held-out cells stop improving; leave the best parameters in the chain."""
-    with contextlib.nullcontext() if keeper is None else keeper.checkpoint.working():
-        if keeper is None or not keeper.restore(run):
+    with contextlib.nullcontext() if checkpoint is None else checkpoint.working():
+        if checkpoint is not None:
+            identity = {**identity, **_identity(run)}
+        if checkpoint is None or not _resume(run, checkpoint, identity):
             run.warm_start()
         bar.update(len(run.losses))
         while run.should_continue:
             run.check(bar)
-            if keeper is not None:
-                keeper.keep(run)
+            if checkpoint is not None:
+                _keep(run, checkpoint, identity)
     run.chain.load_state_dict(run.best)
     run.step.restore()
     return History(run.losses, run.validation, run.steps, run.best_step, run.out_of_patience)
+
+
+def _identity(run: Run) -> Identity:
+    """Return the settings and fingerprints of a run before its first step; a checkpoint must match them."""
+    table = run.table
+    return {
+        **{f"training {name}": value for name, value in dataclasses.asdict(run.options).items()},
+        **versions(),
+        "steps": type(run.step).__name__,
+        "table": fingerprint([("observed", table.observed), ("values", table.values)]),
+        "initial fill or held-out cells": fingerprint([("filled", run.filled), ("held out", run.held_out)]),
+        "chain": fingerprint(run.chain.state_dict().items()),
+    }
+
+
+def _resume(run: Run, checkpoint: Checkpoint, identity: Identity) -> bool:
+    """Set a run to the state in the checkpoint, which all processes read; return whether there was one."""
+    path, workers = checkpoint.path, run.workers
+    elsewhere = OSError(
+        f"not all of {workers.size} processes find the same checkpoint {str(path)!r}: put it where all "
+        "do, or remove it to start over"
+    )
+    if not workers.all_equal(path.exists()):
+        raise elsewhere
+    state = checkpoint.load(identity)
+    if state is None:
+        return False
+    try:
+        run.restore(state)
+    except (RuntimeError, *MALFORMED) as error:
+        raise damaged(path) from error
+    if not workers.all_equal(len(run.losses)):
+        raise elsewhere
+    return True
+
+
+def _keep(run: Run, checkpoint: Checkpoint, identity: Identity) -> None:
+    """Write the state of a run if it is due, by the first process; stop if any of them received a signal."""
+    # All processes have to stop at the same check: a signal after this line counts at the next one.
+    signal = run.workers.largest(checkpoint.interruption.asked or 0)
+    if run.workers.is_first:
+        checkpoint.keep(run.capture, identity, now=signal > 0)
+    if signal:
+        raise Stopped(signal)
