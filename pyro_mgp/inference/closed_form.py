@@ -11,8 +11,9 @@ S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009). A natural-gradient step o
 parameters by ρ towards it (Hensman et al. 2013); on minibatches the sums are multiplied by N/B. The value is
 that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the KL term in closed form.
 
-Observations that are not Gaussian are replaced by sites, each with a precision of its own (`closed_form_rows.Sites`). Their
-q(v) takes half steps, since the sites change with it; their bound is exact at the q(v) before the step.
+Observations that are not Gaussian are replaced by sites, each with a precision of its own (see
+`closed_form_rows`). Their q(v) takes half steps, since the sites change with it; their bound is exact at the
+q(v) before the step.
 
 The gradient is written out; autograd takes only the last steps, from the kernels to their parameters:
 
@@ -118,12 +119,7 @@ class Whitened:
 
 def applies_to(chain: Chain) -> bool:
     """Return whether the bound of this chain has the closed form of this module."""
-    return (
-        not chain.backpropagate
-        and chain.n_paths == 1
-        and can_be_inverted(chain.links)
-        and len({link.n_inducing for link in chain.links}) == 1
-    )
+    return not chain.backpropagate and chain.n_paths == 1 and can_be_inverted(chain.links)
 
 
 class ConjugateStep(Step):

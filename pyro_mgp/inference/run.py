@@ -132,13 +132,13 @@ class Run:
     def warm_start(self) -> None:
         """Fit q(u) to the initial fill, before draws replace it."""
         if self.moves_q:
-            self.step_on(next(self.minibatches()), 1.0, only_q=True, refresh=False)
+            self._step_on(next(self.minibatches()), 1.0, only_q=True, refresh=False)
         self.step.publish()
 
     def check(self, bar: Any) -> None:
         """Take the steps up to the next check, score the held-out cells, and update the progress bar."""
         n_steps = min(self.options.check_every, self.options.max_steps - len(self.losses))
-        window, score = self.attempt(len(self.losses), n_steps)
+        window, score = self._attempt(len(self.losses), n_steps)
         self.losses += window
         self.steps.append(len(self.losses))
         # All processes must take the same decisions.
@@ -152,26 +152,15 @@ class Run:
             self.best_score, self.best_step = -math.inf if early else recent, len(self.losses)
             self.best = _snapshot(self.chain)
 
-    def attempt(self, first: int, n_steps: int) -> tuple[list[float], float]:
-        """Take some steps; undo and repeat them at a lower learning rate if numbers are not finite.
-
-        Args:
-            first: Number of the first step.
-            n_steps: Number of steps.
-
-        Returns:
-            The losses of the steps, and the held-out score after them.
-
-        Raises:
-            FloatingPointError: If numbers are not finite at the lowest learning rate.
-        """
+    def _attempt(self, first: int, n_steps: int) -> tuple[list[float], float]:
+        """Take steps and return their losses and the held-out score, at a lower rate if one is not finite."""
         self.safe = [*self.safe[-1:], _snapshot(self.chain)]
         why = ""
         # The cause may lie in the last step before this window: later rescues start one check earlier.
         for state in (self.safe[-1], *[self.safe[0]] * (_RESCUES - 1), None):
             self.overwritten = []
             try:
-                losses = torch.stack([self.advance(first + k) for k in range(n_steps)]).tolist()
+                losses = torch.stack([self._advance(first + k) for k in range(n_steps)]).tolist()
                 self.step.publish()
                 score = self.score(losses)
             except _NOT_FINITE as error:
@@ -179,13 +168,13 @@ class Run:
             if math.isfinite(score) and math.isfinite(sum(losses)):
                 return losses, score
             if state is not None:
-                self.go_back(state)
+                self._go_back(state)
         raise FloatingPointError(
             f"the evidence bound is no longer finite after {first + n_steps} steps{why}; "
             f"use a learning rate below {self.rate:g}"
         )
 
-    def go_back(self, state: dict[str, Tensor]) -> None:
+    def _go_back(self, state: dict[str, Tensor]) -> None:
         """Restore an earlier state and fill, and divide the learning rate by four."""
         self.chain.load_state_dict(state)
         self.step.restore()
@@ -195,11 +184,11 @@ class Run:
             adam.forget()
         self.rate /= 4
 
-    def advance(self, number: int) -> Tensor:
+    def _advance(self, number: int) -> Tensor:
         """Take one step of q(u) and of Adam on the next minibatch, and return the loss."""
         if not self.ahead:
             self.ahead = list(self.minibatches())
-        loss = self.step_on(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
+        loss = self._step_on(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
         for adam in self.adams:
             adam.step(self.rate)
         return loss
@@ -213,20 +202,18 @@ class Run:
         n_batches = math.ceil(len(self.filled) / self.options.batch_size)
         yield from torch.randperm(len(self.filled), device=self.filled.device).tensor_split(n_batches)
 
-    def step_on(
+    def _step_on(
         self, rows: Tensor | None, step_size: float, only_q: bool = False, refresh: bool = True
     ) -> Tensor:
-        """Move q(u) and refresh the fill on some rows, leave gradients on the parameters, return the loss.
-
-        If a GPU's memory does not suffice, the rows and all later minibatches are halved.
-        """
+        """Take a step on some rows and refresh their fill; halve minibatches if a GPU's memory is short."""
         try:
             loss, redrawn = self._take_step(rows, step_size, only_q)
         except torch.OutOfMemoryError:
             n_rows = len(self.filled) if rows is None else len(rows)
             if n_rows <= _FEWEST_ROWS:
                 raise
-            halves: Sequence[Tensor] | None = self._halves(rows)
+            numbers = torch.randperm(n_rows, device=self.filled.device) if rows is None else rows
+            halves: Sequence[Tensor] | None = numbers.tensor_split(2)
         else:
             halves = None
         if halves is not None:
@@ -235,18 +222,13 @@ class Run:
             self.options = dataclasses.replace(self.options, batch_size=len(halves[0]))
             self.ahead = []
             steps = [(half, step_size / (k + 1), only_q, refresh) for k, half in enumerate(halves)]
-            return torch.stack([self.step_on(*step) for step in steps]).mean()
+            return torch.stack([self._step_on(*step) for step in steps]).mean()
         if self.options.refresh_fill and refresh:
             here = slice(None) if rows is None else rows
             if rows is not None or not self.overwritten:
                 self.overwritten.append((here, self.filled[here].clone()))
             self.filled[here] = redrawn.to(self.filled.device)
         return loss
-
-    def _halves(self, rows: Tensor | None) -> Sequence[Tensor]:
-        """Split a minibatch, or the whole table shuffled, into two."""
-        numbers = torch.randperm(len(self.filled), device=self.filled.device) if rows is None else rows
-        return numbers.tensor_split(2)
 
     def _take_step(self, rows: Tensor | None, step_size: float, only_q: bool) -> tuple[Tensor, Tensor]:
         """Take a step on some rows, moved to the chain's device; see `Step`."""
@@ -279,7 +261,7 @@ class Run:
         passes = _LAST_PASSES if self.whole else 1
         batches = [rows for _ in range(passes) for rows in self.minibatches()]
         for k, rows in enumerate(batches):
-            self.step_on(rows, 1 / (k + 1), only_q=True)
+            self._step_on(rows, 1 / (k + 1), only_q=True)
             self.overwritten = []
         self.step.publish()
 

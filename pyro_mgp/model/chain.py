@@ -228,13 +228,8 @@ class Chain(LocalModule):
     ) -> None:
         """Redraw the missing cells of the next link's column, in place; call it inside `local_parameters`.
 
-        Args:
-            conditionals: The links' conditionals.
-            filled: The table, `[S, n, D]`.
-            observed: Bool `[n, D]`.
-            noise: Standard normal numbers.
-            visited: Moments of the links before this one; the moments of this link are appended.
-            holes: Rows of the column's missing cells, to evaluate the link only there; None for all rows.
+        Takes the arguments of `sweep`, the rows of this column's missing cells only, and the moments of the
+        links before this one, to which those of this link are appended.
         """
         number = len(visited)
         link = self.links[number]
@@ -259,7 +254,7 @@ class Chain(LocalModule):
         else:
             column.index_copy_(1, holes, drawn)
         visited.append(moments)
-        self.draw_levels(number, filled, observed, visited, eps, rows)
+        self._draw_levels(number, filled, observed, visited, eps, rows)
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link."""
@@ -278,15 +273,8 @@ class Chain(LocalModule):
     ) -> Tensor:
         """Return a link's draws `[S, k]`, weighted by the likelihood of later links in a `SequentialChain`.
 
-        Args:
-            conditionals: The links' conditionals.
-            moments: Moments of the link at the rows.
-            drawn: Its draws.
-            filled: The rows with their fill before the draw, `[S, k, D]`.
-            observed: Bool `[n, D]`, of the whole table.
-            noise: Standard normal numbers.
-            rows: Numbers of the rows in the table, `[k]`.
-            number: Number of the link.
+        Takes the arguments of `sweep`, the rows with their fill before the draw, `[S, k, D]`, and their
+        numbers in the table, `[k]`.
         """
         return drawn
 
@@ -328,7 +316,7 @@ class Chain(LocalModule):
             parts.append(mixture[link.learns_from(values, scored)[here]])
         return torch.cat(parts)
 
-    def draw_levels(
+    def _draw_levels(
         self,
         number: int,
         filled: Tensor,
@@ -337,16 +325,7 @@ class Chain(LocalModule):
         eps: Tensor,
         rows: Tensor,
     ) -> None:
-        """Draw the levels of a category's missing cells after its last link, in place.
-
-        Args:
-            number: Number of the link just visited.
-            filled: The table, `[S, n, D]`.
-            observed: Bool `[n, D]`.
-            visited: Moments of all links so far.
-            eps: Standard normal numbers of the draw, `[S, k]`.
-            rows: Rows of the moments and of the numbers, `[k]`.
-        """
+        """Draw the levels of a category's missing cells after its last link, in place; see `visit`."""
         for category in self.categories:
             if number == max(category.links):
                 mean = torch.stack([self._expected(link, visited[link]) for link in category.links], dim=-1)

@@ -89,9 +89,11 @@ def _with_jitter(covariance: Tensor, jitter: float) -> Tensor:
     return covariance + torch.diag_embed(jitter * scale.expand(covariance.shape[:-1]))
 
 
-def invert(factors: Tensor) -> Tensor:
-    """Return W = L⁻¹ of lower triangular factors, `[..., M, M]`."""
-    return _solve(factors, factors.shape[-1])
+def invert(factors: Tensor, n_columns: int = 0) -> Tensor:
+    """Return W = L⁻¹ of lower triangular factors `[..., M, M]`, by a solve for `n_columns` or more."""
+    size = factors.shape[-1]
+    identity = torch.eye(size, max(size, n_columns), dtype=factors.dtype, device=factors.device)
+    return torch.linalg.solve_triangular(factors, identity, upper=False)[..., :size]
 
 
 def invert_by_blocks(factors: Tensor) -> Tensor:
@@ -104,7 +106,7 @@ def invert_by_blocks(factors: Tensor) -> Tensor:
     if factors.is_cuda:
         return invert(factors)
     if size <= _SOLVED_AT_ONCE:
-        return _solve(factors, size + -size % TILE)
+        return invert(factors, size + -size % TILE)
     half = whole_registers(size // 2)
     top, bottom = slice(None, half), slice(half, None)
     first, last = invert_by_blocks(factors[..., top, top]), invert_by_blocks(factors[..., bottom, bottom])
@@ -112,10 +114,3 @@ def invert_by_blocks(factors: Tensor) -> Tensor:
     inverse[..., top, top], inverse[..., bottom, bottom] = first, last
     inverse[..., bottom, top] = -last @ (factors[..., bottom, top] @ first)
     return inverse
-
-
-def _solve(factors: Tensor, n_columns: int) -> Tensor:
-    """Return W from a triangular solve with at least M columns on the right-hand side."""
-    size = factors.shape[-1]
-    identity = torch.eye(size, n_columns, dtype=factors.dtype, device=factors.device)
-    return torch.linalg.solve_triangular(factors, identity, upper=False)[..., :size]

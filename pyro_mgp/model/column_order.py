@@ -13,6 +13,7 @@ that gets stuck if unrelated columns lie between related ones.)
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -57,20 +58,15 @@ class Evidence:
         self.covariances, self.lengthscale = covariances, lengthscale
         scale = values.std(0)
         self.values = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
-        self.cache: dict[tuple[int, frozenset[int]], float] = {}
-
-    def of(self, column: int, inputs: frozenset[int]) -> float:
-        """Return the log evidence of a column given some others, up to a constant."""
-        if (column, inputs) not in self.cache:
-            self.cache[column, inputs] = self._of(column, sorted(inputs))
-        return self.cache[column, inputs]
+        self.of = functools.cache(self._of)
+        """Function that returns the log evidence of a column given some others, up to a constant."""
 
     def of_order(self, order: Sequence[int], before: Sequence[int]) -> float:
         """Return the log evidence of columns, each given the earlier ones and `before`."""
         return sum(self.of(column, frozenset([*before, *order[:i]])) for i, column in enumerate(order))
 
-    def _of(self, column: int, inputs: list[int]) -> float:
-        X, y = self.values[:, inputs], self.values[:, column]
+    def _of(self, column: int, inputs: frozenset[int]) -> float:
+        X, y = self.values[:, sorted(inputs)], self.values[:, column]
         n = len(y)
         if not y.any():
             # A column that is constant in these rows has infinite evidence as the noise vanishes.

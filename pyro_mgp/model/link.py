@@ -16,7 +16,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp.model.cholesky import NotPositiveDefiniteError, factorise, invert_by_blocks
+from pyro_mgp.model.cholesky import factorise, invert_by_blocks
 from pyro_mgp.model.conditional import BasisConditional, Conditional, Observing, quadratic_conditionals
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
 from pyro_mgp.model.linear_matern32_stack import stack_kernels
@@ -119,7 +119,7 @@ def condition(
     functions: Sequence[Tensor] | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Sequence[Conditional]:
-    """Return the conditionals of links at their current parameters, in one batch if they are equally large.
+    """Return the conditionals of links with equally many inducing inputs, at their current parameters.
 
     Args:
         links: The links.
@@ -129,10 +129,6 @@ def condition(
     Raises:
         NotPositiveDefiniteError: If a K_ZZ cannot be factorised with jitter up to one per cent.
     """
-    if len({link.n_inducing for link in links}) > 1:
-        given = [None] * len(links) if functions is None else [[function] for function in functions]
-        pairs = enumerate(zip(links, given, strict=True))
-        return [_condition_alone(number, link, own, dtype) for number, (link, own) in pairs]
     if not links:
         return []
     kernels = stack_kernels(links, dtype if can_be_inverted(links) else torch.float64)
@@ -159,16 +155,6 @@ def condition(
         for i, (of_link, (factor, variance)) in enumerate(zip(values, own, strict=True))
     ]
     return observing(latent, links)
-
-
-def _condition_alone(
-    number: int, link: Link, functions: list[Tensor] | None, dtype: torch.dtype
-) -> Conditional:
-    """Return the conditional of one of several links, with its number in errors."""
-    try:
-        return condition([link], functions, dtype)[0]
-    except NotPositiveDefiniteError as error:
-        raise NotPositiveDefiniteError(str(error), number) from error
 
 
 def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:

@@ -26,10 +26,8 @@ from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import ByPath, Conditional, Moments, Shifted
 from pyro_mgp.model.link import Link
 
-# Moves of a cell per sweep, and angles tried per move before the cell keeps its value.
-_MOVES, _ANGLES = 1, 10
-# Standard normal numbers per move besides the draw's own: of the ellipse, of the threshold, one per angle.
-_NUMBERS_PER_MOVE = 2 + _ANGLES
+# Angles tried in the move of a cell, one per sweep, before the cell keeps its value.
+_ANGLES = 10
 
 
 class SequentialChain(Chain):
@@ -94,7 +92,7 @@ class SequentialChain(Chain):
         # A shift is added to the draws after the later links have weighted them.
         own = conditionals[number]
         shift = own.shift if isinstance(own, Shifted) else 0.0
-        mean, variance = moments.mean[:, cells] - shift, moments.variance[:, cells]
+        scale = (moments.variance[:, cells] + own.noise).sqrt()
         later = _LaterLinks(
             [_unshifted(conditionals[e]) for e in later_rows],
             [of_link[cells] for of_link in later_rows.values()],
@@ -103,15 +101,11 @@ class SequentialChain(Chain):
             column,
         )
 
-        def fresh(k: int) -> Tensor:
-            return noise(number + len(self.links) * (k + 1), rows[cells])
-
+        # Besides the draw's own number: of the ellipse, of the threshold, one per angle.
+        numbers = [noise(number + len(self.links) * k, rows[cells]) for k in range(1, 3 + _ANGLES)]
         with torch.no_grad():
-            slices = _Slices(mean, (variance + own.noise).sqrt(), later)
-            for move in range(_MOVES):
-                slices.move([fresh(move * _NUMBERS_PER_MOVE + k) for k in range(_NUMBERS_PER_MOVE)])
             drawn = drawn.clone()
-            drawn[:, cells] = slices.values + shift
+            drawn[:, cells] = _slice_sample(moments.mean[:, cells] - shift, scale, later, numbers) + shift
         return drawn
 
 
@@ -146,50 +140,32 @@ class _LaterLinks:
         return total
 
 
-class _Slices:
-    """Elliptical slice sampler of cells `[S, k]` with a normal prior.
-
-    Args:
-        mean: Prior means.
-        scale: Prior standard deviations.
-        later: Likelihood.
-    """
-
-    def __init__(self, mean: Tensor, scale: Tensor, later: _LaterLinks) -> None:
-        self.mean, self.scale, self.later = mean, scale, later
-        self.values = later.table[..., later.column].clone()
-        self.paths, self.cells = torch.ones_like(mean).nonzero().unbind(1)
-        self.level = later.log_likelihood(self.paths, self.cells, self.values.flatten())
-
-    def move(self, numbers: Sequence[Tensor]) -> None:
-        """Update every cell once.
-
-        Args:
-            numbers: Standard normal numbers `[S, k]`: of the ellipse, of the threshold, and one per angle.
-        """
-        mean = self.mean.flatten()
-        current = self.values.flatten() - mean
-        other = (self.scale * numbers[0]).flatten()
-        threshold = self.level + torch.special.log_ndtr(numbers[1]).flatten()
-        shares = [torch.special.ndtr(number).flatten() for number in numbers[2:]]
-        high = 2 * math.pi * shares[0]
-        low, angle = high - 2 * math.pi, high.clone()
-        moved, waiting = self.values.flatten(), torch.arange(len(mean), device=mean.device)
-        for k in range(len(shares)):
-            if k:
-                angle[waiting] = low[waiting] + (high - low)[waiting] * shares[k][waiting]
-            at = angle[waiting]
-            proposal = mean[waiting] + current[waiting] * at.cos() + other[waiting] * at.sin()
-            level = self.later.log_likelihood(self.paths[waiting], self.cells[waiting], proposal)
-            taken = level > threshold[waiting]
-            moved[waiting[taken]], self.level[waiting[taken]] = proposal[taken], level[taken]
-            left = filled_up((~taken).nonzero()[:, 0])
-            waiting, at = waiting[left], at[left]
-            if len(waiting) == 0:
-                break
-            low[waiting] = torch.where(at < 0, at, low[waiting])
-            high[waiting] = torch.where(at < 0, high[waiting], at)
-        self.values = moved.view_as(self.values)
+def _slice_sample(mean: Tensor, scale: Tensor, later: _LaterLinks, numbers: Sequence[Tensor]) -> Tensor:
+    """Return cells `[S, k]` after one move of an elliptical slice sampler, given standard normal numbers."""
+    values = later.table[..., later.column]
+    paths, cells = torch.ones_like(mean).nonzero().unbind(1)
+    level = later.log_likelihood(paths, cells, values.flatten())
+    mean = mean.flatten()
+    current, other = values.flatten() - mean, (scale * numbers[0]).flatten()
+    threshold = level + torch.special.log_ndtr(numbers[1]).flatten()
+    shares = [torch.special.ndtr(number).flatten() for number in numbers[2:]]
+    high = 2 * math.pi * shares[0]
+    low, angle = high - 2 * math.pi, high.clone()
+    moved, waiting = values.flatten(), torch.arange(len(mean), device=mean.device)
+    for k in range(len(shares)):
+        if k:
+            angle[waiting] = low[waiting] + (high - low)[waiting] * shares[k][waiting]
+        at = angle[waiting]
+        proposal = mean[waiting] + current[waiting] * at.cos() + other[waiting] * at.sin()
+        taken = later.log_likelihood(paths[waiting], cells[waiting], proposal) > threshold[waiting]
+        moved[waiting[taken]] = proposal[taken]
+        left = filled_up((~taken).nonzero()[:, 0])
+        waiting, at = waiting[left], at[left]
+        if len(waiting) == 0:
+            break
+        low[waiting] = torch.where(at < 0, at, low[waiting])
+        high[waiting] = torch.where(at < 0, high[waiting], at)
+    return moved.view_as(values)
 
 
 def _unshifted(conditional: Conditional) -> ByPath:
