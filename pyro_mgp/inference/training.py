@@ -169,7 +169,7 @@ def _resume(run: Run, checkpoint: Checkpoint, identity: Identity) -> bool:
         return False
     try:
         run.restore(state)
-    except (RuntimeError, *MALFORMED) as error:
+    except MALFORMED as error:
         raise damaged(path) from error
     if not workers.all_equal(len(run.losses)):
         raise elsewhere
