@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from pyro_mgp._support.messages import FitWarning
 from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.results.imputations import Imputations
 
@@ -48,11 +47,6 @@ AnyImputer: TypeAlias = Imputer | Transformer | Callable[[pd.DataFrame, int, int
 
 Draws = dict[Label, NDArray[Any]]
 """Draws of the missing cells of each incomplete column, `[m, n_missing]`: float64, or objects for levels."""
-
-
-def rules_of(imputer: AnyImputer, frame: pd.DataFrame) -> Rules:
-    """Return the rules in the column specs of an imputer, if it has some."""
-    return Rules.parse(getattr(imputer, "specs", None), frame.columns.tolist())
 
 
 def draw(

@@ -107,8 +107,6 @@ class Calibration:
     how: str
     """Design of the holdout, in words."""
 
-    # ---------------------------------------------------------------------------------------- figures
-
     @cached_property
     def table(self) -> pd.DataFrame:
         """Figures per column.
@@ -179,16 +177,13 @@ class Calibration:
             sentences.append(f"Not held out: {'; '.join(parts)}.")
         return " ".join([*sentences, CAVEAT])
 
-    def band(self, n: float, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the band of coverage at nominal levels 0, 0.01, ..., 1 for n independent calibrated cells.
+    def band(self, n: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the pointwise 95 % band of coverage at levels 0, 0.01, ..., 1 for n calibrated cells.
 
-        Args:
-            n: Number of cells; `effective_cells` for clustered ones.
-            level: Pointwise probability of the band.
+        The cells are independent; `effective_cells` is the number of clustered ones.
         """
         nominal = np.linspace(0, 1, 101)
-        tails = (1 - level) / 2
-        return tuple(stats.binom.ppf(q, round(n), nominal) / round(n) for q in (tails, 1 - tails))
+        return tuple(stats.binom.ppf(q, round(n), nominal) / round(n) for q in (0.025, 0.975))
 
     @cached_property
     def effective_cells(self) -> float:
@@ -200,8 +195,6 @@ class Calibration:
             clustered = _clustered_se(held, self.cells["position"].to_numpy())
             ratios.append(min(1.0, (binomial / clustered) ** 2) if clustered > 0 else 1.0)
         return float(np.mean(ratios)) * len(self.cells)
-
-    # ---------------------------------------------------------------------------------------- display
 
     def __repr__(self) -> str:
         lines = [self._title(), "", *self.shown().to_string(index=False, na_rep="").splitlines(), ""]
@@ -234,8 +227,6 @@ class Calibration:
         columns["verdict"] = [row["verdict"] for row in rows]
         return pd.DataFrame(columns)
 
-    # ---------------------------------------------------------------------------------------- details
-
     @cached_property
     def _parts(self) -> list[pd.DataFrame]:
         """Cells of each column."""
@@ -244,18 +235,35 @@ class Calibration:
 
     @cached_property
     def _judged(self) -> list[_Judgement]:
-        return _judge_columns(self._parts, self.levels)
+        """Judgements on columns, with p-values adjusted for all columns and tests."""
+        tested = [_test_column(cells, self.levels) for cells in self._parts]
+        adjusted = iter(holm([test.p for own, _ in tested for test in own]))
+        return [_conclude([next(adjusted) for _ in own], own, half_width) for own, half_width in tested]
 
     @cached_property
     def _overall(self) -> _Judgement:
-        return _judge_all(self.cells, self.levels)
+        """Judgement on all cells, by normal tests with standard errors clustered by rows."""
+        rows, n = self.cells["position"].to_numpy(), len(self.cells)
+        tests, errors = [], []
+        for level in self.levels:
+            held = self.cells["needed"].to_numpy() <= level
+            errors.append(_clustered_se(held, rows) or math.sqrt(level * (1 - level) / n))
+            off = float(held.mean()) - level
+            words = (
+                f"of {n} held-out cells {100 * held.mean():.1f} % lie in their {_percent(level)} % intervals "
+                f"(Monte Carlo standard error {100 * errors[-1]:.1f} points)"
+            )
+            tests.append(_coverage_test(off, level, 2 * float(stats.norm.sf(abs(off) / errors[-1])), words))
+        half_width = float(stats.norm.ppf(1 - _ALPHA / 2)) * max(errors)
+        adjusted = holm([test.p for test in tests]).tolist()
+        return _conclude(adjusted, tests, half_width, reported=len(tests) - 1)
 
     def _figures(self, cells: pd.DataFrame) -> dict[str, Any]:
         first, n = cells.iloc[0], len(cells)
         figures: dict[str, Any] = {"column": first["column"], "kind": first["kind"], "cells": n}
         for level in self.levels:
             name, held = _percent(level), cells["needed"].to_numpy() <= level
-            low, high = wilson(held.sum(), n)
+            low, high = wilson(int(held.sum()), n)
             figures |= {
                 f"coverage_{name}": held.mean(),
                 f"se_{name}": _clustered_se(held, cells["position"].to_numpy()),
@@ -280,9 +288,6 @@ class Calibration:
         }
 
 
-# ------------------------------------------------------------------------------------------------- verdicts
-
-
 def wilson(held: int, n: int, level: float = 1 - _ALPHA) -> tuple[float, float]:
     """Return Wilson's interval for a probability, given `held` successes out of `n` (Wilson 1927).
 
@@ -291,11 +296,8 @@ def wilson(held: int, n: int, level: float = 1 - _ALPHA) -> tuple[float, float]:
         >>> round(low, 3), round(high, 3)
         (0.826, 0.945)
     """
-    z = float(stats.norm.ppf((1 + level) / 2))
-    share = held / n
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    reach = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    low, high = stats.binomtest(held, n).proportion_ci(level, "wilson")
+    return float(low), float(high)
 
 
 def holm(p: Sequence[float]) -> NDArray[np.float64]:
@@ -314,56 +316,25 @@ def holm(p: Sequence[float]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class _Test:
-    """Result of one test of calibration."""
+    """Result of one test: verdict if it fails, p-value, deviation in standard deviations of a cell, words."""
 
     verdict: Verdict
-    """Verdict if the test fails."""
     p: float
-    """P-value."""
     off: float
-    """Deviation in standard deviations of one cell."""
     words: str
-    """Figures in words."""
 
 
-def _judge_columns(columns: Sequence[pd.DataFrame], levels: Sequence[float]) -> list[_Judgement]:
-    """Judge each column, with p-values adjusted for all columns and tests.
+def _test_column(cells: pd.DataFrame, levels: Sequence[float]) -> tuple[list[_Test], float]:
+    """Test the coverage of a column at each level and, of numbers, the mean of the PIT.
 
-    Coverage of a column is tested as binomial, because a column has one cell per row of the table.
+    Coverage is binomial, because a column has one cell per row. The second result is the largest half-width
+    of a confidence interval for coverage.
     """
-    tests = [_test_column(cells, levels) for cells in columns]
-    adjusted = iter(holm([test.p for own in tests for test in own]))
-    judged = []
-    for cells, own in zip(columns, tests, strict=True):
-        intervals = [wilson(int((cells["needed"] <= level).sum()), len(cells)) for level in levels]
-        half_width = max((high - low) / 2 for low, high in intervals)
-        judged.append(_conclude([next(adjusted) for _ in own], own, half_width))
-    return judged
-
-
-def _judge_all(cells: pd.DataFrame, levels: Sequence[float]) -> _Judgement:
-    """Judge all cells together, by normal tests with standard errors clustered by rows."""
-    rows, n = cells["position"].to_numpy(), len(cells)
-    tests, errors = [], []
-    for level in levels:
-        held = cells["needed"].to_numpy() <= level
-        errors.append(_clustered_se(held, rows) or math.sqrt(level * (1 - level) / n))
-        off = float(held.mean()) - level
-        words = (
-            f"of {n} held-out cells {100 * held.mean():.1f} % lie in their {_percent(level)} % intervals "
-            f"(Monte Carlo standard error {100 * errors[-1]:.1f} points)"
-        )
-        tests.append(_coverage_test(off, level, 2 * float(stats.norm.sf(abs(off) / errors[-1])), words))
-    half_width = float(stats.norm.ppf(1 - _ALPHA / 2)) * max(errors)
-    return _conclude(holm([test.p for test in tests]).tolist(), tests, half_width, reported=len(tests) - 1)
-
-
-def _test_column(cells: pd.DataFrame, levels: Sequence[float]) -> list[_Test]:
-    """Test the coverage of a column at each level and, of numbers, the mean of the PIT."""
-    n, is_number, tests = len(cells), cells["kind"].iloc[0] == "number", []
+    n, is_number, tests, half_width = len(cells), cells["kind"].iloc[0] == "number", [], 0.0
     for level in levels:
         held = int((cells["needed"] <= level).sum())
         low, high = wilson(held, n)
+        half_width = max(half_width, (high - low) / 2)
         words = (
             f"{100 * held / n:.0f} % of {n} held-out cells lie in their {_percent(level)} % "
             f"{'intervals' if is_number else 'sets'} (95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
@@ -376,7 +347,7 @@ def _test_column(cells: pd.DataFrame, levels: Sequence[float]) -> list[_Test]:
         side = "larger" if off > 0 else "smaller"
         words = f"the truth is {side} than {50 + 100 * abs(off):.0f} % of its draws, on average"
         tests.append(_Test(Verdict.OFF, p, off * math.sqrt(12), words))
-    return tests
+    return tests, half_width
 
 
 def _coverage_test(off: float, level: float, p: float, words: str) -> _Test:
@@ -387,14 +358,7 @@ def _coverage_test(off: float, level: float, p: float, words: str) -> _Test:
 def _conclude(
     adjusted: Sequence[float], tests: Sequence[_Test], half_width: float, reported: int | None = None
 ) -> _Judgement:
-    """Judge by tests and their adjusted p-values.
-
-    Args:
-        adjusted: Adjusted p-values.
-        tests: Results of the tests.
-        half_width: Largest half-width of a confidence interval for coverage.
-        reported: Index of the test to report if all are passed; None for the one with the smallest p-value.
-    """
+    """Judge by tests and their adjusted p-values; if all are passed, report one, by default the worst."""
     failed = [t for p, t in zip(adjusted, tests, strict=True) if p < _ALPHA and abs(t.off) > _TOLERANCE]
     smallest = min(test.p for test in tests)
     if failed:

@@ -20,10 +20,11 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import as_frame, missing
 from pyro_mgp.evaluation import scores
-from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of, rules_of
+from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
 from pyro_mgp.evaluation.calibration import Calibration, Verdict
-from pyro_mgp.evaluation.holdout import Holdout, choose_holdout, holds_levels
+from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
 from pyro_mgp.evaluation.missingness import without_cells
+from pyro_mgp.evaluation.scores import Floats
 
 __all__ = ["Calibration", "Verdict", "calibrate", "compare"]
 
@@ -162,7 +163,8 @@ def _calibrate(
         raise ValueError(f"levels must lie between 0 and 1, got {list(levels)}")
     frame = as_frame(X)
     generator = np.random.default_rng(random_state)
-    rules = {name: rules_of(imputer, frame) for name, imputer in imputers.items()}
+    labels: list[Label] = list(frame.columns)
+    rules = {name: Rules.parse(getattr(each, "specs", None), labels) for name, each in imputers.items()}
     shared = next((each for each in rules.values() if not each.trivial), next(iter(rules.values())))
     holdout = choose_holdout(frame, columns, share, folds, shared, generator)
     seeds = generator.integers(2**31, size=len(holdout.folds)).tolist()
@@ -182,29 +184,23 @@ def _calibrate(
         for name, imputer in imputers.items():
             draws = draw(imputer, rest, m, seed, y=y, refit=refit, levels=of_levels)
             ties = np.random.default_rng(seed)  # the same for every imputer
-            scored = _scored(frame, rest, held_out, draws, rules[name], of_levels, ascending, ties)
+            scored = _scored(frame, held_out, draws, rules[name], of_levels, ascending, ties)
             parts[name] += [part.assign(fold=k) for part in scored]
-    return {name: _calibration(name, parts[name], holdout, ascending, m, how) for name in imputers}
-
-
-def _calibration(
-    name: str, parts: list[pd.DataFrame], holdout: Holdout, levels: tuple[float, ...], m: int, how: str
-) -> Calibration:
-    if not parts:
-        prefix = f"imputer {name!r}" if name else "the imputer"
-        raise ValueError(f"{prefix} completes none of the held-out cells")
-    cells = pd.concat(parts, ignore_index=True)
-    by = np.lexsort([cells["position"].to_numpy(), pd.factorize(cells["column"])[0]])
-    return Calibration(cells.iloc[by].reset_index(drop=True), holdout.left_out, levels, m, how)
-
-
-# ------------------------------------------------------------------------------------------------ scores
+    found = {}
+    for name, tables in parts.items():
+        if not tables:
+            prefix = f"imputer {name!r}" if name else "the imputer"
+            raise ValueError(f"{prefix} completes none of the held-out cells")
+        cells = pd.concat(tables, ignore_index=True)
+        by = np.lexsort([cells["position"].to_numpy(), pd.factorize(cells["column"])[0]])
+        cells = cells.iloc[by].reset_index(drop=True)
+        found[name] = Calibration(cells, holdout.left_out, ascending, m, how)
+    return found
 
 
 def _scored(
     frame: pd.DataFrame,
-    rest: pd.DataFrame,
-    held_out: NDArray[np.bool_],
+    held_out: Mask,
     draws: Draws,
     rules: Rules,
     of_levels: set[Label],
@@ -212,7 +208,7 @@ def _scored(
     generator: np.random.Generator,
 ) -> list[pd.DataFrame]:
     """Return true values, draws and scores of held-out cells, one table per column."""
-    holes, errors, parts = missing(rest), rules.standard_errors(frame), []
+    holes, errors, parts = missing(frame) | held_out, rules.standard_errors(frame), []
     labels: list[Label] = list(frame.columns)
     noise = generator.spawn(1)[0]
     for j in np.flatnonzero(held_out.any(0)):
@@ -233,22 +229,17 @@ def _scored(
             "column": pd.Series([label] * n, dtype=object),
             "kind": kind,
         }
-        scored = score(frame[label], cells, rest[label], drawn, uniform, levels)
-        parts.append(pd.DataFrame(where | scored))
+        parts.append(pd.DataFrame(where | score(frame[label], cells, drawn, uniform, levels)))
     return parts
 
 
 def _score_numbers(
-    column: pd.Series[Any],
-    cells: NDArray[np.bool_],
-    rest: pd.Series[Any],
-    draws: NDArray[np.float64],
-    uniform: NDArray[np.float64],
-    levels: Sequence[float],
+    column: pd.Series[Any], cells: Mask, draws: Floats, uniform: Floats, levels: Sequence[float]
 ) -> dict[str, Any]:
     """Return scores of held-out numbers, by the name of their column in `Calibration.cells`."""
-    numbers, kept = numbers_of(column), numbers_of(rest)
-    truth, point, kept = numbers[cells], draws.mean(0), kept[~np.isnan(kept)]
+    numbers = numbers_of(column)
+    observed = ~np.isnan(numbers)
+    truth, point, kept = numbers[cells], draws.mean(0), numbers[observed & ~cells]
     rank = scores.pit(draws, truth, uniform)
     closed: dict[str, Any] = {}
     for level in levels:
@@ -256,7 +247,7 @@ def _score_numbers(
         low, high = bounds or (np.full(len(truth), np.nan),) * 2
         inside = np.where(np.isnan(low), np.nan, (low <= truth) & (truth <= high))
         closed |= {f"closed_{100 * level:g}": inside, f"width_{100 * level:g}": high - low}
-    steps = np.diff(np.unique(numbers[~np.isnan(numbers)]))
+    step = np.diff(np.unique(numbers[observed])).min()
     return {
         "truth": column[cells].astype(object).reset_index(drop=True),
         "point": pd.Series(point, dtype=object),
@@ -266,22 +257,17 @@ def _score_numbers(
         "error": point - truth,
         "crps": scores.fair_crps(draws, truth),
         "brier": np.nan,
-        "log_score": scores.log_density(draws, truth, kept.mean(), kept.std(ddof=1), steps.min()),
+        "log_score": scores.log_density(draws, truth, kept.mean(), kept.std(ddof=1), step),
         "scale": np.nanstd(numbers, ddof=1),
     }
 
 
 def _score_levels(
-    column: pd.Series[Any],
-    cells: NDArray[np.bool_],
-    rest: pd.Series[Any],
-    draws: NDArray[Any],
-    uniform: NDArray[np.float64],
-    levels: Sequence[float],
+    column: pd.Series[Any], cells: Mask, draws: NDArray[Any], uniform: Floats, levels: Sequence[float]
 ) -> dict[str, Any]:
     """Return scores of held-out levels, by the name of their column in `Calibration.cells`."""
-    truth, kept = objects_of(column)[cells], objects_of(rest)
-    kept = kept[~pd.isna(kept)]
+    values = objects_of(column)
+    truth, kept = values[cells], values[~pd.isna(values) & ~cells]
     found = np.array(pd.unique(np.concatenate([kept, truth, draws.ravel()])), dtype=object)
     counts = scores.counts_of(draws, found)
     at = pd.Index(found, dtype=object).get_indexer(pd.Index(truth, dtype=object))
@@ -293,7 +279,6 @@ def _score_levels(
         closed[f"closed_{100 * level:g}"] = smallest[of_truth].astype(np.float64)
         closed[f"width_{100 * level:g}"] = smallest.sum(1).astype(np.float64)
     shares = scores.counts_of(kept[:, None], found)[0] / len(kept)
-    chance = (counts[of_truth] + shares[at]) / (len(draws) + 1)
     return {
         "truth": pd.Series(truth, dtype=object),
         "point": pd.Series(found[counts.argmax(1)], dtype=object),
@@ -303,6 +288,6 @@ def _score_levels(
         "error": np.nan,
         "crps": np.nan,
         "brier": scores.fair_brier(counts, at),
-        "log_score": np.log(chance),
+        "log_score": np.log((counts[of_truth] + shares[at]) / (len(draws) + 1)),
         "scale": np.nan,
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
@@ -21,6 +22,8 @@ from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import without_cells
 
+Mask = NDArray[np.bool_]
+"""Mask of the cells of a table or of a column."""
 # Columns with fewer observed cells are not held out from.
 _FEWEST_CELLS = 10
 # Largest share of the observed cells of a column that may be held out at a time.
@@ -31,7 +34,7 @@ _MOST = 0.5
 class Holdout:
     """Cells of a table that are held out."""
 
-    folds: tuple[NDArray[np.bool_], ...]
+    folds: tuple[Mask, ...]
     """Masks of the cells to hold out at a time, Bool `[N, C]` each; no cell is in two."""
     left_out: pd.DataFrame
     """Cells that could not be held out: `column`, `cells` (how many), `why`."""
@@ -43,7 +46,7 @@ def choose_holdout(
     share: float,
     n_folds: int | None,
     rules: Rules,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> Holdout:
     """Choose the cells to hold out.
 
@@ -108,15 +111,13 @@ def choose_holdout(
 def holds_levels(column: pd.Series[Any], label: Label, rules: Rules) -> bool:
     """Return whether the cells of a column are levels, not numbers or times."""
     spec = rules.specs.get(label)
-    if spec is not None and spec.kind in (Kind.CATEGORICAL, Kind.BOOLEAN):
+    kinds = (Kind.BOOLEAN, Kind.CATEGORICAL)
+    if (spec is not None and spec.kind in kinds) or isinstance(column.dtype, pd.CategoricalDtype):
         return True
-    is_category = isinstance(column.dtype, pd.CategoricalDtype)
-    return is_category or natural_kind(column) in (Kind.BOOLEAN, Kind.CATEGORICAL)
+    return natural_kind(column) in kinds
 
 
-def _candidates(
-    labels: Sequence[Label], columns: Sequence[Label] | None, observed: NDArray[np.bool_]
-) -> Sequence[Label]:
+def _candidates(labels: Sequence[Label], columns: Sequence[Label] | None, observed: Mask) -> Sequence[Label]:
     """Return the labels of the columns from which cells are held out, if they are suitable."""
     if columns is None:
         return [label for label, own in zip(labels, observed.T, strict=True) if not own.all()] or labels
@@ -128,9 +129,7 @@ def _candidates(
     return list(dict.fromkeys(columns))
 
 
-def _unsuitable(
-    column: pd.Series[Any], observed: NDArray[np.bool_], label: Label, rules: Rules
-) -> str | None:
+def _unsuitable(column: pd.Series[Any], observed: Mask, label: Label, rules: Rules) -> str | None:
     """Return the reason why cells of a column cannot be held out, None if they can."""
     if label in rules.derived:
         return "is derived from other columns"
@@ -145,11 +144,11 @@ def _unsuitable(
 
 def _assign_folds(
     column: pd.Series[Any],
-    observed: NDArray[np.bool_],
+    observed: Mask,
     levels: bool,
     share: float,
     n_folds: int | None,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> NDArray[np.intp]:
     """Return the fold of each cell of a column, `[N]`, -1 for cells that are kept."""
     rows = generator.permutation(np.flatnonzero(observed))
@@ -163,9 +162,7 @@ def _assign_folds(
     return fold_of
 
 
-def _spread_rows(
-    fold_of: NDArray[np.intp], observed: NDArray[np.bool_], n_folds: int, generator: np.random.Generator
-) -> None:
+def _spread_rows(fold_of: NDArray[np.intp], observed: Mask, n_folds: int, generator: Generator) -> None:
     """Move one cell of each row whose cells are all in one fold to the next fold, in place.
 
     The cell is of a column with the fewest cells in the next fold, so that no fold gets most of a column.
@@ -183,11 +180,7 @@ def _spread_rows(
 
 
 def _keep_enough(
-    column: pd.Series[Any],
-    fold_of: NDArray[np.intp],
-    levels: bool,
-    n_folds: int,
-    generator: np.random.Generator,
+    column: pd.Series[Any], fold_of: NDArray[np.intp], levels: bool, n_folds: int, generator: Generator
 ) -> None:
     """Keep the cells of a column that fits need, in place: one of each level, or two different numbers."""
     codes = pd.factorize(column.astype(object))[0]
@@ -199,9 +192,7 @@ def _keep_enough(
             fold_of[generator.choice(np.flatnonzero(held_out & (codes == code)))] = -1
 
 
-def _without_deducible(
-    frame: pd.DataFrame, held_out: NDArray[np.bool_], rules: Rules
-) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+def _without_deducible(frame: pd.DataFrame, held_out: Mask, rules: Rules) -> tuple[Mask, NDArray[np.intp]]:
     """Return the held-out cells that do not follow from kept ones, and the number of others per column `[C]`.
 
     Cells are also kept if the remaining table does not determine whether their column applies.

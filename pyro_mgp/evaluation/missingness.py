@@ -35,9 +35,6 @@ Unit = Literal["rows", "cells"]
 _COUNTS = ("rows", "missing")
 
 
-# ------------------------------------------------------------------------------------------------ description
-
-
 def patterns(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the distinct missing-data patterns of the rows of a table.
 
@@ -123,9 +120,6 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
             "outflux": r.T @ (n_columns - in_row) / (r.size - n_observed),
         }
     return pd.DataFrame(shares, index=frame.columns)
-
-
-# ------------------------------------------------------------------------------------------------- amputation
 
 
 @dataclass(frozen=True)
@@ -332,9 +326,6 @@ def _draw(
     line = line[np.argsort(count[line], kind="stable")]
     passed = np.floor(np.round(np.cumsum(probabilities[line]), 6) + generator.random())
     return line[np.diff(passed, prepend=0.0) > 0]
-
-
-# ----------------------------------------------------------------------------------------------------- checks
 
 
 def _check_frame(frame: object) -> None:

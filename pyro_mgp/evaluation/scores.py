@@ -16,9 +16,6 @@ from scipy.special import logsumexp
 Floats = NDArray[np.float64]
 
 
-# ------------------------------------------------------------------------------------------------ numbers
-
-
 def fair_crps(draws: Floats, truth: Floats) -> Floats:
     """Return the continuous ranked probability score of each cell, unbiased in the number of draws.
 
@@ -99,9 +96,6 @@ def log_density(draws: Floats, truth: Floats, mean: float, sd: float, step: floa
     kernels = stats.norm.logpdf(truth, draws, width)
     whole = stats.norm.logpdf(truth, mean, sd)[None]
     return np.asarray(logsumexp(np.concatenate([kernels, whole]), axis=0) - np.log(m + 1) + np.log(sd))
-
-
-# ------------------------------------------------------------------------------------------------ levels
 
 
 def counts_of(draws: NDArray[Any], levels: NDArray[Any]) -> NDArray[np.int64]:
