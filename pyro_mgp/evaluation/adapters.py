@@ -59,7 +59,7 @@ def draw(
     refit: bool = True,
     levels: Iterable[Label] = (),
 ) -> Draws:
-    """Draw the missing cells of a table m times.
+    """Draw the missing cells of a table m times, in the columns that an imputer completes.
 
     Args:
         imputer: The imputer; it is not changed.
@@ -69,9 +69,6 @@ def draw(
         y: Target, for imputers with `fit(frame, y)`.
         refit: Fit a clone to the table; otherwise the fitted imputer itself is used.
         levels: Labels of the columns whose cells are levels, not numbers.
-
-    Returns:
-        Draws of the columns that the imputer completes.
 
     Raises:
         TypeError: `imputer` is not an imputer.

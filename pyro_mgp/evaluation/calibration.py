@@ -83,20 +83,16 @@ class Calibration:
     """
 
     cells: pd.DataFrame
-    """One row per held-out cell:
+    """Held-out cells, one per row, with their draws' scores in the column's own units (times in seconds):
 
     - `row`: index label; `position`: of the row; `column`: label; `fold`; `kind`: "number" or "level";
-      `truth`; `point`: mean of the draws of numbers (of times in seconds), most frequent level.
-    - `pit`: rank of the truth among the draws (see `scores.pit`; of levels as `needed`); `needed`: level of
-      the smallest central interval, or set of levels, that contains the truth, randomised among equal draws.
-    - `closed_95` (and so on for every level): whether the closed central 95 % interval, or the smallest set
-      of levels, contains the truth; `width_95`: its width in the column's own units, or number of levels.
-      Missing if there are too few draws for the level.
-    - `error`: point - truth, and `crps`: fair continuous ranked probability score, both in the column's own
-      units (times in seconds); `brier`: fair Brier score of levels; `log_score`: natural log of the density
-      per standard deviation (`scores.log_density`), or of the level's share, one more draw taken from the
-      observed cells.
-    - `scale`: standard deviation of the column's observed cells.
+      `truth`; `point`: mean of the draws, or most frequent level; `error`: point - truth.
+    - `pit`: rank of the truth among the draws (`scores.pit`; of levels as `needed`); `needed`: level of the
+      smallest central interval, or set of levels, that contains the truth, randomised among equal draws.
+    - `closed_95`, ...: whether the closed central 95 % interval, or smallest set of levels, contains the
+      truth; `width_95`, ...: its width, or number of levels. Missing if the draws are too few for the level.
+    - `crps`, `brier`: fair scores; `log_score`: log density per standard deviation (`scores.log_density`), or
+      log share of the level with one more draw; `scale`: standard deviation of the column's observed cells.
     """
     left_out: pd.DataFrame
     """Cells that could not be held out: `column`, `cells` (how many), `why`."""
@@ -111,16 +107,14 @@ class Calibration:
     def table(self) -> pd.DataFrame:
         """Figures per column.
 
-        - `column`, `kind`, `cells` (number of held-out cells).
+        - `column`, `kind`, `cells` (number of held-out cells); `verdict`, and `why`, the figures behind it.
         - For each level, say 95 %: `coverage_95`: share of cells in their intervals, 95 % if calibrated;
           `se_95`: its Monte Carlo standard error (of all columns together clustered by rows of the table);
           `low_95`, `high_95`: Wilson's 95 % interval for it; `closed_95`, `width_95`: coverage and mean width
           of closed intervals, which have more than nominal coverage where values are tied.
         - `pit_mean`: one half if calibrated; larger if the truth is larger than the draws.
-        - `rmse`, `bias` (mean of point - truth), `crps`: in the column's own units; `rmse_sd`, `crps_sd`: in
-          standard deviations.
-        - `log_score`: mean, higher is better. `accuracy`, `brier`: of levels.
-        - `verdict`, and `why`, the figures behind it.
+        - `rmse`, `bias`, `crps`: in the column's own units; `rmse_sd`, `crps_sd`: in standard deviations;
+          `log_score`: mean, higher is better; `accuracy`, `brier`: of levels.
         """
         rows = [self._figures(part) for part in self._parts]
         for row, (verdict, why, _) in zip(rows, self._judged, strict=True):

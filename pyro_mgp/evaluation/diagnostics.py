@@ -1,8 +1,7 @@
 """Calibration of imputers: hold out observed cells, impute them, and compare.
 
-Imputations state the uncertainty of each missing cell. Observed cells can check this statement: some are held
-out, a copy of the imputer is fitted to the rest, and of a hundred 90 % intervals of its draws about ninety
-must contain the true value.
+Some observed cells are held out, a copy of the imputer is fitted to the rest, and of a hundred 90 % intervals
+of its draws about ninety must contain the true value.
 """
 
 from __future__ import annotations
@@ -134,9 +133,8 @@ def compare(
         raise ValueError("expected at least one imputer to compare")
     compared = _calibrate(imputers, frame, columns, share, folds, m, levels, refit, y, random_state, progress)
     tables = [each.table.assign(imputer=name) for name, each in compared.items()]
-    order = list(dict.fromkeys(label for table in tables for label in table["column"]))
     rows = pd.concat(tables, ignore_index=True)
-    rows = rows.iloc[np.argsort([order.index(label) for label in rows["column"]], kind="stable")]
+    rows = rows.iloc[np.argsort(pd.factorize(rows["column"])[0], kind="stable")]
     overall = [each.overall.to_dict() | {"imputer": name} for name, each in compared.items()]
     records = [*rows.to_dict("records"), *overall]
     together = pd.DataFrame(records, columns=["imputer", *tables[0].columns.drop("imputer")])

@@ -52,9 +52,7 @@ def choose_holdout(
 
     Args:
         frame: The table.
-        columns: Columns whose cells are held out; None for the incomplete ones, or for all columns of a
-            complete table. Complete columns are never imputed, and predicting with missing predictors is
-            another task than predicting with complete ones.
+        columns: Columns whose cells are held out; None for the incomplete ones, or all of a complete table.
         share: Share of the observed cells of each column, above 0 and at most 0.5; at least one cell.
         n_folds: If given, hold out every cell once, in this many folds, except those that a fit needs.
         rules: Rules of the table; cells that follow from others are not held out.

@@ -38,9 +38,6 @@ _COUNTS = ("rows", "missing")
 def patterns(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the distinct missing-data patterns of the rows of a table.
 
-    Args:
-        frame: The table.
-
     Returns:
         One row per pattern, the most frequent first, and of equally frequent ones that with fewer missing
         cells first: a Bool column per column of the table, True where it is observed, then `rows`, the number
@@ -90,9 +87,6 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
     The missing cells of a column of high influx have many observed cells beside them, from which they can be
     imputed; a column of high outflux is observed beside many missing cells, and may help to impute these.
 
-    Args:
-        frame: The table.
-
     Returns:
         One row per column: `observed`, the proportion of observed cells, `influx` and `outflux`. A complete
         column has influx 0 and outflux 1. NaN where the whole table has no observed, or no missing, cell.
@@ -124,14 +118,11 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """Columns that go missing together."""
+    """Positions of columns that go missing together, weights by position, and share of the rows."""
 
     columns: list[int]
-    """Positions of the columns."""
     weights: dict[int, float]
-    """Weights of columns in the scores of rows, by position."""
     share: float
-    """Share of the rows that the pattern is assigned to."""
 
 
 def ampute(
@@ -181,8 +172,8 @@ def ampute(
         another width).
 
     Raises:
-        TypeError: `frame` is not a DataFrame, a pattern or its weights are not a collection, or a column's
-            dtype cannot hold missing cells (sparse ones) or be part of a score (periods and intervals).
+        TypeError: `frame` is not a DataFrame, a pattern or its weights are no collection, or a column's dtype
+            cannot hold missing cells (sparse ones) or be part of a score (periods and intervals).
         ValueError: An argument is out of range, a column is unknown, weights contradict the mechanism, or the
             patterns cannot make so many cells missing.
 
@@ -195,13 +186,10 @@ def ampute(
         Int64Dtype()
     """
     _check_frame(frame)
-    for name, value, choices in (
-        ("mechanism", mechanism, Mechanism),
-        ("type", type, Tendency),
-        ("by", by, Unit),
-    ):
-        if value not in get_args(choices):
-            raise ValueError(f"{name} must be one of {list(get_args(choices))}, got {value!r}")
+    choices = {"mechanism": (mechanism, Mechanism), "type": (type, Tendency), "by": (by, Unit)}
+    for name, (value, allowed) in choices.items():
+        if value not in get_args(allowed):
+            raise ValueError(f"{name} must be one of {list(get_args(allowed))}, got {value!r}")
     if not isinstance(proportion, numbers.Real) or not 0 <= proportion <= 1:
         raise ValueError(f"proportion must be a number between 0 and 1, got {proportion!r}")
     chosen = _read_patterns(frame, patterns, mechanism, weights, frequencies)
@@ -212,11 +200,8 @@ def ampute(
 def without_cells(frame: pd.DataFrame, cells: NDArray[np.bool_]) -> pd.DataFrame:
     """Return a copy of a table in which some cells are missing.
 
-    Columns of integers and booleans that cannot hold missing cells get pandas' nullable dtypes.
-
-    Args:
-        frame: The table.
-        cells: Mask of the cells to remove, Bool `[N, C]`.
+    Columns of integers and booleans that cannot hold missing cells get pandas' nullable dtypes. `cells` is a
+    mask of the cells to remove, Bool `[N, C]`.
 
     Example:
         >>> frame = pd.DataFrame({"n": [1, 2], "yes": [True, False]})
@@ -348,10 +333,9 @@ def _read_patterns(
         raise ValueError("expected a table with at least one column, got none")
     places = {label: j for j, label in enumerate(labels)}
     given = [[label] for label in labels] if patterns is None else list(patterns)
-    together = [_columns(places, pattern, k) for k, pattern in enumerate(given)]
-    if not together:
+    if not given:
         raise ValueError("patterns must name at least one pattern, or be None for each column alone")
-    n = len(together)
+    n = len(given)
     relative = [1.0] * n if frequencies is None else [float(each) for each in frequencies]
     if len(relative) != n:
         raise ValueError(f"frequencies must be one number per pattern, {n}, got {len(relative)}")
@@ -362,29 +346,30 @@ def _read_patterns(
         raise ValueError("weights are for mechanism='MAR' or 'MNAR': 'MCAR' depends on no column")
     if weights is not None and len(weights) != n:
         raise ValueError(f"weights must be one mapping per pattern, {n}, got {len(weights)}")
-    own = [None] * n if weights is None else weights
-    return [
-        _Pattern(columns, _weights(places, columns, own[k], mechanism, k), relative[k] / total)
-        for k, columns in enumerate(together)
-    ]
+    read = []
+    for k, pattern in enumerate(given):
+        if isinstance(pattern, str) or not isinstance(pattern, Collection):
+            raise TypeError(
+                f"pattern {k} must be a collection of column labels, such as [{pattern!r}], got {pattern!r}"
+            )
+        columns = sorted({*_positions(pattern, places, f"pattern {k} names")})
+        if not columns:
+            raise ValueError(f"pattern {k} contains no column: remove it, and lower the proportion")
+        own = _weights(places, columns, None if weights is None else weights[k], mechanism, k)
+        read.append(_Pattern(columns, own, relative[k] / total))
+    return read
 
 
-def _columns(places: Mapping[Hashable, int], pattern: object, k: int) -> list[int]:
-    """Return the positions of the columns of pattern k."""
-    if isinstance(pattern, str) or not isinstance(pattern, Collection):
-        raise TypeError(
-            f"pattern {k} must be a collection of column labels, such as [{pattern!r}], got {pattern!r}"
-        )
-    unknown = [label for label in pattern if label not in places]
+def _positions(labels: Collection[Hashable], places: Mapping[Hashable, int], who: str) -> list[int]:
+    """Return the positions of columns that a pattern or its weights name."""
+    unknown = [label for label in labels if label not in places]
     if unknown:
-        raise ValueError(f"pattern {k} names {unknown[0]!r}, but the columns are {listing(places)}")
-    if not pattern:
-        raise ValueError(f"pattern {k} contains no column: remove it, and lower the proportion")
-    return sorted({places[label] for label in pattern})
+        raise ValueError(f"{who} {unknown[0]!r}, but the columns are {listing(places)}")
+    return [places[label] for label in labels]
 
 
 def _weights(
-    places: Mapping[Hashable, int],
+    places: Mapping[Any, int],
     columns: Sequence[int],
     weights: Mapping[Any, float] | None,
     mechanism: Mechanism,
@@ -401,25 +386,22 @@ def _weights(
                 "stay observed. Remove one from the pattern, or choose mechanism='MCAR' or 'MNAR'"
             )
         return own
+    name = f"weights of pattern {k}"
     if not isinstance(weights, Mapping):
-        raise TypeError(f"weights of pattern {k} must be a mapping from labels to numbers, got {weights!r}")
-    unknown = [label for label in weights if label not in places]
-    if unknown:
-        raise ValueError(f"weights of pattern {k} name {unknown[0]!r}, but the columns are {listing(places)}")
-    own = {places[label]: float(weight) for label, weight in weights.items() if weight != 0}
+        raise TypeError(f"{name} must be a mapping from labels to numbers, got {weights!r}")
+    named = zip(_positions(weights, places, f"{name} name"), weights.values(), strict=True)
+    own = {j: float(weight) for j, weight in named if weight != 0}
     if not own or not all(map(math.isfinite, own.values())):
         raise ValueError(
-            f"weights of pattern {k} must be finite and not all zero, got {dict(weights)}: for missingness "
-            "that depends on no column choose mechanism='MCAR'"
+            f"{name} must be finite and not all zero, got {dict(weights)}: for missingness that depends on "
+            "no column choose mechanism='MCAR'"
         )
     inside = [label for label, j in places.items() if j in own and j in columns]
     if mechanism == "MAR" and inside:
         raise ValueError(
-            f"weights of pattern {k} name {inside[0]!r}, which the pattern makes missing, but under 'MAR' "
-            "missingness depends on columns that stay observed. Choose mechanism='MNAR', or another column"
+            f"{name} name {inside[0]!r}, which the pattern makes missing, but under 'MAR' missingness "
+            "depends on columns that stay observed. Choose mechanism='MNAR', or another column"
         )
     if mechanism == "MNAR" and not inside:
-        raise ValueError(
-            f"weights of pattern {k} name no column that the pattern makes missing: choose mechanism='MAR'"
-        )
+        raise ValueError(f"{name} name no column that the pattern makes missing: choose mechanism='MAR'")
     return own

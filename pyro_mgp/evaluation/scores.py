@@ -1,7 +1,10 @@
 """Scores of draws of a cell against its true value, and ranks for tests of calibration.
 
 Scores called fair do not depend on the number of draws in expectation. Calibration is tested by ranks: if the
-true value is exchangeable with the draws, its rank among them is uniform.
+true value is exchangeable with the draws, its rank among them is uniform. Draws of numbers are `[m, cells]`,
+and true values `[cells]`. Draws of levels are given by `counts`, the numbers of draws of each level, `[cells,
+levels]`, and true levels by their positions, `[cells]`. Scores are `[cells]`, as are the draws `uniform` from
+(0, 1), which break ties.
 """
 
 from __future__ import annotations
@@ -19,12 +22,8 @@ Floats = NDArray[np.float64]
 def fair_crps(draws: Floats, truth: Floats) -> Floats:
     """Return the continuous ranked probability score of each cell, unbiased in the number of draws.
 
-    mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)): dividing by m² instead would favour many draws (Ferro
-    2014, *Fair scores for ensemble forecasts*).
-
-    Args:
-        draws: `[m, cells]`, m at least 2.
-        truth: `[cells]`.
+    It is mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)), for m of at least 2. Dividing by m² instead would
+    favour many draws (Ferro 2014, *Fair scores for ensemble forecasts*).
 
     Example:
         >>> fair_crps(np.array([[0.0], [2.0]]), np.array([1.0])).tolist()
@@ -38,14 +37,10 @@ def fair_crps(draws: Floats, truth: Floats) -> Floats:
 
 
 def central_interval(draws: Floats, level: float) -> tuple[Floats, Floats] | None:
-    """Return bounds `[cells]` that contain a new draw with a given probability, None for too few draws.
+    """Return bounds `[cells]` that contain a new draw with probability `level`, None for too few draws.
 
     They are Weibull's quantiles, which are exact for any number of draws; NumPy's default quantiles contain
     93 % of new draws at 100 draws and a level of 95 %.
-
-    Args:
-        draws: `[m, cells]`.
-        level: The probability, at most (m - 1)/(m + 1).
     """
     if level > (len(draws) - 1) / (len(draws) + 1):
         return None
@@ -56,14 +51,9 @@ def central_interval(draws: Floats, level: float) -> tuple[Floats, Floats] | Non
 def pit(draws: Floats, truth: Floats, uniform: Floats) -> Floats:
     """Return the probability integral transform of each cell, `[cells]`: its rank among its draws.
 
-    (#{x_j < y} + V (#{x_j = y} + 1)) / (m + 1) with V uniform is itself uniform on (0, 1) if the truth y is
+    (#{x_j < y} + V (#{x_j = y} + 1)) / (m + 1) with V `uniform` is itself uniform on (0, 1) if the truth y is
     exchangeable with the draws x_1 ... x_m, for any m and with any ties (randomised as in Czado, Gneiting and
     Held 2009, *Predictive model assessment for count data*).
-
-    Args:
-        draws: `[m, cells]`.
-        truth: `[cells]`.
-        uniform: Draws of V, `[cells]`.
 
     Example:
         >>> pit(np.array([[1.0], [2.0], [2.0]]), np.array([2.0]), np.array([0.5])).tolist()
@@ -82,8 +72,8 @@ def log_density(draws: Floats, truth: Floats, mean: float, sd: float, step: floa
     imputers; kernels smooth, so it is not an unbiased estimate of a model's log density.
 
     Args:
-        draws: `[m, cells]`.
-        truth: `[cells]`.
+        draws: Draws of numbers.
+        truth: True values.
         mean: Mean of the column.
         sd: Standard deviation of the column, positive.
         step: Smallest difference between two values of the column, twice the smallest kernel width.
@@ -108,10 +98,6 @@ def fair_brier(counts: NDArray[np.int64], truth: NDArray[np.intp]) -> Floats:
 
     The variance p (1 - p) / (m - 1) of the shares p of m draws is subtracted (Ferro 2014).
 
-    Args:
-        counts: Numbers of draws of each level, `[cells, levels]`; at least 2 draws per cell.
-        truth: Positions of the true levels, `[cells]`.
-
     Example:
         >>> fair_brier(np.array([[4, 0], [2, 2]]), np.array([0, 0])).round(3).tolist()
         [0.0, 0.333]
@@ -129,11 +115,6 @@ def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: F
     of the truth in that order, randomised among ties, is uniform on (0, 1) if it is exchangeable with the
     draws: randomised sets of probability p then contain the truth with exactly that probability.
 
-    Args:
-        counts: Numbers of draws of each level, `[cells, levels]`.
-        truth: Positions of the true levels, `[cells]`.
-        uniform: Uniform draws, `[cells]`.
-
     Example:
         >>> rank_of_level(np.array([[6, 3]]), np.array([1]), np.array([0.5])).tolist()
         [0.8]
@@ -149,11 +130,7 @@ def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: F
 
 
 def smallest_set(counts: NDArray[np.int64], level: float) -> NDArray[np.bool_]:
-    """Return a mask of the most frequent levels that together have a share of the draws, `[cells, levels]`.
-
-    Args:
-        counts: Numbers of draws of each level, `[cells, levels]`.
-        level: Share of the draws.
+    """Return a mask of the most frequent levels that together have the share `level` of the draws.
 
     Example:
         >>> smallest_set(np.array([[5, 1, 4]]), 0.8).tolist()

@@ -97,7 +97,7 @@ def impute_partition(
     random_state: int | None = None,
     delta: Mapping[Label, float] | None = None,
 ) -> Imputations:
-    """Impute a partition of a table as within the whole table; a pure function, safe to call from threads.
+    """Impute a partition of a table as within the whole table; safe to call from threads.
 
     Args:
         state: The fitted imputer.
@@ -205,9 +205,8 @@ class Part:
 def parts_of(folder: str | os.PathLike[str], rows_at_once: int = ROWS_AT_ONCE) -> list[Part]:
     """Return the parts of all Parquet files in a folder and its subfolders, ordered by name.
 
-    Args:
-        folder: The folder. Files and folders whose names start with a dot or an underscore are ignored.
-        rows_at_once: Largest number of rows of a part, unless a single row group has more.
+    Files and folders whose names start with a dot or an underscore are ignored. A part has more than
+    `rows_at_once` rows only if a single row group has more.
 
     Raises:
         ValueError: There is no such folder, it contains no Parquet file, or a file is damaged.
