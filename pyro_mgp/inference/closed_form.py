@@ -123,12 +123,7 @@ def applies_to(chain: Chain) -> bool:
 
 
 class ConjugateStep(Step):
-    """Training steps in closed form for q(u), by gradient for everything else.
-
-    Args:
-        chain: A chain for which `applies_to` is True.
-        workers: The processes that share the rows of each step.
-    """
+    """Training steps in closed form for q(u), by gradient for everything else; see `applies_to`."""
 
     def __init__(self, chain: Chain, workers: Workers = ALONE) -> None:
         self.chain, self.workers = chain, workers
@@ -227,15 +222,7 @@ class ConjugateStep(Step):
     def _groups(
         self, kernels: KernelStack, inverse: Tensor, noise: Tensor, factor: float, share: Share
     ) -> Iterator[_Group]:
-        """Sweep through the chain, redraw missing cells in place, and give the sums of each group of links.
-
-        Args:
-            kernels: The links' kernels.
-            inverse: W of each link, `[L, M, M]`.
-            noise: Variance of each link's observation noise, `[L]`.
-            factor: N/B, the weight of a row of a minibatch.
-            share: The rows.
-        """
+        """Sweep through the chain and redraw missing cells in place; give the rows of each group of links."""
         loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
         latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
         sweep = Sweep(self.chain, observing(latent, self.chain.links), share)
@@ -300,11 +287,7 @@ class _Group:
         return Bound.of(statistics, moved, noise)
 
     def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
-        """Propagate the gradients of the negative bound through the rows to the kernels.
-
-        Returns:
-            The other gradients: with respect to K_ZZ, `[G, M, M]`, and to the noise variance, `[G]`.
-        """
+        """Propagate the negative bound's gradients through the rows; return those to K_ZZ and the noise."""
         W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
         weight = self.parts[0].factor / noise
         of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r

@@ -151,13 +151,7 @@ class Part:
 
 
 class Sweep:
-    """Sweep of a share through the chain, which redraws missing cells in place.
-
-    Args:
-        chain: The chain.
-        conditionals: The links' conditionals.
-        share: The rows.
-    """
+    """Sweep of a share of the rows through the chain, which redraws missing cells in place."""
 
     def __init__(self, chain: Chain, conditionals: Sequence[Conditional], share: Share) -> None:
         self.chain, self.conditionals, self.share = chain, conditionals, share
@@ -214,12 +208,7 @@ class _View:
     sites: list[Sites | None] = field(default_factory=list)
 
     def take(self, link: Link, conditional: Conditional | None) -> None:
-        """Copy the rows for the next link, before later links write into the table.
-
-        Args:
-            link: The link.
-            conditional: Its conditional, for its sites; None if it is Gaussian.
-        """
+        """Copy the rows, and compute sites, for the next link, before later links write into the table."""
         table, here = self.share.paths[0].T, self.kept[len(self.columns)]
         # Gathering is faster than `index_select`.
         seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))

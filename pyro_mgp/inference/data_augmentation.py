@@ -59,12 +59,7 @@ class Drawn:
 
 
 class Augmentation:
-    """Data augmentation of a trained chain.
-
-    Args:
-        chain: The chain; all tensors are on its device.
-        observed: Bool `[N, D]`, of the training table.
-    """
+    """Data augmentation of a trained chain, given the observed cells of its table, Bool `[N, D]`."""
 
     def __init__(self, chain: Chain, observed: Tensor) -> None:
         self.chain, self.observed = chain, observed

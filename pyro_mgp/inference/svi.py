@@ -84,13 +84,7 @@ class Step(ABC):
 
 
 class SviStep(Step):
-    """Stochastic variational inference for any chain and any bound of the `Trace_ELBO` family.
-
-    Args:
-        chain: Module with `model` and `guide`, see `Trainable`.
-        elbo: The bound.
-        workers: The processes that share the rows of each step.
-    """
+    """Stochastic variational inference for any chain and any bound of the `Trace_ELBO` family."""
 
     def __init__(self, chain: Trainable, elbo: ELBO, workers: Workers = ALONE) -> None:
         self.chain, self.elbo, self.workers = chain, elbo, workers
@@ -123,13 +117,8 @@ class SviStep(Step):
         return loss, redrawn.filled
 
     def _shared(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute loss, redrawn rows and gradients of rows that several processes share.
-
-        A share of b rows out of B gives KL - N/b Σ_share. Weighted by b/B these add up to KL - N/B Σ_all.
-
-        Raises:
-            TypeError: If the chain is no `Chain`, which takes the noise of its sweep from outside.
-        """
+        """Compute loss, redrawn rows and gradients of rows that several processes share."""
+        # A share of b rows out of B gives KL - N/b Σ_share. Weighted by b/B these add up to KL - N/B Σ_all.
         if not isinstance(self.chain, Chain):
             raise TypeError(f"several processes can train a Chain only, got {type(self.chain).__name__}")
         workers, n_rows = self.workers, len(filled)

@@ -10,6 +10,7 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_mgp.data.codecs.base import (
+    ColumnCodec,
     CountObservation,
     GaussianObservation,
     ObservationModel,
@@ -57,12 +58,9 @@ _JITTER = 1e-6
 
 
 def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: bool = False) -> list[float]:
-    """Return the starting noise variance of each link.
+    """Return the starting noise variance of each link, given the covariance `[D, D]` of the initial fill.
 
-    Args:
-        covariance: Covariance of the joint Gaussian of the initial fill, `[D, D]`.
-        link_specs: The links.
-        curved: Whether curves are known to explain much of the residual variance of linear regression.
+    It is lower if curves are known to explain much of the residual variance of linear regression.
     """
     share = _CURVED_NOISE_SHARE if curved else _NOISE_SHARE
     noise = []
@@ -77,25 +75,22 @@ def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: b
 def likelihoods(
     codec: TableCodec, link_specs: Sequence[LinkSpec], noise: Sequence[float], device: torch.device
 ) -> list[Likelihood]:
-    """Return the likelihood of each link, untrained.
-
-    Args:
-        codec: The table's codec.
-        link_specs: The links.
-        noise: Initial noise variance of each link whose noise is learnt.
-        device: Device of the likelihoods' tensors.
-    """
-    columns = [column for column in codec.columns for _ in column.names]
+    """Return the untrained likelihood of each link, given the initial variances of their noises."""
     like = torch.ones((), device=device).double()
     found: list[Likelihood] = []
-    for link, variance in zip(link_specs, noise, strict=True):
+    for link, column, variance in zip(link_specs, _codecs(codec, link_specs), noise, strict=True):
         model: ObservationModel = GaussianObservation()  # of a target
-        if link.column < len(columns):
-            column = columns[link.column]
+        if column is not None:
             first = codec.slices[column.name].start
             model = column.observation(link.column - first, [d - first for d in link.unless])
         found.append(_LIKELIHOODS[type(model)](model, variance, like))
     return found
+
+
+def _codecs(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ColumnCodec | None]:
+    """Return the codec of each link's column, None for a target."""
+    columns = [column for column in codec.columns for _ in column.names]
+    return [columns[link.column] if link.column < len(columns) else None for link in link_specs]
 
 
 def categories(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device) -> list[Category]:
@@ -114,15 +109,13 @@ def values_of_links(
     codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device
 ) -> list[Tensor | None]:
     """Return the standardised discrete support of each link's column, `[J]`; None without one."""
-    encoded = [column.support_encoded for column in codec.columns for _ in column.names]
-    found = [None if w.column >= len(encoded) else encoded[w.column] for w in link_specs]
+    found = [column.support_encoded if column else None for column in _codecs(codec, link_specs)]
     return [None if values is None else torch.as_tensor(values, device=device) for values in found]
 
 
 def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[Truncated | None]:
     """Return the bounds at which each link's draws are truncated, None if they are not."""
-    bounds = [column.bounds for column in codec.columns for _ in column.names]
-    found = [None if w.column >= len(bounds) else bounds[w.column] for w in link_specs]
+    found = [column.bounds if column else None for column in _codecs(codec, link_specs)]
     return [None if pair is None else Truncated(*pair) for pair in found]
 
 

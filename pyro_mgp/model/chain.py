@@ -288,7 +288,6 @@ class Chain(LocalModule):
         scored: Tensor,
         *,
         n_paths: int = 2,
-        n_sweeps: int = 1,
     ) -> Tensor:
         """Return the predictive log density of cells held out from the chain.
 
@@ -298,16 +297,13 @@ class Chain(LocalModule):
             values: True values of the scored cells, `[n, D]`.
             scored: Bool `[n, D]`, which cells to score.
             n_paths: Components of the mixture that predicts a cell.
-            n_sweeps: Sweeps through the chain before the score.
 
         Returns:
             Log density of each scored cell, standardised units, link after link, `[cells]`.
         """
         start = filled.expand(n_paths, *filled.shape)
         holes = self.holes(observed)
-        noise = fresh_noise(start)
-        sweeps = self.sweeps(self.conditionals(), start, observed, lambda _: noise, n_sweeps, holes)
-        *_, (_, visited) = sweeps
+        _, visited = self.sweep(self.conditionals(), start, observed, fresh_noise(start), holes)
         parts = [values.new_zeros(0)]
         for link, here, moments in zip(self.links, holes, visited, strict=True):
             predictive = link.likelihood(moments.mean, moments.variance)

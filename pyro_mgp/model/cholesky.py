@@ -70,12 +70,9 @@ def factorise(covariance: Tensor, jitter: float = 1e-10, *, check: bool = True) 
 
 
 def factorise_unchecked(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
-    """Return Cholesky factors without a check of their success, for GPUs: the host need not wait.
+    """Return Cholesky factors `[..., M, M]` for GPUs, without a check for which the host would have to wait.
 
-    Args:
-        covariance: `[..., M, M]`, positive semi-definite.
-        jitter: Added to the diagonals, relative to their means. Where this fails, the jitter is one per cent;
-            where that fails too, the factor is NaN.
+    Where the relative jitter does not suffice, it is one per cent; where that fails too, the factor is NaN.
     """
     factor, info = torch.linalg.cholesky_ex(_with_jitter(covariance, jitter))
     last, last_info = torch.linalg.cholesky_ex(_with_jitter(covariance, _MAX_JITTER))

@@ -119,13 +119,7 @@ def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], en
 
 
 def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> float:
-    """Return the log evidence of columns in this order, in the units of `values`, up to a constant.
-
-    Args:
-        values: Complete rows, `[n, D]`.
-        order: The columns, in order.
-        fixed: Columns that precede all of them.
-    """
+    """Return the log evidence of columns in this order after `fixed` ones, in the units of rows `[n, D]`."""
     scale = values[:, list(order)].std(0)
     return Evidence(values, _CURVED).of_order(order, fixed) - len(values) * float(
         scale[scale > _CONSTANT].log().sum()
@@ -135,12 +129,8 @@ def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> 
 def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> bool:
     """Return whether some columns depend clearly on earlier ones by smooth, non-linear functions.
 
-    Functions that jump from row to row (repeated rows, steps) are better predicted by nearby rows.
-
-    Args:
-        values: Complete rows, `[n, D]`.
-        order: The columns, in order.
-        fixed: Columns that precede all of them.
+    Functions that jump from row to row (repeated rows, steps) are better predicted by nearby rows. Takes the
+    arguments of `log_evidence`.
     """
     curved, linear = (Evidence(values, kind).of_order(order, fixed) for kind in (_CURVED, _LINEAR))
     rough = Evidence(values, _CURVED[2:3], _ROUGH_LENGTHSCALE).of_order(order, fixed)

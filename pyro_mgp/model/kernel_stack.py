@@ -146,12 +146,7 @@ class KernelStack:
 
     @torch.enable_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
-        """Return the sums over rows for one group of links; `pull` takes the gradients of the last sums.
-
-        Args:
-            seen: The rows.
-            inverse: W = L⁻¹ of each link, `[G, M, M]`, for whitened sums.
-        """
+        """Return the sums over rows for a group of links, whitened if W = L⁻¹ is given, `[G, M, M]`."""
         parts = []
         for k, (columns, targets) in enumerate(zip(seen.columns, seen.targets, strict=True)):
             here = slice(None) if seen.valid is None else seen.valid[k]
@@ -172,11 +167,7 @@ class KernelStack:
         send_back(zip(self._sums, [gradients.gram, gradients.projection, gradients.trace], strict=True))
 
     def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
-        """Return tensors that depend on the parameters, and their gradients, for `send_back`.
-
-        Args:
-            total: Adds up the gradients of several processes.
-        """
+        """Return tensors that depend on the parameters, and their gradients in `total`, for `send_back`."""
         return []
 
 

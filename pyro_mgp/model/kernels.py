@@ -52,11 +52,9 @@ class _Matern32OfSquare(torch.autograd.Function):
 
 
 def matern32_of_square(squared: Tensor, log_amplitude: Tensor) -> Tensor:
-    """Return the Matérn 3/2 kernel of squared distances r² that are scaled by 3/lengthscale².
+    """Return the Matérn 3/2 kernel of squared distances r² scaled by 3/lengthscale², and its log variance.
 
-    Args:
-        squared: r², any shape; negative rounding errors count as 0.
-        log_amplitude: Logarithm of the kernel's variance, broadcast to `squared`.
+    Negative rounding errors of r² count as 0.
     """
     return _Matern32OfSquare.apply(squared, log_amplitude)
 

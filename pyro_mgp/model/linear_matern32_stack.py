@@ -34,12 +34,12 @@ _BEYOND = 1e8
 _UNIT = math.log(2)
 # Squared distance used for zero, which has no reciprocal square root.
 _NEAREST = 1e-30
-# Free parameters of `linear_matern32`; a kernel with priors on some of them has another set.
+# Dimensions of the free parameters of `linear_matern32`; a kernel with priors on some of them has others.
 _PARAMETERS = {
-    "kern0.variance_unconstrained",
-    "kern0.bias_unconstrained",
-    "kern1.variance_unconstrained",
-    "kern1.lengthscale_unconstrained",
+    "kern0.variance_unconstrained": 0,
+    "kern0.bias_unconstrained": 0,
+    "kern1.variance_unconstrained": 0,
+    "kern1.lengthscale_unconstrained": 1,
 }
 
 
@@ -163,10 +163,10 @@ class LinearMatern32Stack(KernelStack):
         targets, count = seen.targets, torch.full_like(slope, n_rows)
         # Padding rows are moved beyond the reach of the kernels: their covariances are exactly zero.
         doubtful, out = slice(seen.n_sure, None), None if seen.valid is None else ~seen.valid[:, None]
-        if out is not None and seen.valid is not None:
+        if out is not None:
             augmented[..., doubtful].masked_fill_(out[..., doubtful], 0.0)
             targets = targets.masked_fill(out[:, 0], 0.0)
-            count = seen.valid.sum(1).to(columns)
+            count = (~out).sum((1, 2)).to(columns)
         squares = columns.square()
         torch.bmm(precision[:, None], squares, out=distance)
         if out is not None:
@@ -300,11 +300,9 @@ def stack_kernels(links: Sequence[Inducing], dtype: torch.dtype = torch.float64)
 
 def fastest_stack(links: Sequence[Inducing]) -> type[KernelStack]:
     """Return the fastest class of stacks that fits the links."""
-    if links and all(_is_linear_matern32(link.kernel) for link in links):
-        return LinearMatern32Stack
-    if links and all(_is_curved(link.kernel) and not link.Xu.requires_grad for link in links):
-        return LinearMatern32Stack
-    return KernelStack
+    linear = all(_is_linear_matern32(link.kernel) for link in links)
+    curved = all(_is_curved(link.kernel) and not link.Xu.requires_grad for link in links)
+    return LinearMatern32Stack if links and (linear or curved) else KernelStack
 
 
 def _is_curved(kernel: Kernel) -> bool:
@@ -313,8 +311,7 @@ def _is_curved(kernel: Kernel) -> bool:
         type(kernel) is kernels.Sum
         and type(kernel.kern1) is Quadratic
         and kernel.kern1.active_dims == list(range(kernel.input_dim))
-        and {name for name, _ in kernel.kern1.named_parameters()} == {"variance_unconstrained"}
-        and kernel.kern1.variance_unconstrained.dim() == 0
+        and _dimensions(kernel.kern1) == {"variance_unconstrained": 0}
         and _is_linear_matern32(kernel.kern0)
     )
 
@@ -327,14 +324,10 @@ def _is_linear_matern32(kernel: Kernel) -> bool:
         and type(kernel.kern1) is Matern32
         and kernel.kern0.degree == 1
         and all(part.active_dims == list(range(kernel.input_dim)) for part in (kernel.kern0, kernel.kern1))
-        and {name for name, _ in kernel.named_parameters()} == _PARAMETERS
-        and kernel.kern1.lengthscale_unconstrained.dim() == 1
-        and all(
-            number.dim() == 0
-            for number in (
-                kernel.kern0.variance_unconstrained,
-                kernel.kern0.bias_unconstrained,
-                kernel.kern1.variance_unconstrained,
-            )
-        )
+        and _dimensions(kernel) == _PARAMETERS
     )
+
+
+def _dimensions(kernel: Kernel) -> dict[str, int]:
+    """Return the number of dimensions of each free parameter of a kernel."""
+    return {name: parameter.dim() for name, parameter in kernel.named_parameters()}

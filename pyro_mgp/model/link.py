@@ -97,12 +97,9 @@ class Link(LocalModule):
         return self.known_variance is None and not isinstance(self.likelihood, Observation)
 
     def scored(self, mean: Tensor, variance: Tensor, rows: Tensor | None = None) -> Scored:
-        """Return the observation distribution of cells of the training table.
+        """Return the observation distribution of cells of the training table, with latent moments `[..., n]`.
 
-        Args:
-            mean: Means of the latent function, `[..., n]`.
-            variance: Variances of the latent function, `[..., n]`.
-            rows: Numbers of the rows in the training table, `[n]`; None for all of it.
+        `rows` are their numbers in the training table, `[n]`; None stands for all of it.
         """
         if self.known_variance is None:
             return self.likelihood(mean, variance)
@@ -134,25 +131,24 @@ def condition(
     kernels = stack_kernels(links, dtype if can_be_inverted(links) else torch.float64)
     factors = factorise(kernels.among(), max(link.jitter for link in links))
     noise = read([link.likelihood for link in links], "noise", torch.stack)
-    latent: Sequence[Conditional]
     if not torch.is_grad_enabled() and can_be_inverted(links):
-        inverse = invert_by_blocks(factors)
+        values, covariance = torch.stack([link.u_loc[None] for link in links]), None
         if functions is not None:
-            latent = quadratic_conditionals(kernels, inverse, torch.stack(tuple(functions)), None, noise)
-            return observing(latent, links)
-        tril = torch.stack([link.u_scale_tril for link in links])
-        loc = torch.stack([link.u_loc for link in links])
-        latent = quadratic_conditionals(kernels, inverse, loc[:, None], tril @ tril.mT, noise)
-        return observing(latent, links)
+            values = torch.stack(tuple(functions))
+        else:
+            tril = torch.stack([link.u_scale_tril for link in links])
+            covariance = tril @ tril.mT
+        inverse = invert_by_blocks(factors)
+        return observing(quadratic_conditionals(kernels, inverse, values, covariance, noise), links)
     # Unbound once: the gradient of indexing entry by entry would add up whole stacks.
     own = list(zip(factors.unbind(), noise.unbind(), strict=True))
     if functions is None:
-        values = [(link.u_loc[None], link.u_scale_tril) for link in links]
+        of_links = [(link.u_loc[None], link.u_scale_tril) for link in links]
     else:
-        values = [(function, None) for function in functions]
+        of_links = [(function, None) for function in functions]
     latent = [
         BasisConditional(kernels, i, factor, *of_link, variance)
-        for i, (of_link, (factor, variance)) in enumerate(zip(values, own, strict=True))
+        for i, (of_link, (factor, variance)) in enumerate(zip(of_links, own, strict=True))
     ]
     return observing(latent, links)
 

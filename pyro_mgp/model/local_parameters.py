@@ -59,12 +59,7 @@ def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tens
     """Return a parameter of several modules as one tensor; call it inside `local_parameters`.
 
     Reading a constrained parameter costs as much as the arithmetic on it. Here the constraint is applied
-    once, to the parameters of all modules together.
-
-    Args:
-        modules: The modules.
-        name: The parameter's name.
-        together: Joins the modules' tensors into one without changing their entries, such as `torch.stack`.
+    once, to the parameters of all modules, joined by a function such as `torch.stack`.
     """
     kinds = [module._pyro_params.get(name) for module in modules]
     if kinds[0] is None or any(kind is None or kind[0] is not kinds[0][0] for kind in kinds):

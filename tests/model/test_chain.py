@@ -281,7 +281,7 @@ def test_log_density_is_that_of_the_mixture_over_sweeps():
     observed[:] = True
     scored = torch.zeros_like(observed)
     scored[4, 1] = True
-    density = chain.log_density(table, observed & ~scored, table, scored, n_paths=3, n_sweeps=1)
+    density = chain.log_density(table, observed & ~scored, table, scored, n_paths=3)
     with torch.no_grad():
         moments = chain.links[1]().moments(table[None, 4:5])
     sd = math.sqrt(float(moments.variance) + 0.3)

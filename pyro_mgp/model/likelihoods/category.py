@@ -28,11 +28,9 @@ class Category:
     """Standardised value of each indicator that is on, `[K]`."""
 
     def draw(self, mean: Tensor, uniform: Tensor) -> Tensor:
-        """Draw levels with the probabilities given by the links' means; return their indicators, `[S, n, K]`.
+        """Draw levels from uniform numbers `[S, n]`, and return their indicators, `[S, n, K]`.
 
-        Args:
-            mean: Means of the linked indicators, `[S, n, K - 1]`, standardised units.
-            uniform: Uniform numbers, `[S, n]`.
+        Their probabilities are given by the means of the linked indicators, `[S, n, K - 1]`.
         """
         level = (1 - self._remaining(mean) <= uniform[..., None]).sum(-1)
         chosen = torch.nn.functional.one_hot(level, len(self.columns)).bool()

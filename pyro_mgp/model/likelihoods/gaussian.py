@@ -21,11 +21,6 @@ class ExpectedNormal(OfFunction):
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log N(x; f, s^2)
               = \log N(x; \mu, s^2) - \sigma^2 / (2 s^2)
-
-    Example:
-        >>> d = ExpectedNormal(torch.zeros(3), torch.ones(3), torch.tensor(0.5))
-        >>> d.log_prob(torch.zeros(3)).shape
-        torch.Size([3])
     """
 
     noise: Tensor
@@ -46,12 +41,7 @@ class ExpectedNormal(OfFunction):
 
 
 class Gaussian(LocalModule):
-    """Gaussian likelihood of one column, with its noise variance as a parameter.
-
-    Args:
-        noise: Starting noise variance, standardised units.
-        dtype: Floating type of the parameter.
-    """
+    """Gaussian likelihood of one column, with its noise variance in standardised units as a parameter."""
 
     def __init__(self, noise: float, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()

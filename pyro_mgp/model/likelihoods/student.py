@@ -32,11 +32,6 @@ class ExpectedStudentT(OfFunction):
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log t_\nu(x; f, s)
 
     by quadrature.
-
-    Example:
-        >>> d = ExpectedStudentT(torch.zeros(3), torch.ones(3), torch.tensor(4.0), torch.tensor(0.5))
-        >>> d.log_prob(torch.zeros(3)).shape
-        torch.Size([3])
     """
 
     freedom: Tensor
@@ -62,12 +57,7 @@ class ExpectedStudentT(OfFunction):
 
 
 class HeavyTailed(Drawn):
-    """Likelihood of a column of numbers with outliers, with ν and s as parameters.
-
-    Args:
-        noise: Starting noise variance, standardised units.
-        like: A tensor of the dtype and on the device of the parameters.
-    """
+    """Likelihood of a column of numbers with outliers; its parameters ν and s are tensors like `like`."""
 
     noise: Tensor
 
