@@ -49,11 +49,7 @@ def holes_of(column: pd.Series[Any]) -> NDArray[np.bool_]:
 
 
 def label_of(name: Hashable) -> Label:
-    """Return a column label as Python's own `str` or `int`.
-
-    Raises:
-        ValueError: It is neither text nor an integer.
-    """
+    """Return a column label as Python's own `str` or `int`; any other type is a ValueError."""
     if isinstance(name, str):
         return str(name)
     if isinstance(name, int | np.integer) and not isinstance(name, bool):
@@ -168,11 +164,7 @@ def is_boolean(column: pd.Series[Any]) -> bool:
 
 
 def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name: Label) -> None:
-    """Check that a category dtype has all the labels that may be imputed.
-
-    Raises:
-        ValueError: A label is not among its categories.
-    """
+    """Check that a category dtype has all the labels that may be imputed; ValueError otherwise."""
     absent = [label for label in labels if label not in dtype.categories]
     if absent:
         raise ValueError(
@@ -190,11 +182,7 @@ def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
 
 
 def seconds_of(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return durations in seconds, or times in seconds since 1970 (UTC), float64 `[N]`, NaN where missing.
-
-    Raises:
-        ValueError: A time is further than 290,000 years from 1970.
-    """
+    """Return durations in seconds, or times in seconds since 1970 (UTC), float64 `[N]`, NaN where missing."""
     if column.dtype.kind == "M" and column.dt.tz is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     unit = np.dtype(f"{column.dtype.kind}8[us]")
@@ -209,16 +197,12 @@ def seconds_of(column: pd.Series[Any]) -> NDArray[np.float64]:
 
 
 def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
-    """Return the cells of a column in the form in which `Imputations` stores draws, `[N]`.
-
-    Missing cells are NaN, NaT or None.
-    """
+    """Return cells `[N]` in the form in which `Imputations` stores draws: missing ones NaN, NaT or None."""
     holes, letter = holes_of(column), getattr(column.dtype, "kind", "O")
     is_category = isinstance(column.dtype, pd.CategoricalDtype)
     if letter in "Mm" and not is_category:
-        times = (
-            np.rint(np.where(holes, 0.0, seconds_of(column)) * 1e6).astype(np.int64).view(f"{letter}8[us]")
-        )
+        microseconds = np.rint(np.where(holes, 0.0, seconds_of(column)) * 1e6).astype(np.int64)
+        times = microseconds.view(f"{letter}8[us]")
         times[holes] = np.array("NaT", dtype=times.dtype)
         return times
     if is_category or not types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
@@ -265,8 +249,7 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
         whose dtype cannot hold the values (floats and text, say) takes their dtype.
 
     Raises:
-        ValueError: A column is not in the table, the number of values is not the number of missing cells, or
-            the column's dtype cannot hold them.
+        ValueError: A column is not in the table, or its values do not fit its missing cells or dtype.
 
     Example:
         >>> frame = pd.DataFrame({"n": pd.array([1, None], dtype="Int8"), "x": [0.5, 1.5]})
@@ -340,8 +323,8 @@ def _cast(values: NDArray[Any], dtype: Any) -> Any:
 
 def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
     """Return times in microseconds (UTC) as an array of a dtype, clipped to its range."""
-    zone = getattr(dtype, "tz", None) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None)
-    unit = getattr(dtype, "unit", None) or getattr(getattr(dtype, "pyarrow_dtype", None), "unit", None)
+    arrow = getattr(dtype, "pyarrow_dtype", dtype)
+    zone, unit = getattr(arrow, "tz", None), getattr(arrow, "unit", None)
     span = np.iinfo(np.int64).max // (1000 if (unit or np.datetime_data(dtype)[0]) == "ns" else 1)
     cells = pd.Series(np.clip(values.astype(np.int64), -span, span).view(f"{values.dtype.kind}8[us]"))
     return (cells.dt.tz_localize("UTC") if zone else cells).astype(dtype).array

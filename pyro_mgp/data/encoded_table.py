@@ -101,18 +101,17 @@ def row_keys(
 ) -> NDArray[np.uint64]:
     """Return a key for each row, uint64 `[N]`.
 
-    The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among equal rows. Equal
-    rows are ranked by the hash of their index label, then by position. Permuting a table with its index
-    therefore permutes its keys, except that equal rows with equal labels may exchange theirs. Keys are the
-    same in every process and on every platform.
+    The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among equal rows, which
+    are ranked by the hashes of their index labels, then by position. Permuting a table with its index
+    therefore permutes its keys. Keys are the same in every process and on every platform.
 
     Args:
-        values: Standardised cells, float64 [N, D], NaN where missing.
+        values: Standardised cells, float64 `[N, D]`, NaN where missing.
         index: The N row labels.
         identity: Ids, whose hashes are used instead of ranks, or ranks among the rows of a larger table.
 
     Raises:
-        ValueError: ``values`` and ``index``, or ids, differ in length.
+        ValueError: `values` and `index`, or ids, differ in length.
 
     Example:
         >>> values = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, np.nan]])
@@ -129,7 +128,7 @@ def row_keys(
     if isinstance(identity, Ranks):
         apart = identity.spread(len(values))
     elif identity is None:
-        apart, repeated = np.zeros_like(content), _repeated(content)
+        apart, repeated = np.zeros_like(content), np.flatnonzero(pd.Series(content).duplicated(keep=False))
         if repeated.size:
             apart[repeated] = ranks_among_equals(content[repeated], label_hashes(index[repeated]))
     else:
@@ -146,15 +145,6 @@ def content_hashes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
             hashes = _mix(hashes ^ _rounded(column))
         content[rows] = hashes
     return content
-
-
-def _repeated(content: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Return the positions of rows whose `content` occurs more than once, in ascending order."""
-    order = np.argsort(content)
-    equal, repeated = content[order][1:] == content[order][:-1], np.zeros(len(content), dtype=np.bool_)
-    repeated[1:] = equal
-    repeated[:-1] |= equal
-    return np.sort(order[repeated])
 
 
 def _rounded(column: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -136,9 +136,7 @@ class Formula:
         found = {}
         for part in parts:
             match part:
-                case ast.Compare(
-                    left=ast.Name(id=name), ops=[ast.Eq()], comparators=[ast.Constant(value=value)]
-                ):
+                case ast.Compare(ast.Name(name), [ast.Eq()], [ast.Constant(value)]):
                     found[self.names[name]] = value
         return found
 
@@ -146,7 +144,7 @@ class Formula:
         """Return the formula's value in each row, float64 `[N]`, NaN where one of its columns is missing."""
         complete, values = self.sources_observed(frame), np.full(len(frame), np.nan)
         if complete.any():
-            result = self._evaluate(frame[complete])
+            result = self._of_cells(self._cells(frame[complete]))
             if result.dtype.kind not in "bif":
                 raise ValueError(f"the formula {self.text!r} must give numbers, as in 'weight / height**2'")
             values[complete] = result
@@ -156,7 +154,7 @@ class Formula:
         """Return the rows in which the condition is true, Bool `[N]`; False where a column is missing."""
         complete, truths = self.sources_observed(frame), np.zeros(len(frame), dtype=np.bool_)
         if complete.any():
-            result = self._evaluate(frame[complete])
+            result = self._of_cells(self._cells(frame[complete]))
             # One column of booleans is evaluated as numbers.
             is_flag = self.expression in self.names and is_boolean(frame[self.names[self.expression]])
             if result.dtype.kind != "b" and not is_flag:
@@ -206,9 +204,6 @@ class Formula:
             size = np.maximum(np.abs(values), _ROUNDING * np.max([np.abs(root.x), *others], axis=0))
         solved = root.success & (np.abs(root.f_x) <= _TOLERANCE * size)
         return np.where(solved, root.x, np.nan)
-
-    def _evaluate(self, frame: pd.DataFrame) -> NDArray[Any]:
-        return np.broadcast_to(self._of_cells(self._cells(frame)), (len(frame),))
 
     def _cells(self, frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
         return {name: _plain_cells(frame[label]) for name, label in self.names.items()}
@@ -267,6 +262,7 @@ def _plain_cells(column: pd.Series[Any]) -> Any:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.array if column.dtype.ordered else column.to_numpy(dtype=object)
-    if getattr(column.dtype, "kind", "O") == "M":
+    letter = getattr(column.dtype, "kind", "O")
+    if letter == "M":
         return pd.to_datetime(column).array
-    return column.array if getattr(column.dtype, "kind", "O") == "m" else column.to_numpy(dtype=object)
+    return column.array if letter == "m" else column.to_numpy(dtype=object)

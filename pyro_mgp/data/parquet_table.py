@@ -128,9 +128,6 @@ def encode_columns(
     Raises:
         ValueError, TypeError: As `TableCodec.fit`.
         OSError: The disk is full.
-
-    Warns:
-        TableWarning: As `TableCodec.fit`.
     """
     n_rows, n_columns = table.shape
     scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)

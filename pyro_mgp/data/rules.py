@@ -1,10 +1,6 @@
 """Rules of a table: derived columns, columns that apply to some rows only, and columns of standard errors.
 
-The rules turn the user's table into the modelled one, and draws for the latter into draws for the former::
-
-    user's table ── deduce ──▶ missing cells that follow from observed cells are filled in
-                 ── modelled ▶ only variables remain; cells are missing where their column does not apply
-    draws for the modelled table ── apply_to_draws ──▶ draws of the missing cells of the user's table
+The rules turn the user's table into the modelled one, and draws for the latter into draws for the former.
 """
 
 from __future__ import annotations
@@ -67,10 +63,7 @@ class Rules:
     specs: Specs
     """All column specs, by label."""
     middles: Mapping[Label, tuple[float, float]] = field(default_factory=dict)
-    """Two different numbers in the middle of each numeric column, from which solving for it starts.
-
-    They are those of the fitted table, so that solutions do not depend on the partitions of another.
-    """
+    """Two numbers in the middle of each numeric column of the fitted table, where solving for it starts."""
 
     @classmethod
     def parse(cls, specs: Specs | None, columns: Sequence[Label]) -> Rules:
@@ -78,8 +71,7 @@ class Rules:
 
         Raises:
             TypeError: A spec is not a `ColumnSpec`.
-            ValueError: A spec names an unknown column or one that is not a variable, a formula cannot be
-                parsed, or columns are derived from each other in a circle.
+            ValueError: A spec names a column that cannot be used, or formulas are wrong or circular.
         """
         specs = dict(specs or {})
         for label, spec in specs.items():
@@ -162,8 +154,7 @@ class Rules:
         """Check that the observed cells of a table follow the rules.
 
         Raises:
-            ValueError: A derived cell differs from its formula, or a column holds another value than
-                `otherwise` where it does not apply; the message names the row.
+            ValueError: A cell contradicts a formula or condition; the message names the row.
         """
         for label, formula in self.derived.items():
             if not is_numeric(frame[label]):
@@ -187,11 +178,7 @@ class Rules:
                 )
 
     def _is_otherwise(self, column: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Return which cells equal the `otherwise` of their column's spec, `[N]`.
-
-        Raises:
-            ValueError: The column's dtype cannot hold `otherwise`.
-        """
+        """Return a mask of the cells that equal the `otherwise` of their column, Bool `[N]`."""
         otherwise = self.specs[label_of(column.name)].otherwise
         if otherwise is None:
             return np.zeros(len(column), dtype=np.bool_)
@@ -209,8 +196,7 @@ class Rules:
         """Return standard errors of cells, `[N]` per column that has some, in the column's own units.
 
         Raises:
-            ValueError: The standard error of an observed cell is missing, negative or infinite; the message
-                names the row.
+            ValueError: The standard error of an observed cell is missing, negative or infinite.
         """
         found = {}
         for label, spec in self.specs.items():
@@ -277,7 +263,7 @@ class Rules:
             return frame
         self.check(frame)
         frame = self.deduce(frame)
-        variables = frame.drop(columns=[label for label in frame.columns if label in self.not_modelled])
+        variables = frame.drop(columns=list(self.not_modelled))
         for label, formula in self.only_if.items():
             variables[label] = frame[label].mask(formula.fails(frame))
         return variables
@@ -295,8 +281,7 @@ class Rules:
             m: Number of draws.
 
         Warns:
-            TableWarning: A formula does not hold in some rows, because its value is observed and several of
-                its sources are missing, or because it cannot be solved for the only one.
+            TableWarning: A formula does not hold in some rows, as several of its sources are missing.
         """
         deduced, tables = self.deduce(frame), []
         for j in range(m):

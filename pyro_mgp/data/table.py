@@ -19,16 +19,6 @@ from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
 from pyro_mgp.data.transforms import InverseTransform
 
-__all__ = [
-    "Columns",
-    "TableCodec",
-    "TableWarning",
-    "as_frame",
-    "check_same_columns",
-    "missing",
-]
-
-
 # Smallest share of cells at a bound that leads to a warning.
 _ATOM = 0.05
 
@@ -92,10 +82,8 @@ def missing(frame: pd.DataFrame) -> NDArray[np.bool_]:
         >>> missing(pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]})).tolist()
         [[False, False], [True, False]]
     """
-    holes = np.zeros(frame.shape, dtype=np.bool_)
-    for j in range(frame.shape[1]):
-        holes[:, j] = holes_of(frame.iloc[:, j])
-    return holes
+    columns = [holes_of(column) for _, column in frame.items()]
+    return np.stack(columns, axis=1) if columns else np.zeros(frame.shape, dtype=np.bool_)
 
 
 class Columns(Protocol):
@@ -282,7 +270,7 @@ class TableCodec:
     @property
     def n_encoded(self) -> int:
         """Number D of encoded columns."""
-        return sum(column.width for column in self.columns)
+        return len(self.names)
 
     @property
     def slices(self) -> dict[Label, slice]:
@@ -330,12 +318,9 @@ def _check_fit_shape(frame: Columns) -> None:
             "Expected a table with at least two columns, got no columns: 0 feature(s) "
             f"(shape=({n_rows}, 0)) while a minimum of 2 is required. Check how it was read."
         )
-    if n_rows == 0:
-        raise ValueError("Expected a table with at least two rows, got no rows. Check how it was filtered.")
-    if n_rows == 1:
-        raise ValueError(
-            "Expected a table with at least two rows, got one row (n_samples=1). Fit on more rows."
-        )
+    if n_rows < 2:
+        came = "one row (n_samples=1). Fit on more rows." if n_rows else "no rows. Check how it was filtered."
+        raise ValueError(f"Expected a table with at least two rows, got {came}")
     if n_columns == 1:
         raise ValueError(
             f"Expected a table with at least two columns, got only one column, {frame.columns[0]!r}: there "
@@ -356,11 +341,8 @@ def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
             f"{listing(came)}. Reorder them: frame[columns_at_fit]."
         )
     parts = [f"missing {listing(absent)}"] * bool(absent) + [f"unexpected {listing(extra)}"] * bool(extra)
-    counts = ""
-    if len(came) != len(expected):
-        counts = (
-            f"X has {len(came)} features, but MGPImputer is expecting {len(expected)} features as input. "
-        )
+    counts = f"X has {len(came)} features, but MGPImputer is expecting {len(expected)} features as input. "
+    counts = counts if len(came) != len(expected) else ""
     raise ValueError(
         f"{counts}The columns differ from those at fit: {' and '.join(parts)}. Expected, in this order: "
         f"{listing(expected)}. Add the missing ones (NaN will do) and drop the others."
@@ -397,10 +379,10 @@ def _warn_of_empty_rows(table: Columns, is_empty: NDArray[np.bool_]) -> None:
     if empty.size == 0:
         return
     first = ", ".join(row_name(table.index, i) for i in empty[:3]) + (", ..." if empty.size > 3 else "")
-    are = "1 row is" if empty.size == 1 else f"{empty.size} rows are"
+    rows = "1 row is" if empty.size == 1 else f"{empty.size} rows are"
     warn_user(
         Hinted(
-            f"{are} entirely missing: {first}. With nothing to predict from, such rows are imputed from the "
+            f"{rows} entirely missing: {first}. With nothing to predict from, such rows are imputed from the "
             "marginal distribution of the columns. If that is not wanted, ",
             "drop them: frame.dropna(how='all').",
             shell="remove them from the table.",

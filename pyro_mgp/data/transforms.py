@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,40 +39,24 @@ _NEAREST = 1e-12
 _RANGES = ((0.25, 0.75, 1.349), (0.1, 0.9, 2.563))
 
 
-def _logistic(w: Numbers) -> Numbers:
-    return np.asarray(0.5 * (1 + np.tanh(w / 2)))
-
-
-# g and its inverse on arrays, log g', and the inverse and g on tensors, for each g.
-_FORWARD: dict[TransformName, Callable[[Numbers], Numbers]] = {
-    "arcsinh": np.arcsinh,
-    "log": lambda t: np.log(np.maximum(t, _NEAREST)),
-    "softplus": lambda t: t + np.log(-np.expm1(-np.maximum(t, _NEAREST))),
-    "logit": lambda t: np.log(np.maximum(t, _NEAREST)) - np.log(np.maximum(1 - t, _NEAREST)),
+# g and its inverse on arrays (xp = numpy) or tensors (xp = torch), and log g' on arrays, for each g.
+_FORWARD: dict[TransformName, Callable[[Any, Any], Any]] = {
+    "arcsinh": lambda t, xp: xp.arcsinh(t),
+    "log": lambda t, xp: xp.log(xp.clip(t, _NEAREST, None)),
+    "softplus": lambda t, xp: t + xp.log(-xp.expm1(-xp.clip(t, _NEAREST, None))),
+    "logit": lambda t, xp: xp.log(xp.clip(t, _NEAREST, None)) - xp.log(xp.clip(1 - t, _NEAREST, None)),
 }
-_BACKWARD: dict[TransformName, Callable[[Numbers], Numbers]] = {
-    "arcsinh": np.sinh,
-    "log": np.exp,
-    "softplus": lambda w: np.logaddexp(0.0, w),
-    "logit": _logistic,
+_BACKWARD: dict[TransformName, Callable[[Any, Any], Any]] = {
+    "arcsinh": lambda w, xp: xp.sinh(w),
+    "log": lambda w, xp: xp.exp(w),
+    "softplus": lambda w, xp: xp.logaddexp(0 * w, w),
+    "logit": lambda w, xp: 0.5 * (1 + xp.tanh(w / 2)),
 }
 _LOG_SLOPE: dict[TransformName, Callable[[Numbers], Numbers]] = {
     "arcsinh": lambda t: -0.5 * np.log1p(t**2),
     "log": lambda t: -np.log(np.maximum(t, _NEAREST)),
     "softplus": lambda t: -np.log(-np.expm1(-np.maximum(t, _NEAREST))),
     "logit": lambda t: -np.log(np.maximum(t, _NEAREST)) - np.log(np.maximum(1 - t, _NEAREST)),
-}
-_BACKWARD_TENSOR: dict[TransformName, Callable[[Tensor], Tensor]] = {
-    "arcsinh": torch.sinh,
-    "log": torch.exp,
-    "softplus": lambda w: torch.logaddexp(torch.zeros_like(w), w),
-    "logit": torch.sigmoid,
-}
-_FORWARD_TENSOR: dict[TransformName, Callable[[Tensor], Tensor]] = {
-    "arcsinh": torch.arcsinh,
-    "log": torch.log,
-    "softplus": lambda t: t + torch.log(-torch.expm1(-t)),
-    "logit": torch.logit,
 }
 
 
@@ -127,12 +111,12 @@ class Warp:
 
     def forward(self, raw: Numbers) -> Numbers:
         """Return w(x) of cells in their own units."""
-        return _FORWARD[self.name]((raw - self.centre) / self.spread)
+        return np.asarray(_FORWARD[self.name]((raw - self.centre) / self.spread, np))
 
     def backward(self, transformed: Numbers) -> Numbers:
         """Return cells in their own units; finite for any finite number."""
-        inverse = _BACKWARD[self.name](np.clip(transformed, -_FARTHEST, _FARTHEST))
-        return inverse * self.spread + self.centre
+        inverse = _BACKWARD[self.name](np.clip(transformed, -_FARTHEST, _FARTHEST), np)
+        return np.asarray(inverse * self.spread + self.centre)
 
     def log_slope(self, raw: Numbers) -> Numbers:
         """Return log |dw/dx|, the difference between the log densities of x and of w."""
@@ -148,15 +132,11 @@ def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> 
     above, below = lower is not None and observed[0] > lower, upper is not None and observed[-1] < upper
     if above and below:
         warps.append(Warp(lower, upper - lower, "logit"))  # type: ignore[arg-type, operator]
-    elif above and upper is None:
-        warps += _one_sided(lower, standard_deviation)  # type: ignore[arg-type]
-    elif below and lower is None:
-        warps += _one_sided(upper, -standard_deviation)  # type: ignore[arg-type]
+    for bound, other, spread in ((lower, upper, standard_deviation), (upper, lower, -standard_deviation)):
+        if (above or below) and other is None:
+            warps.append(Warp(bound, spread, "log"))  # type: ignore[arg-type]
+            warps += [Warp(bound, part * spread, "softplus") for part in _SOFT]  # type: ignore[arg-type]
     return warps
-
-
-def _one_sided(bound: float, spread: float) -> list[Warp]:
-    return [Warp(bound, spread, "log"), *(Warp(bound, part * spread, "softplus") for part in _SOFT)]
 
 
 @dataclass(frozen=True)
@@ -182,8 +162,9 @@ class InverseTransform:
 
     def __call__(self, cells: Tensor) -> Tensor:
         """Return (x - c) / s of standardised cells, any shape."""
-        return _BACKWARD_TENSOR[self.name]((cells * self.scale + self.mean).clamp(self.low, self.high))
+        transformed = (cells * self.scale + self.mean).clamp(self.low, self.high)
+        return torch.as_tensor(_BACKWARD[self.name](transformed, torch))
 
     def standardise(self, numbers: Tensor) -> Tensor:
         """Return the standardised cells for numbers (x - c) / s."""
-        return (_FORWARD_TENSOR[self.name](numbers) - self.mean) / self.scale
+        return torch.as_tensor(_FORWARD[self.name](numbers, torch) - self.mean) / self.scale

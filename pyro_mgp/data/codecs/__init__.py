@@ -25,31 +25,23 @@ import pandas as pd
 
 from pyro_mgp._support.messages import dropping, listing
 from pyro_mgp.data.cells import FAMILIES, label_of, natural_kind
+from pyro_mgp.data.codecs import labels, numeric
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions
-from pyro_mgp.data.codecs.labels import BooleanCodec, CategoricalCodec, OrderedCodec
-from pyro_mgp.data.codecs.numeric import (
-    ContinuousCodec,
-    CountCodec,
-    DatetimeCodec,
-    DurationCodec,
-    HeavyTailedCodec,
-    IntegerCodec,
-)
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.storage.untrusted import build
 
 __all__ = ["CODECS", "ColumnCodec", "codec_from_dict", "fit_column"]
 
 CODECS: dict[Kind, type[ColumnCodec]] = {
-    Kind.CONTINUOUS: ContinuousCodec,
-    Kind.HEAVY_TAILED: HeavyTailedCodec,
-    Kind.INTEGER: IntegerCodec,
-    Kind.COUNT: CountCodec,
-    Kind.BOOLEAN: BooleanCodec,
-    Kind.CATEGORICAL: CategoricalCodec,
-    Kind.ORDERED: OrderedCodec,
-    Kind.DATETIME: DatetimeCodec,
-    Kind.DURATION: DurationCodec,
+    Kind.CONTINUOUS: numeric.ContinuousCodec,
+    Kind.HEAVY_TAILED: numeric.HeavyTailedCodec,
+    Kind.INTEGER: numeric.IntegerCodec,
+    Kind.COUNT: numeric.CountCodec,
+    Kind.BOOLEAN: labels.BooleanCodec,
+    Kind.CATEGORICAL: labels.CategoricalCodec,
+    Kind.ORDERED: labels.OrderedCodec,
+    Kind.DATETIME: numeric.DatetimeCodec,
+    Kind.DURATION: numeric.DurationCodec,
     Kind.CONSTANT: ConstantCodec,
 }
 """Codec of each kind of column."""
