@@ -82,13 +82,17 @@ class ColumnSpec:
 
     def __post_init__(self) -> None:
         if self.kind is not None:
-            object.__setattr__(self, "kind", _kind(self.kind))
+            if self.kind not in (kinds := [str(each) for each in Kind]):
+                raise ValueError(f"kind must be one of {kinds[:-1]}, got {self.kind!r}")
+            object.__setattr__(self, "kind", Kind(self.kind))
         for name in ("lower", "upper"):
-            bound = getattr(self, name)
-            if bound is not None:
-                if not math.isfinite(_number(name, bound)):
-                    raise ValueError(f"{name} must be finite, or None for no bound, got {bound}")
-                object.__setattr__(self, name, float(bound))
+            if (bound := getattr(self, name)) is None:
+                continue
+            if isinstance(bound, bool) or not isinstance(bound, numbers.Real):
+                raise TypeError(f"{name} must be a number or None, got {bound!r}")
+            if not math.isfinite(bound):
+                raise ValueError(f"{name} must be finite, or None for no bound, got {bound}")
+            object.__setattr__(self, name, float(bound))
         object.__setattr__(self, "otherwise", plain(self.otherwise))
         if self.lower is not None and self.upper is not None and self.lower >= self.upper:
             raise ValueError(f"lower must be less than upper, got {self.lower} and {self.upper}")
@@ -111,17 +115,3 @@ class ColumnSpec:
 
 
 Specs: TypeAlias = Mapping[Label, ColumnSpec]
-
-
-def _kind(kind: Kind | str) -> Kind:
-    try:
-        return Kind(kind)
-    except ValueError as error:
-        names = [str(each) for each in Kind if each is not Kind.CONSTANT]
-        raise ValueError(f"kind must be one of {names}, got {kind!r}") from error
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number or None, got {value!r}")
-    return float(value)

@@ -26,13 +26,7 @@ _MISSING = np.int64(-(2**63))
 
 @dataclass(frozen=True)
 class EncodedTable:
-    """Rows of a table as standardised numbers, with which of them are observed and a key per row.
-
-    Example:
-        >>> table = EncodedTable.from_numpy(np.array([[1.0, np.nan]]), np.array([7], dtype=np.uint64))
-        >>> table.observed.tolist(), table.values.tolist()
-        ([[True, False]], [[1.0, 0.0]])
-    """
+    """Rows of a table as standardised numbers, a mask of the observed ones, and a key per row."""
 
     values: Tensor
     """Standardised values, float64 `[n, D]`; any finite number in missing cells."""
@@ -188,11 +182,6 @@ def without_ids(
 
     Raises:
         ValueError: The column does not exist or was fitted, an id is missing, or there is not one id per row.
-
-    Example:
-        >>> table, ids = without_ids(pd.DataFrame({"id": [7, 8], "x": [1.0, None]}), "id", ["x"])
-        >>> table.columns.tolist(), ids.tolist()
-        (['x'], [7, 8])
     """
     if row_ids is None or isinstance(row_ids, Ranks):
         return frame, row_ids

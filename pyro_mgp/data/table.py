@@ -76,12 +76,7 @@ def _is_list_of_rows(X: object) -> bool:
 
 
 def missing(frame: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return a mask of the missing cells (NaN, None, `pd.NA`, `pd.NaT`) of a table, Bool `[N, C]`.
-
-    Example:
-        >>> missing(pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]})).tolist()
-        [[False, False], [True, False]]
-    """
+    """Return a mask of the missing cells (NaN, None, `pd.NA`, `pd.NaT`) of a table, Bool `[N, C]`."""
     columns = [holes_of(column) for _, column in frame.items()]
     return np.stack(columns, axis=1) if columns else np.zeros(frame.shape, dtype=np.bool_)
 
@@ -112,12 +107,6 @@ class Columns(Protocol):
 class TableCodec:
     """Encoder and decoder of a table of C columns, which has D encoded columns.
 
-    Attributes:
-        columns: Codec of each column, in the table's order.
-
-    Raises:
-        ValueError: Two encoded columns would have the same name.
-
     Example:
         >>> frame = pd.DataFrame({"mass": [1.0, 3.0, None], "species": ["Gentoo", "Adelie", "Adelie"]})
         >>> codec = TableCodec.fit(frame)
@@ -128,9 +117,16 @@ class TableCodec:
     """
 
     columns: tuple[ColumnCodec, ...]
+    """Codec of each column, in the table's order; names of their encoded columns are unique."""
 
     def __post_init__(self) -> None:
-        _check_unique_names(self.names)
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise ValueError(
+                f"Encoded columns must have unique names, but {listing(twice)} would name more than one: a "
+                "column's name, read as text, equals another's name or its 'column=category'. Rename one of "
+                "them."
+            )
 
     @classmethod
     def fit(
@@ -347,15 +343,6 @@ def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
         f"{counts}The columns differ from those at fit: {' and '.join(parts)}. Expected, in this order: "
         f"{listing(expected)}. Add the missing ones (NaN will do) and drop the others."
     )
-
-
-def _check_unique_names(names: tuple[str, ...]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ValueError(
-            f"Encoded columns must have unique names, but {listing(twice)} would name more than one: a "
-            "column's name, read as text, equals another's name or its 'column=category'. Rename one of them."
-        )
 
 
 def _warn_of_atoms(codec: ColumnCodec, column: pd.Series[Any]) -> None:

@@ -141,13 +141,7 @@ def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> 
 
 @dataclass(frozen=True)
 class InverseTransform:
-    """Map from standardised cells of a transformed column to (x - c) / s, and back.
-
-    Example:
-        >>> inverse = InverseTransform(mean=0.0, scale=1.0, low=-1.0, high=2.0)
-        >>> inverse.standardise(inverse(torch.tensor([0.5, 3.0])))
-        tensor([0.5000, 2.0000])
-    """
+    """Map from standardised cells of a transformed column to (x - c) / s, and back."""
 
     mean: float
     """Mean of the transformed cells."""

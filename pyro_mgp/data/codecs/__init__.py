@@ -95,8 +95,8 @@ def _codec_class(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> typ
             f"Column {column.name!r}: {family} can be {listing(possible)}, got kind={str(kind)!r}. Convert "
             "the column, or choose another kind."
         )
-    if not CODECS[kind].accepts_bounds and (spec.lower is not None or spec.upper is not None):
-        bounded = [str(each) for each, codec in CODECS.items() if codec.accepts_bounds]
+    bounded = ["continuous", "integer"]
+    if kind not in bounded and (spec.lower is not None or spec.upper is not None):
         raise ValueError(
             f"Column {column.name!r}: bounds are for {listing(bounded)} columns, this is {kind}."
         )

@@ -94,8 +94,6 @@ class ColumnCodec:
     """Kind of column that the class is for."""
     families: ClassVar[tuple[Family, ...]]
     """Storage classes of cells that can be of this kind."""
-    accepts_bounds: ClassVar[bool] = False
-    """Whether the column's spec may give bounds."""
 
     name: Label
     """Label of the column."""
@@ -120,6 +118,8 @@ class ColumnCodec:
     """Levels observed at fit, in the order of their codes; None for kinds without levels."""
     shares = cast("tuple[float, ...] | None", None)
     """Relative frequencies of evenly spaced ordered values; None for kinds that are not ordinal."""
+    support = cast("tuple[float, ...] | None", None)
+    """All values of a discrete support, ascending; None for any other column."""
     step = 0.0
     """Number of which draws are multiples, in the column's own units; 0 if they are not rounded."""
 
@@ -146,7 +146,7 @@ class ColumnCodec:
     @property
     def support_encoded(self) -> Numbers | None:
         """Standardised values of a discrete support, ascending `[J]`; None for any other column."""
-        return None
+        return None if self.support is None else self.standardise(np.asarray(self.support))
 
     @property
     def indicators(self) -> tuple[Numbers, Numbers] | None:
@@ -311,17 +311,13 @@ class ColumnCodec:
 
 @dataclass(frozen=True)
 class ConstantCodec(ColumnCodec):
-    """Codec of a column of one value, which has no encoded columns.
-
-    Attributes:
-        low: The value in its own units, or the position of its level.
-        levels: The one level of a column of labels, None for any other column.
-    """
+    """Codec of a column of one value, which has no encoded columns; `low` is that value."""
 
     kind = Kind.CONSTANT
     families = ()
 
     levels: tuple[Level, ...] | None = None
+    """The one level of a column of labels, None for any other column."""
 
     def _read(self, column: pd.Series[Any]) -> Numbers:
         return np.empty((len(column), 0))

@@ -32,11 +32,7 @@ from pyro_mgp.data.column_spec import ColumnSpec, Kind
 
 @dataclass(frozen=True)
 class BooleanCodec(ColumnCodec):
-    """Codec of booleans, or of numbers with two values: cumulative probit.
-
-    Attributes:
-        shares: Relative frequencies of the lower and the higher value.
-    """
+    """Codec of booleans, or of numbers with two values: cumulative probit."""
 
     kind = Kind.BOOLEAN
     families = ("booleans", "numbers")
@@ -89,12 +85,7 @@ class _LevelCodec(ColumnCodec):
 
 @dataclass(frozen=True)
 class OrderedCodec(_LevelCodec):
-    """Codec of levels in an order: cumulative probit.
-
-    Attributes:
-        levels: Levels observed at fit, in their order.
-        shares: Relative frequency of each level.
-    """
+    """Codec of levels in an order: cumulative probit."""
 
     kind = Kind.ORDERED
 
@@ -126,11 +117,7 @@ class OrderedCodec(_LevelCodec):
 
 @dataclass(frozen=True)
 class CategoricalCodec(_LevelCodec):
-    """Codec of unordered levels: an indicator of each level, and a probit regression for all but the last.
-
-    Attributes:
-        levels: Levels observed at fit, in the order of the indicators.
-    """
+    """Codec of unordered levels: an indicator of each level, and a probit regression for all but the last."""
 
     kind = Kind.CATEGORICAL
 

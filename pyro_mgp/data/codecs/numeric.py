@@ -49,18 +49,13 @@ _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 @dataclass(frozen=True)
 class NumberCodec(ColumnCodec):
-    """Base of the codecs of numbers that may be transformed, have bounds and a discrete support.
-
-    Attributes:
-        warp: Transform of the cells, None for the identity.
-        lower: Smallest possible number in the column's own units, None for no bound.
-        upper: Largest possible number, None for no bound.
-        support: All values in ascending order if the support is discrete, else None.
-    """
+    """Base of the codecs of numbers that may be transformed, have bounds and a discrete support."""
 
     warp: Warp | None = None
     lower: float | None = None
+    """Smallest possible number in the column's own units, None for no bound."""
     upper: float | None = None
+    """Largest possible number, None for no bound."""
     support: tuple[float, ...] | None = None
 
     @classmethod
@@ -115,11 +110,6 @@ class NumberCodec(ColumnCodec):
         """Bounds of draws before rounding."""
         return self.limits
 
-    @property
-    def support_encoded(self) -> Numbers | None:
-        """Standardised values of a discrete support, ascending `[J]`; None for any other column."""
-        return None if self.support is None else self.standardise(np.asarray(self.support))
-
     def encode(self, column: pd.Series[Any]) -> Numbers:
         """Return standardised cells, float64 `[N, 1]`, NaN where missing."""
         encoded = super().encode(column)
@@ -151,7 +141,6 @@ class ContinuousCodec(NumberCodec):
 
     kind = Kind.CONTINUOUS
     families = ("numbers",)
-    accepts_bounds = True
 
 
 class HeavyTailedCodec(ColumnCodec):
@@ -167,19 +156,16 @@ class HeavyTailedCodec(ColumnCodec):
 
 @dataclass(frozen=True)
 class CountCodec(ColumnCodec):
-    """Codec of counts: negative binomial, encoded as log(1 + count).
-
-    Attributes:
-        average: Mean count.
-        most: Largest count that is drawn.
-    """
+    """Codec of counts: negative binomial, encoded as log(1 + count)."""
 
     kind = Kind.COUNT
     families = ("numbers",)
     warp = Warp(-1.0, 1.0, "log")
 
     average: float = 0.0
+    """Mean count."""
     most: float = _LARGEST_COUNT
+    """Largest count that is drawn."""
 
     def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
         yield (raw < 0) | _is_fraction(raw), "a count, 0, 1, 2, ..."
@@ -206,15 +192,10 @@ class CountCodec(ColumnCodec):
 
 @dataclass(frozen=True)
 class IntegerCodec(NumberCodec):
-    """Codec of whole numbers: as continuous ones, and rounded; ordinal if there are two.
-
-    Attributes:
-        shares: Relative frequencies if only two values were observed, else None.
-    """
+    """Codec of whole numbers: as continuous ones, and rounded; ordinal if there are two."""
 
     kind = Kind.INTEGER
     families = ("numbers",)
-    accepts_bounds = True
     step = 1.0
 
     shares: tuple[float, ...] | None = None
