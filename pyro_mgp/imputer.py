@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -202,7 +203,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         engine, table = check_settings(self), ParquetTable(path, dropped)
         model, settings = fitting.fit_files(self, engine, table, scratch, checkpoint)
-        return self._adopt(model.without_table(), settings, model.encoder.columns)
+        return self._adopt(replace(model, own=None), settings, model.encoder.columns)
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
         """Fit to a table and complete it; `y`, which pipelines pass to every step, is ignored."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.model.likelihoods import Quantity
-from pyro_mgp.storage.untrusted import build
+from pyro_mgp.storage.untrusted import build, check
 
 # Largest difference of half squared standardised distances from that of the nearest value, which bounds the
 # influence of outliers.
@@ -27,6 +27,7 @@ _WEIGHT_RIDGE, _SHARPNESS_RIDGE, _FIXED = 0.1, 5.0, 1e12
 _MIN_SHARPNESS = 0.05
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
+_SAVED = {"values": list[float], "log_weights": list[float], "sharpness": float}
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,9 @@ class DiscreteSupport:
     def fit(
         cls, values: Tensor, observed: Tensor, mean: Tensor, variance: Tensor, shares: Tensor
     ) -> DiscreteSupport:
-        """Estimate weights and λ from leave-one-out predictions of observed cells.
+        """Estimate weights and λ from leave-one-out predictions, mean and variance, of n observed cells.
 
-        Args:
-            values: Values of the column, `[J]`, ascending.
-            observed: A sample of observed cells, `[n]`.
-            mean: Predictive means of these cells, `[n]`.
-            variance: Predictive variances, `[n]`.
-            shares: Frequency of each value in the whole column, `[J]`, positive.
+        The column's ascending values have positive frequencies `shares` in the whole column, both `[J]`.
         """
         misfit = _misfit(values, mean, variance)
         chosen = nearest_value(values, observed)
@@ -97,21 +93,17 @@ class DiscreteSupport:
         Raises:
             ValueError: If fields are missing, unknown, of the wrong type or out of range.
         """
-        found: _Saved = build(_Saved, state, "discrete_support")
-        ascending = list(found.values) == sorted(set(found.values))
-        if not ascending or len(found.values) != len(found.log_weights) or found.sharpness <= 0:
-            raise ValueError("discrete_support: expected ascending values, weights and a positive sharpness")
-        values, weights = torch.tensor([found.values, found.log_weights], dtype=torch.float64).to(like)
-        return cls(values, weights, found.sharpness)
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """Fields of the dict returned by `DiscreteSupport.to_dict`."""
-
-    values: tuple[float, ...]
-    log_weights: tuple[float, ...]
-    sharpness: float
+        found = {
+            name: build(kind, state.get(name), f"discrete_support.{name}") for name, kind in _SAVED.items()
+        }
+        values, weights, sharpness = found.values()
+        right = values == sorted(set(values)) and len(values) == len(weights) and sharpness > 0
+        check(
+            state.keys() == found.keys() and right,
+            "discrete_support: expected ascending values, weights and a positive sharpness",
+        )
+        values, weights = torch.tensor([values, weights], dtype=torch.float64).to(like)
+        return cls(values, weights, sharpness)
 
 
 def nearest_value(values: Tensor, cells: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -88,10 +88,6 @@ class FittedModel:
             )
         return self.own
 
-    def without_table(self) -> FittedModel:
-        """Return the model without the table of the fit."""
-        return replace(self, own=None)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors of a saved model by name."""
         gaussian = self.initial_fill.gaussian
@@ -104,11 +100,9 @@ class FittedModel:
         return tensors
 
     def sampler(self, seed: int | None = None, shifts: dict[int, float] | None = None) -> Sampler:
-        """Return the sampler of missing cells.
+        """Return the sampler of missing cells, with the seed of the fit unless `seed` is given.
 
-        Args:
-            seed: Seed of the draws; None for that of the fit.
-            shifts: Shifts of functions, by the encoded column of their link.
+        Functions are shifted by `shifts`, by the encoded column of their link.
         """
         bounds = bounds_of_links(self.encoder.codec, self.link_specs)
         pairs = zip(self.discrete_support, bounds, strict=True)
@@ -118,7 +112,6 @@ class FittedModel:
             self.chain,
             self.initial_fill,
             self.joint_draws,
-            self.chain.n_sweeps,
             self.seed if seed is None else seed,
             self.neighbours,
             observations,
@@ -147,11 +140,7 @@ class FittedModel:
         return {link.column: support for link, support in pairs if support is not None}
 
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
-        """Return a table to complete in its three forms; warn of incomplete columns that have no link.
-
-        Raises:
-            ValueError, TypeError: The table does not fit the fitted one; the message says where.
-        """
+        """Return a table to complete in its three forms; warn of incomplete columns that have no link."""
         given = self.encoder.encode(X, row_ids)
         linked = [spec.column for spec in self.link_specs]
         if names := self.encoder.columns_without_link(given.encoded, linked):

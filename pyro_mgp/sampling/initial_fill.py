@@ -34,14 +34,7 @@ _Block = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class JointGaussian:
-    """Gaussian over all encoded columns, which fills missing cells given the observed cells of their row.
-
-    Example:
-        >>> values = torch.tensor([[0.0, 0.0], [1.0, float("nan")], [2.0, 2.0]]).double()
-        >>> gaussian = JointGaussian.fit(values, ~values.isnan(), "linear")
-        >>> gaussian.conditional_mean(values, ~values.isnan()).shape
-        torch.Size([3, 2])
-    """
+    """Gaussian over all encoded columns, which fills missing cells given the observed cells of their row."""
 
     mean: Tensor
     """Means or medians of the columns, `[D]`, standardised units."""
@@ -52,13 +45,9 @@ class JointGaussian:
     def fit(
         cls, values: Tensor, observed: Tensor, fill: FillName, start: JointGaussian | None = None
     ) -> JointGaussian:
-        """Fit the Gaussian of an initial fill to an incomplete table.
+        """Fit the Gaussian of an initial fill to the observed cells of a standardised table, `[N, D]`.
 
-        Args:
-            values: Standardised table, `[N, D]`; values of missing cells are ignored.
-            observed: Bool `[N, D]`, True where the cell is observed.
-            fill: "mean", "median" or "linear".
-            start: Starting point of expectation-maximisation for "linear"; by default that of "mean".
+        For "linear", expectation-maximisation begins at `start`, by default at the Gaussian of "mean".
 
         Raises:
             ValueError: If `fill` is not one of the three names.
@@ -85,12 +74,9 @@ class JointGaussian:
         return table
 
     def draw(self, values: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
-        """Draw the missing cells of each row jointly given its observed cells.
+        """Draw the missing cells of each row of a table `[N, D]` jointly given its observed cells.
 
-        Args:
-            values: Standardised table, `[N, D]`.
-            observed: Bool `[N, D]`.
-            noise: Standard normal numbers `[S, N, D]`, for S filled tables of the same shape.
+        Standard normal `noise` `[S, N, D]` gives S filled tables of the same shape.
         """
         # Filled in place: results of separate chunks would fragment memory.
         tables, precision = values.new_empty(len(noise), *values.shape), self._precision()

@@ -21,14 +21,10 @@ def keep(
 ) -> Batches:
     """Yield slices of rows and their draws `[S, n, D]`, read from the checkpoint or drawn and written to it.
 
-    Args:
-        rows: Rows to complete.
-        draw_from: Function that draws the rows from a given position on, in batches of constant size.
-        checkpoint: Checkpoint folder.
-        identity: Identity of the draws: table, imputer and settings.
+    `draw_from` draws the rows from a given position on, in batches of constant size.
 
     Raises:
-        ValueError: If the folder holds draws of another identity.
+        ValueError: If the checkpoint folder holds draws of another identity.
     """
     first = 0
     while (state := checkpoint.load(identity, _name(first))) is not None:

@@ -61,13 +61,10 @@ def learn_metrics(
     n_columns: int,
     generator: torch.Generator,
 ) -> list[tuple[Tensor, float]]:
-    """Estimate the lengthscales `[P]` and nuggets η of the local GPs of several links.
+    """Estimate the lengthscales `[P]` and nuggets η of local GPs, given with starting values.
 
-    Args:
-        links: Local GPs of G links, with starting values of lengthscales and nuggets.
-        leave_one_out: For each link a function from reference rows `[c]` to their leave-one-out residuals.
-        n_columns: Number of encoded columns D.
-        generator: Generator of the random batches, on the CPU.
+    For each link, `leave_one_out` maps reference rows `[c]` to their leave-one-out residuals. The generator
+    of random batches is on the CPU; `n_columns` is the number of encoded columns D.
     """
     found: dict[int, tuple[Tensor, float]] = {}
     for together in _alike(links, n_columns):

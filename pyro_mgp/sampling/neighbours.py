@@ -105,10 +105,6 @@ class LocalConditional(GaussianConditional):
         local = self.local.moments(rows)
         return Moments(self.sparse.mean(rows) + local.mean, local.variance)
 
-    def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean of observations of the cells in their rows on S paths, `[S, c, D]`."""
-        return self.moments(rows).mean
-
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""
         return self.sparse.functions(rows)
@@ -172,7 +168,7 @@ class Neighbours:
         """Fill missing cells with the conditional means at which neighbours are selected, in place.
 
         Args:
-            chain: The chain.
+            chain: Trained chain.
             marginals: Conditionals of its links at the means of q(u).
             point: Rows with an initial fill, `[n, D]`.
             holes: Rows of each link's missing cells.

@@ -5,10 +5,8 @@ For imputation j each observed cell y is predicted as if it alone were missing i
     y_rep ~ p(y | f_j, x_j),      log p(y | f_j, x_j)
 
 where f_j is the function that imputation j has drawn for the cell's link. Missing cells are drawn from the
-same distribution, so that posterior predictive checks of replicates apply to the imputations. Importance
-sampling estimates the density without training on the cell (PSIS-LOO: Vehtari, Gelman and Gabry, Statistics
-and Computing 27:1413-1432, 2017). Log densities may be added over the cells of a column, but over columns
-only in a sequential chain.
+same distribution, so that posterior predictive checks of replicates apply to the imputations. Log densities
+may be added over the cells of a column, but over columns only in a sequential chain.
 """
 
 from __future__ import annotations
@@ -86,14 +84,13 @@ def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> li
     of_category = {i: category for category in chain.categories for i in category.links}
     for i, link in enumerate(chain.links):
         category = of_category.get(i)
-        if link.column == len(groups) and target is not None:
-            # The link of a target is Gaussian whatever its dtype.
-            found.append(Variable(as_continuous(target), (i,), (link.column,), None, True))
-        elif category is None:
-            found.append(Variable(codec.columns[groups[link.column]], (i,), (link.column,), None, False))
-        elif i == category.links[0]:
-            own = codec.columns[groups[link.column]]
-            found.append(Variable(own, category.links, category.columns, category, False))
+        if category is not None and i != category.links[0]:
+            continue
+        links, columns = (category.links, category.columns) if category else ((i,), (link.column,))
+        if link.column < len(groups):
+            found.append(Variable(codec.columns[groups[link.column]], links, columns, category, False))
+        elif target is not None:  # its link is Gaussian whatever its dtype
+            found.append(Variable(as_continuous(target), links, columns, None, True))
     return found
 
 
@@ -116,15 +113,10 @@ class ObservedCells:
 
     @torch.no_grad()
     def replicate(self, frame: pd.DataFrame, m: int, positions: NDArray[np.intp]) -> list[Replicates]:
-        """Replicate the observed cells of each variable under the first m imputations.
-
-        Args:
-            frame: The original table.
-            m: Number of imputations.
-            positions: Positions of the rows to replicate, `[n]`.
+        """Replicate the observed cells of each variable in the n rows at `positions` under m imputations.
 
         Raises:
-            ValueError: If the standard error of an observed cell is missing.
+            ValueError: If the standard error of an observed cell is missing from the original table `frame`.
         """
         index, parts = torch.as_tensor(positions), list[list[Replicates]]()
         rows = self.rows[index]
@@ -311,9 +303,8 @@ def _in_own_units(
 
 def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
     """Return whether each value of a link's observations has a probability."""
-    return isinstance(observation, DiscreteSupport) or (
-        _is_likelihood(observation) and codec.kind is not Kind.HEAVY_TAILED
-    )
+    has_levels = _is_likelihood(observation) and codec.kind is not Kind.HEAVY_TAILED
+    return isinstance(observation, DiscreteSupport) or has_levels
 
 
 def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:

@@ -1,7 +1,5 @@
 """Refinement of a trained chain: local GPs, and the discrete support of numeric columns.
 
-`local_gp.py` and `discrete_support.py` define these; this module estimates them from leave-one-out errors.
-
 The missing cells of the training rows are filled twice: with conditional means, where the rows serve as
 neighbours, and with draws, where the rows are queried. Each link selects the ℓ and η, and then the ν, a₀ and
 bound on innovations, that best predict a sample of its observed cells. Each of these cells is excluded from
@@ -88,19 +86,16 @@ def refine(
     joint: bool,
     seed: int,
 ) -> tuple[Neighbours | None, list[DiscreteSupport | None]]:
-    """Estimate the local GPs and the discrete supports of a trained chain.
+    """Estimate the local GPs, None if no link has one, and each link's discrete support or None.
 
     Args:
-        chain: The chain.
+        chain: Trained chain.
         start: Initial fill of the sweeps.
         rows: Training rows in random order, on the chain's device.
         n_neighbours: Number of neighbours k; 0 for no local GPs.
         values: Values of each link's column if it has a discrete support, ascending, `[J]`; otherwise None.
         joint: Whether imputations draw functions, see `sampler.Sampler`.
         seed: Seed of the draws and random subsets.
-
-    Returns:
-        The local GPs, or None if no link has one, and the discrete support of each link, or None.
     """
     if n_neighbours == 0 and all(of_link is None for of_link in values):
         return None, [None] * len(values)
@@ -200,14 +195,9 @@ class _Fit:
 
     def choose(self, i: int, metrics: Sequence[LocalLink]) -> list[LocalLink]:
         """Return the i-th link's local GPs with their best prior, or none if they do not improve it."""
-        best = self.choose_params(i, metrics[0]) if metrics else None
-        if best is None:
+        if not metrics:
             return []
-        prior = {name: getattr(best, name) for name in ("scale", "freedom", "cut")}
-        return [local.with_params(**prior) for local in metrics]
-
-    def choose_params(self, i: int, local: LocalLink) -> LocalGPParams | None:
-        """Return the prior that predicts left-out cells best, or None if none clearly improves the link."""
+        local = metrics[0]
         numbers, weights = self._scoring_cells(local)
         candidates: list[LocalGPParams] = []
         gains = []
@@ -221,8 +211,10 @@ class _Fit:
         # The standard error is that of ordinary cells: a rare one may outweigh all others.
         ordinary = gain[:, weights > 1] if (weights > 1).any() else gain
         clear = ordinary.mean(1) > _CLEARLY * ordinary.std(1) / math.sqrt(ordinary.shape[1])
-        best = (gain @ weights).where(clear, -math.inf).argmax()
-        return candidates[int(best)] if clear[best] else None
+        if not clear.any():
+            return []
+        best = candidates[int((gain @ weights).where(clear, -math.inf).argmax())]
+        return [own.with_params(scale=best.scale, freedom=best.freedom, cut=best.cut) for own in metrics]
 
     def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
         """Select references of a link by which to score candidates, with sampling weights."""
@@ -273,9 +265,8 @@ class _Fit:
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Set the inflation τ of the local GPs such that draws of held-out cells have the right spread."""
-        picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS].to(
-            self.drawn.device
-        )
+        picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS]
+        picked = picked.to(self.drawn.device)
         held_out = self.rows.observed[picked] & self.hold_out(len(picked))
         # Rows are imputed independently: those without held-out cells are not needed.
         some = held_out.any(1)
@@ -306,10 +297,10 @@ class _Fit:
         picked: Tensor,
         held_out: Tensor,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Impute the cells `held_out`, `[n, D]`, of the rows `picked`, `[n]`.
+        """Impute the cells `held_out` `[n, D]` of the rows `picked` `[n]`.
 
-        Return for each link the rows of its held-out cells, `[c]`, and their predictive means and variances
-        on every path of the last sweeps, `[K, c]`.
+        Return for each link the rows `[c]` of its held-out cells, and their predictive means and variances on
+        every path of the last sweeps, `[K, c]`.
         """
         rows = self.rows[picked]
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)

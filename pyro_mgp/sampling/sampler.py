@@ -8,7 +8,8 @@ that the draws of a row do not depend on the other rows of its batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -117,36 +118,28 @@ class Sampler:
     """Initial fill of the sweeps."""
     joint: bool
     """Whether an imputation draws one function per link, shared by all rows, or each cell from q(f) alone."""
-    n_sweeps: int
-    """Number of sweeps through the chain."""
     seed: int
     """Seed of all noise."""
-    neighbours: Neighbours | None = None
+    neighbours: Neighbours | None
     """Local GPs of the links, if there are any."""
-    observations: Sequence[Observation | None] = ()
-    """Observation model of each link, None for function plus Gaussian noise; empty if all are None."""
-    inverse_transforms: Sequence[InverseTransform | None] = ()
-    """Inverse transform of each link's column, None for a column without one; empty if there are none."""
-    shifts: Mapping[int, float] = field(default_factory=dict)
+    observations: Sequence[Observation | None]
+    """Observation model of each link, None for function plus Gaussian noise."""
+    inverse_transforms: Sequence[InverseTransform | None]
+    """Inverse transform of each link's column, None for a column without one."""
+    shifts: Mapping[int, float]
     """Shifts of functions in the last sweep, by the column of their link; see `sensitivity.shifts`."""
-    cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)
+    cholesky_cache: CholeskyCache
     """Cache shared by all samplers of a chain."""
-    training: EncodedTable | None = None
+    training: EncodedTable | None
     """Training rows given which the functions of a sequential chain are drawn; None to draw from q(u)."""
 
     @torch.no_grad()
     def draws(
         self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Draw missing cells for the given imputations.
+        """Yield slices of batches, and their rows with missing cells drawn for S imputations, `[S, n, D]`.
 
-        Args:
-            rows: Rows to complete, on any device.
-            imputations: Numbers of the S imputations.
-            batch_size: Rows per batch; None to choose it by memory. The draws do not depend on it.
-
-        Yields:
-            The slice of a batch, and its rows with missing cells drawn, `[S, n, D]`.
+        The draws do not depend on `batch_size`; None chooses it by memory.
         """
         for here, batch, filled in self.swept(rows, imputations, batch_size):
             if self.chain.propagate == "latent":
@@ -185,8 +178,9 @@ class Sampler:
             if not far <= _FARTHEST * float(largest):
                 raise FloatingPointError(
                     f"column {name!r}: draws diverged, to {far:.3g} standard deviations after "
-                    f"{self.n_sweeps} sweeps. Nearly collinear columns can amplify each other's draws: leave "
-                    "one out, give columns bounds (ColumnSpec(lower=..., upper=...)), or use fewer n_sweeps"
+                    f"{self.chain.n_sweeps} sweeps. Nearly collinear columns can amplify each other's draws: "
+                    "leave one out, give columns bounds (ColumnSpec(lower=..., upper=...)), or use fewer "
+                    "n_sweeps"
                 )
 
     @torch.no_grad()
@@ -196,18 +190,15 @@ class Sampler:
         Conditional means are averaged over paths and over the sweeps after burn-in, in transformed columns in
         the column's own units.
         """
-        inverses = self.inverse_transforms or [None] * len(self.chain.links)
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here, batch in self._batches(rows, len(imputations)):
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
             total, conditionals = torch.zeros_like(point), self.conditionals(batch, imputations)
-            counted = range(burn_in(self.n_sweeps), self.n_sweeps)
-            for sweep, (filled, visited) in enumerate(self._sweeps(conditionals, batch, imputations)):
-                if sweep in counted:
-                    expected = self._expected(conditionals, filled, visited, holes, inverses)
-                    self._add_means(total, expected, holes)
-            total /= len(counted)
-            for link, cells, inverse in zip(self.chain.links, holes, inverses, strict=True):
+            first = burn_in(self.chain.n_sweeps)
+            for filled, visited in islice(self._sweeps(conditionals, batch, imputations), first, None):
+                self._add_means(total, self._expected(conditionals, filled, visited, holes), holes)
+            total /= self.chain.n_sweeps - first
+            for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
                     total[cells, link.column] = inverse.standardise(total[cells, link.column])
             parts.append(self._with_means(point, total, batch.observed)[: here.stop - here.start])
@@ -219,13 +210,13 @@ class Sampler:
         filled: Tensor,
         visited: Sequence[Moments],
         holes: Sequence[Tensor],
-        inverses: Sequence[InverseTransform | None],
     ) -> list[Tensor]:
         """Return the expectation of each link's missing cells after the inverse transform, `[S, cells]`."""
+        inverses = self.inverse_transforms
         # In a sequential chain the draws replace it, since later links reweight them.
         if isinstance(self.chain, SequentialChain):
-            columns = [link.column for link in self.chain.links]
-            drawn = [filled[:, cells, column] for cells, column in zip(holes, columns, strict=True)]
+            pairs = zip(self.chain.links, holes, strict=True)
+            drawn = [filled[:, cells, link.column] for link, cells in pairs]
             return [x if inverse is None else inverse(x) for x, inverse in zip(drawn, inverses, strict=True)]
         return [
             conditional.expectation(at, inverse)
@@ -263,10 +254,9 @@ class Sampler:
         for here, batch in self._batches(rows, len(imputations)):
             conditionals = self.conditionals(batch, imputations)
             sweeps = [visited[-1] for _, visited in self._sweeps(conditionals, batch, imputations)]
-            counted = sweeps[burn_in(self.n_sweeps) :]
-            variance = torch.cat([m.variance for m in counted]) + conditionals[-1].noise
-            moments = torch.cat([m.mean for m in counted]), variance
-            parts.append([each[:, : here.stop - here.start] for each in moments])
+            counted, n_rows = sweeps[burn_in(self.chain.n_sweeps) :], here.stop - here.start
+            variance = torch.cat([at.variance for at in counted]) + conditionals[-1].noise
+            parts.append((torch.cat([at.mean for at in counted])[:, :n_rows], variance[:, :n_rows]))
         return GaussianMixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _with_noise(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
@@ -282,10 +272,9 @@ class Sampler:
     def _rounded(self, filled: Tensor) -> Tensor:
         """Round draws, except for values of a discrete support: rounding errors depend on the batch."""
         rounded = torch.round(filled, decimals=_DECIMALS[self.chain.precision])
-        if self.observations:
-            pairs = zip(self.chain.links, self.observations, strict=True)
-            exact = [link.column for link, observation in pairs if isinstance(observation, DiscreteSupport)]
-            rounded[..., exact] = filled[..., exact]
+        pairs = zip(self.chain.links, self.observations, strict=True)
+        exact = [link.column for link, observation in pairs if isinstance(observation, DiscreteSupport)]
+        rounded[..., exact] = filled[..., exact]
         return rounded
 
     @torch.no_grad()
@@ -298,11 +287,7 @@ class Sampler:
     ) -> Sequence[Conditional]:
         """Return the predictive distribution of each link at its cells: sparse GP, local GP, observation.
 
-        Args:
-            rows: Rows of the table, `[n]`, on the sampler's device.
-            imputations: Numbers of the S imputations.
-            cells: Rows of each link's cells; None for its missing cells.
-            own: Index of the reference row that each row is, `[n]`, -1 for none; None if no row is one.
+        The rows of each link's `cells` default to those of its missing cells. For `own` see `Neighbours`.
         """
         conditionals = self.sparse(imputations)
         if self.neighbours is not None:
@@ -310,7 +295,7 @@ class Sampler:
             self.neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
             cells = self._holes(rows.observed, imputations) if cells is None else cells
             conditionals = self.neighbours.correct(conditionals, marginals, point, cells, imputations, own)
-        return observed_as(conditionals, self.observations) if self.observations else conditionals
+        return observed_as(conditionals, self.observations)
 
     @torch.no_grad()
     def sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
@@ -332,12 +317,7 @@ class Sampler:
         """Return one function per link and imputation, as whitened inducing values `[S, M]`."""
         if self.training is not None:
             return self._augmented(self.training, imputations)[1].functions
-
-        def noise(link: int, n_inducing: int) -> Tensor:
-            keys = torch.arange(n_inducing, device=self.start.device)
-            return KeyedNoise(self.seed, keys, imputations).normal(_FUNCTION, link)
-
-        return self.chain.functions(noise)
+        return self.chain.functions(lambda link, n: self._noise(n, imputations).normal(_FUNCTION, link))
 
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
         """Draw the functions and noises of a sequential chain given each imputation's own completed table."""
@@ -349,22 +329,26 @@ class Sampler:
     def _augment(
         self, augmentation: Augmentation, training: EncodedTable, imputations: Sequence[int]
     ) -> Drawn:
+        noise = KeyedNoise(self.seed, training.keys, imputations)
+
         def fresh(n: int, *stream: int) -> Tensor:
-            keys = torch.arange(n, device=self.start.device)
-            return KeyedNoise(self.seed, keys, imputations).normal(_AUGMENTATION, *stream)
+            return self._noise(n, imputations).normal(_AUGMENTATION, *stream)
 
         def sweep_noise(turn: int) -> Noise:
             return lambda link, cells: noise.normal(_TURN, turn, link, rows=cells)
 
-        noise = KeyedNoise(self.seed, training.keys, imputations)
         return augmentation.run(self.start.draw(training, noise), fresh, sweep_noise)
+
+    def _noise(self, n: int, imputations: Sequence[int]) -> KeyedNoise:
+        """Return keyed noise for n numbers that belong to no row."""
+        return KeyedNoise(self.seed, torch.arange(n, device=self.start.device), imputations)
 
     def _sweeps(
         self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         start = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
         noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
-        return self.chain.sweeps(conditionals, start, rows.observed, noise, self.n_sweeps, holes)
+        return self.chain.sweeps(conditionals, start, rows.observed, noise, self.chain.n_sweeps, holes)
 
     def _shifted(
         self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
@@ -376,7 +360,7 @@ class Sampler:
         """
         noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
         filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
-        observed, last = rows.observed, self.n_sweeps - 1
+        observed, last = rows.observed, self.chain.n_sweeps - 1
         for swept, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
             filled = swept
         links = self.chain.links
@@ -408,7 +392,12 @@ class Sampler:
         # Reweighting moves cells instead of redrawing them: it takes several sweeps until they have their
         # conditional distribution, and noise that was used before would move them back.
         *_, (filled, _) = self.chain.sweeps(
-            conditionals, filled, observed, lambda sweep: noise(self.n_sweeps + sweep), self.n_sweeps, holes
+            conditionals,
+            filled,
+            observed,
+            lambda sweep: noise(self.chain.n_sweeps + sweep),
+            self.chain.n_sweeps,
+            holes,
         )
         return filled
 
