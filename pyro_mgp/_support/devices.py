@@ -19,10 +19,6 @@ def resolve_device(name: str) -> torch.device:
 
     Raises:
         ValueError: If this machine has no device of that name.
-
-    Example:
-        >>> resolve_device("cpu")
-        device(type='cpu')
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -50,14 +46,6 @@ def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, 
 
     Raises:
         torch.OutOfMemoryError: If memory does not suffice for a single row.
-
-    Example:
-        >>> def work(rows: slice) -> int:
-        ...     if rows.stop - rows.start > 2:
-        ...         raise torch.OutOfMemoryError
-        ...     return rows.start
-        >>> [start for _, start in in_halves(slice(0, 5), work)]
-        [0, 2, 3]
     """
     try:
         done = work(rows)

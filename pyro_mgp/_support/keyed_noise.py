@@ -1,9 +1,8 @@
 """Pseudorandom numbers that are a function of seed, imputation, row, column and sweep alone.
 
-A draw belongs to (seed, imputation, row, column, sweep). Hashing these into the number makes an imputation
-independent of batch size, row order, device and worker, makes `impute(m=5)` the first five of
-`impute(m=20)`, and touches no generator's state. The hash is the finaliser of SplitMix64 (Steele, Lea and
-Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014).
+Hashing these into the number makes an imputation independent of batch size, row order, device and worker,
+makes `impute(m=5)` the first five of `impute(m=20)`, and touches no generator's state. The hash is the
+finaliser of SplitMix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014).
 """
 
 from __future__ import annotations

@@ -39,15 +39,7 @@ def available() -> int | None:
 
 
 def check(needed: int, what: str, advice: str) -> None:
-    """Refuse work that needs more memory than is available.
-
-    Args:
-        needed: Bytes that the work needs at least.
-        what: The work, as the subject of a sentence.
-        advice: What to do instead.
-
-    Raises:
-        ValueError: If the work does not fit; the message holds both figures.
+    """Raise a ValueError with both figures if work needs more bytes than are available.
 
     Example:
         >>> check(10**15, "this", "take fewer rows")

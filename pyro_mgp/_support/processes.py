@@ -1,10 +1,8 @@
 """Data-parallel training: every process works on its share of each minibatch.
 
-All processes hold the same table, the same parameters and the same random numbers. Of each minibatch, process
-r of n takes every n-th row from row r on. The bound depends on rows through sums, which are added up over
-processes before q(u) moves, as are gradients before a step of Adam. Redrawn rows are gathered, so that after
-every step each process holds what a single process would hold. Where training has a closed form, two
-are so to the last bit: one process adds up in the order of two (`conjugate_rows`).
+All processes hold the same table, parameters and random numbers. Of each minibatch, process r of n takes
+every n-th row from row r on. Sums over rows, and gradients, are added up over processes before a step.
+Redrawn rows are gathered: after every step each process holds what a single process would hold.
 
 Start a script of your own with `torchrun`, and fit inside `data_parallel`:
 
@@ -71,10 +69,6 @@ class Workers:
 
         A single process has two parts on a CPU and therefore sums in the order of two processes. One part
         would change the draws of a single process, by flips of discrete values. On a GPU there is one.
-
-        Example:
-            >>> Workers().parts(5, torch.device("cpu"))
-            [slice(0, None, 2), slice(1, None, 2)]
         """
         n_parts = min(2, n_rows) if self.is_alone and device.type != "cuda" else 1
         return [slice(first, None, n_parts) for first in range(n_parts)]

@@ -27,10 +27,6 @@ def filled_up(index: Tensor, n_paths: int = 1) -> Tensor:
     """Return an index `[n]` padded to whole tiles by repeating its last entry; an empty one stays empty.
 
     With several paths, the entries of all paths together fill whole tiles.
-
-    Example:
-        >>> filled_up(torch.arange(3)).tolist() == [0, 1, *[2] * (TILE - 2)]
-        True
     """
     lacking = -len(index) % (TILE // math.gcd(TILE, n_paths))
     return torch.cat([index, index[-1:].expand(lacking)]) if lacking else index

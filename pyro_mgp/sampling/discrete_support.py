@@ -93,15 +93,10 @@ class DiscreteSupport:
         Raises:
             ValueError: If fields are missing, unknown, of the wrong type or out of range.
         """
-        found = {
-            name: build(kind, state.get(name), f"discrete_support.{name}") for name, kind in _SAVED.items()
-        }
-        values, weights, sharpness = found.values()
+        values, weights, sharpness = (build(kind, state.get(name), name) for name, kind in _SAVED.items())
         right = values == sorted(set(values)) and len(values) == len(weights) and sharpness > 0
-        check(
-            state.keys() == found.keys() and right,
-            "discrete_support: expected ascending values, weights and a positive sharpness",
-        )
+        expected = "ascending values, weights and a positive sharpness"
+        check(right and state.keys() == _SAVED.keys(), f"discrete_support: expected {expected}")
         values, weights = torch.tensor([values, weights], dtype=torch.float64).to(like)
         return cls(values, weights, sharpness)
 

@@ -201,7 +201,10 @@ class Sampler:
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
                     total[cells, link.column] = inverse.standardise(total[cells, link.column])
-            parts.append(self._with_means(point, total, batch.observed)[: here.stop - here.start])
+                of_category = (each.columns for each in self.chain.categories if link.column in each.columns)
+                at = cells[:, None], list(next(of_category, (link.column,)))
+                point[at] = total[at].round(decimals=_DECIMALS[self.chain.precision])
+            parts.append(point[: here.stop - here.start])
         return torch.cat(parts)
 
     def _expected(
@@ -234,15 +237,6 @@ class Sampler:
             levels = category.expectation(answers)
             mean = mean_over_paths(levels.flatten(1)).unflatten(0, levels.shape[1:])
             total[cells[:, None], list(category.columns)] += mean
-
-    def _with_means(self, point: Tensor, means: Tensor, observed: Tensor) -> Tensor:
-        """Put means into the missing cells of all columns that are drawn, in rows `[n, D]`."""
-        drawn = {link.column for link in self.chain.links}
-        drawn |= {column for category in self.chain.categories for column in category.columns}
-        columns = sorted(drawn)
-        rounded = means[:, columns].round(decimals=_DECIMALS[self.chain.precision])
-        point[:, columns] = torch.where(observed[:, columns], point[:, columns], rounded)
-        return point
 
     @torch.no_grad()
     def target(self, rows: EncodedTable, imputations: Sequence[int]) -> GaussianMixture:

@@ -124,7 +124,7 @@ class Checkpoint:
         due = now or self.due
         if due:
             started = time.monotonic()
-            write(self.path if name is None else self.path / name, state(), identity)
+            write(self.path / (name or ""), state(), identity)
             self._last = time.monotonic()
             self._cost = self._last - started
         return due
@@ -143,7 +143,7 @@ class Checkpoint:
 
     def load(self, identity: Identity, name: str | None = None) -> State | None:
         """Return the state that was written, or None; raises the errors of `read`."""
-        path = self.path if name is None else self.path / name
+        path = self.path / (name or "")
         return read(path, identity) if path.exists() else None
 
 
