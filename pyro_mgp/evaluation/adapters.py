@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -139,29 +139,16 @@ def _read(completed: Any, frame: pd.DataFrame, m: int, levels: set[Label]) -> Dr
     labels: list[Label] = list(frame.columns)
     holes = {label: own for label, own in zip(labels, missing(frame).T, strict=True) if own.any()}
     if isinstance(completed, Imputations):
-        values: Mapping[Label, NDArray[Any]] = completed.values
-        draws = {
-            label: values[label].astype(object) if label in levels else _as_numbers(values[label])
-            for label in holes
-            if label in values
-        }
+        stored = {label: completed.values[label] for label in holes if label in completed.values}
+        cells = {label: [pd.Series(each) for each in draws] for label, draws in stored.items()}
     else:
         tables = list(completed)
         if len(tables) != m or any(len(table) != len(frame) for table in tables):
             sizes = f"{len(tables)} of {sorted({len(table) for table in tables})} rows"
             raise ValueError(f"expected {m} completed tables of {len(frame)} rows, got {sizes}")
-        draws = {}
-        for label, own in holes.items():
-            if all(label in table for table in tables):
-                read = objects_of if label in levels else numbers_of
-                draws[label] = np.stack([read(table[label])[own] for table in tables])
-    if any(len(values) != m for values in draws.values()):
-        raise ValueError(f"expected {m} imputations, got {len(next(iter(draws.values())))}")
-    return draws
-
-
-def _as_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return stored draws of numbers, or of times in microseconds, as numbers or seconds."""
-    if values.dtype.kind in "Mm":
-        return np.where(np.isnat(values), np.nan, values.astype(np.int64) / 1e6)
-    return values.astype(np.float64)
+        found = [label for label in holes if all(label in table for table in tables)]
+        cells = {label: [table[label][holes[label]] for table in tables] for label in found}
+    if any(len(columns) != m for columns in cells.values()):
+        raise ValueError(f"expected {m} imputations, got {len(next(iter(cells.values())))}")
+    readers = {label: objects_of if label in levels else numbers_of for label in cells}
+    return {label: np.stack([readers[label](each) for each in columns]) for label, columns in cells.items()}

@@ -26,7 +26,6 @@ from pyro_mgp.storage.header import HEADER, write_header
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
-    import pandas as pd
     from dask.delayed import Delayed
     from distributed import Client, Future
 
@@ -91,7 +90,7 @@ def impute_dask(
     identities = [row_ids] * len(parts)
     if row_ids is None:
         identities = _ranks_of(partitions.identify, state, parts)
-    complete = dask.delayed(_completed, traverse=False)
+    complete = dask.delayed(impute_partition, traverse=False)
     options = {"random_state": random_state, "delta": delta}
     completed = [
         complete(state, part, m, row_ids=own, **options) for part, own in zip(parts, identities, strict=True)
@@ -251,8 +250,3 @@ def _ranks_of(identify: Callable[..., Any], state: Delayed, parts: Sequence[Any]
         dask.delayed(partitions.rank, nout=n_parts)([part[b] for part in hashes]) for b in range(n_buckets)
     ]
     return [dask.delayed(partitions.merged)([of_bucket[p] for of_bucket in ranked]) for p in range(n_parts)]
-
-
-def _completed(*arguments: Any, **options: Any) -> list[pd.DataFrame]:
-    """Return the completed copies of a partition, given the arguments of `impute_partition`."""
-    return list(impute_partition(*arguments, **options))
