@@ -53,15 +53,15 @@ class Posterior:
     """Natural parameters and moments of q(v) of L links; NaN where S⁻¹ is not positive definite."""
 
     precision: Tensor
-    """S⁻¹, `[L, M, M]`."""
+    """Precision matrices S⁻¹, `[L, M, M]`."""
     shift: Tensor
-    """S⁻¹ r, `[L, M]`."""
+    """Products S⁻¹ r of precision and mean, `[L, M]`."""
     mean: Tensor
-    """r, `[L, M]`."""
+    """Means r, `[L, M]`."""
     covariance: Tensor
-    """S, `[L, M, M]`."""
+    """Covariance matrices S, `[L, M, M]`."""
     log_det: Tensor
-    """log |S|, `[L]`."""
+    """Log determinants of S, `[L]`."""
 
     @classmethod
     def natural(cls, precision: Tensor, shift: Tensor) -> Posterior:
@@ -97,13 +97,13 @@ class Whitened:
     """Sums over rows in the bound of G links, in whitened coordinates, scaled to the whole table."""
 
     gram: Tensor
-    """G = W H Wᵀ, `[G, M, M]`."""
+    """Whitened Gram matrices G = W H Wᵀ, `[G, M, M]`."""
     projection: Tensor
-    """W b, `[G, M]`."""
+    """Whitened products W b with the targets, `[G, M]`."""
     rest: Tensor
-    """c + t, `[G]`; t alone of sites."""
+    """Sums c + t of squared targets and variances, `[G]`; t alone for sites."""
     count: Tensor
-    """n, `[G]`; 0 of sites."""
+    """Number of rows n, `[G]`; 0 for sites."""
     offset: Tensor
     """Additional terms of the bound under sites, `[G]`."""
 
@@ -243,9 +243,9 @@ class Bound:
     statistics: Whitened
     posterior: Posterior
     noise: Tensor
-    """s², `[G]`."""
+    """Noise variances s², `[G]`."""
     R: Tensor
-    """rrᵀ + S - I, `[G, M, M]`."""
+    """Matrices rrᵀ + S - I, `[G, M, M]`."""
     residual: Tensor
     """Expected sum of squared residuals, `[G]`."""
 
@@ -273,7 +273,7 @@ class _Group:
     links: slice
     """Numbers of the links."""
     inverse: Tensor
-    """W of each link, `[G, M, M]`."""
+    """Inverse factors W of the links, `[G, M, M]`."""
     parts: Sequence[Part]
     """Rows of each part of the share."""
     workers: Workers

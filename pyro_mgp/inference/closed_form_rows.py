@@ -3,9 +3,8 @@
 One process adds up the sums over rows in two parts, each of every second row. Two processes have one of these
 parts each, and get the same sums to the last bit. Another order of summation would not do: rounding errors
 are multiplied by the condition number of K_ZZ, once for q(u) and again for its gradient. For the same reason
-neither the order of sums nor the shape of products depends on the number of threads, and rows are padded.
-With the default kernel in double precision and up to 128 inducing inputs (libraries factorise larger matrices
-by threads) one, two and three threads give the same bits, as tested on one kind of processor.
+rows are padded: with the default kernel in double precision and up to 128 inducing inputs, one, two and three
+threads give the same bits, as tested on one kind of processor.
 
 Observations that are not Gaussian are replaced by Gaussian sites with a target and a precision of their own.
 Near q(f) = N(m, v) of a row, the expected log density E of its observation changes as
@@ -50,16 +49,16 @@ _LEAST_PRECISION = 1e-9
 
 @dataclass(frozen=True)
 class Sites:
-    """Gaussian sites of n rows."""
+    """Gaussian sites of n observations that are not Gaussian."""
 
     roots: Tensor
-    """√w, `[n]`."""
+    """Square roots √w of the precisions, `[n]`."""
     targets: Tensor
-    """t/√w, `[n]`."""
+    """Weighted targets t/√w, `[n]`."""
     scores: Tensor
-    """E, `[n]`; differentiable with respect to the likelihood's parameters."""
+    """Expected log densities E, `[n]`; differentiable with respect to the likelihood's parameters."""
     rest: Tensor
-    """½ (w (m² + v) - 2tm), `[n]`."""
+    """Terms ½ (w (m² + v) - 2tm) of the bound, `[n]`."""
 
     @classmethod
     def of(cls, link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites:
@@ -87,9 +86,9 @@ class Share:
     paths: Tensor
     """The rows with their current fill, by columns, `[1, n, D]`; redrawn in place."""
     observed: Tensor
-    """Bool `[n, D]`."""
+    """Mask of the observed cells, Bool `[n, D]`."""
     rows: Tensor
-    """Their numbers in the training table, `[n]`."""
+    """Numbers of the rows in the training table, `[n]`."""
     noise: Noise
     """Standard normal numbers of the sweep."""
     parts: Sequence[slice]
@@ -105,12 +104,12 @@ class Part:
     kernels: KernelStack
     """Kernels of the links, with the intermediate results for the gradient."""
     inverse: Tensor
-    """W of each of the links, `[G, M, M]`."""
+    """Inverse factors W of the links, `[G, M, M]`."""
     seen: Seen
     sites: Sequence[Sites | None]
     """Sites of the rows, of links whose observations are not Gaussian."""
     factor: float
-    """N/B, the weight of a row of a minibatch."""
+    """Weight N/B of a row of a minibatch."""
 
     @property
     def by_sites(self) -> list[bool]:
@@ -123,7 +122,7 @@ class Part:
         return self.kernels.dtype != self.inverse.dtype
 
     def sums(self) -> list[Tensor]:
-        """Return the fields of `Whitened`: of whitened rows in single precision, else before whitening."""
+        """Return the fields of `Whitened`; in double precision, before whitening."""
         targets, valid = self.seen.targets, self.seen.valid
         sums = self.kernels.sums(self.seen, self.inverse if self.whitens_rows else None)
         if valid is None:

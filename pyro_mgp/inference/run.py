@@ -59,7 +59,7 @@ class Options:
     max_steps: int = 40
     """Largest number of steps."""
     learning_rate: float = 0.25
-    """Adam's step size."""
+    """Step size of Adam."""
     weight_decay: float = 0.1
     """Decay of kernels and noises towards their starting values; see `Adam`."""
     batch_size: int = 2000

@@ -45,7 +45,7 @@ class History:
     converged: bool = False
     """True if training stopped before `max_steps` because the held-out cells stopped improving."""
     seconds: float = 0.0
-    """Wall time."""
+    """Wall time of training in seconds."""
 
 
 def train(
@@ -62,7 +62,7 @@ def train(
     keep_fill: bool = True,
     checkpoint: Checkpoint | None = None,
 ) -> History:
-    """Train `chain` in place.
+    """Train a chain in place until its held-out score stops improving.
 
     Args:
         chain: Module with `model` and `guide`, see `Trainable`.

@@ -130,7 +130,7 @@ def build_chain(
     n_rows: int,
     **switches: Any,
 ) -> Chain:
-    """Build an untrained chain.
+    """Build an untrained `Chain` or `SequentialChain` from the specifications of its links.
 
     Args:
         link_specs: Its links, in order.

@@ -31,9 +31,9 @@ class Moments:
     """Mean and variance of a latent function at some rows, for each path."""
 
     mean: Tensor
-    """`[S, n]`, standardised units."""
+    """Mean at each row, `[S, n]`, standardised units."""
     variance: Tensor
-    """`[S, n]`, non-negative."""
+    """Variance at each row, `[S, n]`, non-negative."""
 
 
 class Conditional(Protocol):
@@ -57,17 +57,6 @@ class Conditional(Protocol):
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         """Return the mean of the observations, or of a function of them, `[S, n]`."""
-
-
-class ByPath(Protocol):
-    """A `Conditional` that can be evaluated at rows of some paths only."""
-
-    @property
-    def noise(self) -> Tensor:
-        """Variance of the observation noise: a scalar, or one per path, `[S, 1]`."""
-
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Return the moments `[k]` at rows `[k, D]` of the paths numbered `[k]`."""
 
 
 class GaussianConditional:
@@ -141,7 +130,7 @@ class Shifted(_Wrapper):
     """Conditional whose latent function is shifted by a constant; see `sensitivity`."""
 
     shift: float
-    """Standardised units, or those of the latent function."""
+    """Constant added to the function, standardised units or those of the latent function."""
 
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the shifted function at rows `[S, n, D]`."""
@@ -160,7 +149,7 @@ def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BasisConditional(GaussianConditional):
-    """Moments by the whitened basis φ: differentiable, and accurate for any jitter."""
+    """Conditional by the whitened basis φ: differentiable, and accurate for any jitter."""
 
     kernels: KernelStack
     """Kernels of all links of the chain."""
@@ -202,7 +191,7 @@ class BasisConditional(GaussianConditional):
 
 @dataclass(frozen=True)
 class QuadraticConditional(GaussianConditional):
-    """Moments by a quadratic form, one product per row, without gradients; K_ZZ must be well conditioned.
+    """Conditional by a quadratic form, faster and without gradients; K_ZZ must be well conditioned.
 
     With W = L⁻¹ and q(v) = N(r, S), mean and variance of a row with covariances k to Z are kᵀWᵀr and
     k(x, x) + kᵀAk, A = Wᵀ(S - I)W; of a drawn function v, kᵀWᵀv and A = -WᵀW. Single precision has too few
@@ -214,14 +203,14 @@ class QuadraticConditional(GaussianConditional):
     number: int
     """Number of the link in the chain."""
     weights: Tensor
-    """Wᵀr, `[1, M]`, or Wᵀv for one drawn function per path, `[S, M]`; of φ, r or v."""
+    """Weights of k in the mean: Wᵀr, `[1, M]`, or Wᵀv of each drawn function, `[S, M]`; of φ, r or v."""
     form: Tensor | None
-    """A as `one_sided`, `[M, M]`; of the marginals with the weights below it, `[M + 1, M]`. Of φ, S - I, or
-    None for -I."""
+    """Matrix A of the quadratic form, see `one_sided`, `[M, M]`; for marginals, with the weights as last row.
+    Of φ it is S - I, or None for -I."""
     noise: Tensor
     """Variance of the observation noise: a scalar, or one per path, `[S, 1]`."""
     inverse: Tensor | None
-    """W, `[M, M]`, if rows are whitened."""
+    """Inverse factor W, `[M, M]`, if rows are whitened."""
 
     @torch.no_grad()
     def moments(self, rows: Tensor) -> Moments:
@@ -268,6 +257,10 @@ class QuadraticConditional(GaussianConditional):
         return (basis if self.inverse is None else self.inverse @ basis), variance
 
 
+ByPath = BasisConditional | QuadraticConditional
+"""Conditional that can be evaluated at rows of some paths only."""
+
+
 def quadratic_conditionals(
     kernels: KernelStack,
     inverse: Tensor,
@@ -275,7 +268,7 @@ def quadratic_conditionals(
     covariance: Tensor | None,
     noise: Sequence[Tensor] | Tensor,
 ) -> list[QuadraticConditional]:
-    """Return the conditionals of L links, given W of each.
+    """Return a `QuadraticConditional` of each of L links, given the inverse factors W.
 
     Args:
         kernels: Their kernels.

@@ -81,11 +81,11 @@ class RowSums:
     """
 
     gram: Tensor
-    """φφᵀ, `[G, M, M]`; its gradient is symmetric."""
+    """Gram matrices φφᵀ, `[G, M, M]`; their gradient is symmetric."""
     projection: Tensor
-    """φy, `[G, M]`."""
+    """Products φy with the targets, `[G, M]`."""
     trace: Tensor
-    """t = Σ k(x, x), `[G]`."""
+    """Sums t = Σ k(x, x) of the variances, `[G]`."""
 
 
 class Workspace(threading.local):
@@ -133,7 +133,7 @@ class KernelStack:
         return twin
 
     def among(self) -> Tensor:
-        """Return K_ZZ of every link, `[L, M, M]`."""
+        """Return the covariances K_ZZ of every link's inducing inputs, `[L, M, M]`."""
         return torch.stack([kernel(Xu) for kernel, Xu, _ in self.links])
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,9 +52,9 @@ class _Matern32OfSquare(torch.autograd.Function):
 
 
 def matern32_of_square(squared: Tensor, log_amplitude: Tensor) -> Tensor:
-    """Return the Matérn 3/2 kernel of squared distances r² scaled by 3/lengthscale², and its log variance.
+    """Return the Matérn 3/2 kernel at squared distances r² in units of lengthscale²/3, any shape.
 
-    Negative rounding errors of r² count as 0.
+    Negative rounding errors of r² count as 0; the logarithm of the kernel's variance is broadcast.
     """
     return _Matern32OfSquare.apply(squared, log_amplitude)
 

@@ -109,7 +109,7 @@ class LinearMatern32Stack(KernelStack):
         self.each = list(zip(*(stack.unbind() for stack in each), strict=True))
 
     def among(self) -> Tensor:
-        """Return K_ZZ of every link, `[L, M, M]`."""
+        """Return the covariances K_ZZ of every link's inducing inputs, `[L, M, M]`."""
         far, near, _, log_amplitude, *_ = self.roots
         squared = _UNIT**2 * (far @ self.Z)
         among = matern32_of_square(squared, log_amplitude[:, None, None]).baddbmm(near, self.Z)

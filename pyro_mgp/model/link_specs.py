@@ -33,7 +33,7 @@ class LinkSpec:
     name: str
     """Name of the encoded column that the link predicts."""
     column: int
-    """Number of that column."""
+    """Number of the encoded column that the link predicts."""
     inputs: tuple[int, ...]
     """Numbers of the encoded columns that the link predicts from."""
     unless: tuple[int, ...] = ()
@@ -108,7 +108,7 @@ class Plan:
     """Columns with a link in a sequential chain, and their log evidence."""
 
     columns: list[int]
-    """Encoded columns, in order."""
+    """Encoded columns with a link, in the order of the chain."""
     evidence: float
     """Log evidence of all columns that can have a link, in their own units, nats."""
 

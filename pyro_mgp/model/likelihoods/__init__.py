@@ -11,10 +11,9 @@ from pyro_mgp.model.likelihoods.base import (
 )
 from pyro_mgp.model.likelihoods.category import Category
 from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
-from pyro_mgp.model.likelihoods.gaussian import ExpectedNormal, Gaussian
+from pyro_mgp.model.likelihoods.gaussian import ExpectedNormal, Gaussian, Truncated
 from pyro_mgp.model.likelihoods.ordinal import ExpectedOrdinal, Ordinal, log_between
 from pyro_mgp.model.likelihoods.student import ExpectedStudentT, HeavyTailed
-from pyro_mgp.model.likelihoods.truncated import Truncated
 
 __all__ = [
     "MIN_NOISE",

@@ -61,7 +61,7 @@ class ExpectedNegativeBinomial(OfFunction):
     """
 
     concentration: Tensor
-    """r, a scalar."""
+    """Concentration r, a scalar; the variance of counts is λ + λ²/r."""
     offset: Tensor
     """Logarithm of the mean of counts where f is zero, a scalar."""
     scale: CountScale

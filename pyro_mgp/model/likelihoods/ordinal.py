@@ -38,9 +38,9 @@ class ExpectedOrdinal(OfFunction):
     """
 
     values: Tensor
-    """The values, `[K]`, ascending."""
+    """Values that a cell can have, `[K]`, ascending."""
     thresholds: Tensor
-    """t₁ ... t_K₋₁, `[K - 1]`, ascending."""
+    """Thresholds t₁ ... t_K₋₁ of the latent function, `[K - 1]`, ascending."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log probability of `value`, batch shape."""

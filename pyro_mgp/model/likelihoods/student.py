@@ -35,9 +35,9 @@ class ExpectedStudentT(OfFunction):
     """
 
     freedom: Tensor
-    """ν, a scalar."""
+    """Degrees of freedom ν, a scalar."""
     scale: Tensor
-    """s, a scalar."""
+    """Scale s, a scalar."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log density of `value`, batch shape."""
