@@ -382,7 +382,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _adopt(self, model: FittedModel, settings: Settings, names: Sequence[Label]) -> Self:
         """Set the fitted attributes; `names` are the columns' labels if they came with the table."""
         self.model_, self.settings_, encoder = model, settings, model.encoder
-        self.codec_, self.target_codec_, self.order_ = encoder.codec, encoder.target, model.names
+        self.codec_, self.target_codec_, self.order_ = encoder.codec, encoder.target, [*model.chain.names]
         self.chain_, self.history_, self.seed_ = model.chain, model.history, model.seed
         self.initial_fill_, self.neighbours_ = model.initial_fill, model.neighbours
         self.discrete_support_, self.sequential_ = model.discrete_support, model.is_sequential

@@ -21,13 +21,7 @@ _SECOND = 0x94D049BB133111EB
 
 @dataclass(frozen=True)
 class KeyedNoise:
-    """Pseudorandom numbers for given imputations and rows.
-
-    Example:
-        >>> noise = KeyedNoise(0, torch.arange(3), range(2))
-        >>> bool((noise.normal(4, 1) == KeyedNoise(0, torch.arange(3), range(2)).normal(4, 1)).all())
-        True
-    """
+    """Pseudorandom numbers for given imputations and rows."""
 
     seed: int
     """Integer below 2⁶³."""

@@ -19,10 +19,6 @@ def of_fit(n_rows: int, n_columns: int, n_links: int, n_inducing: int) -> int:
 
     It counts the completed table, two masks of its cells (training and held-out) and the covariance factors
     of q(u), for N rows, D encoded columns, and L links with M inducing inputs each.
-
-    Example:
-        >>> of_fit(1_000_000, 10, 10, 100)
-        100800000
     """
     return (_FLOAT + 2 * _BOOL) * n_rows * n_columns + _FLOAT * n_links * n_inducing**2
 

@@ -64,15 +64,6 @@ def stoppable() -> Iterator[Interruption]:
     """Handle SIGINT and SIGTERM in this block, and restore the earlier handlers afterwards.
 
     In threads other than the main one, which cannot set handlers, signals are left as they are.
-
-    Example:
-        >>> try:
-        ...     with stoppable() as interruption, interruption.held_back():
-        ...         signal.raise_signal(signal.SIGTERM)  # held back
-        ...         done = "kept"
-        ... except Stopped as stop:
-        ...     print(done, stop.status)
-        kept 143
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():

@@ -140,7 +140,7 @@ def _by_column(model: FittedModel, squares: Numbers, groups: NDArray[np.intp]) -
     """Return roots of mean squares over the links of each column, from the squares of links, `[L, C]`."""
     labels: list[Label] = [column.name for column in model.encoder.codec.columns]
     if model.encoder.target is not None:
-        labels.append(model.names[-1])  # differs from all other labels
+        labels.append(model.chain.names[-1])  # differs from all other labels
     own = [groups[link.column] for link in model.chain.links]
     table = pd.DataFrame(squares, columns=pd.Index(labels, name="informed by")).groupby(own).mean().pow(0.5)
     table.index = pd.Index([labels[c] for c in table.index], name="column")

@@ -63,11 +63,6 @@ class FittedModel:
         return isinstance(self.chain, SequentialChain)
 
     @property
-    def names(self) -> list[str]:
-        """Names of the encoded columns with a link, in the order of the chain."""
-        return [link.name for link in self.link_specs]
-
-    @property
     def target_is_input(self) -> bool:
         """True if the target, the last encoded column, is an input of all other links."""
         target = self.encoder.codec.n_encoded
@@ -124,7 +119,7 @@ class FittedModel:
     def observed_cells(self, given: InputTable, sampler: Sampler) -> ObservedCells:
         """Return the observed cells of a table, given the sampler of its missing cells."""
         codec, target = self.encoder.codec, self.encoder.target
-        names = [*codec.names, *(self.names[-1:] if target else [])]
+        names = [*codec.names, *(self.chain.names[-1:] if target else [])]
         keys = None if self.own is None else self.own.encoded.keys
         columns = variables(self.chain, codec, target)
         return ObservedCells(sampler, given.encoded, columns, self._error_variances, names, keys)

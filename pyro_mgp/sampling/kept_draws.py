@@ -56,7 +56,7 @@ def _restore(rows: EncodedTable, first: int, state: State, path: Path) -> tuple[
     stop, draws = state.fields.get("stop"), state.arrays.get("draws")
     if type(stop) is not int or not first < stop <= len(rows) or draws is None:
         raise damaged(path)
-    holes = ~rows[slice(first, stop)].observed.cpu()
+    holes = ~rows.observed[first:stop].cpu()
     if draws.ndim != 2 or draws.shape[1] != int(holes.sum()):
         raise damaged(path)
     filled = rows.values[first:stop].cpu().to(torch.as_tensor(draws)).repeat(len(draws), 1, 1)

@@ -165,14 +165,10 @@ class Neighbours:
         holes: Sequence[Tensor],
         own: Tensor | None = None,
     ) -> None:
-        """Fill missing cells with the conditional means at which neighbours are selected, in place.
+        """Fill missing cells of rows `[n, D]` in place with the means at which neighbours are selected.
 
-        Args:
-            chain: Trained chain.
-            marginals: Conditionals of its links at the means of q(u).
-            point: Rows with an initial fill, `[n, D]`.
-            holes: Rows of each link's missing cells.
-            own: Index of the reference row that each row is, `[n]`, -1 for none; None if no row is one.
+        `holes` are the rows of each link's missing cells, `marginals` the links at the means of q(u), `own`
+        `[n]` the index of the reference row that each row is, -1 for none; None if no row is one.
         """
         fill_sparse_means(chain, marginals, point, holes)
         for _ in range(_PILOT_SWEEPS - 1):
@@ -193,13 +189,8 @@ class Neighbours:
     ) -> list[Conditional]:
         """Add the local GPs, conditioned on the neighbours of cells, to the links that have one.
 
-        Args:
-            conditionals: Sparse GPs of the links, at drawn functions or the marginals themselves.
-            marginals: Sparse GPs at the means of q(u), to which the residuals of the neighbours refer.
-            point: Rows as filled by `fill_means`, `[n, D]`.
-            cells: Rows of each link's cells.
-            imputations: Numbers of the imputations.
-            own: Index of the reference row that each row is, as for `fill_means`.
+        The conditionals are at drawn functions, or the marginals themselves, to which the residuals of
+        neighbours refer. `point` and `own` are those of `fill_means`, `cells` the rows of each link's cells.
         """
         corrected = list(conditionals)
         for i, (metrics, here) in enumerate(zip(self.links, cells, strict=True)):

@@ -277,10 +277,9 @@ class _Fit:
         if self.joint:
             functions = self.chain.functions(lambda _, size: self.normal(self.n_paths, size))
             sparse = self.chain.conditionals(functions)
-        parts = [
-            self.impute_held_out(found, sparse, supports, picked[here], held_out[here])
-            for here in torch.arange(len(picked)).split(found.rows_at_once)
-        ]
+        batches = torch.arange(len(picked)).split(found.rows_at_once)
+        imputed = functools.partial(self.impute_held_out, found, sparse, supports)
+        parts = [imputed(picked[here], held_out[here]) for here in batches]
         links: list[list[LocalLink]] = []
         for i, (metrics, *of_link) in enumerate(zip(found.links, *parts, strict=True)):
             if metrics:

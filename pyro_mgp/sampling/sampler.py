@@ -179,8 +179,7 @@ class Sampler:
                 raise FloatingPointError(
                     f"column {name!r}: draws diverged, to {far:.3g} standard deviations after "
                     f"{self.chain.n_sweeps} sweeps. Nearly collinear columns can amplify each other's draws: "
-                    "leave one out, give columns bounds (ColumnSpec(lower=..., upper=...)), or use fewer "
-                    "n_sweeps"
+                    "leave one out, give columns bounds (ColumnSpec(lower=..., upper=...)), or fewer n_sweeps"
                 )
 
     @torch.no_grad()

@@ -19,10 +19,7 @@ def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
     """Yield an empty folder to write into, which becomes `path` when the block ends without an error.
 
     The folder lies beside `path` until then: a failure leaves nothing behind and an old `path` untouched.
-
-    Args:
-        path: The folder to write; missing parents are created.
-        overwrite: Replace a folder this package wrote (one with a `header.json` of ours) or an empty one.
+    With `overwrite` it replaces an empty folder, or one with a `header.json` that this package wrote.
 
     Raises:
         ValueError: If `path` exists and may not be replaced.

@@ -112,14 +112,7 @@ class Checkpoint:
     ) -> bool:
         """Write the state if it is time to, or in any case if `now`; return True if it was written.
 
-        Args:
-            state: Function that returns the state.
-            identity: Identity of the computation.
-            name: Name of the file, if `path` is a folder.
-            now: Write the state in any case.
-
-        Raises:
-            OSError: If the state cannot be written.
+        The file in a folder is given by its name. Raises an OSError if the state cannot be written.
         """
         due = now or self.due
         if due:

@@ -29,12 +29,8 @@ def write_header(
 ) -> None:
     """Write `header.json`: format, versions of packages, `fields` and checksums of files.
 
-    Args:
-        folder: Folder to write into.
-        kind: Name of the class that can load the folder.
-        format_version: Version of the format, raised when older programs can no longer read the folder.
-        fields: Values that JSON can hold; column labels and cells are converted by `frames.to_json` first.
-        files: Names of written files whose checksums the header holds.
+    The folder can be loaded by the class `kind`. A new `format_version` means that older programs cannot read
+    it. Column labels and cells among the fields are first converted by `frames.to_json`.
 
     Raises:
         ValueError: If the header would be larger than `read_header` accepts.

@@ -24,12 +24,7 @@ _PIECE = 64_512
 
 
 def pieces(n_rows: int) -> Iterator[slice]:
-    """Yield slices that together cover the rows of a table.
-
-    Example:
-        >>> [piece.stop for piece in pieces(100_000)]
-        [64512, 100000]
-    """
+    """Yield slices that together cover the rows of a table."""
     return (slice(start, min(start + _PIECE, n_rows)) for start in range(0, n_rows, _PIECE))
 
 
@@ -42,10 +37,7 @@ class Memory:
 
 
 class Scratch(Memory):
-    """Allocator of tensors in unnamed temporary files.
-
-    Args:
-        folder: Folder of the files; None means the system's folder for temporary files.
+    """Allocator of tensors in unnamed temporary files, in a given folder or that of the system.
 
     Raises:
         ValueError: If there is no such folder.

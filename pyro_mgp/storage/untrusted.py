@@ -180,15 +180,12 @@ def _check_memory(wanted: int, size: int) -> None:
 
 
 def build(kind: Any, found: Any, where: str) -> Any:
-    """Build an object of a type, recursively, from parsed JSON; numbers must be finite.
+    """Build an object of a type, recursively, from the output of `parse_json`; numbers must be finite.
 
-    Args:
-        kind: A dataclass, enumeration, literal, tuple, list, dictionary, optional or plain type.
-        found: The value that `parse_json` returned.
-        where: Name of the value in messages.
+    The type is a dataclass, enumeration, literal, tuple, list, dictionary, optional or plain type.
 
     Raises:
-        ValueError: If the value does not have the type; the message says what was expected, and where.
+        ValueError: If the value does not have the type; the message says what was expected, and `where`.
     """
     origin = get_origin(kind)
     if kind is Any:
