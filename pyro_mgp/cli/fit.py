@@ -34,7 +34,7 @@ _TRAINING = "training"
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run `pyro-mgp fit`."""
+    """Run `pyro-mgp fit`: fit an imputer to a table and save it."""
     together = processes.data_parallel() if args.distributed else contextlib.nullcontext(processes.ALONE)
     with together as workers, stoppable() as interruption:
         args.quiet |= not workers.is_first

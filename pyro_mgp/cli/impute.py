@@ -26,7 +26,7 @@ from pyro_mgp.storage.header import HEADER, write_header
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run `pyro-mgp impute`."""
+    """Run `pyro-mgp impute`: write m completed tables."""
     if args.engine == "dask":
         _run_dask(args)
         return

@@ -14,7 +14,7 @@ from pyro_mgp.storage.header import HEADER, read_header
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run `pyro-mgp report`."""
+    """Run `pyro-mgp report`: write an HTML page on imputations."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("the report's pictures need matplotlib: pip install 'pyro_mgp[plots]'")
     from pyro_mgp.report import report

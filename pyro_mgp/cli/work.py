@@ -68,7 +68,9 @@ def fingerprint(path: Path) -> str:
 def is_needed(
     args: argparse.Namespace, identity: Mapping[str, Any], kind: str, files: Collection[str] | None = None
 ) -> bool:
-    """Return False if --resume is given and `args.out` is complete; else check that it can be written.
+    """Return whether a command must run, after checking that its output folder can be written.
+
+    A command with --resume need not run if its output folder is complete.
 
     Args:
         args: Arguments of the command.

@@ -105,7 +105,7 @@ class Calibration:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Figures per column.
+        """Coverage, scores and verdict of each column.
 
         - `column`, `kind`, `cells` (number of held-out cells); `verdict`, and `why`, the figures behind it.
         - For each level, say 95 %: `coverage_95`: share of cells in their intervals, 95 % if calibrated;
@@ -310,7 +310,7 @@ def holm(p: Sequence[float]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class _Test:
-    """Result of one test: verdict if it fails, p-value, deviation in standard deviations of a cell, words."""
+    """Result of a test: verdict on failure, p-value, deviation in standard deviations of a cell, words."""
 
     verdict: Verdict
     p: float

@@ -48,7 +48,7 @@ def choose_holdout(
     rules: Rules,
     generator: Generator,
 ) -> Holdout:
-    """Choose the cells to hold out.
+    """Choose observed cells of a table to hold out.
 
     Args:
         frame: The table.

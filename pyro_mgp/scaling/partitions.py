@@ -242,7 +242,7 @@ def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class Job:
-    """Imputation of parts into the files of a folder."""
+    """Settings of an imputation of Parquet parts into a folder of completed tables."""
 
     folder: Path
     """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
