@@ -35,7 +35,6 @@ from torch import Tensor
 
 from pyro_mgp._support.processes import ALONE, Workers
 from pyro_mgp.inference.closed_form_rows import Part, Share, Sweep, missing_rows, slices
-from pyro_mgp.inference.svi import Step
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
@@ -122,7 +121,7 @@ def applies_to(chain: Chain) -> bool:
     return not chain.backpropagate and chain.n_paths == 1 and can_be_inverted(chain.links)
 
 
-class ConjugateStep(Step):
+class ConjugateStep:
     """Training steps in closed form for q(u), by gradient for everything else; see `applies_to`."""
 
     def __init__(self, chain: Chain, workers: Workers = ALONE) -> None:
@@ -140,7 +139,7 @@ class ConjugateStep(Step):
         step_size: float,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Move q(u) towards its optimum, then leave the loss's gradients on parameters; see `svi.Step`."""
+        """Move q(u) towards its optimum, then leave the loss's gradients on parameters; see `svi.SviStep`."""
         share = self._share(filled, observed, rows)
         with local_parameters():
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspaces[0])

@@ -23,7 +23,7 @@ from pyro_mgp._support.processes import Workers
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference import closed_form
 from pyro_mgp.inference.adam import Adam
-from pyro_mgp.inference.svi import Step, SviStep, Trainable
+from pyro_mgp.inference.svi import SviStep, Trainable
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import NotPositiveDefiniteError
 from pyro_mgp.storage.checkpoint import State
@@ -94,7 +94,9 @@ class Run:
         self.filled, self.options, self.workers = filled, options, workers
         self.device = next(chain.parameters()).device
         self.holds_out = True
-        self.step: Step = SviStep(chain, elbo or TraceMeanField_ELBO(), workers)
+        self.step: SviStep | closed_form.ConjugateStep = SviStep(
+            chain, elbo or TraceMeanField_ELBO(), workers
+        )
         natural = options.natural_gradient and elbo is None
         if natural and isinstance(chain, Chain) and closed_form.applies_to(chain):
             self.step = closed_form.ConjugateStep(chain, workers)
@@ -231,7 +233,7 @@ class Run:
         return loss
 
     def _take_step(self, rows: Tensor | None, step_size: float, only_q: bool) -> tuple[Tensor, Tensor]:
-        """Take a step on some rows, moved to the chain's device; see `Step`."""
+        """Take a step on some rows, moved to the chain's device; see `SviStep`."""
         for parameter in self.chain.parameters():
             parameter.grad = None
         here = slice(None) if rows is None else rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -41,50 +40,11 @@ class Trainable(Protocol):
         """Set the parameters and buffers to those of a `state_dict`."""
 
 
-class Step(ABC):
-    """Gradients of the evidence bound on some rows, and the move of q(u) there if it is not Adam's.
+class SviStep:
+    """Training steps under any bound of the `Trace_ELBO` family, for any chain; Adam moves q(u).
 
-    The methods besides `__call__` do nothing if q(u) is kept in the chain.
+    The methods besides `__call__` do nothing: all parameters are in the chain.
     """
-
-    @abstractmethod
-    def __call__(
-        self,
-        filled: Tensor,
-        observed: Tensor,
-        rows: Tensor | None,
-        step_size: float,
-        only_q: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """Leave the negative bound's gradients on the parameters, and move q(u) by a natural step.
-
-        Args:
-            filled: Rows with their current fill, `[B, D]`.
-            observed: Bool `[B, D]`.
-            rows: Their numbers if they are a minibatch, else None.
-            step_size: Size of the natural step: 1 on full data, decaying on minibatches.
-            only_q: Whether the gradients of the other parameters may be left out.
-
-        Returns:
-            The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
-        """
-
-    def publish(self) -> None:  # noqa: B027
-        """Write q(u) into the chain, if it is kept elsewhere."""
-
-    def restore(self) -> None:  # noqa: B027
-        """Read q(u) from the chain again."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the state that is not in the chain, for `resume`."""
-        return {}
-
-    def resume(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027
-        """Set the state that is not in the chain."""
-
-
-class SviStep(Step):
-    """Stochastic variational inference for any chain and any bound of the `Trace_ELBO` family."""
 
     def __init__(self, chain: Trainable, elbo: ELBO, workers: Workers = ALONE) -> None:
         self.chain, self.elbo, self.workers = chain, elbo, workers
@@ -97,7 +57,18 @@ class SviStep(Step):
         step_size: float,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Leave the gradients of all parameters on them, those of q(u) for Adam; see `Step`."""
+        """Leave the negative bound's gradients on the parameters.
+
+        Args:
+            filled: Rows with their current fill, `[B, D]`.
+            observed: Bool `[B, D]`.
+            rows: Their numbers if they are a minibatch, else None.
+            step_size: Size of a natural step of q(u): 1 on full data, decaying on minibatches.
+            only_q: Whether the gradients of the other parameters may be left out.
+
+        Returns:
+            The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
+        """
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")
         if self.workers.is_alone:
@@ -106,6 +77,19 @@ class SviStep(Step):
         else:
             loss, redrawn = self._shared(filled, observed, rows)
         return loss.detach(), redrawn
+
+    def publish(self) -> None:
+        """Write q(u) into the chain, if it is kept elsewhere."""
+
+    def restore(self) -> None:
+        """Read q(u) from the chain again."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state that is not in the chain, for `resume`."""
+        return {}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Set the state that is not in the chain."""
 
     def _loss(
         self, filled: Tensor, observed: Tensor, rows: Tensor | None, **noise: Noise
