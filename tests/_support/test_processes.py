@@ -183,7 +183,7 @@ def work(rank: int, port: int, folder: Path) -> None:
             "other table": complaint(lambda: MGPImputer(**SETTINGS).fit(table(rank))),
             "too few": complaint(lambda: workers.share(1)),
             "no chain": complaint(
-                lambda: SviStep(Disguised(make_chain(matern32)[0]), Trace_ELBO(), [], workers)(
+                lambda: SviStep(Disguised(make_chain(matern32)[0]), Trace_ELBO(), workers)(
                     torch.zeros(2, 3).double(), torch.ones(2, 3) > 0, None, 1.0
                 )
             ),
