@@ -119,7 +119,7 @@ def _fields(model: FittedModel) -> dict[str, Any]:
 def read(
     make: type[Imputer], path: str | os.PathLike[str], kernel: KernelFactory | None, device: str
 ) -> tuple[Imputer, FittedModel, Settings, list[str]]:
-    """Return the imputer, fitted model, settings of the fit and feature names that `write` wrote.
+    """Load the imputer, fitted model, settings of the fit and feature names from a saved folder.
 
     Raises:
         ValueError: The folder cannot be read, or its contents do not fit together.

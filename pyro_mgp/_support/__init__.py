@@ -1,1 +1,1 @@
-"""Helpers that know nothing of imputation: tiles, devices, keyed noise, memory, signals, messages."""
+"""Helpers independent of imputation: tiles, devices, keyed noise, memory, signals, messages."""

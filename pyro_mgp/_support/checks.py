@@ -13,7 +13,7 @@ RandomState = int | np.random.RandomState | np.random.Generator | None
 
 
 def at_least(name: str, value: int, least: int) -> int:
-    """Return a setting as an integer.
+    """Return a setting as an integer, after checking that it is at least `least`.
 
     Raises:
         TypeError, ValueError: It is not an integer, or below `least`.
@@ -41,7 +41,7 @@ def numbers_of(m: int | Sequence[int]) -> Sequence[int]:
 
 
 def seed_of(random_state: RandomState) -> int:
-    """Return a seed; no generator but the user's own is advanced.
+    """Return an integer seed, given a seed, a generator or None; only a given generator is advanced.
 
     Raises:
         TypeError, ValueError: `random_state` is not a seed or a generator.

@@ -15,7 +15,7 @@ _COPIES = 8
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the torch device of a name; "auto" means a CUDA GPU if there is one, else the CPU.
+    """Return the torch device with a name; "auto" means a CUDA GPU if there is one, else the CPU.
 
     Raises:
         ValueError: If this machine has no device of that name.
@@ -31,7 +31,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def home(values: Tensor, device: torch.device) -> torch.device:
-    """Return where to keep a training table: on the device if its memory holds it well, else on the host."""
+    """Return the device to keep a training table on: the GPU if it has ample memory, else the CPU."""
     if device.type != "cuda":
         return device
     free, _ = torch.cuda.mem_get_info(device)

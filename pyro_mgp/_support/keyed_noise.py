@@ -31,17 +31,17 @@ class KeyedNoise:
     """Numbers of the S imputations."""
 
     def normal(self, *stream: int, rows: Tensor | None = None) -> Tensor:
-        """Return standard normal numbers `[S, n]` of a stream, (sweep, column) say, at `rows` or all."""
+        """Return standard normal numbers `[S, n]` of a stream, such as (sweep, column), at some rows."""
         return torch.special.ndtri(self.uniform(*stream, rows=rows))
 
     def uniform(self, *stream: int, rows: Tensor | None = None) -> Tensor:
-        """Return numbers uniform on (0, 1), `[S, n]`: the normal CDF of `normal` of the same arguments."""
+        """Return uniform numbers on (0, 1), `[S, n]`: the normal CDF of those that `normal` returns."""
         keys = self.keys if rows is None else self.keys[rows]
         state = _signed(self._state(stream))
         return _between(_mix(self._of_paths ^ state)[:, None] + _mix(keys ^ state))
 
     def normals(self, stream: int, n: int) -> Tensor:
-        """Return normal numbers of the streams (stream, 0) to (stream, n - 1) at all rows, `[S, N, n]`."""
+        """Return standard normal numbers `[S, N, n]` of the streams (stream, 0) to (stream, n - 1)."""
         states = [_signed(self._state((stream, number))) for number in range(n)]
         state = torch.tensor(states, dtype=torch.int64, device=self.keys.device)
         of_paths, of_rows = _mix(self._of_paths[:, None] ^ state), _mix(self.keys[:, None] ^ state)

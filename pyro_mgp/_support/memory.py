@@ -24,7 +24,7 @@ def of_fit(n_rows: int, n_columns: int, n_links: int, n_inducing: int) -> int:
 
 
 def of_impute(n_missing: int, m: int) -> int:
-    """Return the bytes of m draws of each missing cell: 8 each, although Boolean columns take less."""
+    """Return the bytes that m draws of each missing cell take, at 8 bytes per draw."""
     return _FLOAT * m * n_missing
 
 
@@ -35,7 +35,7 @@ def available() -> int | None:
 
 
 def check(needed: int, what: str, advice: str) -> None:
-    """Raise a ValueError with both figures if work needs more bytes than are available.
+    """Raise a ValueError if work needs more bytes of memory than are available.
 
     Example:
         >>> check(10**15, "this", "take fewer rows")

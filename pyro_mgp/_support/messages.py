@@ -54,18 +54,18 @@ def row_name(index: pd.Index[Any], position: int | np.integer[Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy scalar as a Python scalar, which prints without its type; other values as they are."""
+    """Convert a NumPy scalar to a Python scalar, which prints without its type; keep other values."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def listing(items: Iterable[object], most: int = 10) -> str:
-    """Return the first items as text, for example ``['a', 'b', ... and 3 more]``."""
+    """Format the first items of a list as text, for example ``['a', 'b', ... and 3 more]``."""
     listed = [repr(plain(item)) for item in items]
     more = [f"... and {len(listed) - most} more"] if len(listed) > most else []
     return f"[{', '.join(listed[:most] + more)}]"
 
 
 def dropping(message: str, name: Hashable) -> Hinted:
-    """Return the message followed by the advice to drop a column."""
+    """Return a message followed by the advice to drop a column of the table."""
     python = f" Drop it: frame.drop(columns=[{name!r}])."
     return Hinted(message, python, shell=f" Drop it: --drop {shlex.quote(str(name))}.")

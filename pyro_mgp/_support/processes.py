@@ -33,7 +33,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Workers:
-    """The group of processes that train together, seen from one of them; by default a group of one.
+    """Group of processes that train together, seen from one of them; by default a group of one.
 
     Example:
         >>> Workers(rank=1, size=3).share(7)
@@ -65,7 +65,7 @@ class Workers:
         return slice(self.rank, None, self.size)
 
     def parts(self, n_rows: int, device: torch.device) -> list[slice]:
-        """Return the parts of this process's share of `n_rows` rows whose sums are computed one by one.
+        """Split this process's share of `n_rows` rows into slices whose sums are computed one by one.
 
         A single process has two parts on a CPU and therefore sums in the order of two processes. One part
         would change the draws of a single process, by flips of discrete values. On a GPU there is one.
@@ -78,7 +78,7 @@ class Workers:
         return -(-n_rows // max(self.size, 2))
 
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Return elementwise sums over processes of tensors of one dtype, equal in all processes."""
+        """Sum tensors of one dtype elementwise over processes; all processes get the same sums."""
         if self.is_alone:
             return list(parts)
         import torch.distributed as dist
@@ -161,7 +161,7 @@ _current: ContextVar[Workers] = ContextVar("workers", default=ALONE)
 
 
 def current() -> Workers:
-    """Return the group that trains together: inside `data_parallel` all processes, else this one."""
+    """Return the processes that train together: all of them inside `data_parallel`, else this one."""
     return _current.get()
 
 

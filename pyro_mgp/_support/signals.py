@@ -30,7 +30,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interruption:
-    """Record of a requested stop, created by `stoppable`."""
+    """Record of a signal that asks the process to stop, created by `stoppable`."""
 
     def __init__(self) -> None:
         self.asked: int | None = None
@@ -53,7 +53,7 @@ class Interruption:
             raise Stopped(self.asked)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Record a signal, or raise `Stopped` if it is not held back or the second one."""
+        """Handle a signal: record it if signals are held back, else, or the second time, raise `Stopped`."""
         if self.asked is not None or not self._holds_back:
             raise Stopped(number)
         self.asked = number

@@ -24,7 +24,7 @@ and 12 (columns that MKL multiplies at a time on some processors)."""
 
 
 def filled_up(index: Tensor, n_paths: int = 1) -> Tensor:
-    """Return an index `[n]` padded to whole tiles by repeating its last entry; an empty one stays empty.
+    """Pad an index `[n]` to whole tiles by repeating its last entry; an empty one stays empty.
 
     With several paths, the entries of all paths together fill whole tiles.
     """
@@ -48,5 +48,5 @@ def mean_over_paths(values: Tensor) -> Tensor:
 
 
 def evened(values: Tensor) -> Tensor:
-    """Return values `[..., n]`, padded with a zero if n is odd."""
+    """Pad values `[..., n]` with a zero if n is odd."""
     return pad(values, (0, 1)) if values.shape[-1] % 2 else values

@@ -47,7 +47,7 @@ class LikelihoodFit(Protocol):
 
 @dataclass(frozen=True)
 class JointTest:
-    """Pooled test of k constraints."""
+    """Result of a pooled test of k constraints: F statistic, degrees of freedom and p-value."""
 
     F: float
     """Test statistic. That of D2 can be negative, with a p-value of 1."""

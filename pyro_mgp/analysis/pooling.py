@@ -27,7 +27,7 @@ _FORMATS = {**dict.fromkeys(_FOUR_DIGITS, "{:.4g}"), "df": "{:.1f}", "ess": "{:.
 
 
 class Result(Protocol):
-    """Result of an analysis with `params`, and with `cov_params` or `bse`, as of statsmodels."""
+    """Result of an analysis like those of statsmodels, with `params` and `cov_params` or `bse`."""
 
     params: Any
     """Estimates, `[K]`; a Series for named ones."""

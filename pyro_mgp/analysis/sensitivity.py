@@ -44,12 +44,8 @@ class Imputer(Protocol):
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
     """Convert shifts δ of columns to shifts of the links' functions in standardised units.
 
-    Args:
-        codec: Codec of the table.
-        delta: δ by label, on the scale of the column's likelihood, see `MGPImputer.impute`.
-
-    Returns:
-        Shifts in standardised units, by encoded column; empty if all are zero.
+    δ is on the scale of the column's likelihood, see `MGPImputer.impute`. The result is by encoded column,
+    and empty if all shifts are zero.
 
     Raises:
         ValueError: If a column is unknown, constant or has more than two unordered levels, or δ is infinite.

@@ -131,7 +131,7 @@ def _container(groups: Mapping[str, Dataset], attrs: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class _Coder:
-    """Conversion of the cells of a column to numbers."""
+    """Converter of the cells of a column to numbers."""
 
     kind: str
     """"number", "boolean", "label", "datetime" or "duration"."""

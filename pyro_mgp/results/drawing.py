@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm import tqdm
 
@@ -62,13 +62,14 @@ def draw(
     *,
     progress: bool,
 ) -> Imputations:
-    """Draw the numbered imputations of a table; see `MGPImputer.impute` for the errors."""
+    """Draw m imputations of a table, or those with given numbers; see `MGPImputer.impute`."""
     wanted, kept = numbers_of(m), Checkpoint.at(checkpoint)
     n = len(wanted)
     advice = "take a smaller m, or call impute_to_parquet, which needs memory for the table only"
     memory.check(memory.of_impute(int(given.holes.sum()), n), f"drawing {n} imputations", advice)
     batches = _batches(model, given, sampler, wanted, batch_size, kept)
-    draws = _decode(model, given, _watched(batches, len(given.incomplete), progress), n)
+    batches = _watched(batches, len(given.incomplete), progress)
+    draws = model.encoder.decode(given, batches, n, model.supported_columns())
     cells = model.observed_cells(given, sampler) if isinstance(wanted, range) else None
     discard_own(kept, checkpoint)
     return Imputations(given.frame, draws, n, model.encoder.rules.may_stay_missing, cells)
@@ -90,7 +91,8 @@ def draw_to_parquet(
 
     def impute_chunk(start: int) -> Imputations:
         part = given[start : start + batch_size]
-        draws = _decode(model, part, sampler.draws(part.incomplete_rows, range(m)), m)
+        batches = sampler.draws(part.incomplete_rows, range(m))
+        draws = model.encoder.decode(part, batches, m, model.supported_columns())
         return Imputations(part.frame, draws, m, model.encoder.rules.may_stay_missing)
 
     starts = _bar(range(0, len(given.frame), batch_size), progress, unit="batches")
@@ -159,12 +161,6 @@ def _batches(
         "imputer": fingerprint(sorted(model.tensors().items())),
     }
     return keep(rows, draw_from, checkpoint, identity)
-
-
-def _decode(
-    model: FittedModel, given: InputTable, batches: Iterable[tuple[slice, Tensor]], m: int
-) -> dict[Label, NDArray[Any]]:
-    return model.encoder.decode(given, batches, m, model.supported_columns())
 
 
 def _bar(items: Iterable[int] | None, progress: bool, **options: Any) -> Any:

@@ -35,7 +35,7 @@ _FORMATS = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet
 
 @dataclass(frozen=True)
 class Source:
-    """A table that was read from a file."""
+    """Table that was read from a file, with its format and its original text."""
 
     frame: pd.DataFrame
     """The parsed table: nullable integers, floats and booleans, times or text."""
@@ -139,7 +139,7 @@ _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.AS
 
 
 def typed(text: Sequence[Sequence[str]], missing: Sequence[str] = MISSING) -> pd.DataFrame:
-    """Parse the cells of a CSV, given as header and rows.
+    """Convert the text of a CSV, given as header and rows, to a table with inferred dtypes.
 
     A first column without a name becomes the index. Columns are boolean if all observed cells are true or
     false in any case, Int64 or Float64 if all are numbers, datetime64 in microseconds if all are dates or

@@ -39,9 +39,8 @@ _FRAME, _DRAWS = "frame.parquet", "draws.safetensors"
 _TIMES = ("datetime64[us]", "timedelta64[us]")
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
 # Dtype in which draws are stored, by numpy's letter for the kind of the dtype given.
-_DTYPES: dict[str, Any] = dict(
-    zip("fibOUMm", (np.float64, np.int64, np.bool_, object, object, *_TIMES), strict=True)
-)
+_DTYPES: dict[str, Any] = {"f": np.float64, "i": np.int64, "b": np.bool_, "O": object, "U": object}
+_DTYPES |= {"M": _TIMES[0], "m": _TIMES[1]}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,9 +142,8 @@ class Imputations:
         """
         index, dtypes = self.frame.index, self.frame.dtypes
         holes: dict[Label, Any] = dict(zip(self.frame.columns, missing(self.frame).T, strict=True))
-        parts = [
-            _summary(index[holes[label]], label, draws, dtypes[label]) for label, draws in self.values.items()
-        ]
+        items = self.values.items()
+        parts = [_summary(index[holes[label]], label, draws, dtypes[label]) for label, draws in items]
         return pd.concat(parts or [_summary(index[:0], "", np.empty((self.m, 0)), None)], ignore_index=True)
 
     def pool(
@@ -264,10 +262,9 @@ class Imputations:
         header = read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
         frame = read_frame(Path(path) / _FRAME)
         try:
-            holes = dict(zip(map(str, range(frame.shape[1])), missing(frame).sum(0).tolist(), strict=True))
+            holes = {str(i): n for i, n in enumerate(missing(frame).sum(0).tolist())}
             expected = {c["array"]: (header["m"], holes[c["array"]]) for c in header["columns"]}
-            check = functools.partial(_check_shapes, expected)
-            arrays = read_arrays(Path(path) / _DRAWS, check)
+            arrays = read_arrays(Path(path) / _DRAWS, functools.partial(_check_shapes, expected))
             values = {from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
             return cls(frame, values, header["m"], [from_json(each) for each in header["may_stay_missing"]])
         except MALFORMED as error:
@@ -295,8 +292,7 @@ class Imputations:
         target = Path(folder)
         if target.exists() and not target.is_dir():
             raise ValueError(f"{str(target)!r} is a file, expected a folder to write the tables into")
-        old = sorted(target.glob("imputation_*"))
-        if old:
+        if old := sorted(target.glob("imputation_*")):
             held = f"{str(target)!r} holds imputations already, {old[0].name!r}"
             raise ValueError(f"{held}: choose another folder")
         target.mkdir(parents=True, exist_ok=True)

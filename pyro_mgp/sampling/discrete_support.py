@@ -32,7 +32,7 @@ _SAVED = {"values": list[float], "log_weights": list[float], "sharpness": float}
 
 @dataclass(frozen=True)
 class DiscreteSupport:
-    """Distribution over the values of a column, given a link's prediction."""
+    """Distribution over the few different values of a numeric column, given a link's prediction."""
 
     values: Tensor
     """Values aⱼ, `[J]`, ascending, standardised units."""
@@ -82,13 +82,13 @@ class DiscreteSupport:
         return self.log_probabilities(mean, variance).exp_() @ quantities
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict for `from_dict`."""
+        """Return the distribution as a dict that JSON can hold and `from_dict` reads."""
         values, log_weights = self.values.tolist(), self.log_weights.tolist()
         return {"values": values, "log_weights": log_weights, "sharpness": self.sharpness}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
-        """Restore the output of `to_dict`, with the dtype and device of `like`.
+        """Restore a distribution from the output of `to_dict`, with the dtype and device of `like`.
 
         Raises:
             ValueError: If fields are missing, unknown, of the wrong type or out of range.
@@ -107,7 +107,7 @@ def nearest_value(values: Tensor, cells: Tensor) -> Tensor:
 
 
 def first_of_each(chosen: Tensor, most: int) -> Tensor:
-    """Return the indices of the first `most` cells of each value, given the index of each cell's value."""
+    """Select the first `most` cells of each value, given the index of each cell's value."""
     order = chosen.argsort(stable=True)
     counts = torch.bincount(chosen)
     first = (counts.cumsum(0) - counts)[chosen[order]]

@@ -30,7 +30,7 @@ FEW_ROWS = 300
 
 @dataclass(frozen=True)
 class FittedModel:
-    """Trained chain with the encoder, initial fill and local GPs that draws need."""
+    """Trained chain with all that draws need: encoder, initial fill, local GPs and training rows."""
 
     encoder: TableEncoder
     """Encoder of tables, and decoder of draws."""
@@ -84,7 +84,7 @@ class FittedModel:
         return self.own
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors of a saved model by name."""
+        """Return all tensors of the model that a saved folder holds, by name."""
         gaussian = self.initial_fill.gaussian
         tensors = {f"chain.{name}": value for name, value in self.chain.state_dict().items()}
         tensors |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
@@ -135,7 +135,7 @@ class FittedModel:
         return {link.column: support for link, support in pairs if support is not None}
 
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
-        """Return a table to complete in its three forms; warn of incomplete columns that have no link."""
+        """Encode a table to complete; warn of incomplete columns that have no link."""
         given = self.encoder.encode(X, row_ids)
         linked = [spec.column for spec in self.link_specs]
         if names := self.encoder.columns_without_link(given.encoded, linked):
@@ -147,5 +147,5 @@ class FittedModel:
         return given
 
     def expected(self, rows: EncodedTable) -> Tensor:
-        """Return encoded rows `[n, D]` with missing cells at the conditional means of the initial fill."""
+        """Fill the missing cells of encoded rows `[n, D]` with the conditional means of the initial fill."""
         return self.initial_fill.expected(rows.to(self.initial_fill.device))

@@ -67,7 +67,7 @@ class JointGaussian:
         return JointGaussian(self.mean.to(device), self.covariance.to(device))
 
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:
-        """Return the table `[N, D]` with missing cells at their means given the observed ones."""
+        """Fill the missing cells of a table `[N, D]` with their means given the observed cells."""
         table, precision = torch.empty_like(values), self._precision()
         for here in _chunks(values):
             table[here], _ = self._fill(values[here], observed[here], precision)
@@ -109,7 +109,7 @@ class JointGaussian:
 
 @dataclass(frozen=True)
 class InitialFill:
-    """Initial fill: values of missing cells before the first sweep."""
+    """Values of missing cells before the first sweep: draws or conditional means of a joint Gaussian."""
 
     gaussian: JointGaussian
     """Joint Gaussian over all columns of the chain."""
@@ -117,7 +117,7 @@ class InitialFill:
     """Whether rows start from a draw, or from the conditional mean."""
 
     def draw(self, rows: EncodedTable, noise: KeyedNoise) -> Tensor:
-        """Return the initial fill of each path, `[S, n, D]`."""
+        """Return rows with their missing cells at the initial fill of each of S paths, `[S, n, D]`."""
         if not self.drawn:
             return self.expected(rows).expand(len(noise.imputations), -1, -1)
         eps = noise.normals(_STREAM, len(self.gaussian.mean))
@@ -130,7 +130,7 @@ class InitialFill:
             filled[here] = self.draw(piece, KeyedNoise(seed, piece.keys, range(1)))[0]
 
     def expected(self, rows: EncodedTable) -> Tensor:
-        """Return the rows `[n, D]` with missing cells at their conditional means."""
+        """Fill the missing cells of rows `[n, D]` with their conditional means."""
         return self.gaussian.conditional_mean(rows.values, rows.observed)
 
     @property

@@ -110,7 +110,7 @@ class LocalPosterior:
     """Local variance τ² a(x), `[c]`."""
 
     def given_functions(self, difference: Tensor) -> LocalPosterior:
-        """Return the posterior for drawn functions f, given f - μ at the neighbours, `[S, c, k]`."""
+        """Return the posterior around drawn functions f, given f - μ at the neighbours, `[S, c, k]`."""
         root = self.neighbourhood.root
         return replace(self, weights=self.weights - (root.mT @ (root @ difference.permute(1, 2, 0))).mT)
 
@@ -125,7 +125,7 @@ class LocalPosterior:
         return Moments((cross * self.weights).sum(-1).T, (v * self.scale[:, None]).T)
 
     def cross_covariance(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return c and v of the cells in their rows `[S, c, D]`, of shapes `[c, S, k]` and `[c, S]`."""
+        """Return covariances `[c, S, k]` of cells with their neighbours, and their variances v `[c, S]`."""
         inputs, lengthscales = self.neighbourhood.inputs, self.neighbourhood.lengthscales
         own = evened(rows[..., self.local.columns] / lengthscales).transpose(0, 1)
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ inputs.mT

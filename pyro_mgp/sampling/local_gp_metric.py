@@ -61,7 +61,7 @@ def learn_metrics(
     n_columns: int,
     generator: torch.Generator,
 ) -> list[tuple[Tensor, float]]:
-    """Estimate the lengthscales `[P]` and nuggets η of local GPs, given with starting values.
+    """Estimate the lengthscales `[P]` and nuggets η under which neighbours predict cells best.
 
     For each link, `leave_one_out` maps reference rows `[c]` to their leave-one-out residuals. The generator
     of random batches is on the CPU; `n_columns` is the number of encoded columns D.
@@ -133,7 +133,7 @@ class Batch:
 
     @classmethod
     def of(cls, links: Sequence[LocalLink], cells: Sequence[LeaveOneOut]) -> Batch:
-        """Find the neighbours of some cells of each link."""
+        """Make a batch of some cells of each link and their neighbours."""
         inputs, residuals = [], []
         for local, own in zip(links, cells, strict=True):
             nearest = local.nearest(own.rows, own.own)

@@ -39,7 +39,7 @@ class PathPosteriors:
     def of(
         cls, metrics: Sequence[LocalLink], imputations: Sequence[int], rows: Tensor, own: Tensor | None = None
     ) -> PathPosteriors:
-        """Condition on the neighbours of cells in rows `[c, D]`; imputation j uses metric j modulo G.
+        """Condition on the neighbours of cells in rows `[c, D]`; imputation j uses the metric j modulo G.
 
         The metrics are local GPs of one link, equal but for ℓ and η. For `own` see `LocalLink.nearest`.
         """
@@ -53,7 +53,7 @@ class PathPosteriors:
         return cls(metrics[0].condition(neighbourhood), torch.stack(even, dim=1))
 
     def given_functions(self, drawn: Conditional, mean: Conditional) -> PathPosteriors:
-        """Return the posteriors for a sparse GP at S drawn functions, see `LocalPosterior`."""
+        """Return the posteriors around S drawn functions of the sparse GP, see `LocalPosterior`."""
         local, nearest = self.posterior.local, self.posterior.neighbourhood.nearest
         used, place = nearest.unique(return_inverse=True)
         there = local.rows[local.references[filled_up(used)]]
@@ -88,7 +88,7 @@ class PathPosteriors:
 
 @dataclass(frozen=True)
 class LocalConditional(GaussianConditional):
-    """Sum of a link's sparse GP and its local GP, at certain cells."""
+    """Predictive distribution of a link at certain cells: the sum of its sparse GP and its local GP."""
 
     sparse: Conditional
     """Sparse GP, at its mean or at drawn functions."""

@@ -64,7 +64,7 @@ class Replicates:
 
 @dataclass(frozen=True)
 class Variable:
-    """Column with a link, or category with the links of its levels."""
+    """Variable of the chain: a column with one link, or a category with one link per level."""
 
     codec: ColumnCodec
     """Codec of the column."""
@@ -79,7 +79,7 @@ class Variable:
 
 
 def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> list[Variable]:
-    """Return the columns with a link, in the order of the chain."""
+    """Return the columns that the links of a chain predict, in its order."""
     found, groups = [], codec.groups
     of_category = {i: category for category in chain.categories for i in category.links}
     for i, link in enumerate(chain.links):
@@ -96,7 +96,7 @@ def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> li
 
 @dataclass(frozen=True)
 class ObservedCells:
-    """Observed cells of a table, with the sampler that imputes it."""
+    """Observed cells of a table, with the sampler that predicts them."""
 
     sampler: Sampler
     """Sampler of the missing cells."""
@@ -113,7 +113,7 @@ class ObservedCells:
 
     @torch.no_grad()
     def replicate(self, frame: pd.DataFrame, m: int, positions: NDArray[np.intp]) -> list[Replicates]:
-        """Replicate the observed cells of each variable in the n rows at `positions` under m imputations.
+        """Draw replicates of the observed cells in the n rows at `positions` under m imputations.
 
         Raises:
             ValueError: If the standard error of an observed cell is missing from the original table `frame`.
@@ -163,7 +163,7 @@ class ObservedCells:
 
 
 def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:
-    """Return the index of the reference row that each row is, `[n]`, -1 for none.
+    """Return the index of the reference row that is the same as each row, `[n]`, -1 for none.
 
     Without the keys of the training rows, a row is identified with a reference row that equals it in all
     observed cells, and misses the same cells of columns with a local GP.

@@ -86,7 +86,7 @@ def refine(
     joint: bool,
     seed: int,
 ) -> tuple[Neighbours | None, list[DiscreteSupport | None]]:
-    """Estimate the local GPs, None if no link has one, and each link's discrete support or None.
+    """Estimate the local GPs (or None) and each link's discrete support (or None) of a trained chain.
 
     Args:
         chain: Trained chain.
@@ -226,7 +226,7 @@ class _Fit:
         return torch.cat([others[picked], worst]), torch.cat(weights).to(local.residuals)
 
     def hold_out(self, n_rows: int) -> Tensor:
-        """Draw cells to hold out if observed, Bool `[n, D]`; the indicators of a category go together."""
+        """Draw the cells to hold out if observed, Bool `[n, D]`; indicators of a category together."""
         columns = [link.column for link in self.chain.links]
         share = max(_HELD_OUT_PER_ROW / len(columns), _HELD_OUT_PER_COLUMN / n_rows)
         chance = torch.rand(n_rows, self.point.shape[1], generator=self.generator)
@@ -264,7 +264,7 @@ class _Fit:
         return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum())
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
-        """Set the inflation τ of the local GPs such that draws of held-out cells have the right spread."""
+        """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS]
         picked = picked.to(self.drawn.device)
         held_out = self.rows.observed[picked] & self.hold_out(len(picked))

@@ -137,7 +137,7 @@ class Sampler:
     def draws(
         self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of batches, and their rows with missing cells drawn for S imputations, `[S, n, D]`.
+        """Draw missing cells for S imputations; yield slices of rows and these completed, `[S, n, D]`.
 
         The draws do not depend on `batch_size`; None chooses it by memory.
         """
@@ -150,7 +150,7 @@ class Sampler:
     def swept(
         self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, EncodedTable, Tensor]]:
-        """Yield slices of batches, their rows, and these filled by the sweeps, without noise, `[S, n, D]`."""
+        """Yield slices of rows, the rows, and their fill by the sweeps without noise, `[S, n, D]`."""
 
         def sweep(here: slice) -> tuple[EncodedTable, Tensor]:
             batch = self._batch(rows, here)
@@ -239,7 +239,7 @@ class Sampler:
 
     @torch.no_grad()
     def target(self, rows: EncodedTable, imputations: Sequence[int]) -> GaussianMixture:
-        """Return the predictive distribution, with noise, of the last link's column, missing in all rows.
+        """Return the predictive distribution, with noise, of the target: the column of the last link.
 
         Its components are the paths in the sweeps after burn-in.
         """
@@ -292,7 +292,7 @@ class Sampler:
 
     @torch.no_grad()
     def sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
-        """Return the sparse GPs at the functions of these imputations, or at the marginals of q(u)."""
+        """Return the links' sparse GPs at the drawn functions of imputations, or at the means of q(u)."""
         if not self.joint:
             return self.cholesky_cache.marginals(self.chain)
         request = (self.seed, tuple(imputations))

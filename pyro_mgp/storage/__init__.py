@@ -1,1 +1,1 @@
-"""Folders written whole or not at all, files that may come from strangers, and checkpoints."""
+"""Folders written whole or not at all, checks of untrusted files, and checkpoints."""

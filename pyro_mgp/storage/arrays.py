@@ -36,7 +36,7 @@ def write_arrays(
 
 
 def read_arrays(path: Path, check: Callable[[Shapes], None] | None = None) -> dict[str, np.ndarray]:
-    """Return the arrays that `write_arrays` wrote, after `check` of their shapes has raised no ValueError.
+    """Read the named arrays of a safetensors file, after `check` has approved their shapes.
 
     Raises:
         ValueError: If the file is missing, damaged, cut short, or not as expected.

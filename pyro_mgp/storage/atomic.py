@@ -45,7 +45,7 @@ def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
 
 def move_into_place(partial: Path, target: Path, *, overwrite: bool = False) -> None:
-    """Rename a finished folder, which lies beside `target`, to this path; see `atomic_folder`.
+    """Rename a finished folder to its final path, which lies beside it; see `atomic_folder`.
 
     All files are flushed to the disk first: after a power failure, `target` is the old or the new folder.
     """

@@ -41,7 +41,7 @@ Identity = Mapping[str, str | int | float | bool | None]
 
 @dataclass(frozen=True)
 class State:
-    """State of a computation, as a checkpoint holds it."""
+    """State of a computation that a checkpoint holds: arrays and JSON fields."""
 
     arrays: dict[str, NDArray[Any]]
     """Arrays by name."""
@@ -59,7 +59,7 @@ class _Head:
 
 
 class Checkpoint:
-    """Place of checkpoints, and how often to write them.
+    """File or folder that holds the state of a long computation, written at intervals.
 
     Args:
         path: A file, if every state replaces the one before; or a folder, if states are added.
@@ -92,13 +92,13 @@ class Checkpoint:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Hold back signals in this block until the next `offer`."""
+        """Delay signals that stop the process, in this block, until the next `offer` has saved the state."""
         self._last = time.monotonic()
         with self.interruption.held_back():
             yield
 
     def offer(self, state: Callable[[], State], identity: Identity, name: str | None = None) -> bool:
-        """Call `keep`, then stop if a signal has requested it.
+        """Write the state if it is time to (see `keep`), then stop if a signal has requested it.
 
         Raises:
             Stopped: If a signal has been held back.
@@ -124,7 +124,7 @@ class Checkpoint:
 
     @classmethod
     def at(cls, place: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
-        """Return a checkpoint given a path, a checkpoint or None."""
+        """Return the checkpoint at a path; a checkpoint or None is returned unchanged."""
         return place if place is None or isinstance(place, Checkpoint) else cls(place)
 
     def discard(self) -> None:
@@ -135,13 +135,13 @@ class Checkpoint:
             self.path.unlink(missing_ok=True)
 
     def load(self, identity: Identity, name: str | None = None) -> State | None:
-        """Return the state that was written, or None; raises the errors of `read`."""
+        """Return the saved state, or None if there is none; raises the errors of `read`."""
         path = self.path / (name or "")
         return read(path, identity) if path.exists() else None
 
 
 def write(path: Path, state: State, identity: Identity) -> None:
-    """Write a state into a file; if this raises an OSError, an older file is left unchanged."""
+    """Write the state of a computation into a file; after an OSError an older file is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, "identity": dict(identity), "fields": state.fields})
     with atomic_file(path) as partial:
@@ -149,7 +149,7 @@ def write(path: Path, state: State, identity: Identity) -> None:
 
 
 def read(path: Path, identity: Identity) -> State:
-    """Read the state that `write` wrote.
+    """Read the state of a computation from a checkpoint file.
 
     Raises:
         ValueError: If the file is damaged or belongs to another computation.

@@ -103,7 +103,7 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Read the table that `write_frame` wrote.
+    """Read a table from a Parquet file that `write_frame` wrote.
 
     Raises:
         ValueError: If the file is missing, damaged, cut short, expands to a table far larger than itself, or

@@ -24,7 +24,7 @@ _PIECE = 64_512
 
 
 def pieces(n_rows: int) -> Iterator[slice]:
-    """Yield slices that together cover the rows of a table."""
+    """Yield slices of rows that together cover a table, to process one piece at a time."""
     return (slice(start, min(start + _PIECE, n_rows)) for start in range(0, n_rows, _PIECE))
 
 
@@ -54,7 +54,7 @@ class Scratch(Memory):
             raise ValueError(f"scratch: there is no folder {str(self.folder)!r} to put temporary files into")
 
     def check_room(self, n_bytes: int) -> None:
-        """Raise an OSError if fewer than so many bytes are free on the disk."""
+        """Raise an OSError if fewer than `n_bytes` are free on the disk."""
         free = shutil.disk_usage(self.folder).free
         if free < n_bytes:
             raise self._no_room(n_bytes, f"{free / 1e9:.1f} GB are free")

@@ -73,7 +73,7 @@ def digest(path: Path) -> str:
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse a JSON text of limited size and depth.
+    """Parse a JSON text after checking its size and depth.
 
     Raises:
         ValueError: If the text is no JSON, or larger or deeper than this package writes.
@@ -180,7 +180,7 @@ def _check_memory(wanted: int, size: int) -> None:
 
 
 def build(kind: Any, found: Any, where: str) -> Any:
-    """Build an object of a type, recursively, from the output of `parse_json`; numbers must be finite.
+    """Convert parsed JSON to an object of a given type, recursively; numbers must be finite.
 
     The type is a dataclass, enumeration, literal, tuple, list, dictionary, optional or plain type.
 
