@@ -102,10 +102,7 @@ def row_keys(
     Args:
         values: Standardised cells, float64 `[N, D]`, NaN where missing.
         index: The N row labels.
-        identity: Ids, whose hashes are used instead of ranks, or ranks among the rows of a larger table.
-
-    Raises:
-        ValueError: `values` and `index`, or ids, differ in length.
+        identity: N ids, whose hashes are used instead of ranks, or ranks among the rows of a larger table.
 
     Example:
         >>> values = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, np.nan]])
@@ -176,9 +173,7 @@ def label_hashes(index: pd.Index[Any]) -> NDArray[np.uint64]:
 def without_ids(
     frame: pd.DataFrame, row_ids: RowIds, modelled: Sequence[Label]
 ) -> tuple[pd.DataFrame, Identity | None]:
-    """Return a table without its column of ids, if it has one, and the ids.
-
-    `modelled` are the labels of the columns that the imputer was fitted to.
+    """Return a table without its column of ids, if it has one, and the ids; `modelled` are fitted columns.
 
     Raises:
         ValueError: The column does not exist or was fitted, an id is missing, or there is not one id per row.

@@ -1,9 +1,4 @@
-"""Tables in Parquet files that may be larger than memory, read and encoded one column at a time.
-
-Every pass reads and writes files sequentially::
-
-    columns ── encode ──▶ [D, N] ── sort each column by keys ──▶ [D, N] ── transpose in pieces ──▶ rows [N, D]
-"""
+"""Tables in Parquet files that may be larger than memory, read and encoded one column at a time."""
 
 from __future__ import annotations
 
@@ -113,21 +108,17 @@ def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]
 def encode_columns(
     table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
 ) -> tuple[TableCodec, EncodedTable, list[int]]:
-    """Fit the codec of a table, and encode the table on the disk.
+    """Fit the codec of a table, as `TableCodec.fit` does, and encode the table on the disk.
 
     Args:
         table: The table, N rows.
         warp: Whether numbers may be transformed, see `fit_column`.
         discrete_support: Most values of a discrete support, see `fit_column`.
         specs: Specs of columns, by label.
-        scratch: Storage of the encoded rows.
+        scratch: Storage of the encoded rows; an OSError says that the disk is full.
 
     Returns:
         The codec, the N rows sorted by their keys, and the positions of the columns with missing cells.
-
-    Raises:
-        ValueError, TypeError: As `TableCodec.fit`.
-        OSError: The disk is full.
     """
     n_rows, n_columns = table.shape
     scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from pyro_mgp._support.messages import listing, plain, row_name, warn_user
-from pyro_mgp.data.cells import (
-    cells_of,
-    complete,
-    holes_of,
-    is_boolean,
-    is_numeric,
-    label_of,
-    numbers_of,
-)
+from pyro_mgp.data.cells import cells_of, complete, holes_of, is_boolean, is_numeric, label_of, numbers_of
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
 from pyro_mgp.data.formula import Formula
 from pyro_mgp.data.table import TableWarning
@@ -151,11 +143,7 @@ class Rules:
             )
 
     def check(self, frame: pd.DataFrame) -> None:
-        """Check that the observed cells of a table follow the rules.
-
-        Raises:
-            ValueError: A cell contradicts a formula or condition; the message names the row.
-        """
+        """Check that the observed cells of a table follow the rules; a ValueError names the row otherwise."""
         for label, formula in self.derived.items():
             if not is_numeric(frame[label]):
                 raise ValueError(
@@ -193,11 +181,7 @@ class Rules:
         return (column.astype(object) == everywhere.astype(object)).fillna(False).to_numpy(dtype=np.bool_)
 
     def standard_errors(self, frame: pd.DataFrame) -> dict[Label, NDArray[np.float64]]:
-        """Return standard errors of cells, `[N]` per column that has some, in the column's own units.
-
-        Raises:
-            ValueError: The standard error of an observed cell is missing, negative or infinite.
-        """
+        """Return the standard errors of observed cells in their own units, `[N]`, by column."""
         found = {}
         for label, spec in self.specs.items():
             if spec.standard_error is not None:
@@ -215,9 +199,8 @@ class Rules:
     def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the table with those missing cells filled in that follow from observed ones.
 
-        These are derived cells whose sources are observed; the only missing source of an observed derived
-        cell, if its formula can be solved for it; a column that must equal a constant for an observed column
-        to apply; and `otherwise`, where a condition is false.
+        These are derived cells, the only missing source of a derived cell, a column that must equal a
+        constant for an observed column to apply, and `otherwise`, where a condition is false.
         """
         frame = frame.copy()
         for label, formula in self.only_if.items():
@@ -254,10 +237,7 @@ class Rules:
     def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the table of variables, with missing cells where a column does not apply.
 
-        It is the same object where the rules change nothing.
-
-        Raises:
-            ValueError: An observed cell contradicts a rule; the message names the row.
+        It is the same object where the rules change nothing. A cell that contradicts a rule is a ValueError.
         """
         if self.trivial:
             return frame

@@ -30,13 +30,11 @@ class TableWarning(UserWarning):
 def as_frame(X: object) -> pd.DataFrame:
     """Return a table as a DataFrame.
 
-    A DataFrame is returned as it is. A two-dimensional array, or a list of equally long rows, becomes a
-    DataFrame with columns `"x0"`, `"x1"`, ... Tables of Polars, PyArrow and others are converted by their
-    method `to_pandas`.
+    A two-dimensional array, or a list of equally long rows, becomes a DataFrame with columns `"x0"`, `"x1"`,
+    ... Tables of Polars, PyArrow and others are converted by their method `to_pandas`.
 
     Raises:
-        TypeError: `X` is sparse, or cannot be converted.
-        ValueError: `X` is an array of another dimension, or of complex numbers.
+        TypeError, ValueError: `X` is sparse, complex, has another dimension, or cannot be converted.
 
     Example:
         >>> as_frame([[1.5, "a"], [2.5, None]]).columns.tolist()
@@ -46,9 +44,7 @@ def as_frame(X: object) -> pd.DataFrame:
         return X
     if (isinstance(X, np.ndarray) and X.ndim == 2) or _is_list_of_rows(X):
         if isinstance(X, np.ndarray) and X.dtype.kind == "c":
-            raise ValueError(
-                "Complex data not supported: split each column into its real and imaginary part."
-            )
+            raise ValueError("Complex data not supported: split columns into real and imaginary parts.")
         frame = pd.DataFrame(X if isinstance(X, np.ndarray) else list(X))  # type: ignore[call-overload]
         frame.columns = pd.Index([f"x{j}" for j in range(frame.shape[1])])
         return frame
@@ -143,8 +139,7 @@ class TableCodec:
         Raises:
             TypeError: A column has an unsupported dtype or mixes types.
             ValueError: The table has fewer than two rows or columns, labels that are neither text nor
-                integers or not unique, a column that `fit_column` refuses, or an incomplete one beside
-                which no other varies.
+                integers or not unique, no column that varies, or one that `fit_column` refuses.
 
         Warns:
             TableWarning: Rows are entirely missing, or an incomplete column is constant.
@@ -200,14 +195,11 @@ class TableCodec:
         for column, any_hole in zip(self.columns, incomplete, strict=True):
             if any_hole and not column.width:
                 value = listing(set(table[column.name].dropna().tolist()))
-                warn_user(
-                    dropping(
-                        f"Column {column.name!r} is constant where it is observed: its missing cells get "
-                        f"that value, {value}, in every imputation.",
-                        column.name,
-                    ),
-                    TableWarning,
+                message = (
+                    f"Column {column.name!r} is constant where it is observed: its missing cells get that "
+                    f"value, {value}, in every imputation."
                 )
+                warn_user(dropping(message, column.name), TableWarning)
 
     def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
         """Encode a table with the columns of the fitted one, in the same order.
@@ -221,8 +213,7 @@ class TableCodec:
             ValueError: No rows; missing, extra, duplicate or reordered columns; infinite or huge numbers.
 
         Warns:
-            TableWarning: Rows are entirely missing, or cells hold categories unseen at fit: these are kept,
-                but are missing as predictors of other cells.
+            TableWarning: Rows are entirely missing, or cells hold categories unseen at fit.
         """
         check_labels(frame.columns)
         check_same_columns(frame, [column.name for column in self.columns])

@@ -7,7 +7,7 @@ and with missing cells where a column does not apply (`rules`); and encoded (`en
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class InputTable:
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """The columns of a fitted table: how tables with these columns are encoded, and draws decoded."""
+    """Encoder of tables with the columns of the fitted one, and decoder of draws."""
 
     rules: Rules
     """Derived columns, conditions and standard errors."""
@@ -77,11 +77,7 @@ class TableEncoder:
         return self.codec.n_encoded + (self.target is not None)
 
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
-        """Return a table with the columns of the fitted one in its three forms, its target missing.
-
-        Raises:
-            ValueError, TypeError: The table does not fit the fitted one; the message says where.
-        """
+        """Return a table with the columns of the fitted one in its three forms, its target missing."""
         frame = as_frame(X)
         own, identity = without_ids(frame, row_ids, self.columns)
         if not self.rules.trivial:
@@ -99,10 +95,7 @@ class TableEncoder:
         return rows, content_hashes(values[rows]), label_hashes(X.index[rows])
 
     def error_variances(self, frame: pd.DataFrame) -> dict[int, Tensor]:
-        """Return the variances of measurement errors by encoded column, each `[N]`, in standardised units.
-
-        `frame` is the table as it came, with the columns of standard errors.
-        """
+        """Return the variances of measurement errors by encoded column, each `[N]`, in standardised units."""
         errors, found = self.rules.standard_errors(frame), {}
         modelled = self.rules.modelled(frame) if errors else frame
         for column in self.codec.columns:
@@ -112,11 +105,7 @@ class TableEncoder:
         return found
 
     def decode(
-        self,
-        given: InputTable,
-        batches: Iterable[tuple[slice, Tensor]],
-        m: int,
-        on_support: Mapping[int, Any],
+        self, given: InputTable, batches: Iterable[tuple[slice, Tensor]], m: int, on_support: Collection[int]
     ) -> dict[Label, NDArray[Any]]:
         """Return the m draws of missing cells in the columns' own units, by label, `[m, n_missing]`.
 
@@ -154,11 +143,7 @@ class TableEncoder:
 def fit_target(
     y: pd.Series[Any] | ArrayLike | None, frame: pd.DataFrame
 ) -> tuple[ColumnCodec | None, NDArray[np.float64] | None]:
-    """Return the codec of a target and its standardised values `[N]`, NaN where missing; None without `y`.
-
-    Raises:
-        TypeError, ValueError: `y` is not numeric, is constant, or does not have one value per row.
-    """
+    """Return the codec of a target and its standardised values `[N]`, NaN where missing; None without `y`."""
     if y is None:
         return None, None
     target = y if isinstance(y, pd.Series) else np.asarray(y)

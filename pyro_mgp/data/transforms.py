@@ -3,9 +3,8 @@
     w(x) = g((x - c) / s),   g = arcsinh, log, inverse softplus or logit
 
 Arcsinh is nearly linear within s of the centre c and logarithmic far away, on both sides (Burbidge, Magee and
-Robb 1988). With c the median and s two robust standard deviations it hardly changes the bulk of a column. The
-others are for columns with bounds: their inverses stay within these. Far from its bound softplus is linear,
-where log would turn a normal tail into a heavy one.
+Robb 1988). The others are for columns with bounds: their inverses stay within these. Far from its bound
+softplus is linear, where log would turn a normal tail into a heavy one.
 """
 
 from __future__ import annotations
@@ -81,13 +80,7 @@ class Warp:
 
     @classmethod
     def choose(cls, observed: Numbers, lower: float | None = None, upper: float | None = None) -> Warp | None:
-        """Return the transform under which a normal distribution is clearly likeliest, None for the identity.
-
-        Args:
-            observed: Observed cells of the column, `[n]`, of which at least two differ.
-            lower: Lower bound of the column, if it has one.
-            upper: Upper bound of the column, if it has one.
-        """
+        """Return the transform under which a normal distribution fits cells `[n]` best; None for none."""
         # Sorted, because rounding errors of the sums must not depend on the order of the rows.
         observed = np.sort(observed)
         if len(np.unique(observed)) < 3:

@@ -104,11 +104,7 @@ def _codec_class(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> typ
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:
-    """Return the codec that `ColumnCodec.to_dict` wrote.
-
-    Raises:
-        ValueError: A field is missing, of the wrong type, or contradicts another one.
-    """
+    """Return the codec that `ColumnCodec.to_dict` wrote; a ValueError says which field is wrong."""
     fields = build(dict[str, Any], state, "column")
     where = f"column {fields.get('name')!r}"
     codec_class = CODECS[build(Kind, fields.pop("kind", None), f"{where}.kind")]

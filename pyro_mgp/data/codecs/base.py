@@ -168,15 +168,14 @@ class ColumnCodec:
     @classmethod
     def fit(cls, column: pd.Series[Any], family: Family, options: FitOptions) -> ColumnCodec:
         """Return the codec of a column of this kind; see `fit_column`."""
-        fields = cls._given(column, options.spec)
-        codec = cls(label_of(column.name), family, str(column.dtype), **fields)
+        codec = cls(label_of(column.name), family, str(column.dtype), **cls._given(column, options.spec))
         raw = codec._read(column)
         codec._check(column, raw, at_fit=True)
         observed = raw[~np.isnan(raw[:, 0])]
         if (observed == observed[0]).all():
             value = 0.0 if codec.levels is not None else float(observed[0, 0])
-            constant = (codec.name, family, codec.dtype)
-            return ConstantCodec(*constant, low=value, high=value, levels=codec.levels)
+            levels = codec.levels
+            return ConstantCodec(codec.name, family, codec.dtype, low=value, high=value, levels=levels)
         spread = float(np.ptp(observed))
         if spread < 1 / LARGEST:
             raise ValueError(
@@ -221,6 +220,8 @@ class ColumnCodec:
         low, high = float(observed.min()), float(observed.max())
         if warp is not self.warp:
             fields["warp"] = warp
+        if self.shares is not None:
+            fields["shares"] = shares_of(observed)
         return dataclasses.replace(
             self, mean=mean, scale=scale, own_scale=own_scale, low=low, high=high, **fields
         )
@@ -233,8 +234,7 @@ class ColumnCodec:
     def encode(self, column: pd.Series[Any]) -> Numbers:
         """Return standardised cells, float64 `[N, width]`, NaN where missing or an unseen level.
 
-        Integers, floats and their nullable forms may replace each other; an entirely missing column may have
-        any supported dtype.
+        The dtype may be any of the family that the column had at fit, or any if all cells are missing.
 
         Raises:
             TypeError: The cells are of another family than at fit, or of an unsupported dtype.
@@ -257,10 +257,9 @@ class ColumnCodec:
     def decode(self, values: ArrayLike, to_support: bool = False) -> NDArray[Any]:
         """Return cells `[...]` for standardised values `[..., width]`.
 
-        Numbers are float64, kept within the bounds, and within `drawn_range` if the column is transformed.
-        INTEGER gives int64, rounded, within the bounds or else the observed range; COUNT int64 from 0
-        upwards; BOOLEAN the nearer of its two values; ORDERED the nearest level; CATEGORICAL the level with
-        the largest score; times give datetime64 or timedelta64 in microseconds.
+        Numbers are float64 within the bounds, and within `drawn_range` if transformed; INTEGER and COUNT give
+        int64, BOOLEAN the nearer of its two values, ORDERED the nearest level, CATEGORICAL the level with the
+        largest score, and times datetime64 or timedelta64 in microseconds.
 
         Args:
             values: Standardised values.
@@ -337,11 +336,7 @@ class ConstantCodec(ColumnCodec):
 
 
 def finite_numbers(column: pd.Series[Any]) -> Numbers:
-    """Return a column of numbers as float64 `[N]`, NaN where missing.
-
-    Raises:
-        ValueError: A number is infinite or huge.
-    """
+    """Return a column of numbers as float64 `[N]`, NaN where missing; huge numbers are a ValueError."""
     try:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except OverflowError as error:  # a Python integer above 1.8e308
@@ -387,7 +382,7 @@ def moments(values: Numbers) -> tuple[float, float]:
 
 
 def _exact_sum(values: Numbers) -> float:
-    """Return the correctly rounded sum, converting a few numbers to Python's own at a time to save memory."""
+    """Return the correctly rounded sum, converting a few numbers to Python's own at a time."""
     return math.fsum(itertools.chain.from_iterable(values[rows].tolist() for rows in pieces(len(values))))
 
 

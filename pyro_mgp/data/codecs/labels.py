@@ -17,7 +17,6 @@ from pyro_mgp.data.cells import as_stored, holes_of, is_numeric, to_integers
 from pyro_mgp.data.codecs.base import (
     MAX_LEVELS,
     ColumnCodec,
-    FitOptions,
     Level,
     Numbers,
     ObservationModel,
@@ -25,7 +24,6 @@ from pyro_mgp.data.codecs.base import (
     finite_numbers,
     level_cells,
     nearer,
-    shares_of,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 
@@ -43,9 +41,6 @@ class BooleanCodec(ColumnCodec):
         if at_fit:
             values = np.unique(raw[~np.isnan(raw)])[:2]
             yield ~np.isnan(raw) & ~np.isin(raw, values), f"one of two values, {listing(values)}"
-
-    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
-        return self._fitted(observed, shares=shares_of(observed))
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         raw = nearer(transformed[..., 0], self.low, self.high)
@@ -100,9 +95,6 @@ class OrderedCodec(_LevelCodec):
                 "ordered=True)."
             )
         return super()._given(column, spec)
-
-    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
-        return self._fitted(observed, shares=shares_of(observed))
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         positions = np.clip(np.rint(transformed[..., 0]), self.low, self.high)
@@ -163,11 +155,7 @@ def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
         levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
     else:
         levels = tuple(sorted(str(label) for label in column[~holes_of(column)].unique()))
-    odd = [
-        level
-        for level in levels
-        if not isinstance(level, str | int | float) or level in (math.inf, -math.inf)
-    ]
+    odd = [x for x in levels if not isinstance(x, str | int | float) or x in (math.inf, -math.inf)]
     # An infinite number gets an error that names its row, see `finite_numbers`.
     if odd and not numeric:
         raise TypeError(

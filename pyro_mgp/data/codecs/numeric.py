@@ -78,11 +78,8 @@ class NumberCodec(ColumnCodec):
 
     @property
     def drawn_range(self) -> tuple[float, float]:
-        """Range of draws of a transformed or integer column: its bounds, or else the observed range.
-
-        Under a log or softplus, draws may exceed the observed range on the side without a bound.
-        """
-        margin = 0.0
+        """Range of draws of a transformed or integer column: its bounds, or else the observed range."""
+        margin = 0.0  # of draws beyond the observed range, on the side without a bound
         if self.warp is not None and self.warp.name in ("log", "softplus"):
             margin = LARGEST if self.warp.name == "softplus" else _FURTHER * (self.high - self.low)
         lower, upper = self.limits
@@ -290,11 +287,7 @@ class DurationCodec(_TimeCodec, NumberCodec):
 
 
 def standardised_errors(codec: ColumnCodec, column: pd.Series[Any], errors: Numbers) -> Numbers:
-    """Return standard errors `[N]` of cells in standardised units, to first order if they are transformed.
-
-    Raises:
-        ValueError: The column is not continuous.
-    """
+    """Return standard errors `[N]` of continuous cells in standardised units, to first order."""
     if codec.kind is not Kind.CONTINUOUS:
         raise ValueError(
             f"Column {codec.name!r}: standard errors are for continuous columns, but this is {codec.kind}."
