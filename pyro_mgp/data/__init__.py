@@ -1,1 +1,1 @@
-"""A DataFrame becomes numbers and comes back."""
+"""Encoding of a DataFrame as tensors, and decoding of draws to cells in the columns' own units."""

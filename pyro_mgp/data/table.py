@@ -78,7 +78,7 @@ def missing(frame: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 class Columns(Protocol):
-    """Table whose columns are read one at a time: a DataFrame, or a table in files."""
+    """Protocol of tables whose columns are read one at a time: DataFrames and tables in files."""
 
     @property
     def columns(self) -> pd.Index[Any]:

@@ -28,7 +28,7 @@ from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missin
 
 @dataclass(frozen=True)
 class InputTable:
-    """A table to complete, in its three forms."""
+    """Table to complete: as it came, as it is modelled, and encoded."""
 
     frame: pd.DataFrame
     """The table as it came."""
@@ -77,7 +77,7 @@ class TableEncoder:
         return self.codec.n_encoded + (self.target is not None)
 
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
-        """Return a table with the columns of the fitted one in its three forms, its target missing."""
+        """Check and encode a table with the columns of the fitted one; its target is missing."""
         frame = as_frame(X)
         own, identity = without_ids(frame, row_ids, self.columns)
         if not self.rules.trivial:

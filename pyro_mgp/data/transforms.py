@@ -80,7 +80,7 @@ class Warp:
 
     @classmethod
     def choose(cls, observed: Numbers, lower: float | None = None, upper: float | None = None) -> Warp | None:
-        """Return the transform under which a normal distribution fits cells `[n]` best; None for none."""
+        """Return the transform that makes cells `[n]` clearly more nearly normal, None for the identity."""
         # Sorted, because rounding errors of the sums must not depend on the order of the rows.
         observed = np.sort(observed)
         if len(np.unique(observed)) < 3:
@@ -99,7 +99,7 @@ class Warp:
 
     @property
     def keeps_bounds(self) -> bool:
-        """Whether all inverse transforms lie within the bounds of the column."""
+        """True if the inverse transform of every number lies within the bounds of the column."""
         return self.name != "arcsinh"
 
     def forward(self, raw: Numbers) -> Numbers:

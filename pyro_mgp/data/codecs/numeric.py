@@ -147,7 +147,7 @@ class HeavyTailedCodec(ColumnCodec):
     families = ("numbers",)
 
     def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return Student's t noise."""
+        """Return an observation model with Student's t noise."""
         return StudentObservation()
 
 
