@@ -1,4 +1,4 @@
-"""`python -m pyro_mgp` is `pyro-mgp`."""
+"""Entry point of `python -m pyro_mgp`, which runs the command line `pyro-mgp`."""
 
 import sys
 

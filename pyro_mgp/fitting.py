@@ -1,4 +1,4 @@
-"""From a table to a fitted model, step by step.
+"""Fitting of a chain to a table, from encoding to training and local corrections.
 
 DataFrame ──rules, codecs──▶ EncodedTable ──order, link──▶ links ──initial fill, kernel, likelihoods──▶
 Chain ──training──▶ trained chain ──leave-one-out errors──▶ local GPs, discrete support ──▶ FittedModel
@@ -70,7 +70,7 @@ NOT_SEQUENTIAL = (
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """An encoded table with its links: what a chain is built from and trained on."""
+    """Encoded training table, with the specifications of the links and the choice of their inputs."""
 
     encoder: TableEncoder
     link_specs: list[LinkSpec]
@@ -85,12 +85,12 @@ class TrainingTable:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether links see complete and earlier columns only."""
+        """True if the inputs of links are complete and earlier columns only."""
         return self.inputs.value == "earlier"
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether the observations of all links are Gaussian, with one noise variance each."""
+        """True if all links have Gaussian observations, with one noise variance per link."""
         columns = self.encoder.codec.columns
         of_link = [column for column in columns for _ in column.names]
         linked = [link.column for link in self.link_specs]
@@ -111,7 +111,7 @@ def fit_frame(
     y: pd.Series[Any] | ArrayLike | None,
     checkpoint: CheckpointLike,
 ) -> tuple[FittedModel, Settings]:
-    """Fit to a table in memory; see `MGPImputer.fit`."""
+    """Fit a model to a table in memory; see `MGPImputer.fit`."""
     kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
     rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
@@ -141,7 +141,7 @@ def fit_frame(
 def fit_files(
     parameters: Parameters, engine: Engine, table: ParquetTable, scratch: Any, checkpoint: CheckpointLike
 ) -> tuple[FittedModel, Settings]:
-    """Fit to a table in files, one column of which is in memory at a time; see `MGPImputer.fit_parquet`."""
+    """Fit a model to Parquet files, with one column in memory at a time; see `MGPImputer.fit_parquet`."""
     if len(table) <= SMALL_ROWS:
         return fit_frame(parameters, engine, table.read(), None, checkpoint)
     kept = _checkpoint(parameters, checkpoint)
@@ -174,7 +174,7 @@ def _checkpoint(parameters: Parameters, place: CheckpointLike) -> Checkpoint | N
 def _encode(
     parameters: Parameters, engine: Engine, modelled: pd.DataFrame, specs: Specs, has_target: bool
 ) -> tuple[TableCodec, EncodedTable, Plan | None, Choice]:
-    """Return the codec, the encoded table, and the plan of a sequential chain if the table asks for one."""
+    """Encode a table, with its codec, the plan of a sequential chain (or None), and the choice of inputs."""
     support = parameters.discrete_support
     codec, table = TableCodec.fit_encode(modelled, parameters.warp, support, specs)
     plan, inputs = _plan(parameters, engine, codec, table, modelled, specs, has_target)
@@ -198,7 +198,7 @@ def _plan(
     has_target: bool,
     order_of: EncodedTable | None = None,
 ) -> tuple[Plan | None, Choice]:
-    """Return the links of a sequential chain, or None where links see all other columns, and why.
+    """Plan a sequential chain if it suits the table; return the plan or None, and the choice of inputs.
 
     Args:
         parameters: The imputer's parameters.
@@ -241,7 +241,7 @@ def _fit(
     own: InputTable | None,
     checkpoint: Checkpoint | None,
 ) -> tuple[FittedModel, Settings]:
-    """Build the chain, train it, and fit what corrects it."""
+    """Build and train the chain, and fit local GPs and discrete support where they apply."""
     current().check_same(given.encoded.keys)
     settings = choose(parameters, engine, given.inputs, len(given.encoded), all_gaussian=given.is_gaussian)
     if own is not None:
@@ -292,7 +292,7 @@ def untrained_chain(
     *,
     is_sequential: bool,
 ) -> Chain:
-    """Return a chain at its initial values.
+    """Build a chain of sparse GPs whose parameters have their initial values.
 
     Args:
         parameters: The imputer's parameters.
@@ -325,7 +325,7 @@ def untrained_chain(
 def _initial_fill(
     engine: Engine, given: TrainingTable, rows: EncodedTable, held_out: Tensor, seed: int
 ) -> tuple[InitialFill, Tensor]:
-    """Return the initial fill learnt without the held-out cells, and the table filled by it, `[N, D]`."""
+    """Fit the initial fill without the held-out cells, and return it with the filled table, `[N, D]`."""
     seen = EncodedTable(rows.values, given.memory.like(rows.observed), rows.keys)
     for here in pieces(len(rows)):
         seen.observed[here] = rows.observed[here] & ~held_out[here]
@@ -346,7 +346,7 @@ def _train(
     filled: Tensor,
     checkpoint: Checkpoint | None,
 ) -> History:
-    """Train the chain in place; a chain without links has nothing to learn."""
+    """Train the chain in place, and return the training history."""
     history = History()
     # The chain of a small table is trained by each process alone: its rows are too few to share.
     workers = ALONE if given.is_sequential else current()
@@ -377,7 +377,7 @@ def _train(
 
 
 def _hold_out(given: TrainingTable, observed: Tensor, fraction: float, seed: int) -> Tensor:
-    """Return which observed cells training does not see, Bool `[N, D]`: a category's indicators together."""
+    """Choose observed cells to hold out of training for validation, Bool `[N, D]`."""
     groups = torch.as_tensor(given.encoder.codec.groups)
     if given.encoder.target is not None:
         groups = torch.cat([groups, groups.max()[None] + 1])
@@ -400,7 +400,7 @@ def _hold_out(given: TrainingTable, observed: Tensor, fraction: float, seed: int
 
 
 def _check_memory(given: TrainingTable, n_inducing: int) -> None:
-    """Refuse a fit for which memory does not suffice."""
+    """Raise a ValueError if a fit needs more memory than is available."""
     n_rows, n_columns = given.encoded.values.shape
     needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), n_inducing)
     advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"

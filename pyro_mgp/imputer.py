@@ -1,4 +1,4 @@
-"""`MGPImputer`: a table with missing cells in, multiple imputations out."""
+"""`MGPImputer`, the estimator that fits a chain of sparse GPs and draws multiple imputations."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         *,
         checkpoint: CheckpointLike = None,
     ) -> Self:
-        """Learn the chain from a table with missing cells.
+        """Fit the chain of Gaussian processes to a table with missing cells.
 
         Args:
             X: DataFrame or two-dimensional array, N rows, at least two columns; NaN, None, pd.NA are missing.
@@ -181,7 +181,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         scratch: str | os.PathLike[str] | None = None,
         checkpoint: CheckpointLike = None,
     ) -> Self:
-        """Learn the chain from a table in Parquet files that may be larger than memory.
+        """Fit the chain of Gaussian processes to Parquet files that may be larger than memory.
 
         The result is the imputer of `fit(table)` without the table: `impute(X)` imputes it part by part.
         One column at a time is in memory; the encoded table lies in temporary files, 19 bytes per cell,
@@ -344,7 +344,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return drawing.predict_target(self.model_, X, level)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the fitted imputer into the folder `path`, whole or not at all; `load` reads it back.
+        """Save the fitted imputer to the folder `path` atomically; `load` reads it back.
 
         The folder holds `header.json` and `arrays.safetensors`. The fitted table is not in it, but with
         local GPs up to 10,000 of its rows are, encoded and completed: keep it as safe as the table.
@@ -380,7 +380,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return imputer._adopt(model, settings, names)
 
     def _adopt(self, model: FittedModel, settings: Settings, names: Sequence[Label]) -> Self:
-        """Set the fitted attributes; `names` are the columns' labels if they came with the table."""
+        """Set the fitted attributes from a model; `names` are the columns' labels if the table has any."""
         self.model_, self.settings_, encoder = model, settings, model.encoder
         self.codec_, self.target_codec_, self.order_ = encoder.codec, encoder.target, [*model.chain.names]
         self.chain_, self.history_, self.seed_ = model.chain, model.history, model.seed

@@ -1,4 +1,4 @@
-"""A fitted imputer as a folder: `header.json` and `arrays.safetensors`, no pickle."""
+"""Saving and loading of fitted imputers: a folder with `header.json` and `arrays.safetensors`, no pickle."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def write(
     path: str | os.PathLike[str],
     overwrite: bool,
 ) -> None:
-    """Write a fitted imputer into the folder `path`, whole or not at all; see `MGPImputer.save`."""
+    """Write a fitted imputer to the folder `path` atomically; see `MGPImputer.save`."""
     fields = _settings(parameters, model, settings) | _fields(model) | {"feature_names": feature_names}
     arrays = {name: value.cpu().numpy() for name, value in model.tensors().items()}
     with atomic_folder(path, overwrite=overwrite) as folder:
@@ -78,7 +78,7 @@ def write(
 
 
 def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Settings) -> dict[str, Any]:
-    """Return the constructor's parameters and the choices of the fit."""
+    """Return the header's record of the constructor's parameters and of the settings of the fit."""
     own = dict(parameters)
     order, specs, engine = own["order"], own["specs"] or {}, own["engine"]
     kernel = own["kernel"] if isinstance(own["kernel"], str) else None
@@ -94,7 +94,7 @@ def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Setti
 
 
 def _fields(model: FittedModel) -> dict[str, Any]:
-    """Return what fitting found out, besides arrays."""
+    """Return the header's description of a fitted model: codecs, links, training history and more."""
     encoder, near = model.encoder, model.neighbours
     fields = {
         "ranges": [[to_json(label), {"middle": v}] for label, v in encoder.rules.middles.items()],
@@ -142,7 +142,7 @@ def read(
 
 
 def _upgraded(header: Header) -> Header:
-    """Return a header of any readable version with the names of the current one."""
+    """Convert the header of an older format version to the names of the current one."""
     if "few_values" not in header:
         return header
     settings = dict(header["settings"])
@@ -167,7 +167,7 @@ def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) 
 
 
 def _read_choices(header: Header, parameters: Parameters, model: FittedModel, device: str) -> Settings:
-    """Return the settings of the fit; of older formats as far as they are known."""
+    """Return the settings of the fit; those that older formats lack are marked as unknown."""
     rows = build(list[tuple[str, Any, str]], header.get("choices", []), "choices")
     found = {name: Choice(value, reason) for name, value, reason in rows}
     unknown = "fitted by an earlier version"
@@ -182,7 +182,7 @@ def _read_choices(header: Header, parameters: Parameters, model: FittedModel, de
 
 
 class _Parts:
-    """Parts of a saved model, checked against each other before they are used."""
+    """Contents of a saved folder, checked for consistency before a model is built from them."""
 
     def __init__(self, parameters: Parameters, engine: Engine, header: Header) -> None:
         self.parameters, self.engine, self.header = parameters, engine, header
@@ -205,7 +205,7 @@ class _Parts:
         self._check_fields()
 
     def _check_fields(self) -> None:
-        """Check that columns and links fit together."""
+        """Raise a ValueError if the saved columns and links are inconsistent."""
         encoder = self.encoder
         check(self.n_rows >= 1, "n_rows: expected at least one row")
         check_among(encoder.incomplete, len(encoder.columns), "incomplete")
@@ -303,7 +303,7 @@ class _Parts:
 
 
 def _load_parameters(chain: Chain, tensors: Mapping[str, Tensor]) -> None:
-    """Load the parameters of a chain; raise a ValueError if one is not finite, or a buffer changes."""
+    """Load saved parameters into a chain; raise a ValueError if they are not finite or do not fit."""
     state = {name.removeprefix("chain."): t for name, t in tensors.items() if name.startswith("chain.")}
     built = {name: buffer.clone() for name, buffer in chain.named_buffers()}
     chain.load_state_dict(state)

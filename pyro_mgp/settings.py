@@ -1,4 +1,4 @@
-"""Settings of an imputer: the values they may take, and what "auto" and None stand for.
+"""Settings of an imputer: valid values, and resolution of "auto" and None.
 
 Every choice that is left to the package is made here, once per fit, and shown with its reason as
 `MGPImputer.settings_`.
@@ -37,7 +37,7 @@ STEPS_WITH_NEIGHBOURS, STEPS = 15, 20
 
 @dataclass(frozen=True)
 class Engine:
-    """Switches of training and sampling that few users need; the paper's method is one setting of them.
+    """Advanced options of training and sampling; the paper's method is one combination of them.
 
     Args:
         initial_fill: Values of missing cells before the first sweep: "linear" (joint Gaussian), "mean" or
@@ -75,7 +75,7 @@ class Engine:
     patience: int = 4
 
     def check(self) -> None:
-        """Check that the switches can be used together.
+        """Raise an error if an option is invalid, or if options cannot be combined.
 
         Raises:
             ValueError, TypeError: A switch has another value than it may have; the message names it.
@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def suits_sequential_chain(self) -> bool:
-        """Whether a sequential chain can be trained and drawn from with these switches."""
+        """True if a sequential chain can be trained and sampled with these options."""
         return self.propagate == "predictive" and self.joint_draws and self.natural_gradient
 
 
@@ -134,7 +134,7 @@ PAPER: Mapping[str, Any] = {
 
 
 def with_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which the switches of the engine are put together into an `Engine`.
+    """Return settings in which the fields of `Engine` are collected into one `Engine`.
 
     Example:
         >>> with_engine({"n_sweeps": 1, "propagate": "latent"})["engine"].propagate
@@ -146,7 +146,7 @@ def with_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Parameters(Protocol):
-    """Parameters of `MGPImputer`; the class documents them."""
+    """Protocol of objects with the parameters of `MGPImputer`, whose docstring describes them."""
 
     kernel: str | KernelFactory
     inputs: Inputs
@@ -203,7 +203,7 @@ def check_settings(parameters: Parameters) -> Engine:
 
 @dataclass(frozen=True)
 class Choice:
-    """The value of one setting in a fit, and the reason for it."""
+    """Value of a setting in a fit, with the reason for it."""
 
     value: Any
     """The value that was used."""
@@ -213,7 +213,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a fit used where the user may leave the choice to the package."""
+    """Resolved settings of a fit, each with its value and the reason for it."""
 
     inputs: Choice
     """Inputs of the links: "others" or "earlier"."""
@@ -239,7 +239,7 @@ class Settings:
 
 
 def _named(value: Any) -> Any:
-    """Return a function by its name, anything else as it is."""
+    """Return the name of a function or class; return other values unchanged."""
     return getattr(value, "__name__", repr(value)) if callable(value) else value
 
 
@@ -249,7 +249,7 @@ _GIVEN = "as given"
 def choose(
     parameters: Parameters, engine: Engine, inputs: Choice, n_rows: int, *, all_gaussian: bool
 ) -> Settings:
-    """Make the choices that are left to the package.
+    """Resolve the settings that the user left to the package, with a reason for each.
 
     Args:
         parameters: The imputer's parameters.
@@ -272,7 +272,7 @@ def choose(
 
 
 def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> Choice:
-    """Return the kernel of the links, by name or as a factory, for a table of `n_rows` rows."""
+    """Choose the kernel of the links, unless the user gave one."""
     if parameters.kernel != "auto":
         return Choice(parameters.kernel, _GIVEN)
     if is_sequential:
@@ -283,7 +283,7 @@ def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> C
 
 
 def choose_n_inducing(parameters: Parameters, n_rows: int) -> Choice:
-    """Return the number of inducing inputs per link, at most `n_rows`."""
+    """Choose the number of inducing inputs per link, at most `n_rows`."""
     asked = parameters.n_inducing
     if asked is None:
         value = min(_N_INDUCING, n_rows)
@@ -294,7 +294,7 @@ def choose_n_inducing(parameters: Parameters, n_rows: int) -> Choice:
 def choose_max_steps(
     parameters: Parameters, engine: Engine, n_rows: int, *, is_sequential: bool, all_gaussian: bool
 ) -> Choice:
-    """Return the largest number of training steps.
+    """Choose the maximum number of training steps, unless the user gave one.
 
     Local GPs correct what the links have not learnt, where every link can have one: Gaussian links of
     tables that are not small.
@@ -308,14 +308,14 @@ def choose_max_steps(
 
 
 def choose_device(parameters: Parameters) -> Choice:
-    """Return the torch device."""
+    """Choose the torch device of the chain."""
     device = str(resolve_device(parameters.device))
     reason = "the first GPU" if device.startswith("cuda") else "no GPU was found"
     return Choice(device, reason if parameters.device == "auto" else _GIVEN)
 
 
 def choose_seed(parameters: Parameters) -> Choice:
-    """Return one seed that all randomness is keyed by; no generator but the user's own is advanced.
+    """Choose the seed from which all random numbers are derived; global generators are not touched.
 
     Raises:
         TypeError, ValueError: `random_state` is not a seed or a generator.

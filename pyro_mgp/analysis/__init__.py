@@ -1,1 +1,1 @@
-"""Pooling, joint tests, posterior mixtures, sensitivity and relevance."""
+"""Analyses of imputations: pooling, joint tests, posterior mixtures, sensitivity and relevance."""

@@ -66,7 +66,7 @@ class JointTest:
 
     @classmethod
     def of(cls, method: Method, F: float, df1: int, df2: float, riv: float, m: int) -> JointTest:
-        """Compute the p-value of a statistic; the reference distribution is χ² if `df2` is infinite."""
+        """Return the test with this F statistic and its p-value, from χ² if `df2` is infinite."""
         p = stats.chi2.sf(df1 * F, df1) if math.isinf(df2) else stats.f.sf(F, df1, df2)
         return cls(F, df1, df2, float(p), riv, method, m)
 
@@ -142,7 +142,7 @@ def barnard_rubin(
 
 
 def _shrunk(df_complete: float) -> float:
-    """Return the degrees of freedom ν_obs of a table without missing data."""
+    """Return the degrees of freedom ν_obs of Barnard and Rubin at λ = 0, without missing data."""
     return (df_complete + 1) / (df_complete + 3) * df_complete
 
 
@@ -160,7 +160,7 @@ def _wald_df(k: int, m: int, r: float, df_complete: float | None) -> float:
 
 
 def _li(k: int, m: int, r: float) -> float:
-    """Return the large-sample ν₂ of Li, Raghunathan and Rubin, for D1 and D3."""
+    """Return the large-sample denominator df ν₂ of Li, Raghunathan and Rubin, for D1 and D3."""
     t = k * (m - 1)
     if r == 0:
         return math.inf
@@ -309,7 +309,7 @@ def _log_likelihoods(full: ArrayLike, null: ArrayLike) -> tuple[Numbers, Numbers
 
 
 def _constraints(df: int) -> int:
-    """Check a number of constraints, and return it as an integer."""
+    """Check that a number of constraints is a positive integer, and return it as an integer."""
     if df != int(df) or df < 1:
         raise ValueError(f"df, the number of constraints, must be an integer of at least 1, got {df}")
     return int(df)

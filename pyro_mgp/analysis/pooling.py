@@ -39,7 +39,7 @@ Fit: TypeAlias = Result | tuple[ArrayLike, ArrayLike]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShownAsTable:
-    """Result over m imputations that is displayed as a title and a rounded table."""
+    """Base class of results over m imputations that are displayed as a rounded table with a title."""
 
     verb: ClassVar[str]
     """First word of the title."""
@@ -97,17 +97,17 @@ class Pooled(ShownAsTable):
 
     @property
     def ubar(self) -> pd.Series[float]:
-        """Variance within imputations Ū."""
+        """Within-imputation variance Ū of each estimate."""
         return pd.Series(self.variances.mean(0), self.table.index, name="ubar")
 
     @property
     def b(self) -> pd.Series[float]:
-        """Variance between imputations B."""
+        """Between-imputation variance B of each estimate."""
         return pd.Series(self.estimates.var(0, ddof=1), self.table.index, name="b")
 
     @property
     def t(self) -> pd.Series[float]:
-        """Total variance T, the squared standard error."""
+        """Total variance T of each estimate, the square of its standard error."""
         return (self.ubar + (1 + 1 / self.m) * self.b).rename("t")
 
     @property
@@ -179,7 +179,7 @@ class Pooled(ShownAsTable):
         return pd.Series(needed, self.table.index, name="m")
 
     def _contrasts(self, terms: Hashable | Sequence[Hashable] | None, contrasts: ArrayLike | None) -> Numbers:
-        """Return the coefficients `[k, K]` of the tested combinations."""
+        """Return the contrast matrix `[k, K]` of the tested linear combinations of estimates."""
         names, K = self.table.index.tolist(), len(self.table)
         if contrasts is not None:
             C = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
@@ -196,7 +196,7 @@ class Pooled(ShownAsTable):
         return np.eye(K)[[names.index(term) for term in chosen]]
 
     def _covariances(self, needed: set[int] | None = None) -> Numbers:
-        """Return the covariance matrices `[m, K, K]`; variances suffice if a single estimate is needed."""
+        """Return the covariance matrices of the estimates of each table, `[m, K, K]`."""
         if self.covariances is not None:
             return self.covariances
         if len(needed or range(len(self.table))) == 1:
@@ -303,7 +303,7 @@ def pool_estimates(
 def missing_information(
     within: Numbers, between: Numbers, m: int, df_complete: float | None = None
 ) -> dict[str, Numbers]:
-    """Return `df`, `riv`, `lambda` and `fmi` of K estimates, given their variances Ū and B, `[K]`."""
+    """Compute df, riv, λ and fmi of K estimates from their variances Ū and B, `[K]`."""
     excess = (1 + 1 / m) * between
     with np.errstate(divide="ignore", invalid="ignore"):  # constant parameters have no variance
         share, riv = excess / (within + excess), excess / within
@@ -319,7 +319,7 @@ def check_level(level: float) -> None:
 
 
 class _Answer(NamedTuple):
-    """Names, estimates, variances or covariance matrix, and ν_com of one fit."""
+    """Estimates of one fit with their names, their variances or covariance matrix, and its ν_com."""
 
     names: list[Any]
     estimates: Numbers

@@ -162,7 +162,7 @@ def _warn(table: pd.DataFrame, max_rhat: float, m: int) -> None:
 
 
 def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str, NDArray[Any]]:
-    """Stack the draws of every parameter, `[m, chains, draws, ...]`, of the same shape in all tables."""
+    """Stack the draws of each parameter from all tables, `[m, chains, draws, ...]`."""
     arrays = [{name: _array(name, x) for name, x in posterior.items()} for posterior in posteriors]
     if len(arrays) < 2:
         raise ValueError(f"expected the posteriors of at least two imputations, got {len(arrays)}")
@@ -188,7 +188,7 @@ def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str,
 
 
 def _array(name: str, draws: Any) -> NDArray[Any]:
-    """Return draws as an array; tensors may require gradients or lie on another device."""
+    """Convert draws to a NumPy array; tensors are detached and copied to the CPU."""
     x = np.asarray(draws.detach().cpu() if hasattr(draws, "detach") else draws)
     if x.dtype.kind not in "fiub":
         raise TypeError(f"draws of {name!r} must be numbers, got {x.dtype}")

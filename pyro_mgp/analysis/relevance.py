@@ -42,7 +42,7 @@ class ChainImputer(Protocol):
 def relevance(
     imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = None, *, by: Measure = "derivative"
 ) -> pd.DataFrame:
-    """Return the relevance of each column as a predictor of each column with a link.
+    """Compute the relevance of each column as a predictor of each column that has a link.
 
     Relevance is measured in standardised units (after the transform, if a column has one). The predicted
     column is measured on its latent scale: probit for booleans, ordered levels and categories, log for
@@ -94,7 +94,7 @@ def relevance(
 
 
 def _groups(model: FittedModel) -> tuple[NDArray[np.intp], list[ColumnCodec]]:
-    """Return the column of each of the D encoded columns, `[D]`, and the columns' codecs, a target's last."""
+    """Return the column index of each of the D encoded columns, `[D]`, and the codecs, a target's last."""
     codec, target = model.encoder.codec, model.encoder.target
     groups, columns = codec.groups, list(codec.columns)
     if target is not None:
@@ -103,7 +103,7 @@ def _groups(model: FittedModel) -> tuple[NDArray[np.intp], list[ColumnCodec]]:
 
 
 def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
-    """Return encoded rows with missing cells at the initial fill, `[n, D]`."""
+    """Return the encoded rows at which to differentiate, `[n, D]`, missing cells at the initial fill."""
     if X is None and model.own is None:
         raise ValueError(
             "this imputer does not hold the table it was fitted to: give rows as relevance(imputer, X)"
@@ -114,7 +114,7 @@ def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
 
 
 def _gradient(conditional: Conditional, rows: Tensor) -> Numbers:
-    """Return the derivatives of a link's mean function by all encoded columns, `[n, D]`."""
+    """Return the derivatives of a link's mean function with respect to all encoded columns, `[n, D]`."""
     parts = []
     for batch in rows.split(_AT_ONCE):
         at = batch.detach().requires_grad_()
@@ -123,7 +123,7 @@ def _gradient(conditional: Conditional, rows: Tensor) -> Numbers:
 
 
 def _mean_squares(gradient: Numbers, groups: NDArray[np.intp], columns: Sequence[ColumnCodec]) -> Numbers:
-    """Return the mean squares of derivatives `[n, D]` by C columns, `[C]`."""
+    """Return the mean squared derivative with respect to each of C columns, `[C]`."""
     found = np.zeros(len(columns))
     for c, column in enumerate(columns):
         own, correlations = gradient[:, groups == c], np.ones((1, 1))
@@ -137,7 +137,7 @@ def _mean_squares(gradient: Numbers, groups: NDArray[np.intp], columns: Sequence
 
 
 def _by_column(model: FittedModel, squares: Numbers, groups: NDArray[np.intp]) -> pd.DataFrame:
-    """Return roots of mean squares over the links of each column, from the squares of links, `[L, C]`."""
+    """Average squared relevance `[L, C]` over the links of each column, and take the square root."""
     labels: list[Label] = [column.name for column in model.encoder.codec.columns]
     if model.encoder.target is not None:
         labels.append(model.chain.names[-1])  # differs from all other labels

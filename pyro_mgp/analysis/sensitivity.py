@@ -42,7 +42,7 @@ class Imputer(Protocol):
 
 
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
-    """Convert shifts δ of columns to shifts of the links' functions in standardised units.
+    """Convert shifts δ of columns to shifts of latent functions in standardised units.
 
     δ is on the scale of the column's likelihood, see `MGPImputer.impute`. The result is by encoded column,
     and empty if all shifts are zero.

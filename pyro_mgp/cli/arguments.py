@@ -205,5 +205,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Import the module of a command, which takes long, and run it."""
+    """Import the module of the chosen command, which is slow, and run the command."""
     importlib.import_module(f"pyro_mgp.cli.{args.command}").run(args)

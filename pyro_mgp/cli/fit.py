@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
 
 
 def _table(args: argparse.Namespace) -> tuple[pd.DataFrame | ParquetTable, Sequence[Label]]:
-    """Return the columns to fit, read later from a folder of Parquet files, and the labels of the others."""
+    """Return the table to fit, without the columns that --drop names, and the labels of these."""
     if not Path(args.table).is_dir():
         source, passed = read(args)
         return source.frame.drop(columns=passed), passed
@@ -115,7 +115,7 @@ def read(args: argparse.Namespace) -> tuple[files.Source, list[Label]]:
 
 
 def _labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
-    """Return the labels of the columns that are named on the command line."""
+    """Return the labels of the columns that --drop names."""
     labels: dict[str, Label] = {str(label): label for label in columns}
     for name in names:
         if name not in labels:
@@ -155,7 +155,7 @@ def load(path: str | Path, args: argparse.Namespace) -> MGPImputer:
 def fitted(
     folder: Path, table: pd.DataFrame | ParquetTable, args: argparse.Namespace, interruption: Interruption
 ) -> MGPImputer:
-    """Return the imputer of a work folder; if there is none yet, fit it and save it there."""
+    """Load the imputer saved in a work folder; if it has none, fit one and save it."""
     saved = folder / work.IMPUTER
     if current().broadcast_number(saved.exists()):
         return load(saved, args)
@@ -183,7 +183,7 @@ def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoin
 
 
 def about(imputer: MGPImputer, elapsed: float) -> list[str]:
-    """Return lines of the summary on the chain and its training."""
+    """Return summary lines on the chain and its training."""
     history = imputer.history_
     if not imputer.order_:
         return []

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run_dask(args: argparse.Namespace) -> None:
-    """Impute a folder of Parquet files part by part."""
+    """Impute a folder of Parquet files part by part with Dask (`--engine dask`)."""
     if args.model is None:
         raise ValueError(
             "--engine dask needs --model IMPUTER, a fitted imputer: `pyro-mgp fit FOLDER -o MODEL` fits one, "
@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
 
 
 def _loaded(folder: Path, args: argparse.Namespace) -> MGPImputer:
-    """Return the imputer of --model, after saving a copy in the work folder."""
+    """Load the imputer of --model, and save a copy of it in the work folder."""
     fit.check_device(args)
     imputer = fit.load(args.model, args)
     if not (folder / work.IMPUTER).exists():
@@ -131,7 +131,7 @@ def _drawn(
     args: argparse.Namespace,
     interruption: Interruption,
 ) -> Imputations:
-    """Return the draws of a work folder; if there are none yet, draw them and save them there."""
+    """Load the draws saved in a work folder; if it has none, draw them and save them."""
     saved = folder / "draws"
     if saved.exists():
         return Imputations.load(saved)
@@ -150,7 +150,7 @@ def _write(
     compared: pd.DataFrame,
     args: argparse.Namespace,
 ) -> list[str]:
-    """Write tables, summaries and header, and return the names of the completed tables."""
+    """Write completed tables, summaries and header; return the file names of the completed tables."""
     names = files.write_tables(folder, source, draws, args.format or source.format)
     write_table(folder / "cells.csv", draws.cells(), "csv")
     write_table(folder / "summary.csv", compared, "csv")
@@ -169,7 +169,7 @@ def _write(
 
 
 def _about_the_table(table: str, draws: Imputations, passed: pd.DataFrame) -> list[str]:
-    """Return lines on the size of the table, its missing cells and the columns left out."""
+    """Return summary lines on the size of the table, its missing cells and the columns left out."""
     n_rows, n_columns = draws.frame.shape
     n_missing = sum(values.shape[1] for values in draws.values.values())
     holes = "no cell is missing"
@@ -185,7 +185,7 @@ def _about_the_table(table: str, draws: Imputations, passed: pd.DataFrame) -> li
 
 
 def _about_the_cells(draws: Imputations, compared: pd.DataFrame) -> list[str]:
-    """Return lines that compare observed and imputed values."""
+    """Return summary lines that compare observed and imputed values."""
     if not draws.values:
         return ["", "Nothing to impute: the completed tables equal the input table."]
     draws_of = "the draw" if draws.m == 1 else f"all {draws.m} draws"
@@ -194,7 +194,7 @@ def _about_the_cells(draws: Imputations, compared: pd.DataFrame) -> list[str]:
 
 
 def _about_the_files(out: str, names: Sequence[str]) -> list[str]:
-    """Return lines on the files that were written, and on how to load them."""
+    """Return summary lines on the files that were written, and on how to load them."""
     tables = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
     return [
         f"written     to {out}: {tables},",

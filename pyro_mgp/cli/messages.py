@@ -63,7 +63,7 @@ def one_line_warnings() -> Iterator[None]:
 
 
 def wrapped(title: str, text: str) -> list[str]:
-    """Return the lines of an entry of the summary: a title and wrapped text beside it."""
+    """Wrap the text of a summary entry beside its title, and return the lines."""
     from pyro_mgp.results.summary import WIDTH
 
     return textwrap.wrap(

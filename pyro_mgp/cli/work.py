@@ -37,7 +37,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the identity of a run: its table, the options of these names, and versions of packages."""
+    """Return what identifies a run: a hash of its table, its options, and versions of packages."""
     options = {name: getattr(args, name) for name in ("drop", "missing", "seed", "device", *names)}
     shown = {f"--{name}": " ".join(x) if isinstance(x, list) else x for name, x in options.items()}
     table = fingerprint(Path(args.table))
@@ -124,13 +124,13 @@ def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
 
 
 def dot_folder(out: Path) -> Path:
-    """Return the work folder of `out`."""
+    """Return the path of the work folder, `.NAME.partial`, beside the output folder."""
     return out.absolute().with_name(f".{out.name}.partial")
 
 
 @contextmanager
 def work_folder(args: argparse.Namespace, identity: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the work folder, which stays if the block fails with parts that --resume can continue from.
+    """Yield the work folder of a command; after a failure it is kept if --resume can continue.
 
     Args:
         args: Arguments of the command.
@@ -174,7 +174,7 @@ def _claim(lock: IO[str], out: Path) -> None:
 
 
 def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
-    """Remove parts that the run cannot continue from, and write its identity."""
+    """Prepare a work folder: remove what the run cannot resume, and record the run's identity."""
     where, kept = repr(str(folder)), folder / RUN
     _remove_unfinished(folder)
     if resume and kept.exists():
@@ -193,7 +193,7 @@ def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None
 
 
 def _resumable(folder: Path) -> bool:
-    """Return whether a work folder holds finished parts."""
+    """Return whether a work folder holds finished parts that --resume can continue from."""
     return any(not part.name.startswith(".") and part.name not in (RUN, LOCK) for part in folder.iterdir())
 
 
@@ -210,7 +210,7 @@ def _explain(error: BaseException, folder: Path, out: Path) -> None:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove the files and folders that were being written."""
+    """Remove files and folders that an earlier run wrote only in part."""
     for part in folder.glob(".*.partial"):
         _remove(part)
 

@@ -1,1 +1,1 @@
-"""Missing-data patterns, held-out cells, scores and calibration."""
+"""Evaluation of imputers: missing-data patterns, held-out cells, scores and calibration."""

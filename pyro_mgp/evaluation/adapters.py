@@ -135,7 +135,7 @@ def _transform(
 
 
 def _read(completed: Any, frame: pd.DataFrame, m: int, levels: set[Label]) -> Draws:
-    """Return the draws in completed tables or `Imputations`."""
+    """Extract the draws of missing cells from completed tables or `Imputations`."""
     labels: list[Label] = list(frame.columns)
     holes = {label: own for label, own in zip(labels, missing(frame).T, strict=True) if own.any()}
     if isinstance(completed, Imputations):

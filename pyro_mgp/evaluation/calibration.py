@@ -33,7 +33,7 @@ _ALPHA = 0.05
 
 
 class Verdict(enum.StrEnum):
-    """Result of the tests of calibration of a column's draws."""
+    """Verdict of calibration tests, such as "well calibrated" or "too narrow"."""
 
     WELL = "well calibrated"
     """No deviation that matters, with enough cells to detect one of ten points."""
@@ -123,7 +123,7 @@ class Calibration:
 
     @cached_property
     def overall(self) -> pd.Series[Any]:
-        """Figures of `table` for all cells together; scores in standard deviations are means over columns."""
+        """Row of `table` for all cells together; scores in standard deviations are means over columns."""
         row = self._figures(self.cells) | {"column": None, "kind": None, "rmse": np.nan, "bias": np.nan}
         row |= {"crps": np.nan, "log_score": self.table["log_score"].mean()}
         row |= {name: self.table[name].mean() for name in ("rmse_sd", "crps_sd", "accuracy", "brier")}
@@ -133,12 +133,12 @@ class Calibration:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on all cells together."""
+        """Overall verdict on the calibration of all held-out cells together."""
         return self._overall[0]
 
     @property
     def why(self) -> str:
-        """Figures behind the verdict, in words."""
+        """Explanation of the overall verdict in words, with its figures."""
         return self._overall[1]
 
     @property
@@ -149,7 +149,7 @@ class Calibration:
 
     @property
     def words(self) -> str:
-        """Verdict in a few sentences: overall, the worst column, and advice."""
+        """Summary of the calibration in a few sentences: overall verdict, worst column, and advice."""
         verdict, why, _ = self._overall
         sentences = [f"Overall {verdict}: {why}."]
         table = self.table.set_index("column")
@@ -204,7 +204,7 @@ class Calibration:
         return f"Calibration: {n} held-out cells of {columns} column{plural}, {self.m} draws each; {self.how}"
 
     def shown(self) -> pd.DataFrame:
-        """Return the most important figures as text, in one row per column and one for all columns."""
+        """Return the main figures as a table of text, with a row per column and one for all."""
         rows = [*self.table.to_dict("records")]
         if len(rows) > 1:
             rows.append(self.overall.to_dict() | {"column": "all"})
@@ -223,20 +223,20 @@ class Calibration:
 
     @cached_property
     def _parts(self) -> list[pd.DataFrame]:
-        """Cells of each column."""
+        """Rows of `cells`, as one table per column."""
         codes = pd.factorize(self.cells["column"])[0]
         return [self.cells[codes == code] for code in range(codes.max() + 1)]
 
     @cached_property
     def _judged(self) -> list[_Judgement]:
-        """Judgements on columns, with p-values adjusted for all columns and tests."""
+        """Verdict on each column, with explanation and p-value; tests are adjusted by Holm's method."""
         tested = [_test_column(cells, self.levels) for cells in self._parts]
         adjusted = iter(holm([test.p for own, _ in tested for test in own]))
         return [_conclude([next(adjusted) for _ in own], own, half_width) for own, half_width in tested]
 
     @cached_property
     def _overall(self) -> _Judgement:
-        """Judgement on all cells, by normal tests with standard errors clustered by rows."""
+        """Verdict on all cells, with explanation and p-value; standard errors are clustered by rows."""
         rows, n = self.cells["position"].to_numpy(), len(self.cells)
         tests, errors = [], []
         for level in self.levels:
@@ -310,7 +310,7 @@ def holm(p: Sequence[float]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class _Test:
-    """Result of a test: verdict on failure, p-value, deviation in standard deviations of a cell, words."""
+    """Result of one test: verdict on failure, p-value, standardised deviation and explanation."""
 
     verdict: Verdict
     p: float
@@ -319,7 +319,7 @@ class _Test:
 
 
 def _test_column(cells: pd.DataFrame, levels: Sequence[float]) -> tuple[list[_Test], float]:
-    """Test the coverage of a column at each level and, of numbers, the mean of the PIT.
+    """Test the coverage of a column at each level and, for numbers, the mean of the PIT values.
 
     Coverage is binomial, because a column has one cell per row. The second result is the largest half-width
     of a confidence interval for coverage.
@@ -352,7 +352,7 @@ def _coverage_test(off: float, level: float, p: float, words: str) -> _Test:
 def _conclude(
     adjusted: Sequence[float], tests: Sequence[_Test], half_width: float, reported: int | None = None
 ) -> _Judgement:
-    """Judge by tests and their adjusted p-values; if all are passed, report one, by default the worst."""
+    """Return the verdict of a set of tests, its explanation, and the smallest unadjusted p-value."""
     failed = [t for p, t in zip(adjusted, tests, strict=True) if p < _ALPHA and abs(t.off) > _TOLERANCE]
     smallest = min(test.p for test in tests)
     if failed:
@@ -363,7 +363,7 @@ def _conclude(
 
 
 def _clustered_se(held: NDArray[np.bool_], clusters: NDArray[Any]) -> float:
-    """Return the standard error of a share of cells, clustered (Liang and Zeger 1986)."""
+    """Return the cluster-robust standard error of a share of cells (Liang and Zeger 1986)."""
     sums = pd.Series(held - held.mean()).groupby(clusters).sum().to_numpy()
     g = len(sums)
     return float(math.sqrt((sums**2).sum() * g / (g - 1)) / len(held)) if g > 1 else math.nan

@@ -234,7 +234,7 @@ def _scored(
 def _score_numbers(
     column: pd.Series[Any], cells: Mask, draws: Floats, uniform: Floats, levels: Sequence[float]
 ) -> dict[str, Any]:
-    """Return scores of held-out numbers, by the name of their column in `Calibration.cells`."""
+    """Score the draws of held-out numbers, and return the columns of `Calibration.cells`."""
     numbers = numbers_of(column)
     observed = ~np.isnan(numbers)
     truth, point, kept = numbers[cells], draws.mean(0), numbers[observed & ~cells]
@@ -263,7 +263,7 @@ def _score_numbers(
 def _score_levels(
     column: pd.Series[Any], cells: Mask, draws: NDArray[Any], uniform: Floats, levels: Sequence[float]
 ) -> dict[str, Any]:
-    """Return scores of held-out levels, by the name of their column in `Calibration.cells`."""
+    """Score the draws of held-out levels, and return the columns of `Calibration.cells`."""
     values = objects_of(column)
     truth, kept = values[cells], values[~pd.isna(values) & ~cells]
     found = np.array(pd.unique(np.concatenate([kept, truth, draws.ravel()])), dtype=object)

@@ -32,7 +32,7 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Holdout:
-    """Cells of a table that are held out."""
+    """Held-out cells of a table, in one or more folds, and those that could not be held out."""
 
     folds: tuple[Mask, ...]
     """Masks of the cells to hold out at a time, Bool `[N, C]` each; no cell is in two."""
@@ -116,7 +116,7 @@ def holds_levels(column: pd.Series[Any], label: Label, rules: Rules) -> bool:
 
 
 def _candidates(labels: Sequence[Label], columns: Sequence[Label] | None, observed: Mask) -> Sequence[Label]:
-    """Return the labels of the columns from which cells are held out, if they are suitable."""
+    """Return the labels of the columns to hold cells out of, by default all incomplete ones."""
     if columns is None:
         return [label for label, own in zip(labels, observed.T, strict=True) if not own.all()] or labels
     unknown = [label for label in columns if label not in labels]
@@ -180,7 +180,7 @@ def _spread_rows(fold_of: NDArray[np.intp], observed: Mask, n_folds: int, genera
 def _keep_enough(
     column: pd.Series[Any], fold_of: NDArray[np.intp], levels: bool, n_folds: int, generator: Generator
 ) -> None:
-    """Keep the cells of a column that fits need, in place: one of each level, or two different numbers."""
+    """Keep the cells needed to fit a column, in place: one of each level, or two different numbers."""
     codes = pd.factorize(column.astype(object))[0]
     for k in range(n_folds):
         held_out = fold_of == k
@@ -191,7 +191,7 @@ def _keep_enough(
 
 
 def _without_deducible(frame: pd.DataFrame, held_out: Mask, rules: Rules) -> tuple[Mask, NDArray[np.intp]]:
-    """Return the held-out cells that do not follow from kept ones, and the number of others per column `[C]`.
+    """Remove held-out cells that kept cells determine; return the mask, and the number removed, `[C]`.
 
     Cells are also kept if the remaining table does not determine whether their column applies.
     """

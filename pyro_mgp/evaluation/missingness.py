@@ -77,7 +77,7 @@ def distinct_patterns(frame: pd.DataFrame) -> tuple[NDArray[np.bool_], NDArray[n
 
 
 def flux(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the influx and outflux of each column, which connect its missing cells to the other columns.
+    """Compute influx and outflux: how the missing and observed cells of a column connect to others.
 
     With r = 1 for an observed cell and 0 for a missing one, rows i, columns j and k (*Flexible Imputation of
     Missing Data*, section 4.1.3),
@@ -118,7 +118,7 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """Positions of columns that go missing together, weights by position, and share of the rows."""
+    """Missing-data pattern: positions of its missing columns, weights, and share of the rows."""
 
     columns: list[int]
     weights: dict[int, float]
@@ -289,7 +289,7 @@ def _standardised(cells: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _probabilities(logits: NDArray[np.float64], count: NDArray[np.intp], goal: float) -> NDArray[np.float64]:
-    """Return probabilities `[n]` whose intercept is such that Σ count · probability equals the goal."""
+    """Return logistic probabilities `[n]`, with the intercept that makes Σ count · probability the goal."""
     share = goal / max(int(count.sum()), 1)
     if share <= 0 or share >= 1:
         return np.full(len(logits), float(share >= 1))
@@ -302,7 +302,7 @@ def _probabilities(logits: NDArray[np.float64], count: NDArray[np.intp], goal: f
 def _draw(
     probabilities: NDArray[np.float64], count: NDArray[np.intp], generator: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Draw a systematic sample of positions with these inclusion probabilities.
+    """Draw positions by systematic sampling with the given inclusion probabilities.
 
     Positions are ordered by their counts, so that the sum of the counts differs from its expectation by at
     most the largest count.
@@ -361,7 +361,7 @@ def _read_patterns(
 
 
 def _positions(labels: Collection[Hashable], places: Mapping[Hashable, int], who: str) -> list[int]:
-    """Return the positions of columns that a pattern or its weights name."""
+    """Return the positions of columns with these labels; raise a ValueError if one is unknown."""
     unknown = [label for label in labels if label not in places]
     if unknown:
         raise ValueError(f"{who} {unknown[0]!r}, but the columns are {listing(places)}")
@@ -375,7 +375,7 @@ def _weights(
     mechanism: Mechanism,
     k: int,
 ) -> dict[int, float]:
-    """Return the nonzero weights of pattern k by position."""
+    """Return the nonzero weights of pattern k, by column position."""
     if mechanism == "MCAR":
         return {}
     if weights is None:

@@ -130,7 +130,7 @@ def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: F
 
 
 def smallest_set(counts: NDArray[np.int64], level: float) -> NDArray[np.bool_]:
-    """Return a mask of the most frequent levels that together have the share `level` of the draws.
+    """Return a mask of the most frequent levels that together have at least the share `level`.
 
     Example:
         >>> smallest_set(np.array([[5, 1, 4]]), 0.8).tolist()

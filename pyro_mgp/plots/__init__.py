@@ -1,4 +1,4 @@
-"""Plots of tables with missing cells, of imputations and of analyses of them.
+"""Plots of missing data, imputations, fitted models and pooled analyses.
 
 A plot of one panel draws on the axes `ax`, or on those of a new figure, and returns them. A plot of several
 panels draws on `figure` (a figure or subfigure), or on a new one, and returns the axes of its panels. `draws`

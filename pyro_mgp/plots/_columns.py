@@ -47,14 +47,14 @@ class PlottedColumn:
 
     @property
     def available(self) -> NDArray[np.bool_]:
-        """Cells that are observed, or imputed at least once, Bool `[N]`."""
+        """Mask of the cells that are observed, or imputed at least once, Bool `[N]`."""
         available = ~self.holes
         available[self.holes] = np.logical_or.reduce(np.isfinite(self.imputed))
         return available
 
     @property
     def values(self) -> Numbers:
-        """All distinct values, ascending."""
+        """Distinct observed and imputed values, ascending."""
         both = np.concatenate([self.observed, self.imputed.ravel()])
         return np.unique(both[np.isfinite(both)])
 

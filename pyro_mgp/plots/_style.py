@@ -37,7 +37,7 @@ _LETTERS_PER_INCH = 14.0
 
 
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:
-    """Return the given axes, or those of a new figure of this size in inches."""
+    """Return `ax`, or the axes of a new figure of `width` x `height` inches if it is None."""
     if ax is not None:
         return ax
     from matplotlib import pyplot as plt
@@ -49,7 +49,7 @@ def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axe
 def panels(
     figure: FigureBase | None, n: int, *, across: int, width: float, height: float, **shared: Any
 ) -> NDArray[Any]:
-    """Return axes of n panels, `[n]`, in rows of `across`; a new figure has this size in inches per panel."""
+    """Return the axes of n panels, `[n]`, in a grid with at most `across` columns."""
     from matplotlib import pyplot as plt
 
     across = min(n, across)
@@ -63,13 +63,13 @@ def panels(
 
 
 def tidy(ax: Axes) -> Axes:
-    """Remove the upper and right sides of the frame, and return the axes."""
+    """Remove the top and right spines of axes, and return the axes."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
 def text(label: Hashable, most: int = 24) -> str:
-    """Return a label as one line of at most `most` characters, without mathematics for matplotlib."""
+    """Return a label as one line of at most `most` characters, with dollar signs escaped."""
     short = shortened(" ".join(str(label).split()), most)
     return re.sub(r"(?<!\\)\$", r"\\$", short)
 
@@ -84,7 +84,7 @@ def percent(share: float) -> str:
 
 
 def spread_out(n: int, most: int) -> NDArray[np.intp]:
-    """Return at most `most` of n positions, evenly spaced, including the first and the last."""
+    """Return the positions of at most `most` of n items, evenly spaced, with the first and the last."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.intp))
 
 
@@ -96,7 +96,7 @@ def legend_above(ax: Axes, side: Literal["left", "right"] = "left", **options: A
 
 
 def check_count(name: str, n: int, shown: str) -> None:
-    """Raise a ValueError if a number of things to show is below 1."""
+    """Raise a ValueError if `n`, the number of elements to plot, is below 1."""
     if n < 1:
         raise ValueError(f"{name}, the number of {shown} to show, must be at least 1, got {n}")
 

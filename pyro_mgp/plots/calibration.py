@@ -1,4 +1,4 @@
-"""Plots of calibration: how held-out cells lie among their draws."""
+"""Plots of calibration: coverage of intervals, and ranks of true values among their draws (PIT)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _draw_histogram(ax: Axes, pit: NDArray[np.float64], n_effective: float, bad:
 def _panels(
     calibration: Calibration, columns: Sequence[Label] | None, overall: bool
 ) -> list[tuple[str, pd.DataFrame, float, bool]]:
-    """Return title, cells, effective number of cells and whether it is miscalibrated, for each panel."""
+    """Return title, held-out cells, effective number of cells and miscalibration flag of each panel."""
     cells, found = calibration.cells, []
     if overall:
         is_bad = str(calibration.verdict) in _BAD

@@ -178,7 +178,7 @@ def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: 
 
 
 def _imputed(draws: Imputations, label: Label) -> PlottedColumn:
-    """Return a column, after checking that it has at least one draw."""
+    """Return a column for plotting, after checking that at least one cell is imputed."""
     found = plotted(draws, label)
     if not np.isfinite(found.imputed).any():
         others = listing(draws.values)
@@ -187,7 +187,7 @@ def _imputed(draws: Imputations, label: Label) -> PlottedColumn:
 
 
 def _spots(column: PlottedColumn, rows: NDArray[np.intp], jitter: np.random.Generator) -> Numbers:
-    """Return low end, centre and high end of cells, `[3, n]`; equal for observed cells and levels."""
+    """Return lower end, centre and upper end of the interval of each plotted cell, `[3, n]`."""
     place = np.zeros(len(column.holes), dtype=np.intp)  # among the missing or the observed cells
     for kind in (column.holes, ~column.holes):
         place[kind] = np.arange(kind.sum())
@@ -258,7 +258,7 @@ def density(cells: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
 
 
 def _range_shown(cells: Numbers) -> tuple[float, float]:
-    """Return a range that contains nearly all cells, and not much more."""
+    """Return axis limits that contain nearly all cells, without far outliers."""
     smallest, largest = float(cells.min()), float(cells.max())
     low, first, third, high = np.quantile(cells, [_BEYOND, 0.25, 0.75, 1 - _BEYOND]).tolist()
     fence = _FENCE * (third - first) or np.inf
@@ -289,7 +289,7 @@ def _legend_of_densities(axes: NDArray[Any], m: int, together: bool) -> None:
 def _draw_points(
     ax: Axes, x: Numbers, y: Numbers, imputed: bool, small: bool, label: str | None = None
 ) -> None:
-    """Draw discs for observed cells, or diamonds for imputed ones, which are hollow if small."""
+    """Plot observed cells as discs, or imputed cells as diamonds, which are hollow if small."""
     look: dict[str, Any] = {"marker": "o", "color": BLUE, "mew": 0.0, "alpha": 0.55, "zorder": 1}
     if imputed:
         look = {"marker": "D", "color": VERMILION, "mfc": "white", "mew": 1.2, "alpha": 1.0, "zorder": 3}

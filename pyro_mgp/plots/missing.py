@@ -187,7 +187,7 @@ _TOGETHER = 0.015
 
 
 def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], most: int = 3) -> None:
-    """Write names beside points `[n, 2]`, given in shares of the axes, where they overlap nothing."""
+    """Label points `[n, 2]`, in axes coordinates, at places where the names overlap nothing."""
     from matplotlib.transforms import Bbox
 
     reach = ax.get_xlim()[1]

@@ -129,7 +129,7 @@ def write_report(
 
 
 def _columns(draws: Imputations, imputer: MGPImputer | None) -> list[list[str]]:
-    """Compare the observed and imputed values of each column, in rows of a table."""
+    """Return the rows of the table that compares observed and imputed values of each column."""
     frame, compared, rows = draws.frame, summary.summarise(draws), []
     kinds: dict[Any, str] = {label: str(dtype) for label, dtype in frame.dtypes.items()}
     if imputer is not None:
@@ -145,12 +145,12 @@ def _columns(draws: Imputations, imputer: MGPImputer | None) -> list[list[str]]:
 
 
 def _of_column(table: pd.DataFrame, label: Label) -> pd.DataFrame:
-    """Select the rows of a table whose `column` is this label."""
+    """Select the rows of a table whose `column` entry equals a label."""
     return table[[each == label for each in table["column"]]]
 
 
 def _side(part: pd.DataFrame, side: str) -> str:
-    """Describe the observed or the imputed values of one column."""
+    """Format the observed or the imputed values of one column as text."""
     if part["level"].isna().all():
         return " ± ".join(summary.mean_and_sd(part.iloc[0], side))
     pairs = part[["level", f"{side}_mean"]].head(4).to_numpy().tolist()
@@ -159,7 +159,7 @@ def _side(part: pd.DataFrame, side: str) -> str:
 
 
 def _missing_cells(frame: pd.DataFrame) -> dict[str, Any]:
-    """Draw the missing cells and their patterns."""
+    """Plot the missing cells and their patterns."""
     holes = missing(frame)
     if not holes.any():
         return {}
@@ -174,7 +174,7 @@ def _missing_cells(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _verdict(draws: Imputations, calibration: Calibration | None) -> dict[str, str]:
-    """Summarise the calibration in a headline, its reason, and the class of their box."""
+    """Return headline, reason and CSS class of the box that states the calibration verdict."""
     if calibration is None:
         unchecked = "no cells were held out to check whether intervals from the draws contain the true values"
         reason = unchecked if draws.values else "there is nothing to impute"
@@ -193,7 +193,7 @@ def _miscalibrated(calibration: Calibration) -> pd.DataFrame:
 
 
 def _trust(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
-    """Return the figures of the calibration, in rows of a table, and its pictures."""
+    """Return the contents of the calibration section: a table of figures, and plots."""
     if calibration is None:
         return {} if draws.values and imputer is not None else None
     records: list[dict[Any, Any]] = calibration.table.to_dict("records")
@@ -207,7 +207,7 @@ def _trust(draws: Imputations, imputer: MGPImputer | None, calibration: Calibrat
 
 
 def _calibration_pair(calibration: Calibration, levels: dict[str, str], row: dict[Any, Any]) -> Part:
-    """Draw coverage and PIT histogram of one column, or of all if the column is None, and describe them."""
+    """Plot coverage and PIT of one column, or of all if the column is None, and describe the plots."""
     coverage, pit = _figure(3.6, 3.7), _figure(3.6, 3.7)
     overall = row["column"] is None
     columns = [] if overall else [row["column"]]
@@ -219,7 +219,7 @@ def _calibration_pair(calibration: Calibration, levels: dict[str, str], row: dic
 
 
 def _values(draws: Imputations, labels: list[Label]) -> Part:
-    """Draw the distributions of observed and imputed values."""
+    """Plot the distributions of observed and imputed values."""
     compared, shown = summary.summarise(draws), []
     for label in labels[:_MOST_COLUMNS]:
         figure, n = _figure(5.4, 3.7), draws.values[label].shape[1]
@@ -230,7 +230,7 @@ def _values(draws: Imputations, labels: list[Label]) -> Part:
 
 
 def _cells(draws: Imputations, labels: list[Label]) -> list[dict[str, Any]] | None:
-    """Draw missing cells one by one, of the columns with the most of them."""
+    """Plot individual missing cells of the columns that have the most of them."""
     cells, shown = draws.cells(), []
     by_count = sorted(labels, key=lambda label: -draws.values[label].shape[1])
     for label in by_count[:_MOST_OF_CELLS]:
@@ -250,7 +250,7 @@ def _cells(draws: Imputations, labels: list[Label]) -> list[dict[str, Any]] | No
 
 
 def _relevance(draws: Imputations, imputer: MGPImputer | None) -> Part:
-    """Draw the relevance of each column for the others."""
+    """Plot the relevance of each column as a predictor of the others."""
     if imputer is None or not imputer.order_:
         return None
     with warnings.catch_warnings():
@@ -265,7 +265,7 @@ def _relevance(draws: Imputations, imputer: MGPImputer | None) -> Part:
 
 
 def _training(imputer: MGPImputer | None) -> Part:
-    """Draw the loss of each training step."""
+    """Plot the training loss, and return it as an image."""
     if imputer is None or not imputer.history_.loss:
         return None
     figure = _figure(5.6, 4.4 if imputer.history_.validation else 3.0)
@@ -274,7 +274,7 @@ def _training(imputer: MGPImputer | None) -> Part:
 
 
 def _warnings(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
-    """Gather what may need attention: warnings of fitting, columns that are mostly missing, calibration."""
+    """Collect warnings of fitting, of columns that are mostly missing, and of calibration."""
     half = len(draws.frame) / 2
     return {
         "table": [] if imputer is None else _table_warnings(draws.frame, imputer),
@@ -337,7 +337,7 @@ def share_text(x: float, decimals: int = 1) -> str:
 
 
 def render(variables: Mapping[str, object]) -> str:
-    """Return the page as HTML, from the values of all variables of `template.html`."""
+    """Render `template.html` with the values of its variables, and return the HTML."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters["share"] = share_text

@@ -1,1 +1,1 @@
-"""Multiple imputations of a table: the class, files, summaries and the export to ArviZ."""
+"""Multiple imputations: the class `Imputations`, drawing, files, summaries and export to ArviZ."""

@@ -69,7 +69,7 @@ _GROUPS = {
 def to_arviz(
     draws: Imputations | Sequence[Imputations], *, rows: ArrayLike | None = None, max_rows: int = 10_000
 ) -> Any:
-    """Export imputations to ArviZ: an `InferenceData` or `xarray.DataTree` with the groups of this module.
+    """Export imputations to an `InferenceData` (ArviZ 0.x) or `xarray.DataTree` (ArviZ 1.0 onwards).
 
     Imputations of one table by fits with different seeds become chains. R-hat of `imputed_mean_...` and
     `imputed_share_...` measures whether the fits agree. R-hat of parameters and of `u` is not informative,
@@ -119,7 +119,7 @@ def to_arviz(
 
 
 def _container(groups: Mapping[str, Dataset], attrs: dict[str, str]) -> Any:
-    """Return the container of the installed version of ArviZ; no other code depends on the version."""
+    """Combine groups in the container of the installed ArviZ: `InferenceData` or `DataTree`."""
     if int(version("arviz").split(".")[0]) < 1:
         from arviz import InferenceData
 
@@ -149,7 +149,7 @@ class _Coder:
 
     @property
     def attrs(self) -> dict[str, str]:
-        """Description of the numbers, for the attributes of a variable."""
+        """Attributes of a variable that describe its coding: kind, unit, levels and missing code."""
         attrs = {"kind": self.kind}
         if self.kind in _UNITS:
             attrs["unit"] = _UNITS[self.kind]
@@ -159,7 +159,7 @@ class _Coder:
 
 
 def _coder(dtype: Any, cells: Sequence[Array], levels: Iterable[Hashable]) -> _Coder:
-    """Make a coder from all arrays of cells, in the form of draws, and other levels that may be drawn."""
+    """Choose the coder of a column by its dtype, its observed and imputed cells, and further levels."""
     if isinstance(dtype, pd.CategoricalDtype):
         return _Coder("label", tuple(dtype.categories))
     letters = {array.dtype.kind for array in cells if array.size}
@@ -177,7 +177,7 @@ def _coder(dtype: Any, cells: Sequence[Array], levels: Iterable[Hashable]) -> _C
 
 
 class _Table:
-    """Names and coders of the variables of the table that all chains share."""
+    """Table that all chains share, with the names and coders of its ArviZ variables."""
 
     def __init__(self, chains: Sequence[Imputations], positions: NDArray[np.intp]) -> None:
         self.frame = frame = chains[0].frame
@@ -205,26 +205,26 @@ class _Table:
             self.coders[label] = _coder(frame[label].dtype, cells, levels.get(label, ()))
 
     def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: dict[str, str]) -> DataArray:
-        """Make a variable of a column's cells in some rows, `[..., n]`."""
+        """Return the cells of a column in the given rows, `[..., n]`, as a `DataArray`."""
         row = f"{name}_row"
         coords = {row: (row, self.labels[rows]), f"{name}_position": (row, rows.astype(np.int64))}
         return _variable(values, (row,), attrs, coords)
 
     def attrs(self, label: Label) -> dict[str, str]:
-        """Return the attributes of a column's variables."""
+        """Return the attributes of a column's ArviZ variables: its label and its coding."""
         return {"column": str(label), **self.coders[label].attrs}
 
 
 def _variable(
     values: Array, dims: tuple[str, ...], attrs: dict[str, str], coords: Coords | None = None
 ) -> DataArray:
-    """Make a variable of one chain, whose first dimension is the draw if `values` have one more."""
+    """Return the values of one chain as a `DataArray`; an additional first dimension is the draw."""
     draw = ("draw",) * (values.ndim - len(dims))
     return DataArray(values, coords, (*draw, *dims), attrs=attrs)
 
 
 def _new_name(text: str, taken: set[str]) -> str:
-    """Return a name similar to this text that files can store, and no other variable or dimension has."""
+    """Convert text to a variable name that files can store, and that is not yet in use."""
     name = _FORBIDDEN.sub("_", unicodedata.normalize("NFC", text.strip()))
     if not re.match(r"\w", name):
         name = f"column_{name}"
@@ -235,7 +235,7 @@ def _new_name(text: str, taken: set[str]) -> str:
 
 
 def _observed(column: pd.Series[Any]) -> Array:
-    """Return the observed cells of a column, in the form of draws."""
+    """Return the observed cells of a column in the representation of draws."""
     return cells_of(column[~holes_of(column)])
 
 
@@ -250,7 +250,7 @@ def _index_labels(index: pd.Index[Any]) -> Array:
 
 
 def _positions(rows: ArrayLike | None, max_rows: int, n_rows: int) -> NDArray[np.intp]:
-    """Return the positions of the rows whose observed cells are predicted, ascending."""
+    """Return the sorted positions of the rows whose observed cells are predicted, at most `max_rows`."""
     if operator.index(max_rows) < 1:
         raise ValueError(f"max_rows must be at least 1, got {max_rows}")
     chosen = np.arange(n_rows) if rows is None else np.asarray(rows)
@@ -281,7 +281,7 @@ def _check_chains(chains: Sequence[Imputations]) -> None:
 
 
 def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, DataArray]]:
-    """Return the variables of one chain, by group and name."""
+    """Return the ArviZ variables of one chain, by group and variable name."""
     groups: dict[str, dict[str, DataArray]] = {group: {} for group in _GROUPS}
     for label, values in draws.values.items():
         name, coder = table.names[label], table.coders[label]
@@ -318,7 +318,7 @@ def _summary(name: str, coder: _Coder, values: Array) -> dict[str, DataArray]:
 def _add_observed_cells(
     groups: dict[str, dict[str, DataArray]], draws: Imputations, source: ObservedCells, table: _Table
 ) -> None:
-    """Add replicates, log densities and observed cells to their groups."""
+    """Add observed cells, their replicates and their log densities to the ArviZ groups."""
     found = source.replicate(draws.frame, draws.m, table.positions)
     link_names = source.sampler.chain.names
     for variable, cells in zip(source.variables, found, strict=False):
@@ -343,7 +343,7 @@ def _add_observed_cells(
 
 
 def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, DataArray]:
-    """Return the drawn functions and the point estimates of all links."""
+    """Return drawn inducing values and point estimates of parameters, for all links, as variables."""
     sampler, found = source.sampler, dict[str, DataArray]()
     functions = sampler.functions(range(m)) if sampler.joint else []
     noises = [conditional.noise.cpu().numpy() for conditional in sampler.sparse(range(m))]
@@ -365,7 +365,7 @@ def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, DataA
 
 
 def _estimates(link: Link) -> Iterator[tuple[str, Numbers, list[int] | None]]:
-    """Yield name, value and encoded columns (None unless it has a value for each) of a link's parameters."""
+    """Yield name and value of each parameter of a link, and its encoded columns if it has one per input."""
     inputs = link.inputs.tolist()
     parts = {path: part for path, part in link.kernel.named_modules() if getattr(part, "_pyro_params", None)}
     kinds = [type(part).__name__.lower() for part in parts.values()]
@@ -386,7 +386,7 @@ def _number(module: nn.Module, parameter: str) -> Numbers:
 
 
 def _constant(table: _Table) -> dict[str, DataArray]:
-    """Return which cells are observed, `[N, C]`, and their means and standard deviations, `[C]`."""
+    """Return the mask of observed cells, `[N, C]`, and the mean and sd of each column, `[C]`."""
     moments = np.full((2, table.frame.shape[1]), np.nan)
     for i, (label, coder) in enumerate(table.coders.items()):
         cells = coder(_observed(table.frame[label]))

@@ -42,7 +42,7 @@ def prepare(
     batch_size: int | None,
     delta: Mapping[Label, float] | None,
 ) -> tuple[InputTable, Sampler]:
-    """Return the table to impute, the fitted one if `X` is None, and its sampler."""
+    """Return the encoded table to impute (the training table if `X` is None), and its sampler."""
     if batch_size is not None:
         at_least("batch_size", batch_size, 1)
     if X is None and row_ids is not None:
@@ -141,7 +141,7 @@ def _batches(
     batch_size: int | None,
     checkpoint: Checkpoint | None,
 ) -> Batches:
-    """Return the incomplete rows filled, batch by batch, those in the checkpoint first."""
+    """Return the incomplete rows, imputed, batch by batch; those in the checkpoint come first."""
     rows = given.incomplete_rows
     if checkpoint is None:
         return sampler.draws(rows, wanted, batch_size)
@@ -169,7 +169,7 @@ def _bar(items: Iterable[int] | None, progress: bool, **options: Any) -> Any:
 
 
 def _watched(batches: Batches, n_rows: int, progress: bool) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the batches and advance a progress bar."""
+    """Yield batches of imputed rows while advancing a progress bar."""
     with _bar(None, progress, total=n_rows, unit="rows") as bar:
         for here, filled in batches:
             yield here, filled

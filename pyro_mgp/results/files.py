@@ -170,7 +170,7 @@ def _typed_column(cells: list[str], holes: frozenset[str]) -> Any:
 
 
 def _type(observed: set[str]) -> tuple[str, Callable[[str], Any]]:
-    """Return the dtype of a column with these cells, and a function that parses one of them."""
+    """Infer the dtype of a column from its cells, and return it with a function that parses a cell."""
     if not observed or any(_CODE.fullmatch(cell) for cell in observed):
         return "string", str
     if all(cell.lower() in _TRUTH for cell in observed):
@@ -196,7 +196,7 @@ def _is_time(cell: str) -> bool:
 
 
 def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
-    """Find text columns most of whose cells are numbers or dates, each with a cell that is not a number.
+    """Find text columns of mostly numbers or dates, each with a cell that is not a number.
 
     An undeclared mark of missing cells ("?", "-"), thousands separators or invalid dates cause such columns.
     """
@@ -213,7 +213,7 @@ def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
 
 
 def row_counter(frame: pd.DataFrame) -> Label | None:
-    """Return the label of the first column if it only counts the rows, from 0 or 1; else None."""
+    """Return the label of the first column if it numbers the rows from 0 or 1, else None."""
     if frame.shape[1] < 3 or len(frame) < 3:
         return None
     first = frame.iloc[:, 0].tolist()
@@ -262,7 +262,7 @@ def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) ->
 
 
 def _formatter(cells: Sequence[str], letter: str) -> Callable[[Any], str]:
-    """Return a function that formats draws, whose dtype has this kind, like the column's first such cell."""
+    """Return a function that formats draws as text like the observed cells of the column."""
     if letter == "M":
         first = next(cell.strip() for cell in cells if _is_time(cell.strip()))
         if _DAY.fullmatch(first):

@@ -103,7 +103,7 @@ class Imputations:
         return (self[j] for j in range(self.m))
 
     def __eq__(self, other: object) -> bool:
-        """Compare tables (by `DataFrame.equals`) and draws."""
+        """Return whether two objects hold equal tables (by `DataFrame.equals`) and equal draws."""
         if not isinstance(other, Imputations):
             return NotImplemented
         # Equal tables have the same missing cells, and therefore the same keys of `values`.
@@ -216,7 +216,7 @@ class Imputations:
         return to_arviz(self, rows=rows, max_rows=max_rows)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Save to a folder, which appears atomically; `load` reads it back.
+        """Save the imputations to a folder atomically; `load` reads it back.
 
         The folder holds `header.json`, `frame.parquet` (the original table) and `draws.safetensors`. With
         `overwrite`, a folder that this package wrote earlier is replaced.
@@ -360,7 +360,7 @@ def _summary(rows: pd.Index[Any], label: Label, draws: NDArray[Any], dtype: Any)
 
 
 def _numbers(draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    """Compute mean, standard deviation and quantiles over the draws `[m, n]`, each `[n]`; NaN for labels."""
+    """Compute mean, sd and quantiles of each cell over its draws `[m, n]`; NaN for labels."""
     if draws.dtype == object:
         return dict.fromkeys(("mean", "sd", *_QUANTILES), np.full(draws.shape[1], np.nan))
     # pandas ignores missing draws, without a warning where all are missing.
@@ -371,7 +371,7 @@ def _numbers(draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
 
 
 def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
-    """Find the most frequent draw of each cell `[n]` and its share of m; None and NaN if continuous."""
+    """Find the most frequent draw of each cell and its share of the m draws; None and NaN if continuous."""
     m, n = draws.shape
     if draws.dtype.kind in "fMm":
         return {"mode": pd.Series([None] * n, dtype=object), "mode_share": np.full(n, np.nan)}
@@ -405,7 +405,7 @@ def _check_shapes(expected: Shapes, found: Shapes) -> None:
 
 
 def _stored(column: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Return the draws of one column from its entry in the header and the stored arrays."""
+    """Decode the saved draws of one column from its header entry and the stored arrays."""
     draws = arrays[column["array"]]
     if "times" in column:
         if draws.dtype != np.int64 or column["times"] not in _TIMES:

@@ -112,7 +112,7 @@ def _aligned(parts: Sequence[pd.DataFrame], side: str) -> dict[Label, str]:
 
 
 def mean_and_sd(row: pd.Series[Any], side: str) -> tuple[str, str]:
-    """Format mean and standard deviation of one side, "observed" or "imputed", of a row of `summarise`."""
+    """Format the mean and standard deviation of observed or imputed values in a row of `summarise`."""
     mean, sd = row[f"{side}_mean"], row[f"{side}_sd"]
     if row["unit"]:
         is_date = row["unit"] != _UNITS["m"] and not math.isnan(mean)
@@ -129,7 +129,7 @@ def _duration(seconds: float) -> str:
 
 
 def _number(x: float, sd: float) -> str:
-    """Format a number with the decimals, at most five, that show three digits of a standard deviation."""
+    """Format a number to the precision of three significant digits of a standard deviation."""
     if math.isnan(x):
         return "-"
     places = max(0, 2 - math.floor(math.log10(sd))) if math.isfinite(sd) and sd > 0 else math.inf
@@ -159,5 +159,5 @@ def percent(share: float, decimals: int = 1) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return the text, cut to `width` characters with an ellipsis if it is longer."""
+    """Truncate text to `width` characters, with an ellipsis if it is longer."""
     return text if len(text) <= width else text[: width - 1] + "…"

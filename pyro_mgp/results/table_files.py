@@ -30,7 +30,7 @@ def table_names(m: int, suffix: str) -> list[str]:
 
 
 def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
-    """Write a table as "csv", "tsv" or "parquet"; text leaves out an index that only counts rows from 0.
+    """Write a table as "csv", "tsv" or "parquet"; text files omit an index that is 0, 1, 2, ...
 
     Raises:
         ValueError: If a column cannot be stored as Parquet.
@@ -48,7 +48,7 @@ def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
 
 
 def open_text(path: Path) -> TextIO:
-    r"""Open a text file for `csv.writer`, whose rows end in \r\n; the file's rows end in \n.
+    r"""Open a text file for `csv.writer`, with lines that end in \n instead of \r\n.
 
     Python before 3.13 quotes a cell that contains \r only if rows end in one. Without quotes, the \r would be
     read as the end of the row.
@@ -57,7 +57,7 @@ def open_text(path: Path) -> TextIO:
 
 
 class _Rows(io.TextIOWrapper):
-    r"""A text file whose method `write` takes one row that ends in \r\n."""
+    r"""Text file that replaces \r\n, with which `csv.writer` ends rows, by \n."""
 
     def write(self, row: str) -> int:
         return super().write(row.removesuffix("\r\n") + "\n")

@@ -1,1 +1,1 @@
-"""Tables in partitions: Parquet parts and Dask."""
+"""Imputation of partitioned tables: folders of Parquet files and Dask DataFrames."""

@@ -115,7 +115,7 @@ def impute_into(
     random_state: int | None = None,
     progress: bool = True,
 ) -> Job:
-    """Draw m imputations of a folder of Parquet files into another, part by part on the workers of a cluster.
+    """Impute a folder of Parquet files m times on a Dask cluster, and write the completed tables.
 
     The tables equal those of `imputer.impute(pandas.read_parquet(folder), m)`. Each process holds a few parts
     in memory. Workers write the parts that they impute, so both folders must have these paths on all workers.
@@ -186,7 +186,7 @@ def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> I
 
 
 def _remove_partial_files(folders: Sequence[Path], parts: Sequence[Part]) -> None:
-    """Remove the unfinished files of workers that died, and check that every part exists."""
+    """Remove files that failed workers left unfinished, and check that every part exists."""
     names = {part.name for part in parts}
     for folder in folders:
         found = {entry.name for entry in folder.iterdir()}
@@ -201,7 +201,7 @@ def _remove_partial_files(folders: Sequence[Path], parts: Sequence[Part]) -> Non
 
 @contextlib.contextmanager
 def cluster(scheduler: str | None = None, n_workers: int | None = None) -> Iterator[Client]:
-    """Give a client of an existing cluster, or of a new one on this machine that ends with the context.
+    """Yield a Dask client of an existing cluster, or of a new local one that is closed at the end.
 
     Args:
         scheduler: Address of an existing scheduler, for example `tcp://10.0.0.1:8786`, or its scheduler file.
@@ -242,7 +242,7 @@ def imported() -> Any:
 
 
 def _ranks_of(identify: Callable[..., Any], state: Delayed, parts: Sequence[Any]) -> list[Delayed]:
-    """Return the ranks of each partition's rows, given the function that hashes the rows of one."""
+    """Return lazily the ranks of rows among equal rows of the whole table, for each partition."""
     dask = imported()
     n_parts, n_buckets = len(parts), max(1, math.ceil(len(parts) / _PARTITIONS_PER_BUCKET))
     hashes = [dask.delayed(identify)(state, part, n_buckets) for part in parts]

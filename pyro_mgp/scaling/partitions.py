@@ -1,4 +1,4 @@
-"""Imputation of tables in partitions, such as parts of Parquet files, independent of their number and order.
+"""Imputation of partitioned tables, such as folders of Parquet files, independent of the partitioning.
 
 Draws depend only on a row's cells and on its rank among equal rows, and rounding does not depend on the
 partition (see `tiles`). Equal rows of different partitions are therefore ranked first, by hashes::
@@ -75,7 +75,7 @@ class FittedState:
         self.digest = hashlib.sha256(b"".join(self.files[name] for name in sorted(self.files))).hexdigest()
 
     def imputer(self) -> MGPImputer:
-        """Return the imputer as this process has loaded it."""
+        """Return the imputer, which each process loads once and caches."""
         with _LOCK:
             if self.digest not in _LOADED:
                 _LOADED.clear()
@@ -97,7 +97,7 @@ def impute_partition(
     random_state: int | None = None,
     delta: Mapping[Label, float] | None = None,
 ) -> Imputations:
-    """Impute a partition of a table as within the whole table; safe to call from threads.
+    """Impute one partition of a table, consistently with the whole table; safe to call from threads.
 
     Args:
         state: The fitted imputer.
@@ -129,7 +129,7 @@ def impute_partition(
 
 
 def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: int = 1) -> list[Hashes]:
-    """Return the hashes of a partition's incomplete rows, by bucket; equal rows are in the same bucket."""
+    """Hash the incomplete rows of a partition into buckets; equal rows are in the same bucket."""
     positions, content, labels = np.empty(0, np.intp), np.empty(0, np.uint64), np.empty(0, np.uint64)
     if len(frame):
         imputer = _imputer_of(state)
@@ -141,7 +141,7 @@ def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: in
 
 
 def rank(bucket: Sequence[Hashes]) -> list[Ranks]:
-    """Return the ranks of the rows of one bucket, for each partition in the table's order.
+    """Rank the equal rows of one bucket of hashes, and return the ranks for each partition.
 
     Equal rows are ranked by the hashes of their labels, then by their order, as in a whole table. `bucket`
     contains the hashes of the bucket's rows in each partition.
@@ -153,7 +153,7 @@ def rank(bucket: Sequence[Hashes]) -> list[Ranks]:
 
 
 def merged(ranks: Sequence[Ranks]) -> Ranks:
-    """Return the ranks of a partition's rows from those in each bucket."""
+    """Combine the ranks of a partition's rows over all buckets of hashes."""
     return Ranks(
         np.concatenate([part.positions for part in ranks]), np.concatenate([part.ranks for part in ranks])
     )
@@ -180,7 +180,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Name of the part's completed files."""
+        """File name of the part in each completed table."""
         return f"part-{self.number:04d}.parquet"
 
     def read(self) -> pd.DataFrame:
@@ -195,7 +195,7 @@ class Part:
         return frame
 
     def write(self, folder: Path, frame: pd.DataFrame) -> None:
-        """Write a completed copy into a folder, with the types of the part's file, or raise a ValueError."""
+        """Write a completed copy of the part into a folder, with the column types of its source file."""
         with atomic_file(folder / self.name) as partial, _file_errors(self.path):
             as_text = all(isinstance(label, str) for label in frame.columns)
             schema = pq.read_schema(self.path).remove_metadata() if as_text else None
@@ -242,7 +242,7 @@ def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class Job:
-    """Settings of an imputation of Parquet parts into a folder of completed tables."""
+    """Specification of an imputation of Parquet files: output folder, m, unfitted columns, seed."""
 
     folder: Path
     """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
@@ -257,7 +257,7 @@ class Job:
 
     @property
     def folders(self) -> list[Path]:
-        """Folder of each completed table."""
+        """Output folders of the m completed tables."""
         return [self.folder / name.removesuffix(".parquet") for name in table_names(self.m, "parquet")]
 
     def is_done(self, part: Part) -> bool:
@@ -269,7 +269,7 @@ class Job:
         return all(size == part.n_rows for size in sizes)
 
     def identify(self, state: FittedState, part: Part, n_buckets: int) -> list[Hashes]:
-        """Return the hashes of a part's incomplete rows, by bucket; see `partitions.identify`."""
+        """Hash the incomplete rows of a part into buckets; see `partitions.identify`."""
         with _errors_named(part):
             return identify(state, self._modelled(part.read()), n_buckets)
 
@@ -291,13 +291,13 @@ class Job:
         return sorted({str(warning.message) for warning in ours})
 
     def _modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the columns of a part that were fitted."""
+        """Select the columns of a part that the imputer was fitted to."""
         return frame[without(frame.columns, self.dropped)]
 
 
 @contextlib.contextmanager
 def _file_errors(path: Path) -> Iterator[None]:
-    """Raise errors of Arrow as ValueErrors that name the file."""
+    """Convert errors of Arrow to ValueErrors that name the file."""
     try:
         yield
     except pa.ArrowException as error:
@@ -306,7 +306,7 @@ def _file_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors_named(part: Part) -> Iterator[None]:
-    """Name the file of a part in errors."""
+    """Add a part's file name and first row to the messages of errors."""
     try:
         yield
     except (ValueError, TypeError) as error:
