@@ -41,7 +41,7 @@ def numbers_of(m: int | Sequence[int]) -> Sequence[int]:
 
 
 def seed_of(random_state: RandomState) -> int:
-    """Return an integer seed, given a seed, a generator or None; only a given generator is advanced.
+    """Convert a seed, a random generator or None to an integer seed; advances a given generator.
 
     Raises:
         TypeError, ValueError: `random_state` is not a seed or a generator.

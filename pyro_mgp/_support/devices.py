@@ -1,4 +1,4 @@
-"""Devices: choosing one, and fitting tables and work into its memory."""
+"""Choice of the torch device, and ways to fit tables and computations into its memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def home(values: Tensor, device: torch.device) -> torch.device:
 
 
 def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
-    """Apply `work` to rows, and to each half of them in turn where a GPU's memory does not suffice.
+    """Apply a function to rows, and to each half of them in turn when a GPU runs out of memory.
 
     Yields:
         Successive parts of the rows, each with its result, which must not depend on the other rows.

@@ -21,7 +21,7 @@ _SECOND = 0x94D049BB133111EB
 
 @dataclass(frozen=True)
 class KeyedNoise:
-    """Pseudorandom numbers for given imputations and rows."""
+    """Pseudorandom numbers, determined by the seed and the keys of rows, for given imputations."""
 
     seed: int
     """Integer below 2⁶³."""

@@ -66,6 +66,6 @@ def listing(items: Iterable[object], most: int = 10) -> str:
 
 
 def dropping(message: str, name: Hashable) -> Hinted:
-    """Return a message followed by the advice to drop a column of the table."""
+    """Append the advice to drop a column of the table to a message."""
     python = f" Drop it: frame.drop(columns=[{name!r}])."
     return Hinted(message, python, shell=f" Drop it: --drop {shlex.quote(str(name))}.")

@@ -96,7 +96,7 @@ class Workers:
                 own.copy_(whole)
 
     def gather(self, own: Tensor, n_rows: int) -> Tensor:
-        """Return all rows `[n, D]` of a minibatch, given the rows of this process's share."""
+        """Collect the rows of a minibatch, `[n, D]`, from the shares of all processes."""
         if self.is_alone:
             return own
         whole = own.new_zeros(n_rows, own.shape[1])

@@ -53,7 +53,7 @@ class Interruption:
             raise Stopped(self.asked)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: record it if signals are held back, else, or the second time, raise `Stopped`."""
+        """Record a signal while signals are held back; raise `Stopped` otherwise or the second time."""
         if self.asked is not None or not self._holds_back:
             raise Stopped(number)
         self.asked = number

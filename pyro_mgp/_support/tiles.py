@@ -43,7 +43,7 @@ def whole_registers(n: int) -> int:
 
 
 def mean_over_paths(values: Tensor) -> Tensor:
-    """Return the mean `[n]` of values `[S, n]` over paths, with bits that do not depend on n."""
+    """Return the mean `[n]` of values `[S, n]` over paths, with rounding independent of n."""
     return pad(values, (0, -values.shape[1] % TILE)).mean(0)[: values.shape[1]]
 
 

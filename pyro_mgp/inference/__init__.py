@@ -1,1 +1,1 @@
-"""Training a chain, and drawing its functions given a completed table."""
+"""Training of a chain, and data augmentation: draws of its functions given a completed table."""

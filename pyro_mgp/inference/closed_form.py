@@ -64,7 +64,7 @@ class Posterior:
 
     @classmethod
     def natural(cls, precision: Tensor, shift: Tensor) -> Posterior:
-        """Return q(v) from S⁻¹ and S⁻¹ r."""
+        """Return q(v) with the natural parameters S⁻¹ and S⁻¹ r."""
         factor, info = torch.linalg.cholesky_ex(precision)
         # A check of `info` would make the host wait for a GPU; the loss becomes NaN instead.
         factor = factor.masked_fill_((info > 0)[:, None, None], math.nan)
@@ -107,7 +107,7 @@ class Whitened:
     """Additional terms of the bound under sites, `[G]`."""
 
     def natural_step(self, posterior: Posterior, noise: Tensor, step_size: Tensor) -> Posterior:
-        """Move q(v) by a share `[G]` of the way to its optimum at the current kernels and noises."""
+        """Move q(v) by a fraction `[G]` of the way to its optimum at the current kernels and noises."""
         optimum = (self.gram + self.gram.mT).div_(2 * noise[:, None, None])
         optimum.diagonal(dim1=-2, dim2=-1).add_(1)
         return Posterior.natural(
@@ -122,7 +122,7 @@ def applies_to(chain: Chain) -> bool:
 
 
 class ConjugateStep:
-    """Training steps in closed form for q(u), by gradient for everything else; see `applies_to`."""
+    """Training step: q(u) in closed form, all other parameters by gradients; see `applies_to`."""
 
     def __init__(self, chain: Chain, workers: Workers = ALONE) -> None:
         self.chain, self.workers = chain, workers
@@ -139,7 +139,7 @@ class ConjugateStep:
         step_size: float,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Move q(u) towards its optimum, then leave the loss's gradients on parameters; see `svi.SviStep`."""
+        """Update q(u), then set the loss's gradients on the other parameters; see `svi.SviStep`."""
         share = self._share(filled, observed, rows)
         with local_parameters():
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspaces[0])
@@ -180,7 +180,7 @@ class ConjugateStep:
             link.u_loc, link.u_scale_tril = new_loc, new_tril
 
     def restore(self) -> None:
-        """Read q(u) from the chain's links, after they were set back to an earlier state."""
+        """Reload q(u) from the chain's links, after they were reset to an earlier state."""
         with torch.no_grad():
             self.posterior = Posterior.of(self.chain)
 
@@ -189,7 +189,7 @@ class ConjugateStep:
         return dict(vars(self.posterior))
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Set q(u) to a `state`."""
+        """Restore q(u) from the output of `state`."""
         self.posterior = Posterior(**state)
 
     def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> Share:
@@ -221,7 +221,7 @@ class ConjugateStep:
     def _groups(
         self, kernels: KernelStack, inverse: Tensor, noise: Tensor, factor: float, share: Share
     ) -> Iterator[_Group]:
-        """Sweep through the chain and redraw missing cells in place; give the rows of each group of links."""
+        """Sweep through the chain, redraw missing cells in place, and yield each group of links."""
         loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
         latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
         sweep = Sweep(self.chain, observing(latent, self.chain.links), share)
@@ -250,7 +250,7 @@ class Bound:
 
     @classmethod
     def of(cls, statistics: Whitened, posterior: Posterior, noise: Tensor) -> Bound:
-        """Return the bound at some q(v)."""
+        """Compute the evidence bound of links at q(v)."""
         r = posterior.mean
         R = torch.baddbmm(posterior.covariance, r[:, :, None], r[:, None, :])
         R.diagonal(dim1=-2, dim2=-1).sub_(1)
@@ -267,7 +267,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class _Group:
-    """Consecutive links, and the rows from which they learn."""
+    """Group of consecutive links, with the rows from which they learn."""
 
     links: slice
     """Numbers of the links."""
@@ -279,14 +279,14 @@ class _Group:
     """All processes, each with rows of its own."""
 
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
-        """Move the links' q(v) by a natural step, and return the bound there."""
+        """Update the links' q(v) by a natural-gradient step, and return the bound at the new q(v)."""
         statistics = self._statistics()
         steps = [step_size * (_SITE_STEP if by_site else 1.0) for by_site in self.parts[0].by_sites]
         moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
         return Bound.of(statistics, moved, noise)
 
     def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
-        """Propagate the negative bound's gradients through the rows; return those to K_ZZ and the noise."""
+        """Backpropagate the negative bound through the rows; return its gradients for K_ZZ and noise."""
         W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
         weight = self.parts[0].factor / noise
         of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r

@@ -49,7 +49,7 @@ _LEAST_PRECISION = 1e-9
 
 @dataclass(frozen=True)
 class Sites:
-    """Gaussian sites of n observations that are not Gaussian."""
+    """Gaussian approximations (sites) of the likelihoods of n non-Gaussian observations."""
 
     roots: Tensor
     """Square roots √w of the precisions, `[n]`."""
@@ -122,7 +122,7 @@ class Part:
         return self.kernels.dtype != self.inverse.dtype
 
     def sums(self) -> list[Tensor]:
-        """Return the fields of `Whitened`; in double precision, before whitening."""
+        """Return the sums over these rows that `Whitened` holds; in double precision, before whitening."""
         targets, valid = self.seen.targets, self.seen.valid
         sums = self.kernels.sums(self.seen, self.inverse if self.whitens_rows else None)
         if valid is None:
@@ -191,7 +191,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class _View:
-    """Rows of one part of a share as the links of a group see them, in the order of the chain."""
+    """Rows of one part of a share, as each link of a group finds them during a sweep."""
 
     share: Share
     kept: Sequence[Tensor | None]
@@ -226,7 +226,7 @@ class _View:
 
 
 def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
-    """Divide links into groups of equal size, given the entries of each link's matrix."""
+    """Divide links into groups of equal size, given the number of entries of each link's matrix."""
     most = (_ENTRIES_AT_ONCE_CUDA if device.type == "cuda" else _ENTRIES_AT_ONCE) // max(entries, 1)
     size = math.ceil(n_links / max(1, math.ceil(n_links / max(most, 1))))
     if most >= _TOGETHER:

@@ -73,7 +73,7 @@ class Augmentation:
         ]
 
     def run(self, filled: Tensor, fresh: Fresh, sweep_noise: Callable[[int], Noise]) -> Drawn:
-        """Draw functions and noise variances, starting from an initial fill.
+        """Draw functions and noise variances by data augmentation, starting from an initial fill.
 
         Args:
             filled: Initial fill of the table for S imputations, `[S, N, D]`.
@@ -100,7 +100,7 @@ class Augmentation:
     def learn(
         self, number: int, filled: Tensor, noise: Tensor, fresh: Fresh, iteration: int
     ) -> tuple[Tensor, Tensor]:
-        """Draw a link's function `[S, M]` and noise variance `[S, 1]`, given table and last variance."""
+        """Draw a link's function `[S, M]` and noise variance `[S, 1]`, given table and previous variance."""
         rows = filled[:, self.learning_rows[number]]
         targets = rows[..., self.chain.links[number].column]
         cross, prior = self.kernels.at(number, rows.flatten(0, 1))
@@ -122,6 +122,6 @@ class Augmentation:
 
 
 def _chi_squared(freedom: int, normal: Tensor) -> Tensor:
-    """Draw χ² of at least a few degrees of freedom, from normal numbers (Wilson and Hilferty, 1931)."""
+    """Draw approximate χ² variates from normal numbers (Wilson and Hilferty, 1931)."""
     spread = 2 / (9 * freedom)
     return freedom * (1 - spread + math.sqrt(spread) * normal).clamp(min=0.05) ** 3

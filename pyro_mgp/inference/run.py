@@ -54,7 +54,7 @@ _LAST_PASSES = 3
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of training."""
+    """Settings of a training run."""
 
     max_steps: int = 40
     """Largest number of steps."""
@@ -196,7 +196,7 @@ class Run:
         return loss
 
     def minibatches(self) -> Iterator[Tensor | None]:
-        """Iterate over the row numbers of one shuffled pass; None for a table that is used whole."""
+        """Yield the row indices of the minibatches of one shuffled pass; None if the whole table is used."""
         if self.whole:
             yield None
             return
@@ -277,7 +277,7 @@ class Run:
         return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
 
     def capture(self) -> State:
-        """Return the state after a check."""
+        """Return the state of the run after a check, to continue from by `restore`."""
         fill = [self.filled[here][~self.visible(here)] for here in pieces(len(self.filled))]
         tensors = {"random": torch.get_rng_state(), "fill": torch.cat(fill)}
         if self.device.type == "cuda":
@@ -343,7 +343,7 @@ class Run:
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], part: str, device: torch.device) -> dict[str, Tensor]:
-    """Return the arrays of one part of a state, by their names there, as tensors."""
+    """Return the arrays of one part of a state as tensors, by their names within the part."""
     own = {name: array for name, array in arrays.items() if name.startswith(f"{part}.")}
     return {name.removeprefix(f"{part}."): torch.as_tensor(own[name], device=device) for name in own}
 

@@ -1,4 +1,4 @@
-"""Training steps under any evidence bound of the `Trace_ELBO` family, and what training needs of a chain."""
+"""Training step under any evidence bound of the `Trace_ELBO` family, and the protocol of trainable chains."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Trainable(Protocol):
     """A chain, or any other module with a Pyro model and guide that redraws the missing cells of a table."""
 
     def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Any:
-        """Score the observed cells; give the redrawn rows `[B, D]` in a deterministic site "filled"."""
+        """Score the observed cells; record the redrawn rows `[B, D]` in a deterministic site "filled"."""
 
     def guide(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Any:
-        """Draw the latent sites of `model`."""
+        """Draw the latent variables of `model` from the variational distribution."""
 
     def log_density(self, filled: Tensor, observed: Tensor, values: Tensor, scored: Tensor) -> Tensor:
         """Return the predictive log density of the scored cells, `[cells]`."""
@@ -41,7 +41,7 @@ class Trainable(Protocol):
 
 
 class SviStep:
-    """Training steps under any bound of the `Trace_ELBO` family, for any chain; Adam moves q(u).
+    """Training step under any bound of the `Trace_ELBO` family, for any chain; Adam trains q(u).
 
     The methods besides `__call__` do nothing: all parameters are in the chain.
     """
@@ -57,7 +57,7 @@ class SviStep:
         step_size: float,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Leave the negative bound's gradients on the parameters.
+        """Set the gradients of the negative bound on the parameters, and redraw the rows.
 
         Args:
             filled: Rows with their current fill, `[B, D]`.
@@ -82,26 +82,26 @@ class SviStep:
         """Write q(u) into the chain, if it is kept elsewhere."""
 
     def restore(self) -> None:
-        """Read q(u) from the chain again."""
+        """Reload q(u) after the chain was reset; this step keeps q(u) in the chain and does nothing."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state that is not in the chain, for `resume`."""
+        """Return the state outside the chain, for `resume`; this step has none."""
         return {}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Set the state that is not in the chain."""
+        """Restore the output of `state`; this step has nothing to restore."""
 
     def _loss(
         self, filled: Tensor, observed: Tensor, rows: Tensor | None, **noise: Noise
     ) -> tuple[Tensor, Tensor]:
-        """Return the negative bound of some rows, and these redrawn."""
+        """Return the negative bound on some rows, and the rows with missing cells redrawn."""
         model, guide = self.chain.model, self.chain.guide
         with local_parameters(), _Redrawn(filled) as redrawn:
             loss = self.elbo.differentiable_loss(model, guide, filled, observed, rows, **noise)
         return loss, redrawn.filled
 
     def _shared(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute loss, redrawn rows and gradients of rows that several processes share."""
+        """Compute the loss, redrawn rows and gradients of a minibatch that several processes share."""
         # A share of b rows out of B gives KL - N/b Σ_share. Weighted by b/B these add up to KL - N/B Σ_all.
         if not isinstance(self.chain, Chain):
             raise TypeError(f"several processes can train a Chain only, got {type(self.chain).__name__}")
@@ -121,7 +121,7 @@ class SviStep:
 
 
 class _Redrawn(Messenger):
-    """Pyro messenger that keeps the rows that the model redrew, of the first path if there are several."""
+    """Pyro messenger that records the rows that the model redrew, on the first path if there are several."""
 
     def __init__(self, filled: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Stochastic variational inference for anything with a Pyro `model` and `guide` that sweeps a table.
+"""Stochastic variational inference for a chain, or for any other `Trainable` Pyro model of a table.
 
 Each step scores a minibatch under a bound of the `Trace_ELBO` family, moves every q(u) by a natural-gradient
 step and everything else by Adam, and writes the model's draws back as the next fill of its rows. Some

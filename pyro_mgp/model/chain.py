@@ -153,18 +153,18 @@ class Chain(LocalModule):
 
     @property
     def row_dtype(self) -> torch.dtype:
-        """Floating type of the products over rows where no gradient passes through the draws."""
+        """Floating-point type of matrix products over rows, where no gradient is needed."""
         return torch.float32 if self.precision == "mixed" else torch.float64
 
     @local_method
     def conditionals(self, functions: Sequence[Tensor] | None = None) -> Sequence[Conditional]:
-        """Return each link's conditional, for the marginals of q or drawn functions `[S, M]` per link."""
+        """Return the predictive distribution of each link, under q(u) or at drawn functions `[S, M]`."""
         with naming(self.names):
             return condition(self.links, functions, self.row_dtype)
 
     @local_method
     def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:
-        """Draw `[S, M]` from q(u) of every link, given `noise(link number, M)` of shape `[S, M]`."""
+        """Draw whitened inducing values `[S, M]` of every link from q(u), by means of given noise."""
         return [
             link.u_loc + noise(i, link.n_inducing) @ link.u_scale_tril.T for i, link in enumerate(self.links)
         ]
@@ -182,7 +182,7 @@ class Chain(LocalModule):
         n_sweeps: int,
         holes: Sequence[Tensor] | None = None,
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
-        """Iterate over the results of sweeps, each of which starts from the fill of the one before.
+        """Yield the result of each of several sweeps; every sweep starts from the previous fill.
 
         Takes the arguments of `sweep`; `noise(sweep)` is the noise of one sweep.
         """
@@ -271,7 +271,7 @@ class Chain(LocalModule):
         rows: Tensor,
         number: int,
     ) -> Tensor:
-        """Return a link's draws `[S, k]`, weighted by the likelihood of later links in a `SequentialChain`.
+        """Return a link's draws `[S, k]` unchanged; a `SequentialChain` weights them by its later links.
 
         Takes the arguments of `sweep`, the rows with their fill before the draw, `[S, k, D]`, and their
         numbers in the table, `[k]`.
@@ -331,7 +331,7 @@ class Chain(LocalModule):
                     filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
 
     def _expected(self, number: int, moments: Moments) -> Tensor:
-        """Return the mean of a link's observations at rows with these moments, `[S, n]`."""
+        """Return the mean of a link's observations, `[S, n]`, given the moments of its latent function."""
         likelihood = self.links[number].likelihood
         if not isinstance(likelihood, Observation):
             return moments.mean

@@ -70,7 +70,7 @@ def factorise(covariance: Tensor, jitter: float = 1e-10, *, check: bool = True) 
 
 
 def factorise_unchecked(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
-    """Return Cholesky factors `[..., M, M]` for GPUs, without a check for which the host would have to wait.
+    """Return Cholesky factors `[..., M, M]` without the check for success, which would delay a GPU.
 
     Where the relative jitter does not suffice, it is one per cent; where that fails too, the factor is NaN.
     """

@@ -119,7 +119,7 @@ def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], en
 
 
 def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> float:
-    """Return the log evidence of columns in this order after `fixed` ones, in the units of rows `[n, D]`."""
+    """Return the log evidence of columns in an order, after the `fixed` columns, in the units of `values`."""
     scale = values[:, list(order)].std(0)
     return Evidence(values, _CURVED).of_order(order, fixed) - len(values) * float(
         scale[scale > _CONSTANT].log().sum()
@@ -127,7 +127,7 @@ def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> 
 
 
 def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> bool:
-    """Return whether some columns depend clearly on earlier ones by smooth, non-linear functions.
+    """Return whether some columns clearly depend on earlier ones by smooth, non-linear functions.
 
     Functions that jump from row to row (repeated rows, steps) are better predicted by nearby rows. Takes the
     arguments of `log_evidence`.

@@ -170,7 +170,7 @@ class BasisConditional(GaussianConditional):
         return _moments(_per_path(self.weights, basis, len(rows)), variance)
 
     def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Return the moments `[k]` at rows `[k, D]` of the paths numbered `[k]`."""
+        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
         basis, variance = self._basis(rows)
         return _moments(_on_path(self.weights, basis, paths), variance)
 
@@ -235,7 +235,7 @@ class QuadraticConditional(GaussianConditional):
 
     @torch.no_grad()
     def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Return the moments `[k]` at rows `[k, D]` of the paths numbered `[k]`."""
+        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
         basis, variance = self._basis(rows)
         form = -basis if self.form is None else self.form[: len(basis)] @ basis
         variance = variance + (form * basis).sum(0)
@@ -298,7 +298,7 @@ def quadratic_conditionals(
 
 
 def one_sided(forms: Tensor) -> Tensor:
-    """Return matrices `[..., M, M]` with the quadratic forms of symmetric ones and a block of zeros.
+    """Return matrices `[..., M, M]` with a block of zeros and the same quadratic forms as symmetric ones.
 
     That block need not be multiplied, which saves a quarter of the product.
 
@@ -316,7 +316,7 @@ def one_sided(forms: Tensor) -> Tensor:
 def observed_as(
     conditionals: Sequence[Conditional], observations: Sequence[Observation | None]
 ) -> Sequence[Conditional]:
-    """Apply an observation model to the function plus noise of each link; None leaves a link as it is."""
+    """Wrap the conditionals of links in observation models; None leaves a conditional unchanged."""
     return [
         conditional if observation is None else Observing(conditional, observation, noisy=True)
         for conditional, observation in zip(conditionals, observations, strict=True)
@@ -333,7 +333,7 @@ def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
 
 
 def _on_path(weights: Tensor, basis: Tensor, paths: Tensor) -> Tensor:
-    """Apply the weights, `[1, M]` or `[S, M]`, of the paths numbered `[k]` to columns of `[M, k]`: `[k]`."""
+    """Return the products `[k]` of columns `[M, k]` with the weights of their paths, `[1, M]` or `[S, M]`."""
     own = weights if len(weights) == 1 else weights[paths]
     return (own * basis.T).sum(-1)
 

@@ -47,7 +47,7 @@ class Inducing(Protocol):
 
     @property
     def width(self) -> int:
-        """Smallest number of columns of a table that has these inputs."""
+        """Number of columns that a table must at least have to contain these inputs."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Seen:
 
     @property
     def links(self) -> slice:
-        """Numbers of the links."""
+        """Positions of the links in the chain."""
         return slice(self.first, self.first + len(self.columns))
 
 
@@ -107,7 +107,7 @@ class Workspace(threading.local):
 
 
 class KernelStack:
-    """Kernels of L links, for any kernel of `pyro.contrib.gp`.
+    """Stack of the kernels of L links, for any kernel of `pyro.contrib.gp`.
 
     Args:
         links: The links; all have the same number M of inducing inputs.
@@ -146,7 +146,7 @@ class KernelStack:
 
     @torch.enable_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
-        """Return the sums over rows for a group of links, whitened if W = L⁻¹ is given, `[G, M, M]`."""
+        """Return the sums over rows in the bound for G links, whitened if W = L⁻¹ `[G, M, M]` is given."""
         parts = []
         for k, (columns, targets) in enumerate(zip(seen.columns, seen.targets, strict=True)):
             here = slice(None) if seen.valid is None else seen.valid[k]
@@ -167,7 +167,7 @@ class KernelStack:
         send_back(zip(self._sums, [gradients.gram, gradients.projection, gradients.trace], strict=True))
 
     def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
-        """Return tensors that depend on the parameters, and their gradients in `total`, for `send_back`."""
+        """Return tensors computed from the parameters, and their gradients, as arguments of `send_back`."""
         return []
 
 

@@ -115,7 +115,7 @@ def linear_quadratic_matern32(input_dim: int) -> Kernel:
 
 
 def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
-    """Return the lengthscales of P inputs in the first part of a kernel that has one, else 1, `[P]`."""
+    """Return one lengthscale per input, `[P]`, from the first part of a kernel that has one, else 1."""
     scales, found = torch.ones(n_inputs), torch.zeros(n_inputs, dtype=torch.bool)
     for part in kernel.modules():
         own = getattr(part, "lengthscale", None)

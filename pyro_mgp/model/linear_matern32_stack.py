@@ -1,4 +1,4 @@
-"""The default kernel of all links of a chain, and its gradient, in closed form.
+"""Stack of the default kernels of all links of a chain, with gradients in closed form.
 
 The inducing inputs of a link are padded with zeros in the columns that are not its inputs; no columns of the
 table have to be gathered. With x̃ = (x, 1, Σ cₚxₚ²) and cₚ = 3/lengthscaleₚ²,
@@ -45,7 +45,7 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class _Last:
-    """Intermediate results of the last sums, for their gradient."""
+    """Intermediate results of the last call of `sums`, kept for its gradient."""
 
     here: slice
     inverse: Tensor | None
@@ -152,7 +152,7 @@ class LinearMatern32Stack(KernelStack):
 
     @torch.no_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
-        """Return the sums over rows for one group of links; see `KernelStack.sums`."""
+        """Return the sums over rows in the bound for a group of links; see `KernelStack.sums`."""
         here = seen.links
         far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots[:6])
         (n_links, n_rows), n_inducing = seen.targets.shape, far.shape[1]
@@ -245,7 +245,7 @@ class LinearMatern32Stack(KernelStack):
             whole[last.here] += part
 
     def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
-        """Return tensors that depend on the parameters, and their gradients, for `send_back`."""
+        """Return tensors computed from the parameters, and their gradients, as arguments of `send_back`."""
         return list(zip(self.roots, total(self.gradients), strict=True))
 
     def _fill(self, far: Tensor, near: Tensor, log_amplitude: Tensor, rows: Tensor, cross: Tensor) -> Tensor:

@@ -154,7 +154,7 @@ def condition(
 
 
 def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:
-    """Apply the likelihoods of links to the conditionals of their latent functions."""
+    """Combine conditionals of latent functions with the links' likelihoods, to predict observations."""
     return [
         Observing(conditional, link.likelihood, noisy=False)
         if isinstance(link.likelihood, Observation)
@@ -164,5 +164,5 @@ def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[
 
 
 def can_be_inverted(links: Sequence[Link]) -> bool:
-    """Return whether the jitter of all links leaves K_ZZ⁻¹ enough digits for sums."""
+    """Return whether all links have enough jitter for an accurate inverse of K_ZZ."""
     return all(link.jitter >= _LEAST_JITTER for link in links)

@@ -1,4 +1,4 @@
-"""Links of an encoded table: their columns, inputs and order."""
+"""Specifications of the links of a chain: output column, input columns and order."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class LocalModule(PyroModule):
             super().__init__()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `forward`."""
+        """Run `forward` on the module's own parameters, inside `local_parameters()`."""
         with local_parameters():
             return super().__call__(*args, **kwargs)
 

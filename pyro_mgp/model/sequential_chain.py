@@ -31,7 +31,7 @@ _ANGLES = 10
 
 
 class SequentialChain(Chain):
-    """A `Chain` whose links have earlier links' columns as inputs, and draw given the later links.
+    """`Chain` whose links condition on complete and earlier columns only; later links weight the draws.
 
     Every link's observations have to be Gaussian. Takes the arguments of `Chain`.
 
@@ -58,7 +58,7 @@ class SequentialChain(Chain):
         return self.informative(observed)[number]
 
     def informative(self, observed: Tensor) -> list[Tensor]:
-        """Return for each link Bool `[n]`: rows with an observed cell in its column or in a later link's.
+        """Return masks `[n]` of the rows with an observed cell in each link's column or a later link's.
 
         Later links count if they have the column as input, directly or through other links.
         """
@@ -79,7 +79,7 @@ class SequentialChain(Chain):
         rows: Tensor,
         number: int,
     ) -> Tensor:
-        """Return draws from the link's density times the likelihood of the later links; see `Chain`."""
+        """Return draws from a link's density times the likelihood of the later links; see `Chain`."""
         column = self.links[number].column
         informative = self.informative(observed)
         later_rows = {e: informative[e][rows] for e in self.followers[number]}
@@ -125,7 +125,7 @@ class _LaterLinks:
     """Column of the cells."""
 
     def log_likelihood(self, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
-        """Return the log likelihood `[j]` of values `[j]` of some of the cells, each on some path."""
+        """Return the log likelihood `[j]` of candidate values `[j]` of some cells under the later links."""
         rows = self.table[paths, cells]
         rows[:, self.column] = values
         total = torch.zeros_like(values)

@@ -52,7 +52,7 @@ def _state(drawn: Sequence[tuple[slice, Tensor]]) -> State:
 
 
 def _restore(rows: EncodedTable, first: int, state: State, path: Path) -> tuple[slice, Tensor]:
-    """Return the slice of rows from `first` on in a file, and these with missing cells drawn, `[S, n, D]`."""
+    """Return the rows saved in a file as a slice from `first`, and their draws `[S, n, D]`."""
     stop, draws = state.fields.get("stop"), state.arrays.get("draws")
     if type(stop) is not int or not first < stop <= len(rows) or draws is None:
         raise damaged(path)

@@ -163,12 +163,12 @@ class LocalLink:
         return cls(columns, lengthscales, rows, observed, residuals[observed], n_neighbours, params)
 
     def scaled(self, rows: Tensor) -> Tensor:
-        """Return the inputs of rows `[..., D]` in lengthscales, `[..., P]`."""
+        """Return the inputs of rows `[..., D]` divided by the lengthscales, `[..., P]`."""
         return rows[..., self.columns] / self.lengthscales
 
     @property
     def inputs(self) -> Tensor:
-        """Inputs of the references in lengthscales, `[n, P]`; computing them is cheaper than a search."""
+        """Inputs of the reference rows divided by the lengthscales, `[n, P]`; computed at each access."""
         return self.scaled(self.rows[self.references])
 
     def with_params(self, **changes: float | None) -> LocalLink:

@@ -194,7 +194,7 @@ def crps(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _crps(values: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the score and its derivatives with respect to mean and variance."""
+    """Return the CRPS of Gaussian predictions, and its derivatives with respect to mean and variance."""
     s = variance.clamp(min=_TINY).sqrt()
     z = (values - mean) / s
     sign = torch.special.erf(z * math.sqrt(0.5))

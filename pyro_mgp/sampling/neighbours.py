@@ -149,7 +149,7 @@ class Neighbours:
         return [[local.params for local in metrics] for metrics in self.links]
 
     def values_per_cell(self, imputations: Sequence[int]) -> int:
-        """Return a divisor of the number of values per cell that are computed together, for `filled_up`."""
+        """Return a number that divides the values per cell computed at once, to pad cells to whole tiles."""
         numbers, found = torch.tensor(imputations), len(imputations)
         for n_metrics in {len(metrics) for metrics in self.links if metrics}:
             _, n_paths = (numbers % n_metrics).unique(return_counts=True)

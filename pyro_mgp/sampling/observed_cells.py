@@ -163,7 +163,7 @@ class ObservedCells:
 
 
 def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:
-    """Return the index of the reference row that is the same as each row, `[n]`, -1 for none.
+    """Return the index of the reference row that is identical to each row, `[n]`; -1 for none.
 
     Without the keys of the training rows, a row is identified with a reference row that equals it in all
     observed cells, and misses the same cells of columns with a local GP.
@@ -239,7 +239,7 @@ class _Predicted:
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """Bounds of the observations."""
+        """Lower and upper bound of the observations, infinite where there is none."""
         bounds = self.observation
         return (bounds.low, bounds.high) if isinstance(bounds, Truncated) else (-math.inf, math.inf)
 
@@ -252,7 +252,7 @@ class _Predicted:
 def _replicate(
     variable: Variable, predicted: Sequence[_Predicted], observed: Tensor, eps: Tensor, own: Numbers
 ) -> tuple[Tensor, Tensor]:
-    """Return standardised replicates of cells, `[m, c, width]`, and the cells' log densities, `[m, c]`.
+    """Return standardised replicates of observed cells, `[m, c, width]`, and log densities, `[m, c]`.
 
     The cells are given standardised, `observed` `[c, width]`, and in own units, `own` `[c]`.
     """
@@ -269,7 +269,7 @@ def _replicate(
 
 
 def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbers) -> Tensor:
-    """Return the log density `[m, c]` of cells `[c]` in own units, or the log probability if discrete."""
+    """Return the log density `[m, c]` of cells in the column's units, or the log probability if discrete."""
     step = codec.step
     if _is_discrete(codec, link.observation):
         return link.log_prob(cells)
@@ -290,7 +290,7 @@ def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbe
 def _in_own_units(
     variable: Variable, frame: pd.DataFrame, rows: NDArray[np.intp], observed: Tensor
 ) -> Numbers:
-    """Return cells of a column of numbers or times in its own units, `[c]`."""
+    """Return observed cells `[c]` of a column of numbers or times in the units of the column."""
     # They come from the table if possible: encoding clamps transformed cells far beyond the training range.
     codec = variable.codec
     linear = observed[:, 0].cpu().numpy() * codec.scale[0] + codec.mean[0]
@@ -302,7 +302,7 @@ def _in_own_units(
 
 
 def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
-    """Return whether each value of a link's observations has a probability."""
+    """Return whether a link's observations are discrete, with a probability for each value."""
     has_levels = _is_likelihood(observation) and codec.kind is not Kind.HEAVY_TAILED
     return isinstance(observation, DiscreteSupport) or has_levels
 
@@ -313,7 +313,7 @@ def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:
 
 
 def _standardised(codec: ColumnCodec, own: Numbers) -> Numbers:
-    """Standardise numbers in own units; infinite ones stay infinite."""
+    """Standardise numbers given in the column's units; infinite numbers stay infinite."""
     finite, direction = np.where(np.isinf(own), 0.0, own), own
     if codec.warp is not None:
         finite, direction = codec.warp.forward(finite), own * codec.warp.spread

@@ -147,7 +147,7 @@ class _Fit:
     def draw(
         self, conditionals: Sequence[Conditional], n_sweeps: int, here: Tensor | slice = slice(None)
     ) -> None:
-        """Redraw the missing cells of the query rows, or of some of them."""
+        """Redraw the missing cells of the query rows, or of the query rows `here`."""
         observed = self.rows.observed[here]
         start, holes = self.drawn[None, here], self.chain.holes(observed)
         sweeps = self.chain.sweeps(conditionals, start, observed, lambda _: self.noise(1), n_sweeps, holes)
@@ -183,7 +183,7 @@ class _Fit:
         return [LocalGPParams(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
 
     def learn_metrics(self, links: Sequence[Sequence[LocalLink]]) -> ParamsPerLink:
-        """Estimate the metrics of links that have one local GP, or none, each."""
+        """Estimate the metrics of links, each of which has one local GP or none."""
         learnt: list[list[LocalGPParams]] = [[] for _ in links]
         some = {i: local for i, metrics in enumerate(links) for local in metrics}
         leave_one_out = [functools.partial(self.leave_one_out, i) for i in some]
@@ -194,7 +194,7 @@ class _Fit:
         return learnt
 
     def choose(self, i: int, metrics: Sequence[LocalLink]) -> list[LocalLink]:
-        """Return the i-th link's local GPs with their best prior, or none if they do not improve it."""
+        """Return the i-th link's local GPs with their best prior; none if they do not improve predictions."""
         if not metrics:
             return []
         local = metrics[0]
@@ -332,7 +332,7 @@ class _Fit:
 
 
 def _candidates(local: LocalLink, cells: LeaveOneOut, neighbourhood: Neighbourhood) -> list[LocalGPParams]:
-    """Return candidate priors with the link's ℓ and η, and with scales typical of the errors of cells."""
+    """Return candidate hyperparameters with given ℓ and η, and scales typical of the prediction errors."""
     error = cells.residuals - local.condition(neighbourhood).moments(cells.rows[None]).mean[0]
     typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.params.nugget)
     return [
@@ -360,7 +360,7 @@ def _gain(
 def _inflation(
     mean: Tensor, variance: Tensor, values: Tensor, support: DiscreteSupport | None = None
 ) -> float:
-    """Return the τ of largest posterior density given values `[c]` and components of mixtures `[K, c]`."""
+    """Return the posterior mode of the inflation τ, given values `[c]` and mixture components `[K, c]`."""
     if len(values) == 0:
         return 1.0
     lowest, likelihoods = _LEAST_LIKELY, []

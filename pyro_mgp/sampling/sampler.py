@@ -333,7 +333,7 @@ class Sampler:
         return augmentation.run(self.start.draw(training, noise), fresh, sweep_noise)
 
     def _noise(self, n: int, imputations: Sequence[int]) -> KeyedNoise:
-        """Return keyed noise for n numbers that belong to no row."""
+        """Return keyed noise for n quantities that all rows share, such as inducing values."""
         return KeyedNoise(self.seed, torch.arange(n, device=self.start.device), imputations)
 
     def _sweeps(

@@ -1,4 +1,4 @@
-"""Named arrays in safetensors files."""
+"""Reading and writing of named arrays in safetensors files."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """True if it is time to write the state."""
+        """True if a write is due: a signal has come, or the last write was long enough ago."""
         wait = max(self.every, self._cost / _MOST_SHARE)
         return self.interruption.asked is not None or time.monotonic() - self._last >= wait
 
@@ -98,7 +98,7 @@ class Checkpoint:
             yield
 
     def offer(self, state: Callable[[], State], identity: Identity, name: str | None = None) -> bool:
-        """Write the state if it is time to (see `keep`), then stop if a signal has requested it.
+        """Write the state if a write is due (see `keep`), then stop if a signal has requested it.
 
         Raises:
             Stopped: If a signal has been held back.
@@ -110,7 +110,7 @@ class Checkpoint:
     def keep(
         self, state: Callable[[], State], identity: Identity, name: str | None = None, *, now: bool = False
     ) -> bool:
-        """Write the state if it is time to, or in any case if `now`; return True if it was written.
+        """Write the state if a write is due, or in any case if `now`; return True if it was written.
 
         The file in a folder is given by its name. Raises an OSError if the state cannot be written.
         """
@@ -188,7 +188,7 @@ def check_same(where: str, kept: Identity, identity: Identity) -> None:
 
 
 def _difference(name: str, there: object, here: object) -> str:
-    """Return text on an entry that differs; fingerprints are left out."""
+    """Describe an entry that differs between two computations, without printing fingerprints."""
     fingerprints = all(isinstance(value, str) and value.startswith("#") for value in (there, here))
     return f"another {name}" if fingerprints else f"{name} is {there!r} there and {here!r} here"
 
@@ -204,7 +204,7 @@ def fingerprint(tensors: Iterable[tuple[str, Tensor | NDArray[Any]]]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this package and of the packages that compute."""
+    """Return the versions of this package, torch and NumPy."""
     return {"pyro_mgp": our_version(), "torch": torch.__version__, "numpy": np.__version__}
 
 

@@ -1,4 +1,4 @@
-"""Tables in Parquet files, and cells and labels in JSON, that come back equal to what was written.
+"""Lossless storage of tables in Parquet files, and of cells and labels in JSON.
 
 Parquet and its pandas metadata lose object columns (None, NaN and NA become one), categories of numbers, and
 the dtypes of an index. Every column and index level is therefore stored under its position in a form that
@@ -168,7 +168,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _dtype_of(name: str) -> Any:
-    """Return the dtype of a name that `_dtype_name` gave; raise a ValueError if no column can have it."""
+    """Return the dtype named by `_dtype_name`; raise a ValueError if no column can have it."""
     if name == _ARROW_TEXT_NAME:
         return _ARROW_TEXT
     dtype = pd.api.types.pandas_dtype(name)

@@ -100,7 +100,7 @@ def _short(found: object) -> str:
 
 
 def own_checksum(header: Mapping[str, object]) -> str:
-    """Return the checksum of a header without its checksum entry, whatever its whitespace."""
+    """Return the checksum of a header without its checksum entry; whitespace does not matter."""
     rest = {name: value for name, value in header.items() if name != _OWN}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -38,7 +38,7 @@ Quantity = Callable[[Tensor], Tensor]
 
 
 def mean_under_normal(of: Quantity, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return the mean of a quantity under N(mean, variance), `[...]`, by Gauss-Hermite quadrature."""
+    """Return the expectation of a function under N(mean, variance), `[...]`, by Gauss-Hermite quadrature."""
     places, log_weights = nodes_under_normal(mean, variance)
     return of(places) @ log_weights.exp()
 
@@ -52,23 +52,23 @@ def nodes_under_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 @runtime_checkable
 class Observation(Protocol):
-    """Distribution of values whose latent function is N(mean, variance), all of one shape `[...]`."""
+    """Distribution of observations given a latent function f ~ N(mean, variance), of shape `[...]`."""
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw values, given uniform numbers."""
+        """Draw observations by means of uniform numbers."""
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the values, or of a function of them."""
+        """Return the expectation of the observations, or of a function of them."""
 
 
 class Scored(Protocol):
-    """Observation distribution at some rows, of the batch shape `[...]` of the latent moments."""
+    """Observation distribution at some rows, which gives expected and predictive log densities."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log density of observations under q(f)."""
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of observations, f integrated out."""
+        """Return the log density of observations, with the latent function integrated out."""
 
     def mask(self, mask: Tensor) -> Any:
         """Return the distribution with a log density of zero where `mask` is False."""
@@ -76,7 +76,7 @@ class Scored(Protocol):
 
 @runtime_checkable
 class Bounded(Protocol):
-    """Observation distribution whose log density is not concave in f, but bounded by a parabola."""
+    """Observation distribution whose log density is not concave in f, but bounded below by a parabola."""
 
     def least_precision(self, value: Tensor) -> Tensor:
         """Return the curvature `[...]` of the parabola that bounds the log density from below near q(f)."""
@@ -90,17 +90,17 @@ class Likelihood(Protocol):
 
     @property
     def noise(self) -> Tensor:
-        """Variance of Gaussian noise around the latent function, a scalar; one where it is not Gaussian."""
+        """Variance of the Gaussian noise, a scalar; one for likelihoods other than Gaussian."""
 
     def __call__(self, mean: Tensor, variance: Tensor) -> Scored:
-        """Return the observation distribution at rows whose latent function has these moments."""
+        """Return the distribution of observations, given the moments of the latent function."""
 
     def to(self, like: Tensor) -> Self:
         """Move the module to the dtype and device of a tensor, and return it."""
 
 
 class OfFunction(TorchDistribution):
-    """Base of the distributions of an observation given q(f) = N(mean, variance) of its latent function.
+    """Base class of distributions of an observation, given q(f) = N(mean, variance).
 
     They are scored, not sampled: `Likelihood`s draw.
 
@@ -133,23 +133,23 @@ class OfFunction(TorchDistribution):
 
 
 class Drawn(LocalModule):
-    """Base of likelihoods that draw the latent function first, and then the value given the function.
+    """Base class of likelihoods that draw the latent function first, and then the observation given it.
 
     One uniform number gives both: its first and its last 26 binary digits are two uniform numbers.
     """
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw values given the latent function and uniform numbers, all `[...]`."""
+        """Draw observations given the latent function and uniform numbers, all `[...]`."""
         raise NotImplementedError
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw values whose latent function is N(mean, variance), given uniform numbers."""
+        """Draw observations given a latent function f ~ N(mean, variance), from uniform numbers."""
         first = (uniform * _HALF_OF_DIGITS).floor()
         second = uniform * _HALF_OF_DIGITS - first
         return self._draw(mean, variance, (first + 0.5) / _HALF_OF_DIGITS, second)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the values, or of a function of them, over a lattice of uniform pairs."""
+        """Return the expectation of the observations, or of a function of them, by a lattice rule."""
         place = torch.arange(_LATTICE, dtype=mean.dtype, device=mean.device)
         first, second = (place + 0.5) / _LATTICE, (place * _GOLDEN + 0.5) % 1
         first, second = torch.cat([first, 1 - first]), torch.cat([second, 1 - second])

@@ -1,4 +1,4 @@
-"""Unordered levels by stick-breaking: a variable of K levels as K - 1 binary links.
+"""Stick-breaking likelihood of unordered levels: a variable of K levels as K - 1 binary links.
 
     P(level k) = πₖ · Π_{j<k} (1 - πⱼ),   π_K = 1
 
@@ -37,13 +37,13 @@ class Category:
         return torch.where(chosen, self.on, self.off)
 
     def expectation(self, mean: Tensor) -> Tensor:
-        """Return the mean of the indicators, `[S, n, K]`, given the means of the linked ones."""
+        """Return the expected indicators of all levels, `[S, n, K]`, given those of the binary links."""
         remaining = self._remaining(mean)
         first = torch.ones_like(remaining[..., :1])
         ends = torch.cat([first, remaining, torch.zeros_like(first)], dim=-1)
         return self.off - (self.on - self.off) * ends.diff()
 
     def _remaining(self, mean: Tensor) -> Tensor:
-        """Return the probabilities of a level after the first, after the second, ..., `[S, n, K - 1]`."""
+        """Return the probability that a level comes after the k-th, for each k < K, `[S, n, K - 1]`."""
         share = (mean - self.off[:-1]) / (self.on - self.off)[:-1]
         return (1 - share).cumprod(-1)

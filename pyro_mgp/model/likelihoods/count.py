@@ -1,4 +1,4 @@
-"""Counts: the negative binomial distribution; the logarithm of its mean is the latent function.
+"""Negative binomial likelihood of counts; the logarithm of its mean is the latent function.
 
     P(y | f) = Γ(y + r) / (Γ(r) y!) · (r / (r + λ))^r (λ / (r + λ))^y,   λ = exp(f + offset)
 
@@ -37,16 +37,16 @@ class CountScale:
     scale: float
 
     def counts(self, cells: Tensor) -> Tensor:
-        """Return the counts of standardised cells, any shape."""
+        """Convert standardised cells of any shape to counts."""
         return torch.expm1(cells * self.scale + self.mean).round().clamp(min=0)
 
     def cells(self, counts: Tensor) -> Tensor:
-        """Return the standardised cells of counts, any shape."""
+        """Convert counts of any shape to standardised cells."""
         return (torch.log1p(counts) - self.mean) / self.scale
 
 
 class ExpectedNegativeBinomial(OfFunction):
-    r"""Negative binomial count given a Gaussian latent function, as a standardised cell.
+    r"""Negative binomial distribution of a standardised count, given a Gaussian latent function.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log NB(y; \exp(f + \text{offset}), r)
 
@@ -68,14 +68,14 @@ class ExpectedNegativeBinomial(OfFunction):
     """Standardisation of the counts."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log probability of the count in a cell, batch shape."""
+        """Return the expected log probability of a standardised count under q(f), of batch shape."""
         counts, r = self.scale.counts(value), self.concentration
         centre = self.f_mean + self.offset - r.log()
         softplus = mean_under_normal(torch.nn.functional.softplus, centre, self.f_variance)
         return _log_coefficient(counts, r) + counts * centre - (counts + r) * softplus
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the log probability of the count in a cell, f integrated out, batch shape."""
+        """Return the predictive log probability of a standardised count, with f integrated out."""
         counts, r = self.scale.counts(value)[..., None], self.concentration
         mean, variance = self.f_mean[..., None], self.f_variance[..., None] + _LEAST_VARIANCE
         # Quadrature nodes follow a normal approximation of the integrand, centred where the count is likely.
@@ -110,11 +110,11 @@ class NegativeBinomial(Drawn):
         self.offset = PyroParam(like.new_tensor(math.log(average)))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNegativeBinomial:
-        """Return the observation distribution at rows whose latent function has these moments."""
+        """Return the distribution of observations, given the moments of the latent function."""
         return ExpectedNegativeBinomial(mean, variance, self.concentration, self.offset, self.scale)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw values given the latent function and uniform numbers, all `[...]`."""
+        """Draw standardised counts given the latent function and uniform numbers, all `[...]`."""
         rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp()
         r = float(self.concentration.detach())
         # By SciPy, on the host: torch has no quantile function of counts.
@@ -125,7 +125,7 @@ class NegativeBinomial(Drawn):
         return self.scale.cells(torch.as_tensor(counts).to(function))
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the values, or of a function of them; in closed form if linear in counts."""
+        """Return the expectation of the counts, or of a function; in closed form if linear in counts."""
         if isinstance(of, InverseTransform):
             return 1 + (mean + self.offset + variance / 2).clamp(max=_LARGEST_LOG).exp()
         return super().expectation(mean, variance, of)

@@ -1,4 +1,4 @@
-"""Numbers with Gaussian noise: N(x; f, s²), the likelihood of the paper (Jafrasteh et al. 2023).
+"""Gaussian likelihood N(x; f, s²) of numeric columns, as in the paper (Jafrasteh et al. 2023).
 
 Draws of a bounded column come from the predictive distribution truncated at its bounds.
 """
@@ -25,7 +25,7 @@ _FARTHEST = 37.0
 
 
 class ExpectedNormal(OfFunction):
-    r"""Gaussian observation of a Gaussian latent function.
+    r"""Normal distribution of an observation, given a Gaussian latent function.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log N(x; f, s^2)
               = \log N(x; \mu, s^2) - \sigma^2 / (2 s^2)
@@ -36,14 +36,14 @@ class ExpectedNormal(OfFunction):
     arg_constraints = OfFunction.arg_constraints | {"noise": constraints.positive}
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log density of `value`, batch shape."""
+        """Return the expected log density of `value` under q(f), of batch shape."""
         if self._validate_args:
             self._validate_sample(value)
         squared = (value - self.f_mean).square() + self.f_variance
         return -0.5 * (squared / self.noise + self.noise.log() + math.log(2 * math.pi))
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of `value` under the predictive N(mean, variance + noise), batch shape."""
+        """Return the log density of `value` under N(mean, variance + noise), of batch shape."""
         total = self.f_variance + self.noise
         return -0.5 * ((value - self.f_mean).square() / total + total.log() + math.log(2 * math.pi))
 
@@ -57,7 +57,7 @@ class Gaussian(LocalModule):
         self.noise = PyroParam(start, _POSITIVE_NOISE)
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNormal:
-        """Return the observation distribution at rows whose latent function has these moments."""
+        """Return the distribution of observations, given the moments of the latent function."""
         # Not validated: training undoes steps whose bound is not finite.
         return ExpectedNormal(mean, variance, self.noise, validate_args=False)
 
@@ -79,7 +79,7 @@ class Truncated:
     """Bound in standardised units; may be infinite."""
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw values whose latent function is N(mean, variance), given uniform numbers."""
+        """Draw from N(mean, variance) truncated to the interval, by inversion at uniform numbers."""
         spread = variance.sqrt()
         low, high = ((bound - mean) / spread for bound in (self.low, self.high))
         # By symmetry, intervals in the upper tail are computed in the lower tail, where masses are small.
@@ -92,7 +92,7 @@ class Truncated:
         return (mean + torch.where(mirrored, -drawn, drawn) * spread).clamp(self.low, self.high)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the values, or of a function of them, `[...]`."""
+        """Return the expectation of the observations, or of a function of them, `[...]`."""
         places = (torch.arange(_QUANTILES, dtype=mean.dtype, device=mean.device) + 0.5) / _QUANTILES
         values = self.draw(mean[..., None], variance[..., None], places.expand(*mean.shape, _QUANTILES))
         return (values if of is None else of(values)).mean(-1)

@@ -1,4 +1,4 @@
-"""Ordered values: the cumulative probit model, with thresholds of a latent function.
+"""Cumulative probit likelihood of ordered values: thresholds on a latent function.
 
     P(x = aₖ | f) = Φ(tₖ - f) - Φ(tₖ₋₁ - f),   t₀ = -∞ < t₁ < ... < t_K = ∞
 
@@ -25,7 +25,7 @@ _LARGEST_LOG_RATIO = -1e-15
 
 
 class ExpectedOrdinal(OfFunction):
-    r"""Ordered value of a Gaussian latent function.
+    r"""Distribution of an ordered value, given a Gaussian latent function.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log [\Phi(t_k - f) - \Phi(t_{k-1} - f)]
 
@@ -43,12 +43,12 @@ class ExpectedOrdinal(OfFunction):
     """Thresholds t₁ ... t_K₋₁ of the latent function, `[K - 1]`, ascending."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log probability of `value`, batch shape."""
+        """Return the expected log probability of `value` under q(f), of batch shape."""
         low, high = (bound[..., None] for bound in self._bounds(value))
         return mean_under_normal(lambda f: log_between(low - f, high - f), self.f_mean, self.f_variance)
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the log probability of `value`, f integrated out, batch shape."""
+        """Return the predictive log probability of `value`, with the latent function integrated out."""
         low, high = self._bounds(value)
         scale = (1 + self.f_variance).sqrt()
         return log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
@@ -81,16 +81,16 @@ class Ordinal(LocalModule):
         self.thresholds = PyroParam(torch.special.ndtri(below), pyro_constraints.ordered_vector)
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedOrdinal:
-        """Return the observation distribution at rows whose latent function has these moments."""
+        """Return the distribution of observations, given the moments of the latent function."""
         return ExpectedOrdinal(mean, variance, self.values, self.thresholds)
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw values whose latent function is N(mean, variance), given uniform numbers."""
+        """Draw observations given a latent function f ~ N(mean, variance), from uniform numbers."""
         latent = mean + (1 + variance).sqrt() * torch.special.ndtri(uniform)
         return self.values[torch.searchsorted(self.thresholds, latent.contiguous())]
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the values, or of a function of them, `[...]`."""
+        """Return the expectation of the observations, or of a function of them, `[...]`."""
         quantities = self.values if of is None else of(self.values)
         reached = torch.special.ndtr((self.thresholds - mean[..., None]) / (1 + variance).sqrt()[..., None])
         return quantities[-1] - reached @ quantities.diff()

@@ -1,4 +1,4 @@
-"""Numbers with outliers: Student's t around the latent function (Vanhatalo, Jylänki and Vehtari, NIPS 2009).
+"""Student's t likelihood of numeric columns with outliers (Vanhatalo, Jylänki and Vehtari, NIPS 2009).
 
     p(x | f) = t_ν((x - f) / s) / s
 
@@ -27,7 +27,7 @@ _FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
 
 
 class ExpectedStudentT(OfFunction):
-    r"""Student's t around a Gaussian latent function.
+    r"""Student's t distribution of an observation, given a Gaussian latent function.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log t_\nu(x; f, s)
 
@@ -40,24 +40,24 @@ class ExpectedStudentT(OfFunction):
     """Scale s, a scalar."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log density of `value`, batch shape."""
+        """Return the expected log density of `value` under q(f), of batch shape."""
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
         return mean_under_normal(lambda f: noise.log_prob(value[..., None] - f), self.f_mean, self.f_variance)
 
     def least_precision(self, value: Tensor) -> Tensor:
-        """Return the curvature of a lower bound, `[...]`: the mean precision of t as a mixture of normals."""
+        """Return the curvature `[...]` of a quadratic lower bound on the log density near q(f)."""
         squared = (value - self.f_mean).square() + self.f_variance
         return (self.freedom + 1) / (self.freedom * self.scale.square() + squared)
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of `value`, f integrated out, batch shape."""
+        """Return the predictive log density of `value`, with the latent function integrated out."""
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
         functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
         return (noise.log_prob(value[..., None] - functions) + log_weights).logsumexp(-1)
 
 
 class HeavyTailed(Drawn):
-    """Likelihood of a column of numbers with outliers; its parameters ν and s are tensors like `like`."""
+    """Student's t likelihood of a column with outliers; degrees of freedom and scale are parameters."""
 
     noise: Tensor
 
@@ -71,15 +71,15 @@ class HeavyTailed(Drawn):
         self.freedom = PyroParam(like.new_tensor(_FIRST_FREEDOM), constraints.greater_than(_LEAST_FREEDOM))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
-        """Return the observation distribution at rows whose latent function has these moments."""
+        """Return the distribution of observations, given the moments of the latent function."""
         return ExpectedStudentT(mean, variance, self.freedom, self.scale)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the values, or of a function of them, `[...]`."""
+        """Return the expectation of the observations, or of a function of them, `[...]`."""
         return mean if of is None else super().expectation(mean, variance, of)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw values given the latent function and uniform numbers, all `[...]`."""
+        """Draw observations given the latent function and uniform numbers, all `[...]`."""
         # By SciPy, on the host: torch has no quantile function of Student's t.
         quantiles = special.stdtrit(float(self.freedom.detach()), uniform.cpu().numpy())
         return function + self.scale * torch.as_tensor(quantiles).to(function)
