@@ -1,4 +1,4 @@
-"""Cells of columns: kinds by dtype, missing cells, cells as numpy arrays, and completed tables."""
+"""Cells of columns: kinds of dtypes, missing cells, conversion to NumPy arrays, completion of tables."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def natural_kind(column: pd.Series[Any]) -> Kind | None:
 
 
 def _object_kind(column: pd.Series[Any]) -> Kind | None:
-    """Return the common kind of the observed cells of an object column, None if it has none."""
+    """Return the common kind of the observed cells of an object column; None without a common kind."""
     positions = np.flatnonzero(~holes_of(column))
     if positions.size == 0:
         return None
@@ -175,14 +175,14 @@ def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name:
 
 
 def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return numbers in their own units, or times in seconds, float64 `[N]`, NaN where missing."""
+    """Convert a column to numbers, or times in seconds, float64 `[N]`, NaN where missing."""
     if natural_kind(column) in (Kind.DATETIME, Kind.DURATION):
         return seconds_of(column)
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def seconds_of(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return durations in seconds, or times in seconds since 1970 (UTC), float64 `[N]`, NaN where missing."""
+    """Convert durations, or times since 1970 (UTC), to seconds, float64 `[N]`, NaN where missing."""
     if column.dtype.kind == "M" and column.dt.tz is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     unit = np.dtype(f"{column.dtype.kind}8[us]")
@@ -197,7 +197,7 @@ def seconds_of(column: pd.Series[Any]) -> NDArray[np.float64]:
 
 
 def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
-    """Return cells `[N]` in the form in which `Imputations` stores draws: missing ones NaN, NaT or None."""
+    """Convert cells `[N]` to the form in which `Imputations` stores draws; missing: NaN, NaT or None."""
     holes, letter = holes_of(column), getattr(column.dtype, "kind", "O")
     is_category = isinstance(column.dtype, pd.CategoricalDtype)
     if letter in "Mm" and not is_category:
@@ -216,7 +216,7 @@ def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
 
 
 def to_integers(values: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.int64]:
-    """Return `values` rounded and clipped to `limits` and to int64."""
+    """Round `values` and clip them to `limits` and to int64."""
     low, high = max(int(limits.min), -(2**63)), min(int(limits.max), 2**63 - 1)
     if values.dtype.kind == "f":
         # 2⁶³ - 1 is not a float64: clip to the largest one below, or the cast would wrap around.
@@ -226,7 +226,7 @@ def to_integers(values: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.int64
 
 
 def as_stored(numbers: NDArray[np.float64], family: Family) -> NDArray[Any]:
-    """Return numbers in own units or seconds as cells: booleans, times in microseconds, or the numbers."""
+    """Convert numbers in own units or seconds to cells: booleans, times in microseconds, or numbers."""
     if family == "booleans":
         return np.asarray(numbers >= 0.5)
     if family in ("datetimes", "durations"):
@@ -267,7 +267,7 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
 
 
 def _filled(column: pd.Series[Any], values: NDArray[Any], name: Label) -> pd.Series[Any]:
-    """Return a column with `values` in its missing cells, in its own dtype if that can hold them."""
+    """Fill the missing cells of a column with `values`, in the column's dtype if it can hold them."""
     holes = holes_of(column)
     if values.shape != (holes.sum(),):
         raise ValueError(
@@ -307,7 +307,7 @@ def _holds(dtype: Any, values: NDArray[Any]) -> bool:
 
 
 def _cast(values: NDArray[Any], dtype: Any) -> Any:
-    """Return `values` in the form that an array of a dtype stores."""
+    """Convert `values` to the form in which an array of a dtype stores them."""
     if getattr(dtype, "kind", "O") in "Mm":
         return _cast_times(values, dtype)
     target = getattr(dtype, "numpy_dtype", dtype)
@@ -322,7 +322,7 @@ def _cast(values: NDArray[Any], dtype: Any) -> Any:
 
 
 def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
-    """Return times in microseconds (UTC) as an array of a dtype, clipped to its range."""
+    """Convert times in microseconds (UTC) to an array of a dtype, clipped to its range."""
     arrow = getattr(dtype, "pyarrow_dtype", dtype)
     zone, unit = getattr(arrow, "tz", None), getattr(arrow, "unit", None)
     span = np.iinfo(np.int64).max // (1000 if (unit or np.datetime_data(dtype)[0]) == "ns" else 1)

@@ -41,7 +41,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """Specification of one column; every part of it is optional.
+    """User's specification of one column; every argument is optional.
 
     Args:
         kind: A `Kind` or its name, to override the one that dtype and cells suggest.

@@ -26,7 +26,7 @@ _MISSING = np.int64(-(2**63))
 
 @dataclass(frozen=True)
 class EncodedTable:
-    """Rows of a table as standardised numbers, a mask of the observed ones, and a key per row."""
+    """Encoded rows of a table: standardised numbers, a mask of observed cells, and a key per row."""
 
     values: Tensor
     """Standardised values, float64 `[n, D]`; any finite number in missing cells."""
@@ -58,7 +58,7 @@ class EncodedTable:
         return self[order], order
 
     def append_column(self, values: NDArray[np.float64]) -> EncodedTable:
-        """Return the table with one more column, `[n]`, NaN where missing; the keys stay."""
+        """Return the table with one more column, `[n]`, NaN where missing; the rows keep their keys."""
         column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))
         observed = torch.cat([self.observed, column.observed], dim=1)
         return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
@@ -70,7 +70,7 @@ class EncodedTable:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks of the rows of a partition among equal rows of the whole table."""
+    """Ranks of the rows of one partition, among rows with equal cells in the whole table."""
 
     positions: NDArray[np.intp]
     """Positions of the rows whose ranks are not zero."""
@@ -78,7 +78,7 @@ class Ranks:
     """Ranks of these rows."""
 
     def spread(self, n_rows: int) -> NDArray[np.uint64]:
-        """Return the ranks of all rows, `[N]`."""
+        """Return the ranks of all rows as an array, `[N]`."""
         whole = np.zeros(n_rows, dtype=np.uint64)
         whole[self.positions] = self.ranks
         return whole
@@ -93,7 +93,7 @@ RowIds = Label | ArrayLike | Ranks | None
 def row_keys(
     values: NDArray[np.float64], index: pd.Index[Any], identity: Identity | None = None
 ) -> NDArray[np.uint64]:
-    """Return a key for each row, uint64 `[N]`.
+    """Compute a random-number key for each row, uint64 `[N]`, from its cells and its index label.
 
     The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among equal rows, which
     are ranked by the hashes of their index labels, then by position. Permuting a table with its index
@@ -128,7 +128,7 @@ def row_keys(
 
 
 def content_hashes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return a hash of the cells of each row, uint64 `[N]`, from the `values` of `row_keys`."""
+    """Return a hash of each row's cells, uint64 `[N]`, given the `values` of `row_keys`."""
     content = np.empty(len(values), dtype=np.uint64)
     for rows in pieces(len(values)):
         hashes = np.zeros(rows.stop - rows.start, dtype=np.uint64)
@@ -154,7 +154,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def ranks_among_equals(content: NDArray[np.uint64], labels: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return ranks 0, 1, ... among rows of equal `content`, by `labels`, then by position."""
+    """Rank rows of equal `content` as 0, 1, ..., by `labels`, then by position."""
     order = np.lexsort((labels, content))
     ranks = np.empty(len(content), dtype=np.uint64)
     ranks[order] = pd.Series(order).groupby(content[order]).cumcount()
@@ -196,7 +196,7 @@ def without_ids(
 
 
 def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
-    """Return the ids as an index, after checking that no row lacks one."""
+    """Return the ids of rows as an index, after checking that no row lacks an id."""
     ids = pd.Index(row_ids, tupleize_cols=False)
     if len(ids) != len(rows):
         raise ValueError(f"row_ids must hold one id per row: expected {len(rows)}, got {len(ids)}")

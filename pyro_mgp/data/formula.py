@@ -61,7 +61,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Formula:
-    """An arithmetic expression or a condition over the columns of a table.
+    """Arithmetic expression or condition over the columns of a table.
 
     Example:
         >>> formula = Formula.parse("weight / height**2", ["height", "weight"])
@@ -80,7 +80,7 @@ class Formula:
 
     @classmethod
     def parse(cls, text: str, columns: Collection[Label]) -> Formula:
-        """Parse a formula over some of these columns; labels that are not identifiers stand in `backticks`.
+        """Parse a formula over given columns; labels that are not identifiers are put in `backticks`.
 
         Raises:
             ValueError: The text is not a formula, names an unknown column, or uses what formulas may not.
@@ -125,12 +125,12 @@ class Formula:
 
     @property
     def sources(self) -> tuple[Label, ...]:
-        """Labels of the columns in the formula."""
+        """Labels of the columns that the formula uses."""
         return tuple(dict.fromkeys(self.names.values()))
 
     @property
     def implied(self) -> dict[Label, Any]:
-        """Constants that columns equal wherever the condition is true, by label."""
+        """Constants that the condition fixes for columns, such as "female" for sex == 'female', by label."""
         body = ast.parse(self.expression, mode="eval").body
         parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
         found = {}
@@ -141,7 +141,7 @@ class Formula:
         return found
 
     def value(self, frame: pd.DataFrame) -> NDArray[np.float64]:
-        """Return the formula's value in each row, float64 `[N]`, NaN where one of its columns is missing."""
+        """Evaluate the formula in each row, float64 `[N]`, NaN where one of its columns is missing."""
         complete, values = self.sources_observed(frame), np.full(len(frame), np.nan)
         if complete.any():
             result = self._of_cells(self._cells(frame[complete]))
@@ -175,7 +175,7 @@ class Formula:
     def solve(
         self, frame: pd.DataFrame, source: Label, values: NDArray[np.float64], near: tuple[float, float]
     ) -> NDArray[np.float64]:
-        """Solve the formula for one column.
+        """Solve the formula for the values of one column, given its result.
 
         Args:
             frame: Rows in which all other columns are observed.
@@ -209,7 +209,7 @@ class Formula:
         return {name: _plain_cells(frame[label]) for name, label in self.names.items()}
 
     def _of_cells(self, cells: Mapping[str, Any]) -> NDArray[Any]:
-        """Evaluate the formula on columns by name; the result may hold NaN and infinity."""
+        """Evaluate the formula, given the columns by name; the result may hold NaN and infinity."""
         columns = {name: pd.Series(column) for name, column in cells.items()}
         try:
             with np.errstate(all="ignore"):
@@ -219,7 +219,7 @@ class Formula:
 
 
 def _result(node: ast.AST, columns: Mapping[str, Any]) -> Any:
-    """Evaluate a node of a checked formula on columns by name."""
+    """Evaluate a node of a checked formula, given the columns by name."""
     match node:
         case ast.Constant(value=value):
             return np.float64(value) if type(value) is int else value
@@ -242,7 +242,7 @@ def _result(node: ast.AST, columns: Mapping[str, Any]) -> Any:
 
 
 def _truth(cells: Any) -> Any:
-    """Return conditions, or columns of booleans held as 0 and 1, as booleans."""
+    """Convert conditions, or columns with 0 and 1, to booleans."""
     if getattr(cells, "dtype", None) == np.float64 and not cells.isin([0.0, 1.0]).all():
         raise TypeError("numbers are neither true nor false")
     return cells.astype(np.bool_)

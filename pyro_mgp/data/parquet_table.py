@@ -67,7 +67,7 @@ class ParquetTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of rows and columns."""
+        """Number of rows and number of columns."""
         return self._n_rows, len(self.columns)
 
     @property
@@ -108,7 +108,7 @@ def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]
 def encode_columns(
     table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
 ) -> tuple[TableCodec, EncodedTable, list[int]]:
-    """Fit the codec of a table, as `TableCodec.fit` does, and encode the table on the disk.
+    """Fit the codec of a table, as `TableCodec.fit` does, and encode the table in temporary files.
 
     Args:
         table: The table, N rows.
@@ -133,7 +133,7 @@ def encode_columns(
 
 
 def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:
-    """Return the rows of columns `[D, N]`, sorted by their keys `[N]`; overwrites the columns."""
+    """Return the encoded rows of columns `[D, N]`, sorted by key `[N]`; overwrites the columns."""
     order = np.argsort(keys)
     for column in by_column:
         column[:] = np.array(column)[order]

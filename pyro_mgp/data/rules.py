@@ -37,7 +37,7 @@ _MIDDLE = (0.4, 0.6)
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that a user's column specs set for a whole table.
+    """Rules between columns that a user's specs set: derived, conditional and standard-error columns.
 
     Example:
         >>> rules = Rules.parse({"total": ColumnSpec(derived="a + b")}, ["a", "b", "total"])
@@ -91,18 +91,18 @@ class Rules:
         return rules
 
     def learn(self, frame: pd.DataFrame) -> Rules:
-        """Return these rules with the `middles` of the numeric columns of a table."""
+        """Return these rules with the `middles` of numeric columns, where the search for solutions starts."""
         numeric = [label for label in frame.columns if is_numeric(frame[label])] if self.derived else []
         return replace(self, middles={label_of(each): _middle(frame[each]) for each in numeric})
 
     @property
     def trivial(self) -> bool:
-        """True if the user's table is modelled unchanged and all of its missing cells are imputed."""
+        """True if there are no rules: the user's table is modelled unchanged and imputed completely."""
         return not (self.derived or self.only_if or self.not_modelled or self.not_imputed)
 
     @property
     def not_modelled(self) -> set[Label]:
-        """Labels of derived columns and of columns of standard errors."""
+        """Labels of columns that are not modelled: derived columns and standard errors."""
         errors = {spec.standard_error for spec in self.specs.values() if spec.standard_error is not None}
         return {*self.derived, *errors}
 
@@ -125,7 +125,7 @@ class Rules:
 
     @property
     def _order(self) -> list[Label]:
-        """Columns with a formula or a condition, each after its sources; in circles derived ones first."""
+        """Columns with a formula or condition, each after its sources if they have no cycle."""
         formulas = {**self.only_if, **self.derived}
         try:
             graph = {label: formula.sources for label, formula in formulas.items()}
@@ -134,7 +134,7 @@ class Rules:
             return [*self.derived, *self.only_if]
 
     def check_column_by_column(self) -> None:
-        """Check that the rules can be followed with one column in memory at a time; ValueError otherwise."""
+        """Raise a ValueError if the rules need whole rows, when one column at a time is in memory."""
         if self.derived or self.only_if or self.not_modelled:
             raise ValueError(
                 "derived columns, only_if and standard_error need whole rows of a table, but here one "
@@ -197,7 +197,7 @@ class Rules:
         return found
 
     def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the table with those missing cells filled in that follow from observed ones.
+        """Fill the missing cells that follow from observed cells by the rules.
 
         These are derived cells, the only missing source of a derived cell, a column that must equal a
         constant for an observed column to apply, and `otherwise`, where a condition is false.
@@ -222,7 +222,7 @@ class Rules:
         return frame
 
     def _solved(self, frame: pd.DataFrame, label: Label, source: Label, formula: Formula) -> pd.DataFrame:
-        """Return the table with a source solved for where only it is missing and the derived cell is not."""
+        """Fill a source of a derived column by solving the formula, where only this source is missing."""
         if not is_numeric(frame[source]):
             return frame
         missing_sources = np.sum([holes_of(frame[each]) for each in formula.sources], axis=0)
@@ -235,7 +235,7 @@ class Rules:
         return _filled(frame, source, _possible(frame[source], values))
 
     def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the table of variables, with missing cells where a column does not apply.
+        """Return the table that is modelled, with missing cells where a column does not apply.
 
         It is the same object where the rules change nothing. A cell that contradicts a rule is a ValueError.
         """
@@ -249,7 +249,7 @@ class Rules:
         return variables
 
     def apply_to_draws(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
-        """Return draws of the missing cells of the user's table, from draws for the modelled table.
+        """Apply the rules to draws for the modelled table, to get those of the user's missing cells.
 
         Missing derived cells are computed in each draw. Where several sources of an observed derived cell
         are missing, these are left as they were imputed.
@@ -278,7 +278,7 @@ class Rules:
         }
 
     def _completed(self, frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-        """Return a completed table with derived cells, and `otherwise` where columns do not apply."""
+        """Compute the derived cells of a completed table, and set `otherwise` where columns do not apply."""
         for label in self._order:
             if label in self.derived:
                 table = _filled(table, label, self.derived[label].value(table))
@@ -308,13 +308,13 @@ class Rules:
 
 
 def _formulas(specs: Specs, name: str, columns: Sequence[Label]) -> dict[Label, Formula]:
-    """Return the formulas of one argument of the specs, by column."""
+    """Return the formulas that one argument of the specs holds, by column."""
     texts = {label: getattr(spec, name) for label, spec in specs.items()}
     return {label: Formula.parse(text, columns) for label, text in texts.items() if text is not None}
 
 
 def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:
-    """Return the table with the finite ones of some numbers, `[N]`, in the missing cells of a column."""
+    """Fill the missing cells of a column with those of the numbers `[N]` that are finite."""
     cells: NDArray[Any] = np.where(np.isfinite(values), values, np.nan)[holes_of(frame[label])]
     if not np.isfinite(cells).any():
         return frame
@@ -324,7 +324,7 @@ def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> p
 
 
 def _possible(column: pd.Series[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers for a column, NaN in place of those that its dtype cannot hold."""
+    """Return numbers as a column's dtype can hold them, NaN in place of impossible ones."""
     if is_boolean(column):
         return np.where(np.isin(np.round(values, 9), (0.0, 1.0)), np.round(values), np.nan)
     near = np.isclose(values, np.round(values), rtol=0, atol=1e-6)
@@ -332,7 +332,7 @@ def _possible(column: pd.Series[Any], values: NDArray[np.float64]) -> NDArray[np
 
 
 def _middle(column: pd.Series[Any]) -> tuple[float, float]:
-    """Return two different numbers in the middle of a column."""
+    """Return two different numbers near the median of a column."""
     if holes_of(column).all():
         return 1.0, 2.0
     low, high = np.nanquantile(numbers_of(column), _MIDDLE).tolist()
@@ -340,7 +340,7 @@ def _middle(column: pd.Series[Any]) -> tuple[float, float]:
 
 
 def _last_place(numbers: NDArray[np.float64]) -> float:
-    """Return the unit of the last decimal place to which numbers are given."""
+    """Return the unit of the last decimal place of numbers, such as 0.01."""
     given = numbers[~np.isnan(numbers)]
     return next(
         (10.0**-d for d in range(_MOST_DECIMALS) if np.allclose(given, given.round(d), 1e-12, 0)), 0.0

@@ -1,4 +1,4 @@
-"""Tables: input of several types as a DataFrame, checks of its columns, and the codec of a whole table."""
+"""Conversion of input to a DataFrame, checks of its columns, and the codec of a whole table."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def as_frame(X: object) -> pd.DataFrame:
 
 
 def _is_list_of_rows(X: object) -> bool:
-    """Return whether `X` is a list or tuple of rows of one length (pandas pads shorter rows silently)."""
+    """Return whether `X` is a list or tuple of rows of equal length (pandas pads shorter rows silently)."""
     if not isinstance(X, list | tuple):
         return False
     if not all(isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1) for row in X):
@@ -86,7 +86,7 @@ class Columns(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of rows and columns."""
+        """Number of rows and number of columns."""
 
     @property
     def index(self) -> pd.Index[Any]:
@@ -101,7 +101,7 @@ class Columns(Protocol):
 
 @dataclass(frozen=True)
 class TableCodec:
-    """Encoder and decoder of a table of C columns, which has D encoded columns.
+    """Codec of a table: converts its C columns to D standardised columns, and back.
 
     Example:
         >>> frame = pd.DataFrame({"mass": [1.0, 3.0, None], "species": ["Gentoo", "Adelie", "Adelie"]})
@@ -128,7 +128,7 @@ class TableCodec:
     def fit(
         cls, table: Columns, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
     ) -> TableCodec:
-        """Fit the codec of every column of a table, of which one column at a time is read.
+        """Fit the codec of every column of a table, reading one column at a time.
 
         Args:
             table: The table.
@@ -162,14 +162,14 @@ class TableCodec:
     def fit_encode(
         cls, frame: pd.DataFrame, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
     ) -> tuple[TableCodec, EncodedTable]:
-        """Fit the codec of a table and encode the table; each warning is given once."""
+        """Fit the codec of a table and encode the table, without repeating warnings."""
         codec = cls.fit(frame, warp, discrete_support, specs)
         return codec, codec.encode_cells(frame)
 
     def untransformed(
         self, frame: pd.DataFrame, encoded: EncodedTable, discrete_support: int, specs: Specs
     ) -> tuple[TableCodec, EncodedTable]:
-        """Return the codec without transforms and the encoded table, of which only those columns change."""
+        """Return the codec refitted without transforms, and the table encoded with it."""
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):
             if column.warp is not None:
@@ -179,7 +179,7 @@ class TableCodec:
         return TableCodec(tuple(columns)), EncodedTable.from_numpy(values, row_keys(values, frame.index))
 
     def _check_varying(self, table: Columns, incomplete: Sequence[bool]) -> None:
-        """Check that incomplete columns have others to be predicted from; warn of constant ones."""
+        """Check that incomplete columns have others to predict them; warn of constant columns."""
         varying = [column.name for column in self.columns if column.width]
         if not varying:
             raise ValueError(
@@ -261,13 +261,13 @@ class TableCodec:
 
     @property
     def slices(self) -> dict[Label, slice]:
-        """Positions of the encoded columns of each column, by the column's label."""
+        """Slice of the encoded columns of each column, by the column's label."""
         ends = np.cumsum([column.width for column in self.columns]).tolist()
         return {c.name: slice(end - c.width, end) for c, end in zip(self.columns, ends, strict=True)}
 
     @property
     def groups(self) -> NDArray[np.intp]:
-        """Position of the column of each encoded column, `[D]`."""
+        """Position of the table's column that each encoded column belongs to, `[D]`."""
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     @property
@@ -291,7 +291,7 @@ class TableCodec:
 
 
 def _inverse_transform(column: ColumnCodec) -> InverseTransform | None:
-    """Return the inverse of a column's transform, of standardised cells within the drawn range."""
+    """Return the inverse of a column's transform, for standardised cells in the drawn range."""
     if column.warp is None:
         return None
     low, high = sorted(column.warp.forward(np.array(column.drawn_range)).tolist())

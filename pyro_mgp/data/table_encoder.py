@@ -1,4 +1,4 @@
-"""From a user's DataFrame to an encoded table, and from draws back to cells in the column's own units.
+"""Encoding of a user's DataFrame, and decoding of draws to cells in the columns' own units.
 
 A table passes through three forms: as it came; as it is modelled, without derived columns and standard errors
 and with missing cells where a column does not apply (`rules`); and encoded (`encoded_table`).
@@ -28,7 +28,7 @@ from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missin
 
 @dataclass(frozen=True)
 class InputTable:
-    """Table to complete: as it came, as it is modelled, and encoded."""
+    """Table to complete, in three forms: as given, as modelled, and encoded."""
 
     frame: pd.DataFrame
     """The table as it came."""
@@ -52,13 +52,13 @@ class InputTable:
 
     @property
     def incomplete_rows(self) -> EncodedTable:
-        """The encoded rows with missing cells."""
+        """Encoded rows that have missing cells."""
         return self.encoded[self.incomplete]
 
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Encoder of tables with the columns of the fitted one, and decoder of draws."""
+    """Encoder of tables that have the columns of the fitted table, and decoder of draws."""
 
     rules: Rules
     """Derived columns, conditions and standard errors."""
@@ -133,7 +133,7 @@ class TableEncoder:
         return self.rules.apply_to_draws(given.frame, given.modelled, draws, m)
 
     def columns_without_link(self, encoded: EncodedTable, linked: Iterable[int]) -> list[Label]:
-        """Return the labels of columns with missing cells none of whose encoded columns is in `linked`."""
+        """Return the labels of incomplete columns without any encoded column in `linked`."""
         groups = self.codec.groups
         incomplete = groups[~encoded.observed[:, : len(groups)].all(0).numpy()]
         without = set(incomplete) - {groups[column] for column in linked if column < len(groups)}

@@ -1,4 +1,4 @@
-"""Transforms that make the cells of a column more nearly normal and keep draws within its bounds.
+"""Transforms that make a column more nearly normal, and keep draws within its bounds.
 
     w(x) = g((x - c) / s),   g = arcsinh, log, inverse softplus or logit
 
@@ -61,7 +61,7 @@ _LOG_SLOPE: dict[TransformName, Callable[[Numbers], Numbers]] = {
 
 @dataclass(frozen=True)
 class Warp:
-    """Transform w(x) = g((x - c) / s) of one column.
+    """Transform w(x) = g((x - c) / s) of a column's cells x, with location c and scale s.
 
     Example:
         >>> warp = Warp(centre=1.0, spread=2.0)
@@ -80,7 +80,7 @@ class Warp:
 
     @classmethod
     def choose(cls, observed: Numbers, lower: float | None = None, upper: float | None = None) -> Warp | None:
-        """Return the transform that makes cells `[n]` clearly more nearly normal, None for the identity."""
+        """Return the transform that makes cells `[n]` clearly more nearly normal; None for no transform."""
         # Sorted, because rounding errors of the sums must not depend on the order of the rows.
         observed = np.sort(observed)
         if len(np.unique(observed)) < 3:
@@ -90,7 +90,7 @@ class Warp:
         return best if gains[best] > _CLEAR_GAIN else None
 
     def _gain(self, observed: Numbers) -> float:
-        """Return the gain in log likelihood of a normal distribution over that without a transform."""
+        """Return the gain in normal log likelihood over no transform, Jacobian included."""
         deviation = float(self.forward(observed).std())
         if deviation == 0:
             return -math.inf
@@ -103,11 +103,11 @@ class Warp:
         return self.name != "arcsinh"
 
     def forward(self, raw: Numbers) -> Numbers:
-        """Return w(x) of cells in their own units."""
+        """Apply the transform w(x) to cells in their own units."""
         return np.asarray(_FORWARD[self.name]((raw - self.centre) / self.spread, np))
 
     def backward(self, transformed: Numbers) -> Numbers:
-        """Return cells in their own units; finite for any finite number."""
+        """Apply the inverse transform; returns cells in their own units, finite for any finite number."""
         inverse = _BACKWARD[self.name](np.clip(transformed, -_FARTHEST, _FARTHEST), np)
         return np.asarray(inverse * self.spread + self.centre)
 
@@ -117,7 +117,7 @@ class Warp:
 
 
 def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> list[Warp]:
-    """Return the transforms that a column `[n]`, in ascending order, may have."""
+    """Return the candidate transforms of a column, given its observed cells `[n]` in ascending order."""
     standard_deviation = float(observed.std())
     robust = [np.subtract(*np.quantile(observed, [high, low])) / unit for low, high, unit in _RANGES]
     spread = _WIDTH * max(*map(float, robust), _LEAST_SPREAD * standard_deviation)
@@ -134,7 +134,7 @@ def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> 
 
 @dataclass(frozen=True)
 class InverseTransform:
-    """Map from standardised cells of a transformed column to (x - c) / s, and back."""
+    """Inverse of a column's transform: maps standardised cells to (x - c) / s."""
 
     mean: float
     """Mean of the transformed cells."""
@@ -148,10 +148,10 @@ class InverseTransform:
     """Name of g."""
 
     def __call__(self, cells: Tensor) -> Tensor:
-        """Return (x - c) / s of standardised cells, any shape."""
+        """Apply the inverse transform to standardised cells of any shape; returns (x - c) / s."""
         transformed = (cells * self.scale + self.mean).clamp(self.low, self.high)
         return torch.as_tensor(_BACKWARD[self.name](transformed, torch))
 
     def standardise(self, numbers: Tensor) -> Tensor:
-        """Return the standardised cells for numbers (x - c) / s."""
+        """Transform and standardise numbers (x - c) / s."""
         return torch.as_tensor(_FORWARD[self.name](numbers, torch) - self.mean) / self.scale

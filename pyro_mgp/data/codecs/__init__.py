@@ -1,4 +1,4 @@
-"""Column codecs: how one column of a table becomes numbers and back, one class per kind of column.
+"""Column codecs: convert one column of a table to standardised numbers and back; one class per kind.
 
 Each kind has a codec, see `ColumnCodec`, and one line in `CODECS`::
 
@@ -50,7 +50,7 @@ CODECS: dict[Kind, type[ColumnCodec]] = {
 def fit_column(
     column: pd.Series[Any], warp: bool = False, discrete_support: int = 0, spec: ColumnSpec | None = None
 ) -> ColumnCodec:
-    """Fit the codec of a column.
+    """Fit the codec of a column, of the class for the column's kind.
 
     The result does not depend on the order of the rows, to the last bit.
 
@@ -86,7 +86,7 @@ def fit_column(
 
 
 def _codec_class(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> type[ColumnCodec]:
-    """Return the class for the kind that the spec asks for, or else for the natural one."""
+    """Return the codec class of the kind in the column's spec, or else of the natural kind."""
     kind = natural if spec.kind is None else Kind(spec.kind)
     family = FAMILIES[natural]
     possible = [str(each) for each, codec in CODECS.items() if family in codec.families]
@@ -116,7 +116,7 @@ def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:
 
 
 def _from_format_9(fields: Mapping[str, Any], codec_class: Any) -> dict[str, Any]:
-    """Return the fields of a class; up to format 9 a codec had those of all kinds, two under other names."""
+    """Convert the fields of a codec saved in format 9 or older to those of its present class."""
     warp = build(dict[str, Any] | None, fields.get("warp"), "warp")
     if warp is not None:
         warp = {"name" if name == "bend" else name: value for name, value in warp.items()}

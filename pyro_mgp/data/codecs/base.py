@@ -39,17 +39,17 @@ _MOST_SCALES = 1e9
 
 @dataclass(frozen=True)
 class GaussianObservation:
-    """Gaussian noise around the latent function."""
+    """Observation model with Gaussian noise around the latent function."""
 
 
 @dataclass(frozen=True)
 class StudentObservation:
-    """Student's t noise around the latent function, for cells with outliers."""
+    """Observation model with Student's t noise around the latent function, for cells with outliers."""
 
 
 @dataclass(frozen=True)
 class CountObservation:
-    """Negative binomial counts with a log link."""
+    """Observation model of counts: negative binomial with a log link."""
 
     mean: float
     """Mean of log(1 + count) over the observed cells."""
@@ -61,7 +61,7 @@ class CountObservation:
 
 @dataclass(frozen=True)
 class OrdinalObservation:
-    """Ordered values observed through a cumulative probit."""
+    """Observation model of ordered values: cumulative probit."""
 
     values: Numbers
     """Standardised values in ascending order, `[K]`."""
@@ -74,7 +74,7 @@ ObservationModel: TypeAlias = GaussianObservation | StudentObservation | CountOb
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Arguments of `fit_column` besides the column."""
+    """Options of `fit_column`, besides the column to fit."""
 
     warp: bool
     discrete_support: int
@@ -83,7 +83,7 @@ class FitOptions:
 
 @dataclass(frozen=True)
 class ColumnCodec:
-    """Encoder and decoder of one column.
+    """Codec of one column: converts cells to standardised numbers, and back.
 
     A codec reads cells as numbers in the column's own units, transforms them if that makes them more nearly
     normal (`warp`), and standardises them: z = (x - mean) / scale. Missing cells are NaN. A kind of column
@@ -167,7 +167,7 @@ class ColumnCodec:
 
     @classmethod
     def fit(cls, column: pd.Series[Any], family: Family, options: FitOptions) -> ColumnCodec:
-        """Return the codec of a column of this kind; see `fit_column`."""
+        """Fit a codec of this class, or a `ConstantCodec`, to a column; see `fit_column`."""
         codec = cls(label_of(column.name), family, str(column.dtype), **cls._given(column, options.spec))
         raw = codec._read(column)
         codec._check(column, raw, at_fit=True)
@@ -186,7 +186,7 @@ class ColumnCodec:
 
     @classmethod
     def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
-        """Return the fields that do not depend on the cells' numbers."""
+        """Return the fields that are set before cells are read as numbers, such as the levels."""
         return {}
 
     def _read(self, column: pd.Series[Any]) -> Numbers:
@@ -198,7 +198,7 @@ class ColumnCodec:
         return ()
 
     def _check(self, column: pd.Series[Any], raw: Numbers, *, at_fit: bool = False) -> None:
-        """Check that the kind allows all cells."""
+        """Raise a ValueError that names the first cell which this kind of column does not allow."""
         for wrong, expected in self._invalid(raw, at_fit):
             if wrong.any():
                 first = int(np.flatnonzero(wrong)[0])
@@ -209,11 +209,11 @@ class ColumnCodec:
                 )
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
-        """Return the codec fitted to observed cells, `[n, width]`, in their own units."""
+        """Fit the codec to observed cells, `[n, width]`, in the column's own units."""
         return self._fitted(observed)
 
     def _fitted(self, observed: Numbers, warp: Warp | None = None, **fields: Any) -> Self:
-        """Return the codec with the moments of cells `[n, width]` under a transform, and further fields."""
+        """Return the codec with the moments of observed cells `[n, width]`, transformed by `warp` if any."""
         transformed = observed if warp is None else warp.forward(observed)
         mean, scale = zip(*(moments(values) for values in transformed.T), strict=True)
         own_scale = scale if warp is None else (moments(observed[:, 0])[1],)
@@ -227,12 +227,12 @@ class ColumnCodec:
         )
 
     def standardise(self, raw: Numbers) -> Numbers:
-        """Return numbers `[..., width]` in the column's own units, transformed and standardised."""
+        """Transform and standardise numbers `[..., width]` given in the column's own units."""
         transformed = raw if self.warp is None else self.warp.forward(raw)
         return np.asarray((transformed - self.mean) / self.scale, dtype=np.float64)
 
     def encode(self, column: pd.Series[Any]) -> Numbers:
-        """Return standardised cells, float64 `[N, width]`, NaN where missing or an unseen level.
+        """Convert a column to standardised numbers, float64 `[N, width]`, NaN if missing or an unseen level.
 
         The dtype may be any of the family that the column had at fit, or any if all cells are missing.
 
@@ -255,7 +255,7 @@ class ColumnCodec:
         return self.standardise(raw)
 
     def decode(self, values: ArrayLike, to_support: bool = False) -> NDArray[Any]:
-        """Return cells `[...]` for standardised values `[..., width]`.
+        """Convert standardised values `[..., width]` to cells `[...]`.
 
         Numbers are float64 within the bounds, and within `drawn_range` if transformed; INTEGER and COUNT give
         int64, BOOLEAN the nearer of its two values, ORDERED the nearest level, CATEGORICAL the level with the
@@ -278,7 +278,7 @@ class ColumnCodec:
         return self._cells(scores * self.scale + self.mean, to_support)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
-        """Return cells `[...]` for transformed numbers `[..., width]`."""
+        """Convert transformed numbers `[..., width]` to cells `[...]`."""
         return np.asarray(transformed[..., 0])
 
     def to_dict(self) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class ColumnCodec:
             raise ValueError(f"column {self.name!r} does not fit together: {listing(wrong)}")
 
     def _conditions(self) -> dict[str, bool]:
-        """Return conditions on the fields, by name."""
+        """Return named conditions that the fields of a valid codec meet."""
         return {
             "family": self.family in self.families,
             "width": len(self.mean) == len(self.scale) == len(self.own_scale) == 1,
@@ -370,7 +370,7 @@ def shares_of(observed: Numbers) -> tuple[float, ...]:
 
 
 def nearer(raw: Numbers, low: float, high: float) -> Numbers:
-    """Return the nearer of two values for each number."""
+    """Return the nearer of `low` and `high` for each number."""
     return np.where(raw >= (low + high) / 2, high, low)
 
 
@@ -382,7 +382,7 @@ def moments(values: Numbers) -> tuple[float, float]:
 
 
 def _exact_sum(values: Numbers) -> float:
-    """Return the correctly rounded sum, converting a few numbers to Python's own at a time."""
+    """Return the correctly rounded sum of numbers, in pieces to save memory."""
     return math.fsum(itertools.chain.from_iterable(values[rows].tolist() for rows in pieces(len(values))))
 
 

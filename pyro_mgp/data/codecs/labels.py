@@ -30,7 +30,7 @@ from pyro_mgp.data.column_spec import ColumnSpec, Kind
 
 @dataclass(frozen=True)
 class BooleanCodec(ColumnCodec):
-    """Codec of booleans, or of numbers with two values: cumulative probit."""
+    """Codec of booleans, or of numbers with two values, with a cumulative probit model."""
 
     kind = Kind.BOOLEAN
     families = ("booleans", "numbers")
@@ -80,7 +80,7 @@ class _LevelCodec(ColumnCodec):
 
 @dataclass(frozen=True)
 class OrderedCodec(_LevelCodec):
-    """Codec of levels in an order: cumulative probit."""
+    """Codec of ordered levels, with a cumulative probit model."""
 
     kind = Kind.ORDERED
 
@@ -109,7 +109,7 @@ class OrderedCodec(_LevelCodec):
 
 @dataclass(frozen=True)
 class CategoricalCodec(_LevelCodec):
-    """Codec of unordered levels: an indicator of each level, and a probit regression for all but the last."""
+    """Codec of unordered levels: one indicator per level, with a probit model for all but the last."""
 
     kind = Kind.CATEGORICAL
 
@@ -128,7 +128,7 @@ class CategoricalCodec(_LevelCodec):
         return self.standardise(np.zeros(self.width)), self.standardise(np.ones(self.width))
 
     def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return the ordinal model of one indicator among the rows where those in `unless` are 0."""
+        """Return the binary probit model of one indicator, for rows where the indicators `unless` are 0."""
         shares = np.asarray(self.mean)
         share = shares[position] / (1.0 - shares[list(unless)].sum())
         values = np.array([ends[position] for ends in (self.indicators or ())])

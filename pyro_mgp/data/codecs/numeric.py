@@ -73,7 +73,7 @@ class NumberCodec(ColumnCodec):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Bounds of cells in their own units, infinite where there is none."""
+        """Lower and upper bound of cells in their own units, infinite where there is none."""
         return -math.inf if self.lower is None else self.lower, math.inf if self.upper is None else self.upper
 
     @property
@@ -104,11 +104,11 @@ class NumberCodec(ColumnCodec):
 
     @property
     def _drawn_limits(self) -> tuple[float, float]:
-        """Bounds of draws before rounding."""
+        """Lower and upper bound of draws, before rounding."""
         return self.limits
 
     def encode(self, column: pd.Series[Any]) -> Numbers:
-        """Return standardised cells, float64 `[N, 1]`, NaN where missing."""
+        """Convert a column to standardised numbers, float64 `[N, 1]`, NaN where missing."""
         encoded = super().encode(column)
         if self.warp is None or not self.warp.keeps_bounds:
             return encoded
@@ -134,14 +134,14 @@ class NumberCodec(ColumnCodec):
 
 
 class ContinuousCodec(NumberCodec):
-    """Codec of real numbers: Gaussian, of a transform if that is clearly likelier."""
+    """Codec of real numbers with Gaussian noise, transformed if that is clearly more likely."""
 
     kind = Kind.CONTINUOUS
     families = ("numbers",)
 
 
 class HeavyTailedCodec(ColumnCodec):
-    """Codec of numbers with outliers: Student's t."""
+    """Codec of numbers with outliers, with Student's t noise."""
 
     kind = Kind.HEAVY_TAILED
     families = ("numbers",)
@@ -153,7 +153,7 @@ class HeavyTailedCodec(ColumnCodec):
 
 @dataclass(frozen=True)
 class CountCodec(ColumnCodec):
-    """Codec of counts: negative binomial, encoded as log(1 + count)."""
+    """Codec of counts with a negative binomial model, encoded as log(1 + count)."""
 
     kind = Kind.COUNT
     families = ("numbers",)
@@ -172,7 +172,7 @@ class CountCodec(ColumnCodec):
 
     @property
     def drawn_range(self) -> tuple[float, float]:
-        """Range of the counts that are drawn."""
+        """Smallest and largest count that is drawn."""
         return 0.0, self.most
 
     def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
@@ -189,7 +189,7 @@ class CountCodec(ColumnCodec):
 
 @dataclass(frozen=True)
 class IntegerCodec(NumberCodec):
-    """Codec of whole numbers: as continuous ones, and rounded; ordinal if there are two."""
+    """Codec of whole numbers: modelled as continuous and rounded; ordinal if there are two values."""
 
     kind = Kind.INTEGER
     families = ("numbers",)
@@ -259,7 +259,7 @@ class _TimeCodec(ColumnCodec):
 
 
 class DatetimeCodec(_TimeCodec):
-    """Codec of points in time: Gaussian, in seconds since 1970 (UTC)."""
+    """Codec of points in time: Gaussian, as seconds since 1970 (UTC)."""
 
     kind = Kind.DATETIME
     families = ("datetimes",)
@@ -271,7 +271,7 @@ class DatetimeCodec(_TimeCodec):
 
 @dataclass(frozen=True)
 class DurationCodec(_TimeCodec, NumberCodec):
-    """Codec of durations: as continuous numbers of seconds, never negative if none was."""
+    """Codec of durations in seconds: continuous, and not negative unless some of the data are."""
 
     kind = Kind.DURATION
     families = ("durations",)
@@ -287,7 +287,7 @@ class DurationCodec(_TimeCodec, NumberCodec):
 
 
 def standardised_errors(codec: ColumnCodec, column: pd.Series[Any], errors: Numbers) -> Numbers:
-    """Return standard errors `[N]` of continuous cells in standardised units, to first order."""
+    """Convert standard errors `[N]` of continuous cells to standardised units, to first order."""
     if codec.kind is not Kind.CONTINUOUS:
         raise ValueError(
             f"Column {codec.name!r}: standard errors are for continuous columns, but this is {codec.kind}."
@@ -305,7 +305,7 @@ def as_continuous(codec: ColumnCodec) -> ContinuousCodec:
 
 
 def _support(observed: Numbers, most: int) -> tuple[float, ...] | None:
-    """Return the different values if there are at most `most` and nearly all occur repeatedly, else None."""
+    """Return the distinct values if there are at most `most` and nearly all are repeated, else None."""
     values, counts = np.unique(observed, return_counts=True)
     repeated = counts[counts >= _OFTEN].sum()
     return None if len(values) > most or repeated < _MOSTLY * len(observed) else tuple(values.tolist())
