@@ -62,7 +62,7 @@ class Sites:
 
     @classmethod
     def of(cls, link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites:
-        """Return the sites of a link's observations in rows given by columns `[D, n]`, numbered `[n]`."""
+        """Compute the sites of a link's observations in rows given as columns `[D, n]` and numbers `[n]`."""
         values, moments = columns[link.column], conditional.moments(columns.T[None])
         with torch.enable_grad():
             mean, variance = (part[0].detach().requires_grad_() for part in (moments.mean, moments.variance))

@@ -119,7 +119,7 @@ def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], en
 
 
 def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> float:
-    """Return the log evidence of columns in an order, after the `fixed` columns, in the units of `values`."""
+    """Return the log evidence of columns in a given order after `fixed` ones, in units of rows `[n, D]`."""
     scale = values[:, list(order)].std(0)
     return Evidence(values, _CURVED).of_order(order, fixed) - len(values) * float(
         scale[scale > _CONSTANT].log().sum()

@@ -120,7 +120,7 @@ class LocalPosterior:
         return LocalPosterior(self.local, part, self.weights[cells], self.scale[cells])
 
     def moments(self, rows: Tensor) -> Moments:
-        """Return mean m and variance τ² a v of the cells in their rows on S paths, `[S, c, D]`."""
+        """Return mean m and variance τ² a v of the cells on S paths, given the cells' rows `[S, c, D]`."""
         cross, v = self.cross_covariance(rows)
         return Moments((cross * self.weights).sum(-1).T, (v * self.scale[:, None]).T)
 

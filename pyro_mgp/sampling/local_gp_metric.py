@@ -178,7 +178,7 @@ class Batch:
         return score.mean(1), gradient
 
     def _covariances(self, precision: Tensor, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return C without its nugget, its factor e⁻ʳ, c, and its factor e⁻ʳ."""
+        """Return the covariances C (without nugget) and c of a batch, each followed by its factor e⁻ʳ."""
         scaled = self.inputs * (3 * precision)[:, None, None]
         norms = (scaled * self.inputs).sum(-1)
         squared = (norms[..., :, None] + norms[..., None, :]).flatten(0, 1)

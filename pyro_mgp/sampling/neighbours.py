@@ -72,7 +72,7 @@ class PathPosteriors:
         return replace(self, posterior=self.posterior[cells.view(n_metrics, -1)[:, :n].flatten()])
 
     def moments(self, rows: Tensor) -> Moments:
-        """Return mean and variance of the cells in their rows on the paths, `[S, c, D]`."""
+        """Return mean and variance of the cells on each path, given the cells' rows `[S, c, D]`."""
         n_metrics = self.paths.shape[1]
         if n_metrics == 1:
             return self.posterior.moments(rows)
@@ -101,7 +101,7 @@ class LocalConditional(GaussianConditional):
         return torch.zeros_like(self.sparse.noise)
 
     def moments(self, rows: Tensor) -> Moments:
-        """Return the moments of observations of the cells in their rows on S paths, `[S, c, D]`."""
+        """Return the moments of the cells' observations on S paths, given the cells' rows `[S, c, D]`."""
         local = self.local.moments(rows)
         return Moments(self.sparse.mean(rows) + local.mean, local.variance)
 

@@ -186,7 +186,7 @@ class ColumnCodec:
 
     @classmethod
     def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
-        """Return the fields that are set before cells are read as numbers, such as the levels."""
+        """Return the fields that are set before cells are read as numbers: levels, or bounds of the spec."""
         return {}
 
     def _read(self, column: pd.Series[Any]) -> Numbers:
