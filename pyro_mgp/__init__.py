@@ -63,7 +63,7 @@ _HOME = {
     "to_arviz": "pyro_mgp.results.arviz_export",
 }
 
-if not TYPE_CHECKING:  # a type checker shall still find misspelt names
+if not TYPE_CHECKING:  # so that type checkers find misspelt names
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":

@@ -55,7 +55,7 @@ from pyro_mgp.settings import (
 from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
 from pyro_mgp.storage.scratch import Memory, Scratch, pieces
 
-# A column with fewer observed cells has none to spare for the holdout.
+# No cells are held out of columns with fewer observed cells.
 _FEWEST_OBSERVED = 20
 # A holdout of fewer cells says too little about when to stop; the bound is watched instead.
 _FEWEST_HELD_OUT = 100
@@ -101,7 +101,7 @@ class TrainingTable:
         )
 
 
-# ------------------------------------------------------------------------------------ what is fitted to
+# -------------------------------------------------------------------------------------- training table
 
 
 def fit_frame(
@@ -180,7 +180,7 @@ def _encode(
     plan, inputs = _plan(parameters, engine, codec, table, modelled, specs, has_target)
     if plan is None or all(column.warp is None for column in codec.columns):
         return codec, table, plan, inputs
-    # Long tails that a curve explains need no transform.
+    # No transform is needed if nonlinear dependence on other columns explains long tails.
     straight, other_table = codec.untransformed(modelled, table, support, specs)
     other, _ = _plan(parameters, engine, straight, other_table, modelled, specs, has_target, table)
     if other is not None and plan.evidence < other.evidence + CLEARLY:
@@ -218,7 +218,7 @@ def _plan(
     every, curved_only = parameters.columns == "all", parameters.inputs == "auto"
     found = None
     if able:
-        # The first complete rows decide: the same ones however the table is sorted, or transformed.
+        # The plan uses the first complete rows by key, whatever the order of the table and its transforms.
         _, order = (table if order_of is None else order_of).sorted_by_key()
         frame = modelled.iloc[order.numpy()]
         found = sequence_of(codec, table[order], frame, specs, every=every, curved_only=curved_only)

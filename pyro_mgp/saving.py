@@ -223,7 +223,7 @@ class _Parts:
             check(self.sequential or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
 
     def _chain(self, inducing: Tensor) -> Chain:
-        """Return an untrained chain with these inducing inputs, `[M, D]`."""
+        """Build an untrained chain with the given inducing inputs, `[M, D]`."""
         kernel = choose_kernel(self.parameters, self.n_rows, self.sequential).value
         noise = [1.0] * len(self.link_specs)
         return untrained_chain(

@@ -27,7 +27,7 @@ from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS
 Inputs = Literal["auto", "others", "earlier"]
 """Inputs of a link: all other columns, or complete and earlier columns only."""
 
-# Drawing from a discrete support weighs each of its values for each cell.
+# Largest size of a discrete support: each draw computes a weight for each of its values.
 _LARGEST_SUPPORT = 1000
 # Default number of inducing inputs per link.
 _N_INDUCING = 100

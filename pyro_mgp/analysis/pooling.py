@@ -355,7 +355,7 @@ def _read(fit: Any) -> _Answer:
 
 
 def _names(fit: Any, params: Any, covariance: Any) -> list[Any]:
-    """Return the names of the estimates of a fit, or their positions if it has no names."""
+    """Return the names of the estimates of a fit, or their positions if they have no names."""
     if isinstance(params, pd.Series):
         return params.index.tolist()
     if isinstance(params, pd.DataFrame) and isinstance(covariance, pd.DataFrame):

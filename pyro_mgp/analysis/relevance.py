@@ -1,4 +1,4 @@
-"""Relevance of columns for each other: how strongly each link's function varies with each of its inputs.
+"""Relevance of columns for each other: how strongly a link's function varies with each input.
 
     relevance of input p = √ mean_i (∂μ(x_i) / ∂x_p)²,
 

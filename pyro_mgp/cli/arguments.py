@@ -1,4 +1,4 @@
-"""Commands and options of the command line, as tables from which their parser is made."""
+"""Commands and options of the command line, as tables from which the argument parser is built."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def say(text: str, stream: Any = None) -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """Return the message of an error or warning in one line, with its hint for the command line."""
+    """Return the message of an error or warning in one line, with advice for users of the command line."""
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f" {str(error.filename)!r}"
         return "; ".join([f"cannot read or write{where}: {error.strerror}", *notes(error)])
@@ -72,7 +72,7 @@ def wrapped(title: str, text: str) -> list[str]:
 
 
 def listed(labels: Iterable[Label], most: int = 12) -> str:
-    """Return labels joined by commas; long labels are shortened, and only the first `most` listed."""
+    """Join labels by commas; long labels are shortened, and only the first `most` listed."""
     from pyro_mgp.results.summary import NAME_WIDTH, shortened
 
     shown = [shortened(str(label), 2 * NAME_WIDTH) for label in labels]
@@ -81,11 +81,11 @@ def listed(labels: Iterable[Label], most: int = 12) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """Return a number with its noun in singular or plural, such as "1 row" or "2 rows"."""
+    """Format a number with its noun in singular or plural, such as "1 row" or "2 rows"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text, such as "7.4 s" or "2 min 5 s"."""
+    """Format a duration in seconds as text, such as "7.4 s" or "2 min 5 s"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""Calibration of imputers: hold out observed cells, impute them, and compare.
+"""Calibration of imputers: hold out observed cells, impute them, and compare with the true values.
 
 Some observed cells are held out, a copy of the imputer is fitted to the rest, and of a hundred 90 % intervals
 of its draws about ninety must contain the true value.
@@ -103,7 +103,7 @@ def compare(
     random_state: int | np.random.Generator | None = 0,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Compare several imputers on the same held-out cells.
+    """Compare the calibration and scores of several imputers on the same held-out cells.
 
     `imputers` are of the types that `calibrate` accepts, by name; the other arguments are those of
     `calibrate`. An imputer has no row for a column that it does not complete.

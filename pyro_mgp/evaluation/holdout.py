@@ -24,7 +24,7 @@ from pyro_mgp.evaluation.missingness import without_cells
 
 Mask = NDArray[np.bool_]
 """Mask of the cells of a table or of a column."""
-# Columns with fewer observed cells are not held out from.
+# No cells are held out of columns with fewer observed cells.
 _FEWEST_CELLS = 10
 # Largest share of the observed cells of a column that may be held out at a time.
 _MOST = 0.5
@@ -128,7 +128,7 @@ def _candidates(labels: Sequence[Label], columns: Sequence[Label] | None, observ
 
 
 def _unsuitable(column: pd.Series[Any], observed: Mask, label: Label, rules: Rules) -> str | None:
-    """Return the reason why cells of a column cannot be held out, None if they can."""
+    """Return the reason why no cells of a column can be held out, or None if they can."""
     if label in rules.derived:
         return "is derived from other columns"
     if label in rules.not_modelled:

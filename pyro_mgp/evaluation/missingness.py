@@ -231,7 +231,7 @@ def _amputed(
     by: Unit,
     generator: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Return a mask of the observed cells that go missing, Bool `[N, C]`."""
+    """Choose the observed cells to make missing, as a mask, Bool `[N, C]`."""
     observed = ~missing(frame)
     # Each pattern gets as many rows as its share says, rounded, in random order.
     ends = np.rint(len(frame) * np.cumsum([pattern.share for pattern in chosen])).astype(np.intp)

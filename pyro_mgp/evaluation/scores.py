@@ -1,4 +1,4 @@
-"""Scores of draws of a cell against its true value, and ranks for tests of calibration.
+"""Scores of draws against true values, and ranks of true values for tests of calibration.
 
 Scores called fair do not depend on the number of draws in expectation. Calibration is tested by ranks: if the
 true value is exchangeable with the draws, its rank among them is uniform. Draws of numbers are `[m, cells]`,
@@ -64,7 +64,7 @@ def pit(draws: Floats, truth: Floats, uniform: Floats) -> Floats:
 
 
 def log_density(draws: Floats, truth: Floats, mean: float, sd: float, step: float) -> Floats:
-    """Return the log density of true cells under their draws, per standard deviation of a column, `[cells]`.
+    """Estimate the log density of true cells from draws, per standard deviation of a column, `[cells]`.
 
     The density is a mixture of a Gaussian kernel on each draw (Silverman 1986, *Density Estimation*, section
     3.4.2: width 0.9 min(sd, IQR/1.34) m^(-1/5)) and the normal distribution of the whole column, which has

@@ -60,7 +60,7 @@ class PlottedColumn:
 
     @property
     def is_discrete(self) -> bool:
-        """True if values are shown one by one: levels, or at most 20 distinct whole numbers."""
+        """True if values are plotted individually: levels, or at most 20 distinct whole numbers."""
         if self.levels is not None:
             return True
         values = self.values

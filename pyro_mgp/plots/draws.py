@@ -178,7 +178,7 @@ def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: 
 
 
 def _imputed(draws: Imputations, label: Label) -> PlottedColumn:
-    """Return a column for plotting, after checking that at least one cell is imputed."""
+    """Return a column for plotting; raise a ValueError if it has no imputed cells."""
     found = plotted(draws, label)
     if not np.isfinite(found.imputed).any():
         others = listing(draws.values)

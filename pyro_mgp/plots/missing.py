@@ -156,7 +156,7 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def _shape(holes: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the numbers of rows and columns, after checking that there are some."""
+    """Return the numbers of rows and columns; raise a ValueError if one of them is 0."""
     n_rows, n_columns = holes.shape
     if not n_rows or not n_columns:
         raise ValueError(f"expected a table with rows and columns, got {n_rows} rows x {n_columns} columns")

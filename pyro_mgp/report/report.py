@@ -311,7 +311,7 @@ def _short(label: Any) -> str:
 
 
 def image(figure: Figure) -> dict[str, Any]:
-    """Convert a figure to an SVG image, or to a PNG if the SVG is large and the PNG smaller.
+    """Convert a figure to an SVG image, or to a PNG image if the SVG is large and the PNG smaller.
 
     `source` is a data URL; `width` and `height` are in inches.
     """
@@ -346,7 +346,7 @@ def render(variables: Mapping[str, object]) -> str:
 
 
 def write(path: str | os.PathLike[str], page: str, *, overwrite: bool = False) -> Path:
-    """Write a page to a file atomically, unless it exists and may not be replaced; make missing folders."""
+    """Write a page to a file atomically, and create missing folders; replace a file only if allowed."""
     target = Path(path)
     check_replaceable(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -193,7 +193,7 @@ class _Table:
             for variable in source.variables:
                 label, links = variable.codec.name, source.sampler.chain.names
                 levels[label] = variable.codec.levels or ()
-                # A column with one link of its own lends it its name.
+                # The only link of a column is named after the column.
                 alone = variable.category is None and not variable.is_target
                 for link in (links[i] for i in variable.links):
                     if link not in self.link_names:

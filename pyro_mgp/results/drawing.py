@@ -115,7 +115,7 @@ def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator:
 
 
 def predict_target(model: FittedModel, X: pd.DataFrame | ArrayLike, level: float) -> pd.DataFrame:
-    """Return mean, sd and central interval of the target in its own units, one row per row of the table."""
+    """Predict mean, sd and central interval of the target, in the target's units, for each row."""
     target = model.encoder.target
     if target is None:
         raise ValueError("predict needs a target: call fit(X, y) first, or impute the column with impute(X)")

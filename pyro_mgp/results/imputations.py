@@ -45,7 +45,7 @@ _DTYPES |= {"M": _TIMES[0], "m": _TIMES[1]}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Imputations:
-    """Sequence of m completed tables, which differ by the uncertainty of the missing cells.
+    """Sequence of m completed tables, which differ in the draws of the missing cells.
 
     Each has the index, columns, dtypes and observed cells of the original table.
 
@@ -387,7 +387,7 @@ def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
 
 
 def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]]:
-    """Return draws as positions in a list of levels: categories in their own order, other values sorted."""
+    """Encode draws as positions in a list of levels: categories in their own order, others sorted."""
     if isinstance(dtype, pd.CategoricalDtype):
         levels = pd.Index(dtype.categories)
         codes = levels.get_indexer(pd.Index(draws.ravel()))

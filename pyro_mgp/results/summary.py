@@ -121,7 +121,7 @@ def mean_and_sd(row: pd.Series[Any], side: str) -> tuple[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """Format seconds in the largest unit of which they are at least one."""
+    """Format a duration, given in seconds, in the largest unit in which it is at least 1."""
     if math.isnan(seconds):
         return "-"
     unit, size = next((pair for pair in _LENGTHS if abs(seconds) >= pair[1]), ("s", 1))

@@ -274,7 +274,7 @@ class Job:
             return identify(state, self._modelled(part.read()), n_buckets)
 
     def impute(self, state: FittedState, part: Part, identity: RowIds = None) -> list[str]:
-        """Write the m completed copies of a part, given the ranks of its rows or the job's `row_ids`.
+        """Impute a part m times, and write the completed copies to the output folders.
 
         Returns:
             Messages of this package's warnings, because a worker's own warnings are not shown.
