@@ -7,6 +7,7 @@ import pandas as pd
 import pyro
 import pytest
 import torch
+from linked_table import CODEC, INCOMPLETE
 from pyro.infer import TraceMeanField_ELBO
 
 from pyro_mgp.data.table import TableCodec
@@ -19,22 +20,6 @@ from pyro_mgp.model.build import (
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link_specs import LinkSpec, plan_links
-
-# Encoded: height 0 (sd large), species=a 1, species=b 2, species=c 3, width 4, 7 5 (an integer as label).
-FRAME = pd.DataFrame(
-    {
-        "height": [100.0, 500.0, 300.0, np.nan, 900.0, 200.0],
-        "species": ["a", "b", "c", None, "b", "b"],
-        "width": [0.01, 0.02, np.nan, 0.03, 0.01, 0.02],
-        7: [1.0, 5.0, 2.0, 7.0, 3.0, 9.0],
-    }
-)
-CODEC = TableCodec.fit(FRAME)
-INCOMPLETE = np.array([True, True, True, True, True, False])
-
-
-def names(specs: list[LinkSpec]) -> list[str]:
-    return [spec.name for spec in specs]
 
 
 def gaussians(n_links: int) -> list[Gaussian]:
