@@ -79,7 +79,7 @@ class SviStep:
         return loss.detach(), redrawn
 
     def publish(self) -> None:
-        """Write q(u) into the chain, if it is kept elsewhere."""
+        """Write q(u) into the chain; this step keeps q(u) in the chain and does nothing."""
 
     def restore(self) -> None:
         """Reload q(u) after the chain was reset; this step keeps q(u) in the chain and does nothing."""

@@ -139,7 +139,7 @@ class Drawn(LocalModule):
     """
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw observations given the latent function and uniform numbers, all `[...]`."""
+        """Draw observations given the latent function and uniform numbers, all `[...]`; for subclasses."""
         raise NotImplementedError
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
