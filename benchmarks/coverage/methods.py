@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.coverage import r_mice
+from benchmarks.coverage.design import Impute
 from pyro_mgp.imputer import MGPImputer
-from pyro_mgp.settings import Engine
+from pyro_mgp.settings import with_engine
 
-Method = Callable[[pd.DataFrame, int, int], Sequence[pd.DataFrame]]
-"""Function of `(table with missing cells, m, seed)` that returns m completed tables."""
+EXACT = "exact"
+"""Method that draws from the posterior under the model of the design, where the design has such a sampler."""
+
+COMPLETE_CASES = "complete_cases"
+"""Method that analyses the complete rows."""
 
 
 def complete_cases(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
@@ -19,15 +27,19 @@ def complete_cases(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]
     return [frame.dropna()] * m
 
 
-def mgp(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
-    """Impute with `MGPImputer` and its default settings."""
-    return list(MGPImputer(random_state=seed, progress=False).fit(frame).impute(m=m))
+def mgp(
+    frame: pd.DataFrame, m: int, seed: int, options: Mapping[str, Any] | None = None
+) -> list[pd.DataFrame]:
+    """Impute with `MGPImputer`.
 
-
-def mgp_per_cell(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
-    """Impute with `MGPImputer`, drawing each cell independently instead of one function per imputation."""
-    imputer = MGPImputer(engine=Engine(joint_draws=False), random_state=seed, progress=False)
-    return list(imputer.fit(frame).impute(m=m))
+    Args:
+        frame: Table with missing cells.
+        m: Number of imputations.
+        seed: Random state of the imputer.
+        options: Parameters of `MGPImputer` and fields of `Engine` that differ from their defaults.
+    """
+    parameters = {"random_state": seed, "progress": False, **with_engine(options or {})}
+    return list(MGPImputer(**parameters).fit(frame).impute(m=m))
 
 
 def iterative(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
@@ -52,12 +64,76 @@ def miceforest(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
     return [kernel.complete_data(k) for k in range(m)]
 
 
-METHODS: dict[str, Method] = {
-    "complete_cases": complete_cases,
+def gaussian_process(frame: pd.DataFrame, m: int, seed: int, *, joint: bool = True) -> list[pd.DataFrame]:
+    """Impute the only incomplete column by scikit-learn's GP regression on the others, Matérn-3/2 and noise.
+
+    The hyperparameters maximise the marginal likelihood of 500 rows.
+
+    Args:
+        frame: Numeric table with one incomplete column.
+        m: Number of imputations.
+        seed: Seed of the rows and of the draws.
+        joint: Whether the missing cells are drawn jointly, or independently with the same variances.
+
+    Raises:
+        ValueError: If not exactly one column is incomplete.
+    """
+    from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+    (incomplete,) = frame.columns[frame.isna().any()]
+    missing = frame[incomplete].isna().to_numpy()
+    X, y = frame.drop(columns=incomplete).to_numpy(), frame[incomplete].to_numpy()[~missing]
+    g, mean, deviation = np.random.default_rng(seed), y.mean(), y.std()
+    kernel = kernels.ConstantKernel() * kernels.Matern(nu=1.5) + kernels.WhiteKernel(0.1)
+    X, X_missing, y = X[~missing], X[missing], (y - mean) / deviation
+    rows = g.permutation(len(y))[:500]
+    kernel = GaussianProcessRegressor(kernel).fit(X[rows], y[rows]).kernel_
+    fit = GaussianProcessRegressor(kernel, optimizer=None).fit(X, y)
+    centre, covariance = fit.predict(X_missing, return_cov=True)
+    root = np.linalg.cholesky(covariance) if joint else np.diag(np.sqrt(np.diag(covariance)))
+    completed = []
+    for _ in range(m):
+        table = frame.copy()
+        table.loc[missing, incomplete] = mean + deviation * (centre + root @ g.normal(size=len(centre)))
+        completed.append(table)
+    return completed
+
+
+METHODS: dict[str, Impute] = {
+    COMPLETE_CASES: complete_cases,
     "mgp": mgp,
-    "mgp_per_cell": mgp_per_cell,
+    "mgp_per_cell": functools.partial(mgp, options={"joint_draws": False}),
+    "gp": gaussian_process,
+    "gp_per_cell": functools.partial(gaussian_process, joint=False),
     "iterative": iterative,
     "miceforest": miceforest,
     **{f"mice_{name}": r_mice.method(name) for name in r_mice.METHODS},
 }
-"""Imputation methods by name."""
+"""Imputation methods by name, besides `exact`."""
+
+
+def find(name: str) -> Impute:
+    """Return the method of a name, where the name of the package may be followed by options.
+
+    Args:
+        name: Key of `METHODS`, or `mgp:` and a JSON object with the `options` of `mgp`.
+
+    Raises:
+        ValueError: If there is no such method, or the options are not a JSON object.
+
+    Example:
+        >>> find('mgp:{"inputs": "earlier"}').keywords
+        {'options': {'inputs': 'earlier'}}
+    """
+    method, _, text = name.partition(":")
+    if not text and name in METHODS:
+        return METHODS[name]
+    if method != "mgp":
+        raise ValueError(f"methods are {[EXACT, *METHODS]} and mgp:JSON, got {name!r}")
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the options of {name!r} are not valid JSON: {error}") from error
+    if not isinstance(options, dict):
+        raise ValueError(f"the options of the package are a JSON object, got {text!r}")
+    return functools.partial(mgp, options=options)

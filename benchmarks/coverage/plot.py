@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.coverage.designs import DESIGNS
-from benchmarks.coverage.methods import METHODS
+from benchmarks.coverage.methods import EXACT, METHODS
+from benchmarks.coverage.summary import ALL
 
 _DOTS_PER_INCH = 200
 # Colours that are distinct with a colour vision deficiency (Okabe and Ito 2008); markers differ as well.
@@ -23,12 +24,14 @@ def draw(summary: pd.DataFrame, path: Path) -> str:
     """Draw a panel per design with a dot per method and error bars of two Monte Carlo standard errors.
 
     Args:
-        summary: Table that `simulation.summary` returns.
+        summary: Table of `summary.per_design`; where there are several kinds of estimands, the average over
+            all is plotted.
         path: PNG file to write.
 
     Returns:
         Description of the figure in words.
     """
+    summary = _one_kind(summary)
     designs = [name for name in DESIGNS if name in set(summary["design"])]
     most = int(summary.groupby("design").size().max())
     across = min(2, len(designs))
@@ -41,12 +44,19 @@ def draw(summary: pd.DataFrame, path: Path) -> str:
     descriptions = []
     for ax, name in zip(axes, designs, strict=False):
         part = summary[summary["design"] == name].set_index("method")
-        part = part.loc[[method for method in METHODS if method in part.index]]
+        known = [method for method in (EXACT, *METHODS) if method in part.index]
+        part = part.loc[[*known, *(method for method in part.index if method not in known)]]
         _panel(ax, part, name)
         covered = ", ".join(f"{method} {100 * each:.0f} %" for method, each in part["coverage"].items())
         descriptions.append(f"{name}: {covered}")
     figure.savefig(path)
     return f"Coverage of 95 % intervals. {'; '.join(descriptions)}"
+
+
+def _one_kind(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per design and method: the average over all kinds, or the only kind."""
+    several = summary.groupby(["design", "method"])["kind"].transform("nunique") > 1
+    return summary[~several | (summary["kind"] == ALL)]
 
 
 def _panel(ax: Axes, part: pd.DataFrame, name: str) -> None:
@@ -62,6 +72,6 @@ def _panel(ax: Axes, part: pd.DataFrame, name: str) -> None:
     ax.text(104, len(part) - 0.35, "width", va="center", fontsize="small", color=_GREY)
     ax.set_yticks(positions, list(part.index))
     ax.set(xlim=(-2, 102), ylim=(-0.6, len(part) - 0.4), xlabel="coverage of 95 % intervals in %")
-    numbers = " to ".join(map(str, sorted({*part["n"].agg(["min", "max"])})))
+    numbers = " to ".join(map(str, sorted({*part["tables"].agg(["min", "max"])})))
     ax.set_title(f"{name} ({numbers} tables)", loc="left")
     ax.spines[["top", "right"]].set_visible(False)

@@ -11,14 +11,21 @@ from pathlib import Path
 import pandas as pd
 
 METHODS = ("norm", "pmm", "cart", "rf")
-"""Univariate imputation methods of mice that are compared."""
+"""Univariate imputation methods of mice that are compared.
+
+Trees serve columns of all kinds. With the others, factors have mice's own defaults, logistic models.
+"""
 
 _SCRIPT = """
 suppressPackageStartupMessages(library(mice))
 given <- commandArgs(trailingOnly = TRUE)
-table <- read.csv(file.path(given[1], "table.csv"))
+table <- read.csv(file.path(given[1], "table.csv"), stringsAsFactors = TRUE)
+logical <- vapply(table, is.logical, TRUE)
+table[logical] <- lapply(table[logical], factor)
 m <- as.integer(given[2])
-imputed <- mice(table, m = m, method = given[3], seed = as.integer(given[4]), print = FALSE)
+categories <- if (given[3] %in% c("cart", "rf")) rep(given[3], 3) else c("logreg", "polyreg", "polr")
+methods <- c(given[3], categories)
+imputed <- mice(table, m = m, defaultMethod = methods, seed = as.integer(given[4]), print = FALSE)
 completed <- complete(imputed, "long")
 write.csv(completed, file.path(given[1], "completed.csv"), row.names = FALSE)
 """
@@ -51,9 +58,15 @@ def method(name: str) -> Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]:
             if done.returncode:
                 raise RuntimeError(f"mice failed: {done.stderr.strip()}")
             rows = pd.read_csv(Path(folder) / "completed.csv")
-        return [rows.loc[rows[".imp"] == j + 1, list(frame.columns)].reset_index(drop=True) for j in range(m)]
+        return [restore(rows.loc[rows[".imp"] == j + 1], frame) for j in range(m)]
 
     return impute
+
+
+def restore(rows: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rows read from CSV with the columns, dtypes and index of a table."""
+    restored = rows[list(frame.columns)].set_axis(frame.index)
+    return restored.astype(frame.dtypes.to_dict())
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

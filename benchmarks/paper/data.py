@@ -74,6 +74,20 @@ DATASETS: dict[str, Dataset] = {
 }
 """Public tables by name, in the order of the paper."""
 
+_SUITE = {
+    "airfoil": "1cce82516ac9e564fba52f55d817eb147fc39085f5d7b958ad15b92f4207f23e",
+    "autompg": "31989fbdd7083b901b9f02958581bce9f697e8c27bb3b0d1d0a1cd6d04d6b6c2",
+    "concreteslump": "6e5cf235fccd8ca8ba2631bd935a8c8f3ee9cc702bfa242b59995a8d2133dd77",
+    "stock": "d196f315d7c19634f0f549edba569c6c0413e1602837344879dd4b5340470982",
+    "forest": "36f3177c8e2e3d8773c0e34116d93ce37f9d58189d861d661bdde2f022999ee7",
+}
+
+SUITE: dict[str, Dataset] = {
+    name: Dataset(name, f"suite/{name}.csv.gz", _UCI.format(name), sha256, header=False)
+    for name, sha256 in _SUITE.items()
+}
+"""Smaller public tables by name, which are not among the paper's."""
+
 _PRIVATE = {"total_brain_volume", "totalbrainvolume", "tbv"}
 
 
@@ -87,7 +101,7 @@ def load(name: str, path: Path | None = None, rows: int | None = None) -> pd.Dat
     """Return a public table without its constant columns.
 
     Args:
-        name: Key of `DATASETS`.
+        name: Key of `DATASETS` or `SUITE`.
         path: Folder that holds its file; None fetches it once and keeps it in the user's cache.
         rows: Maximum number of rows, a fixed random subset; None takes all.
 
@@ -95,8 +109,7 @@ def load(name: str, path: Path | None = None, rows: int | None = None) -> pd.Dat
         ValueError: If there is no such table, or the checksum of the fetched file is wrong.
         OSError: If the folder does not hold the file, or it cannot be fetched.
     """
-    check_name(name)
-    dataset = DATASETS[name]
+    dataset = _dataset(name)
     file = fetch(name) if path is None else _in_folder(dataset, path)
     table = pd.read_csv(file, header=0 if dataset.header else None)
     if not dataset.header:
@@ -107,8 +120,15 @@ def load(name: str, path: Path | None = None, rows: int | None = None) -> pd.Dat
     return table.loc[:, table.nunique() > 1]
 
 
+def _dataset(name: str) -> Dataset:
+    if name in SUITE:
+        return SUITE[name]
+    check_name(name)
+    return DATASETS[name]
+
+
 def check_name(name: str) -> None:
-    """Raise a ValueError if `name` is not a public table."""
+    """Raise a ValueError if `name` is not a public table of the paper."""
     if name in DATASETS:
         return
     if name.lower() in _PRIVATE:
@@ -133,13 +153,13 @@ def fetch(name: str) -> Path:
     """Fetch a table into the user's cache, unless it is there already, and return the path of its file.
 
     Args:
-        name: Key of `DATASETS`.
+        name: Key of `DATASETS` or `SUITE`.
 
     Raises:
         OSError: If it cannot be fetched, or pooch is not installed.
         ValueError: If the checksum of the fetched file is wrong.
     """
-    dataset = DATASETS[name]
+    dataset = _dataset(name)
     try:
         import pooch
     except ImportError as error:
@@ -148,7 +168,7 @@ def fetch(name: str) -> Path:
         kept = pooch.retrieve(
             dataset.url,
             known_hash=f"sha256:{dataset.sha256}",
-            fname=dataset.file,
+            fname=dataset.file.replace("/", "_"),
             path=pooch.os_cache("pyro_mgp"),
             downloader=_download_parts if name == "parkinson" else None,
         )
