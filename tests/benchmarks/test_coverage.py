@@ -220,7 +220,8 @@ def test_the_slade_sampler_completes_tables_and_keeps_observed_cells():
 
 
 @pytest.mark.parametrize(
-    "method", ["mgp", "gp", 'mgp:{"joint_draws": false, "max_steps": 5}', "iterative", "complete_cases"]
+    "method",
+    ["mgp", "gp", "gaussian", 'mgp:{"joint_draws": false, "max_steps": 5}', "iterative", "complete_cases"],
 )
 def test_methods_impute_all_missing_cells_and_keep_observed_ones(method):
     frame = DESIGNS["fimd_3.2.3_y"].draw(np.random.default_rng(0)).frame
