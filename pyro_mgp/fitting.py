@@ -272,7 +272,8 @@ def _fit(
             joint=engine.joint_draws,
             seed=seed,
         )
-    training = rows.to(on_device) if given.is_sequential and given.link_specs else None
+    augments = engine.joint_draws and engine.propagate == "predictive" and len(rows) <= MAX_ROWS
+    training = rows.to(on_device) if augments and given.link_specs else None
     model = FittedModel(
         given.encoder, given.link_specs, chain, initial, neighbours, support, training, history, seed,
         engine.joint_draws, own,

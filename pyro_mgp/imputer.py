@@ -48,7 +48,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         discrete_support: Most distinct values, at most 1000, of a numeric column whose draws are taken from
             these values (ratings, counts, rounded readings), where nine in ten cells hold a value that
             occurs five times or more; 0 for continuous draws, and for counts without an upper end.
-        n_sweeps: Sweeps through the chain per draw.
+        n_sweeps: Sweeps through the chain per draw, twice as many before the first one.
         columns: Columns that get a link: the "incomplete" ones, or "all", for new rows with other missing
             cells.
         order: Labels of the linked columns in the order of the chain; None takes ascending standard
@@ -346,8 +346,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Save the fitted imputer to the folder `path` atomically; `load` reads it back.
 
-        The folder holds `header.json` and `arrays.safetensors`. The fitted table is not in it, but with
-        local GPs up to 10,000 of its rows are, encoded and completed: keep it as safe as the table.
+        The folder holds `header.json` and `arrays.safetensors`. Of the fitted table it holds the encoded
+        rows if these are at most 10,000, since functions are drawn given them; of larger tables with local
+        GPs 10,000 rows, completed. Keep it as safe as the table.
 
         Args:
             path: Folder to make; missing parents are made too.

@@ -249,6 +249,8 @@ class _Parts:
             n_rows = shapes["training.values"][0]
             expected |= {"training.values": (n_rows, width), "training.observed": (n_rows, width)}
             expected["training.keys"] = (n_rows,)
+            if "training.errors" in shapes:
+                expected["training.errors"] = (n_links, n_rows)
         for name in {**expected, **shapes}:
             wanted, found = expected.get(name), shapes.get(name)
             check(wanted == found, f"array {name[:80]!r}: expected shape {wanted}, the file has {found}")
@@ -263,9 +265,13 @@ class _Parts:
         chain = self._chain(gaussian.mean.new_zeros(n_inducing, len(gaussian.mean)))
         _load_parameters(chain, tensors)
         with_rows = "training.values" in tensors
-        check(with_rows == (self.sequential and n_links > 0), "training rows belong to a sequential chain")
+        check(with_rows or not self.sequential or n_links == 0, "a sequential chain has no training rows")
+        check(n_links > 0 or not with_rows, "training rows belong to a chain with links")
         names = [field.name for field in dataclasses.fields(EncodedTable)]
         rows = EncodedTable(**{name: tensors[f"training.{name}"] for name in names}) if with_rows else None
+        for link, errors in zip(chain.links, tensors.get("training.errors", ()), strict=False):
+            check(bool((errors >= 0).all()), "array 'training.errors' holds a negative variance")
+            link.known_variance = errors if errors.any() else None
         support = self.header["discrete_support"]
         check(len(support) == n_links, f"expected discrete_support of {n_links} links, got {len(support)}")
         like = gaussian.mean

@@ -62,21 +62,33 @@ class Sites:
 
     @classmethod
     def of(cls, link: Link, conditional: Conditional, columns: Tensor, rows: Tensor) -> Sites:
-        """Compute the sites of a link's observations in rows given as columns `[D, n]` and numbers `[n]`."""
-        values, moments = columns[link.column], conditional.moments(columns.T[None])
-        with torch.enable_grad():
-            mean, variance = (part[0].detach().requires_grad_() for part in (moments.mean, moments.variance))
-            observation = link.scored(mean, variance, rows)
-            scores = observation.log_prob(values)
-            of_mean, of_variance = torch.autograd.grad(scores.sum(), [mean, variance], retain_graph=True)
-        mean, variance = mean.detach(), variance.detach()
-        precision = -2 * of_variance
-        if isinstance(observation, Bounded):
-            precision = observation.least_precision(values).detach()
-        precision = precision.clamp(min=_LEAST_PRECISION)
-        pull = precision * mean + of_mean
+        """Return the sites of a link's observations in rows given by columns `[D, n]`, numbered `[n]`."""
+        moments = conditional.moments(columns.T[None])
+        mean, variance = moments.mean[0], moments.variance[0]
+        pull, precision, scores = site_parameters(link, columns[link.column], mean, variance, rows)
         roots = precision.sqrt()
         return cls(roots, pull / roots, scores, precision * (mean.square() + variance) / 2 - pull * mean)
+
+
+def site_parameters(
+    link: Link, values: Tensor, mean: Tensor, variance: Tensor, rows: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the Gaussian sites of observations whose latent function is N(mean, variance), all `[..., n]`.
+
+    Returns:
+        Precision times target, the precision, and the expected log density, differentiable in the
+        parameters of the likelihood.
+    """
+    with torch.enable_grad():
+        mean, variance = (part.detach().requires_grad_() for part in (mean, variance))
+        observation = link.scored(mean, variance, rows)
+        scores = observation.log_prob(values)
+        of_mean, of_variance = torch.autograd.grad(scores.sum(), [mean, variance], retain_graph=True)
+    mean, precision = mean.detach(), -2 * of_variance
+    if isinstance(observation, Bounded):
+        precision = observation.least_precision(values).detach()
+    precision = precision.clamp(min=_LEAST_PRECISION)
+    return precision * mean + of_mean, precision, scores
 
 
 @dataclass(frozen=True)

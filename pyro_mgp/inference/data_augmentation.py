@@ -1,37 +1,53 @@
-"""Data augmentation for small tables (Tanner and Wong, JASA 82:528-540, 1987).
+"""Data augmentation: functions drawn given completed tables (Tanner and Wong, JASA 82:528-540, 1987).
 
-With many rows, q(u) represents the uncertainty of a link's function well. With few rows the posterior of the
-function depends on the imputed cells, and q(u) underestimates it. Each imputation therefore repeats
+q(u) is a posterior given one fill of the table, and lacks the uncertainty that the missing cells of inputs
+add. Chains of Gibbs sampling therefore repeat, link after link,
 
-    v ~ N(A⁻¹ Φᵀy / s², A⁻¹),  A = I + ΦᵀΦ / s²       given the completed rows from which a link learns
+    v ~ N(A⁻¹ Φ W t, A⁻¹),  A = I + Φ W Φᵀ            given the completed rows from which the link learns
     s² ~ (Σ noise²) / χ²_n                            given these rows and v
-    missing cells ~ a sweep through the chain         given v and s² of all links
+    missing cells of the link's column                given v and s²
 
-starting from functions drawn from q(u). The last v and s² are those of the imputation. Φ is the whitened
-basis of the rows (see `conditional`).
+Φ is the whitened basis of the rows (see `conditional`). For Gaussian links W = 1 / s², and t are the cells.
+Other observations are replaced by Gaussian sites under the last distribution of v, with precisions W and
+targets t: that distribution converges to the variational one given the completed table.
+
+A link's function is drawn right before the cells of its own column. If all functions were drawn at once, the
+cells drawn next would change with the function of their own column only, not with those of the columns that
+they predict, and variances between imputations would come out a third too small. A sequential chain is a
+joint density, whose functions are independent given the completed table: it draws all of them first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.chain import Chain, Noise
-from pyro_mgp.model.cholesky import factorise, invert_by_blocks
-from pyro_mgp.model.conditional import Conditional, quadratic_conditionals
+from pyro_mgp.inference.closed_form_rows import site_parameters
+from pyro_mgp.model.chain import Chain, Noise, by_column
+from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
+from pyro_mgp.model.conditional import Conditional, Moments, quadratic_conditionals
 from pyro_mgp.model.kernel_stack import KernelStack
 from pyro_mgp.model.likelihoods import MIN_NOISE
 from pyro_mgp.model.linear_matern32_stack import stack_kernels
+from pyro_mgp.model.link import observing
 from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.model.sequential_chain import SequentialChain
 
-# Number of iterations; the functions of the last one are kept.
-_ITERATIONS = 8
-# Sweeps of burn-in in the first iteration, given functions from q(u).
-_SWEEPS = 3
+# Fewest and most chains of Gibbs sampling, and the rows that all of them sweep together if possible. Their
+# number is a multiple of the fewest: imputations alternate between as many metrics, see `Neighbours`.
+_FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
+# Iterations until the first draw, in multiples of those between draws.
+_BURN_IN = 2
+# Entries of the basis of known rows that are kept, all links together: 256 MB.
+_KNOWN_ENTRIES = 2**25
+# Share of the way to the optimum that the distribution of a function moves under sites.
+_SITE_STEP = 0.5
 # Streams of noise.
 _FUNCTION, _VARIANCE = range(2)
 
@@ -41,12 +57,14 @@ Fresh = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Drawn:
-    """Functions and noise variances drawn for S imputations."""
+    """Functions and noise variances drawn for S imputations, and the cells from which they were drawn."""
 
     functions: list[Tensor]
     """Whitened inducing values of each link, `[S, M]`."""
     noises: list[Tensor]
     """Noise variances of each link, `[S, 1]`."""
+    cells: Tensor
+    """Missing cells of the training table before the last iteration, row by row, `[S, cells]`."""
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
@@ -55,70 +73,290 @@ class Drawn:
             [torch.cat(own) for own in zip(*(getattr(part, name) for part in parts), strict=True)]
             for name in ("functions", "noises")
         )
-        return cls(functions, noises)
+        return cls(functions, noises, torch.cat([part.cells for part in parts]))
+
+    def __getitem__(self, imputations: Sequence[int]) -> Drawn:
+        functions, noises = ([each[imputations] for each in own] for own in (self.functions, self.noises))
+        return Drawn(functions, noises, self.cells[imputations])
+
+
+@dataclass(frozen=True)
+class FunctionPosterior:
+    """Normal distribution of a link's whitened inducing values v in S chains."""
+
+    precision: Tensor
+    """Precisions A, `[S, M, M]`."""
+    shift: Tensor
+    """Precisions times means, `[S, M]`."""
+    mean: Tensor
+    """Means, `[S, M]`."""
+    factor: Tensor
+    """Cholesky factors of the precisions, `[S, M, M]`."""
+
+    @classmethod
+    def natural(cls, precision: Tensor, shift: Tensor) -> FunctionPosterior:
+        """Return the distribution with a precision and a shift."""
+        factor = torch.linalg.cholesky(precision)
+        return cls(precision, shift, torch.cholesky_solve(shift[..., None], factor)[..., 0], factor)
+
+    def draw(self, eps: Tensor) -> Tensor:
+        """Draw v `[S, M]`, given standard normal numbers `[S, M]`."""
+        return self.mean + torch.linalg.solve_triangular(self.factor.mT, eps[..., None], upper=True)[..., 0]
+
+    def moments(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of functions with basis `[S, M, n]`, `[S, n]` each."""
+        whitened = torch.linalg.solve_triangular(self.factor, basis, upper=False)
+        return _times(self.mean, basis), whitened.square().sum(-2)
+
+
+class Rows(NamedTuple):
+    """Rows from which a link learns: n known rows, or completed rows of S chains, `[S, ...]`."""
+
+    basis: Tensor
+    """Whitened basis Φ, `[M, n]`."""
+    rest: Tensor
+    """Variances of the function that the inducing values do not determine, `[n]`."""
+    targets: Tensor
+    """Cells of the link's column, `[n]`."""
+
+    def sums(self) -> tuple[Tensor, Tensor]:
+        """Return the Gram matrix ΦΦᵀ, `[M, M]`, and the products Φt, `[M]`."""
+        return self.basis @ self.basis.mT, _times(self.targets, self.basis.mT)
+
+    def squares(self, function: Tensor, noise: Tensor) -> Tensor:
+        """Return the expected sum of squared noises of these rows, `[S, 1]`; see `draw_noise`."""
+        # Residuals contain the part of the function that inducing values do not determine, which is no noise.
+        share = noise / (noise + self.rest)
+        residual = self.targets - _times(function, self.basis)
+        return ((share * residual).square() + share * self.rest).sum(-1, keepdim=True)
+
+
+class Regression(NamedTuple):
+    """Rows from which a link learns."""
+
+    known: Rows
+    """Rows whose inputs and target are observed: they are the same in all chains."""
+    sums: tuple[Tensor, Tensor]
+    """Their sums."""
+    completed: Rows
+    """The other rows, completed in S chains."""
+
+    def joined(self) -> Rows:
+        """Return all rows in S chains, the known ones first."""
+        n_chains = len(self.completed.targets)
+        known = (each.expand(n_chains, *each.shape) for each in self.known)
+        return Rows(*(torch.cat(pair, dim=-1) for pair in zip(known, self.completed, strict=True)))
 
 
 class Augmentation:
-    """Data augmentation of a trained chain, given the observed cells of its table, Bool `[N, D]`."""
+    """Distributions of a chain's functions and noises given completed tables.
 
-    def __init__(self, chain: Chain, observed: Tensor) -> None:
+    Args:
+        chain: The trained chain.
+        values: Values of the observed cells of its table, `[N, D]`.
+        observed: Bool `[N, D]`, the observed cells.
+    """
+
+    def __init__(self, chain: Chain, values: Tensor, observed: Tensor) -> None:
         self.chain, self.observed = chain, observed
         with local_parameters():
             self.kernels: KernelStack = stack_kernels(chain.links)
             among = self.kernels.among()
-        self.inverse = invert_by_blocks(factorise(among, max(link.jitter for link in chain.links)))
-        self.holes = chain.holes(observed)
-        self.learning_rows = [
-            chain.learns_from(i, observed, observed).nonzero()[:, 0] for i in range(len(chain.links))
-        ]
-
-    def run(self, filled: Tensor, fresh: Fresh, sweep_noise: Callable[[int], Noise]) -> Drawn:
-        """Draw functions and noise variances by data augmentation, starting from an initial fill.
-
-        Args:
-            filled: Initial fill of the table for S imputations, `[S, N, D]`.
-            fresh: Noise of functions and variances.
-            sweep_noise: Noise of each sweep, by its number.
-        """
-        n_links, n_paths = len(self.chain.links), len(filled)
-        noises = [link.likelihood.noise.expand(n_paths, 1) for link in self.chain.links]
-        functions = self.chain.functions(lambda link, n: fresh(n, _FUNCTION, 0, link))
-        for iteration in range(1, _ITERATIONS + 1):
-            conditionals = self.conditionals(functions, noises)
-            for sweep in range(_SWEEPS if iteration == 1 else 1):
-                noise = sweep_noise(iteration + (_ITERATIONS + 1) * sweep)
-                filled, _ = self.chain.sweep(conditionals, filled, self.observed, noise, self.holes)
-            for i in range(n_links):
-                functions[i], noises[i] = self.learn(i, filled, noises[i], fresh, iteration)
-        return Drawn(functions, noises)
+        with naming(chain.names):
+            factors = factorise(among, max(link.jitter for link in chain.links))
+        self.inverse = invert_by_blocks(factors)
+        zeros, noise = torch.zeros_like(self.inverse[:, :1]), self.inverse.new_ones(len(self.inverse))
+        self.undrawn = quadratic_conditionals(self.kernels, self.inverse, zeros, None, noise)
+        self.known_rows, self.completed_rows, entries = list[Tensor](), list[Tensor](), 0
+        for i, link in enumerate(chain.links):
+            learnt_from = chain.learns_from(i, values, observed)
+            known = learnt_from & observed[:, link.column] & observed[:, link.inputs].all(1)
+            entries += int(known.sum()) * link.n_inducing
+            known &= entries <= _KNOWN_ENTRIES
+            self.known_rows.append(known.nonzero()[:, 0])
+            self.completed_rows.append((learnt_from & ~known).nonzero()[:, 0])
+        pairs = enumerate(self.known_rows)
+        self.known = [Rows(*(each[0] for each in self._rows(i, values[None, rows]))) for i, rows in pairs]
+        self.sums = [known.sums() for known in self.known]
 
     def conditionals(self, functions: Sequence[Tensor], noises: Sequence[Tensor]) -> list[Conditional]:
         """Return the conditionals of the links at drawn functions and noise variances."""
-        values = torch.stack(list(functions))
-        return [*quadratic_conditionals(self.kernels, self.inverse, values, None, noises)]
+        pairs = enumerate(zip(functions, noises, strict=True))
+        return [self.conditional(i, function, noise) for i, (function, noise) in pairs]
 
-    def learn(
-        self, number: int, filled: Tensor, noise: Tensor, fresh: Fresh, iteration: int
-    ) -> tuple[Tensor, Tensor]:
-        """Draw a link's function `[S, M]` and noise variance `[S, 1]`, given table and previous variance."""
-        rows = filled[:, self.learning_rows[number]]
+    def conditional(self, number: int, function: Tensor, noise: Tensor) -> Conditional:
+        """Return the conditional of a link at drawn functions `[S, M]` and noise variances `[S, 1]`."""
+        undrawn = self.undrawn[number]
+        weights = function @ self.inverse[number] if undrawn.inverse is None else function
+        latent = replace(undrawn, weights=weights.to(self.kernels.dtype), noise=noise)
+        return observing([latent], [self.chain.links[number]])[0]
+
+    def regression(self, number: int, filled: Tensor) -> Regression:
+        """Return the rows of completed tables `[S, N, D]` from which a link learns."""
+        completed = self._rows(number, filled[:, self.completed_rows[number]])
+        return Regression(self.known[number], self.sums[number], completed)
+
+    def _rows(self, number: int, rows: Tensor) -> Rows:
+        """Return basis and targets of a link in rows `[S, n, D]`, each `[S, ...]`."""
         targets = rows[..., self.chain.links[number].column]
         cross, prior = self.kernels.at(number, rows.flatten(0, 1))
-        basis = (self.inverse[number] @ cross).unflatten(1, targets.shape).movedim(0, -1)
-        rest = (prior.view_as(targets) - basis.square().sum(-1)).clamp(min=0)
-        precision = basis.mT @ basis / noise[..., None]
-        precision.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = torch.linalg.cholesky(precision)
-        shift = (basis.mT @ targets[..., None]) / noise[..., None]
-        eps = fresh(basis.shape[-1], _FUNCTION, iteration, number)[..., None]
-        mean = torch.cholesky_solve(shift, factor)
-        function = (mean + torch.linalg.solve_triangular(factor.mT, eps, upper=True))[..., 0]
-        residual = targets - (basis @ function[..., None])[..., 0]
-        # Residuals contain the part of the function that inducing values do not determine, which is no noise.
-        share = noise / (noise + rest)
-        total = ((share * residual).square() + share * rest).sum(-1, keepdim=True)
-        drawn = total / _chi_squared(targets.shape[-1], fresh(1, _VARIANCE, iteration, number))
-        return function, drawn.clamp(min=MIN_NOISE)
+        basis = (self.inverse[number] @ cross).unflatten(1, targets.shape).movedim(1, 0)
+        return Rows(basis, (prior.view_as(targets) - basis.square().sum(-2)).clamp(min=0), targets)
+
+    def posterior(
+        self, number: int, given: Regression, noise: Tensor, last: FunctionPosterior | None
+    ) -> FunctionPosterior:
+        """Return the distribution of a link's function given completed rows and noise variances `[S, 1]`.
+
+        Under observations that are not Gaussian it is half a step from the `last` distribution (None for
+        the prior) to the variational one: whole steps oscillate if values are linearly separable.
+        """
+        n_chains, n_inducing, _ = given.completed.basis.shape
+        prior = torch.eye(n_inducing).to(self.inverse).expand(n_chains, -1, -1)
+        link = self.chain.links[number]
+        if link.is_gaussian:
+            pairs = zip(given.sums, given.completed.sums(), strict=True)
+            gram, products = (known + completed for known, completed in pairs)
+            return FunctionPosterior.natural(prior + gram / noise[..., None], products / noise)
+        last = last or FunctionPosterior.natural(prior, torch.zeros_like(prior[..., 0]))
+        basis, rest, targets = given.joined()
+        mean, variance = last.moments(basis)
+        rows = torch.cat([self.known_rows[number], self.completed_rows[number]])
+        pull, weights, _ = site_parameters(link, targets, mean, variance + rest, rows)
+        precision = prior + (basis * weights[:, None]) @ basis.mT
+        return FunctionPosterior.natural(
+            last.precision.lerp(precision, _SITE_STEP),
+            last.shift.lerp(_times(pull, basis.mT), _SITE_STEP),
+        )
+
+
+def _times(vector: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply vectors `[..., M]` by matrices `[..., M, n]`."""
+    return (vector[..., None, :] @ matrix)[..., 0, :]
+
+
+def draw_noise(given: Regression, function: Tensor, noise: Tensor, eps: Tensor) -> Tensor:
+    """Draw the noise variances `[S, 1]` of a Gaussian link.
+
+    Args:
+        given: The rows from which it learns.
+        function: Whitened inducing values, `[S, M]`.
+        noise: The noise variances drawn last, `[S, 1]`.
+        eps: Standard normal numbers, `[S, 1]`.
+    """
+    total = given.known.squares(function, noise) + given.completed.squares(function, noise)
+    n_rows = len(given.known.targets) + given.completed.targets.shape[1]
+    return (total / _chi_squared(n_rows, eps)).clamp(min=MIN_NOISE)
+
+
+class State(NamedTuple):
+    """State of S chains after an iteration."""
+
+    functions: list[Tensor]
+    """Whitened inducing values of each link, `[S, M]`."""
+    noises: list[Tensor]
+    """Noise variances of each link, `[S, 1]`."""
+    posteriors: list[FunctionPosterior | None]
+    """Distributions of the functions; None before the first iteration."""
+    filled: Tensor
+    """Completed tables, `[S, N, D]`."""
+
+
+class GibbsChains:
+    """Chains of Gibbs sampling of functions, noise variances and missing cells; they continue on demand.
+
+    There are `n_sweeps` of the chain from draw to draw, and twice as many before the first. They have the
+    numbers of other sweeps before a draw, up to `n_sweeps - 1`; those of burn-in begin at `-n_sweeps`.
+
+    Args:
+        augmentation: Distributions of the functions.
+        filled: Initial fill of the training table in S chains, `[S, N, D]`.
+        fresh: Standard normal numbers of functions and variances.
+        sweep_noise: Standard normal numbers of a sweep, by the numbers of draw and sweep.
+        holes: Rows of each link's missing cells.
+        predictive: Predictive distribution of a link's missing cells, given its number and its conditional
+            at drawn functions; None for the conditional itself.
+        check: Function that raises an error if completed tables `[S, N, D]` have diverged.
+    """
+
+    def __init__(
+        self,
+        augmentation: Augmentation,
+        filled: Tensor,
+        fresh: Fresh,
+        sweep_noise: Callable[[int, int], Noise],
+        holes: Sequence[Tensor],
+        predictive: Callable[[int, Conditional], Conditional] = lambda _, conditional: conditional,
+        check: Callable[[Tensor], None] = lambda _: None,
+    ) -> None:
+        self.augmentation, self.holes, self.check = augmentation, holes, check
+        self.fresh, self.sweep_noise, self.predictive = fresh, sweep_noise, predictive
+        self.n_chains, self.kept, self.lock = len(filled), list[Drawn](), Lock()
+        chain = augmentation.chain
+        self.first = (1 - _BURN_IN) * chain.n_sweeps
+        functions = chain.functions(lambda link, n: fresh(n, _FUNCTION, link))
+        noises = [link.likelihood.noise.expand(len(filled), 1) for link in chain.links]
+        self.state = State(functions, noises, [None] * len(functions), by_column(filled))
+
+    def draws(self, imputations: Sequence[int]) -> Drawn:
+        """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
+        with self.lock:
+            while len(self.kept) * self.n_chains <= max(imputations):
+                self._draw()
+        return Drawn.cat(self.kept)[list(imputations)]
+
+    def _draw(self) -> None:
+        """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
+        n_sweeps, before, state = self.augmentation.chain.n_sweeps, self.state.filled, self.state
+        for sweep in range(0 if self.kept else self.first, n_sweeps):
+            before, state = state.filled, self._iterate(state, sweep)
+        cells = before[:, ~self.augmentation.observed]
+        self.state, self.kept = state, [*self.kept, Drawn(state.functions, state.noises, cells)]
+
+    @torch.no_grad()
+    def _iterate(self, state: State, sweep: int) -> State:
+        """Draw the functions and the missing cells of all links."""
+        chain, observed = self.augmentation.chain, self.augmentation.observed
+        noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
+        new = State([*state.functions], [*state.noises], [*state.posteriors], state.filled.clone())
+        links, conditionals = range(len(self.holes)), list[Conditional]()
+        try:
+            with local_parameters():
+                for i in links:
+                    # All links of a joint density learn from the same table.
+                    learning = [i] if not isinstance(chain, SequentialChain) else links if i == 0 else []
+                    conditionals += [self._learn(new, each, sweep) for each in learning]
+                    chain.visit(conditionals, new.filled, observed, noise, visited, self.holes[i])
+        except RuntimeError:
+            self.check(new.filled)  # functions learnt from diverged cells have no finite precision
+            raise
+        self.check(new.filled)
+        return new
+
+    def _learn(self, state: State, i: int, sweep: int) -> Conditional:
+        """Draw the function and the noise variance of a link, in place; return the predictive distribution.
+
+        In the first sweep the function is still the one from q(u).
+        """
+        augmentation, noise = self.augmentation, state.noises[i]
+        if (len(self.kept), sweep) != (0, self.first):
+            given = augmentation.regression(i, state.filled)
+            posterior = augmentation.posterior(i, given, noise, state.posteriors[i])
+            stream = len(self.kept), sweep, i
+            function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
+            state.functions[i] = function
+            if augmentation.chain.links[i].is_gaussian:
+                eps = self.fresh(1, _VARIANCE, *stream)
+                state.noises[i] = draw_noise(given, function, noise, eps)
+            else:
+                state.posteriors[i] = posterior
+        return self.predictive(i, augmentation.conditional(i, state.functions[i], state.noises[i]))
+
+
+def n_chains(n_rows: int) -> int:
+    """Return the number of chains for a table: more for small tables, whose chains move slowly."""
+    fitting = _ROWS_AT_ONCE // max(n_rows, 1) // _FEWEST_CHAINS * _FEWEST_CHAINS
+    return min(max(fitting, _FEWEST_CHAINS), _MOST_CHAINS)
 
 
 def _chi_squared(freedom: int, normal: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -18,11 +19,12 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.sequential_chain import SequentialChain
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
-from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
+from pyro_mgp.sampling.sampler import Sampler
 
 FEW_ROWS = 300
 """Largest size of a small table: linear trends are not shrunk, point predictions average over more paths."""
@@ -45,7 +47,7 @@ class FittedModel:
     discrete_support: list[DiscreteSupport | None]
     """For each link the values among which its draws choose; None where draws are continuous."""
     training: EncodedTable | None
-    """The training rows, given which functions of a sequential chain are drawn; None for other chains."""
+    """The training rows, given which functions are drawn; None to draw functions from q(u)."""
     history: History
     """What happened in training."""
     seed: int
@@ -90,6 +92,10 @@ class FittedModel:
         tensors |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
         if self.training is not None:
             tensors |= {f"training.{name}": rows for name, rows in vars(self.training).items()}
+            errors = [link.known_variance for link in self.chain.links]
+            if any(each is not None for each in errors):
+                none = self.training.values.new_zeros(len(self.training))
+                tensors["training.errors"] = torch.stack([none if each is None else each for each in errors])
         if self.neighbours is not None:
             tensors |= {"near.rows": self.neighbours.rows, "near.residuals": self.neighbours.residuals}
         return tensors

@@ -7,6 +7,7 @@ which carries the uncertainty about the metric into the draws.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,8 +20,8 @@ from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink, gather_neighbours
 
-# Values stored for the neighbourhoods of the rows of one batch: 500 MB.
-_KEPT_AT_ONCE = 2**26
+# Values stored for the neighbourhoods of the rows of one batch: 500 MB; and of a table, for many sweeps.
+_KEPT_AT_ONCE, _KEPT_FOR_LONG = 2**26, 2**28
 # Sweeps that compute the conditional means at which neighbours are selected, the first without neighbours,
 # and their decimals: rounding errors, which depend on the number of rows, must not decide between neighbours.
 _PILOT_SWEEPS, _POINT_DECIMALS = 2, 3
@@ -139,9 +140,13 @@ class Neighbours:
     @property
     def rows_at_once(self) -> int:
         """Largest batch of rows whose neighbourhoods fit into memory if all cells are missing."""
+        return max(1, _KEPT_AT_ONCE // max(sum(self._entries), 1))
+
+    @property
+    def _entries(self) -> list[int]:
+        """Values stored for a cell of each link."""
         k = self.n_neighbours
-        each = sum(k * (k + len(local.columns)) for metrics in self.links for local in metrics)
-        return max(1, _KEPT_AT_ONCE // max(each, 1))
+        return [sum(k * (k + len(local.columns)) for local in metrics) for metrics in self.links]
 
     @property
     def params(self) -> ParamsPerLink:
@@ -193,15 +198,31 @@ class Neighbours:
         neighbours refer. `point` and `own` are those of `fill_means`, `cells` the rows of each link's cells.
         """
         corrected = list(conditionals)
-        for i, (metrics, here) in enumerate(zip(self.links, cells, strict=True)):
-            if metrics:
-                whole = filled_up(here)
-                itself = None if own is None else own[whole]
-                local = PathPosteriors.of(metrics, imputations, point[whole], itself)
+        for i, here in enumerate(cells):
+            local = self.posterior(i, point, here, imputations, own)
+            if local is not None:
                 if conditionals is not marginals:
                     local = local.given_functions(conditionals[i], marginals[i])
                 corrected[i] = LocalConditional(conditionals[i], local.first(len(here)))
         return corrected
+
+    def posterior(
+        self, i: int, point: Tensor, here: Tensor, imputations: Sequence[int], own: Tensor | None = None
+    ) -> PathPosteriors | None:
+        """Condition the local GP of the i-th link on the neighbours of its cells; None without a local GP.
+
+        The cells are those `here`, filled up to whole tiles. For the other arguments see `correct`.
+        """
+        if not self.links[i]:
+            return None
+        whole = filled_up(here)
+        return PathPosteriors.of(
+            self.links[i], imputations, point[whole], None if own is None else own[whole]
+        )
+
+    def fits(self, cells: Sequence[Tensor]) -> bool:
+        """Return whether the neighbourhoods of each link's cells may be kept, up to 2 GB."""
+        return sum(map(operator.mul, self._entries, map(len, cells))) <= _KEPT_FOR_LONG
 
     def update_means(
         self,

@@ -1,12 +1,15 @@
 """Sampler of missing cells from a fitted chain, in batches of rows.
 
-Imputation j draws one function per link from q(u), shared by all rows. Each row then starts from its own draw
-of a joint Gaussian, and several sweeps through the chain redraw its missing cells. All noise is keyed, so
-that the draws of a row do not depend on the other rows of its batch.
+Imputation j draws one function per link, shared by all rows: by data augmentation if the model has its
+training rows, else from q(u). Rows of the training table repeat the last sweep of their chain of Gibbs
+sampling. Every other row starts from its own draw of a joint Gaussian, and several sweeps through the chain
+redraw its missing cells. All noise is keyed, so that the draws of a row do not depend on the other rows of
+its batch.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,19 +22,22 @@ from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.tiles import filled_up, mean_over_paths, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.transforms import InverseTransform
-from pyro_mgp.inference.data_augmentation import Augmentation, Drawn
+from pyro_mgp.inference.data_augmentation import Augmentation, Drawn, GibbsChains, n_chains
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
-from pyro_mgp.sampling.neighbours import Neighbours
+from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
 
 # Streams of keyed noise; number 0 is that of the initial fill.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(1, 7)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
+# Observed cells are the same if they differ by no more than this: keys of rows are hashes of rounded cells.
+_SAME = 1e-6
 # Draws beyond this many standard deviations have diverged: even one outlier in 10¹⁰ cells would be closer.
 _FARTHEST = 1e5
 # Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
@@ -72,42 +78,6 @@ class GaussianMixture:
         return (low + high) / 2
 
 
-class CholeskyCache:
-    """Cache of conditionals with their Cholesky factors, valid until the parameters of the chain change.
-
-    It holds the marginals and the most recent other request. Copies start empty. Changes of a parameter
-    through its `.data` are not noticed: after such a change, fit, load or copy the imputer again.
-    """
-
-    def __init__(self) -> None:
-        self._state: object = None
-        self._cached: dict[object, Sequence[Conditional]] = {}
-
-    def marginals(self, chain: Chain) -> Sequence[Conditional]:
-        """Return the conditionals at the means of q(u)."""
-        return self.get(chain, None, chain.conditionals)
-
-    def get(
-        self, chain: Chain, request: object, make: Callable[[], Sequence[Conditional]]
-    ) -> Sequence[Conditional]:
-        """Return the result of `make()`, or the cached result of the same request (None for marginals)."""
-        state = (
-            chain.precision,
-            tuple(link.jitter for link in chain.links),
-            tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters()),
-        )
-        if state != self._state:
-            self._state, self._cached = state, {}
-        if request not in self._cached:
-            if request is not None:
-                self._cached = {key: kept for key, kept in self._cached.items() if key is None}
-            self._cached[request] = make()
-        return self._cached[request]
-
-    def __reduce__(self) -> tuple[type[CholeskyCache], tuple[()]]:
-        return CholeskyCache, ()
-
-
 @dataclass(frozen=True)
 class Sampler:
     """Sampler of missing cells from a fitted chain."""
@@ -131,7 +101,7 @@ class Sampler:
     cholesky_cache: CholeskyCache
     """Cache shared by all samplers of a chain."""
     training: EncodedTable | None
-    """Training rows given which the functions of a sequential chain are drawn; None to draw from q(u)."""
+    """Training rows, given which functions are drawn; None to draw them from q(u)."""
 
     @torch.no_grad()
     def draws(
@@ -154,17 +124,37 @@ class Sampler:
 
         def sweep(here: slice) -> tuple[EncodedTable, Tensor]:
             batch = self._batch(rows, here)
-            conditionals = self.conditionals(batch, imputations)
-            if self.shifts:
-                return batch, self._shifted(conditionals, batch, imputations)
-            *_, (filled, _) = self._sweeps(conditionals, batch, imputations)
-            return batch, filled
+            return batch, self._filled(batch, imputations)
 
         for whole in self._slices(rows, len(imputations), batch_size):
             for here, (batch, filled) in in_halves(whole, sweep):
                 n_rows = here.stop - here.start
                 self._check(filled, batch)
                 yield here, batch[:n_rows], filled[:, :n_rows]
+
+    def _filled(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
+        """Return rows with their missing cells drawn, `[S, n, D]`.
+
+        Rows of the training table repeat the last sweep of their chains; other rows have sweeps of their own.
+        """
+        place = self._place(rows)
+        kinds = [kind for kind in (place >= 0, place < 0) if kind.any()]
+        if len(kinds) == 1:
+            return self._drawn(rows, place, imputations)
+        filled = rows.values.repeat(len(imputations), 1, 1)
+        for kind in kinds:
+            here = filled_up(kind.nonzero()[:, 0])
+            filled[:, here] = self._drawn(rows[here], place[here], imputations)
+        return filled
+
+    def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
+        """Return rows with missing cells drawn, `[S, n, D]`; `place` is that of `_start`."""
+        start, n_sweeps = self._start(rows, place, imputations)
+        conditionals = self.conditionals(rows, imputations)
+        if self.shifts:
+            return self._shifted(conditionals, start, n_sweeps, rows, imputations)
+        *_, (filled, _) = self._sweeps(conditionals, start, n_sweeps, rows, imputations)
+        return filled
 
     def _check(self, filled: Tensor, rows: EncodedTable) -> None:
         """Raise a FloatingPointError if draws `[S, n, D]` of a column exceed any plausible value."""
@@ -177,8 +167,8 @@ class Sampler:
         for name, far in zip(self.chain.names, farthest, strict=True):
             if not far <= _FARTHEST * float(largest):
                 raise FloatingPointError(
-                    f"column {name!r}: draws diverged, to {far:.3g} standard deviations after "
-                    f"{self.chain.n_sweeps} sweeps. Nearly collinear columns can amplify each other's draws: "
+                    f"column {name!r}: draws diverged, to {far:.3g} standard deviations. "
+                    "Nearly collinear columns can amplify each other's draws: "
                     "leave one out, give columns bounds (ColumnSpec(lower=..., upper=...)), or fewer n_sweeps"
                 )
 
@@ -194,7 +184,7 @@ class Sampler:
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
             total, conditionals = torch.zeros_like(point), self.conditionals(batch, imputations)
             first = burn_in(self.chain.n_sweeps)
-            for filled, visited in islice(self._sweeps(conditionals, batch, imputations), first, None):
+            for filled, visited in islice(self._all_sweeps(conditionals, batch, imputations), first, None):
                 self._add_means(total, self._expected(conditionals, filled, visited, holes), holes)
             total /= self.chain.n_sweeps - first
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
@@ -246,9 +236,9 @@ class Sampler:
         parts = []
         for here, batch in self._batches(rows, len(imputations)):
             conditionals = self.conditionals(batch, imputations)
-            sweeps = [visited[-1] for _, visited in self._sweeps(conditionals, batch, imputations)]
+            sweeps = [visited[-1] for _, visited in self._all_sweeps(conditionals, batch, imputations)]
             counted, n_rows = sweeps[burn_in(self.chain.n_sweeps) :], here.stop - here.start
-            variance = torch.cat([at.variance for at in counted]) + conditionals[-1].noise
+            variance = torch.cat([at.variance + conditionals[-1].noise for at in counted])
             parts.append((torch.cat([at.mean for at in counted])[:, :n_rows], variance[:, :n_rows]))
         return GaussianMixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
@@ -295,56 +285,139 @@ class Sampler:
         """Return the links' sparse GPs at the drawn functions of imputations, or at the means of q(u)."""
         if not self.joint:
             return self.cholesky_cache.marginals(self.chain)
-        request = (self.seed, tuple(imputations))
 
         def conditionals() -> Sequence[Conditional]:
             if self.training is None:
                 return self.chain.conditionals(self.functions(imputations))
-            augmentation, drawn = self._augmented(self.training, imputations)
-            return augmentation.conditionals(drawn.functions, drawn.noises)
+            drawn = self._augmented(self.training, imputations)
+            return self._chains(self.training).augmentation.conditionals(drawn.functions, drawn.noises)
 
-        return self.cholesky_cache.get(self.chain, request, conditionals)
+        return self.cholesky_cache.get(self.chain, "functions", (self.seed, tuple(imputations)), conditionals)
 
     @torch.no_grad()
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
         """Return one function per link and imputation, as whitened inducing values `[S, M]`."""
         if self.training is not None:
-            return self._augmented(self.training, imputations)[1].functions
+            return self._augmented(self.training, imputations).functions
         return self.chain.functions(lambda link, n: self._noise(n, imputations).normal(_FUNCTION, link))
 
-    def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> tuple[Augmentation, Drawn]:
-        """Draw the functions and noises of a sequential chain given each imputation's own completed table."""
-        augmentation = Augmentation(self.chain, training.observed)
-        together = _slices(len(imputations), max(1, _ROWS_AT_ONCE // len(training)))
-        parts = [self._augment(augmentation, training, imputations[here]) for here in together]
-        return augmentation, Drawn.cat(parts)
+    def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> Drawn:
+        """Return what the chains of the training table drew for imputations."""
+        draw = functools.partial(self._chains(training).draws, imputations)
+        return self.cholesky_cache.get(self.chain, "draws", (self.seed, tuple(imputations)), draw)
 
-    def _augment(
-        self, augmentation: Augmentation, training: EncodedTable, imputations: Sequence[int]
-    ) -> Drawn:
-        noise = KeyedNoise(self.seed, training.keys, imputations)
+    def _chains(self, training: EncodedTable) -> GibbsChains:
+        """Return the chains that draw functions given the completed training table."""
+        n = n_chains(len(training))
 
-        def fresh(n: int, *stream: int) -> Tensor:
-            return self._noise(n, imputations).normal(_AUGMENTATION, *stream)
+        def fresh(n_numbers: int, *stream: int) -> Tensor:
+            return self._noise(n_numbers, range(n)).normal(_AUGMENTATION, *stream)
 
-        def sweep_noise(turn: int) -> Noise:
-            return lambda link, cells: noise.normal(_TURN, turn, link, rows=cells)
+        def sweep_noise(draw: int, sweep: int) -> Noise:
+            return self._sweep_noise(training, range(draw * n, (draw + 1) * n))(sweep)
 
-        return augmentation.run(self.start.draw(training, noise), fresh, sweep_noise)
+        def chains() -> GibbsChains:
+            return GibbsChains(
+                Augmentation(self.chain, training.values, training.observed),
+                self.start.draw(training, KeyedNoise(self.seed, training.keys, range(n))),
+                fresh,
+                sweep_noise,
+                self._holes(training.observed, range(n)),
+                self._predictive(training, range(n)),
+                lambda filled: self._check(filled, training),
+            )
+
+        return self.cholesky_cache.get(self.chain, "chains", self.seed, chains)
+
+    def _predictive(
+        self, training: EncodedTable, paths: Sequence[int]
+    ) -> Callable[[int, Conditional], Conditional]:
+        """Return the function that adds local GP and observation model to a link's conditional."""
+        neighbours = self.neighbours
+        if neighbours is None:
+            return lambda i, conditional: observed_as([conditional], [self.observations[i]])[0]
+        marginals = self.cholesky_cache.marginals(self.chain)
+        point, holes = self.start.expected(training), self._holes(training.observed, paths)
+        neighbours.fill_means(self.chain, marginals, point, self._holes(training.observed))
+
+        def local(i: int) -> PathPosteriors | None:
+            return neighbours.posterior(i, point, holes[i], paths)
+
+        kept = functools.cache(local) if neighbours.fits(holes) else local
+
+        def predictive(i: int, conditional: Conditional) -> Conditional:
+            posterior = kept(i)
+            if posterior is not None:
+                posterior = posterior.given_functions(conditional, marginals[i])
+                conditional = LocalConditional(conditional, posterior.first(len(holes[i])))
+            return observed_as([conditional], [self.observations[i]])[0]
+
+        return predictive
+
+    def _place(self, rows: EncodedTable) -> Tensor:
+        """Return the number of each row in the training table, `[n]`; -1 for rows that are not in it."""
+        training = self.training
+        if training is None or not self.joint:
+            return torch.full_like(rows.keys, -1)
+        order = torch.argsort(training.keys)
+        place = order[torch.searchsorted(training.keys[order], rows.keys).clamp(max=len(order) - 1)]
+        same = training[place]
+        differs = (same.values - rows.values).abs() > _SAME
+        found = (same.keys == rows.keys) & (same.observed == rows.observed).all(1)
+        return place.where(found & ~(differs & rows.observed).any(1), -1)
+
+    def _start(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> tuple[Tensor, int]:
+        """Return where the sweeps of rows of one kind start, `[S, n, D]`, and their number.
+
+        Args:
+            rows: The rows.
+            place: Their numbers in the training table, `[n]`, or -1 for all of them.
+            imputations: Numbers of the S imputations.
+        """
+        training = self.training
+        if training is None or len(place) == 0 or place[0] < 0:
+            noise = KeyedNoise(self.seed, rows.keys, imputations)
+            return self.start.draw(rows, noise), self.chain.n_sweeps
+        missing = ~training.observed
+        number = missing.flatten().cumsum(0).view_as(missing) - 1
+        filled = rows.values.repeat(len(imputations), 1, 1)
+        cells = self._augmented(training, imputations).cells
+        filled[:, missing[place]] = cells[:, number[place][missing[place]]]
+        return filled, 1
 
     def _noise(self, n: int, imputations: Sequence[int]) -> KeyedNoise:
         """Return keyed noise for n quantities that all rows share, such as inducing values."""
         return KeyedNoise(self.seed, torch.arange(n, device=self.start.device), imputations)
 
-    def _sweeps(
+    def _all_sweeps(
         self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
-        start = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
+        """Yield the result of each sweep of rows as if none were in the training table."""
+        start, n_sweeps = self._start(rows, torch.full_like(rows.keys, -1), imputations)
+        return self._sweeps(conditionals, start, n_sweeps, rows, imputations)
+
+    def _sweeps(
+        self,
+        conditionals: Sequence[Conditional],
+        start: Tensor,
+        n_sweeps: int,
+        rows: EncodedTable,
+        imputations: Sequence[int],
+    ) -> Iterator[tuple[Tensor, list[Moments]]]:
+        """Yield the result of each of the last sweeps of rows `[S, n, D]`."""
         noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
-        return self.chain.sweeps(conditionals, start, rows.observed, noise, self.chain.n_sweeps, holes)
+        first = self.chain.n_sweeps - n_sweeps
+        return self.chain.sweeps(
+            conditionals, start, rows.observed, lambda sweep: noise(first + sweep), n_sweeps, holes
+        )
 
     def _shifted(
-        self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
+        self,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        n_sweeps: int,
+        rows: EncodedTable,
+        imputations: Sequence[int],
     ) -> Tensor:
         """Return the rows `[S, n, D]`, filled with some functions shifted in the last sweep.
 
@@ -352,10 +425,9 @@ class Sampler:
         before the shifted ones are visited once more, while the shifted cells are kept.
         """
         noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
-        filled = self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
         observed, last = rows.observed, self.chain.n_sweeps - 1
-        for swept, _ in self.chain.sweeps(conditionals, filled, observed, noise, last, holes):
-            filled = swept
+        for sweep in range(self.chain.n_sweeps - n_sweeps, last):
+            filled, _ = self.chain.sweep(conditionals, filled, observed, noise(sweep), holes)
         links = self.chain.links
         shifted = [
             Shifted(conditional, self.shifts[link.column]) if link.column in self.shifts else conditional

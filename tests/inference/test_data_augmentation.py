@@ -7,18 +7,29 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2, invgamma, kstest, multivariate_normal
+from scipy.stats import chi2, invgamma, kstest, multivariate_normal, norm
 from torch import Tensor
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
-from pyro_mgp.inference.data_augmentation import Augmentation, Drawn, _chi_squared
+from pyro_mgp.inference import data_augmentation
+from pyro_mgp.inference.data_augmentation import (
+    Augmentation,
+    Drawn,
+    GibbsChains,
+    Rows,
+    _chi_squared,
+    draw_noise,
+    n_chains,
+)
+from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import linear_matern32, matern32
-from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 N_PATHS = 3000
+NO_CELLS = torch.zeros(0, dtype=torch.long)
 
 
 def fresh(n_paths: int, device: torch.device | str = "cpu", seed: int = 0) -> Callable[..., Tensor]:
@@ -30,7 +41,7 @@ def fresh(n_paths: int, device: torch.device | str = "cpu", seed: int = 0) -> Ca
 
 def sweep_noise(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Callable:
     noise = KeyedNoise(1, torch.arange(n_rows, device=device), range(n_paths))
-    return lambda turn: lambda link, rows: noise.normal(turn, link, rows=rows)
+    return lambda draw, sweep: lambda link, rows: noise.normal(draw, sweep, link, rows=rows)
 
 
 def regression(device: torch.device, n_rows: int = 25) -> tuple[Tensor, SequentialChain]:
@@ -40,7 +51,7 @@ def regression(device: torch.device, n_rows: int = 25) -> tuple[Tensor, Sequenti
     y = np.sin(2 * x) + 0.2**0.5 * generator.normal(size=n_rows)
     table = torch.tensor(np.column_stack([x, y]), device=device)
     link = Link(linear_matern32(1), table[:, :1], 1, [0], Gaussian(0.35), jitter=1e-6)
-    return table, SequentialChain([link], ["y"], n_rows=n_rows)
+    return table, SequentialChain([link], ["y"], n_rows=n_rows, n_sweeps=10)
 
 
 def covariance(chain: SequentialChain, table: Tensor) -> np.ndarray:
@@ -53,9 +64,10 @@ def test_a_function_given_its_noise_is_drawn_from_the_posterior_of_gp_regression
     device: torch.device,
 ) -> None:
     table, chain = regression(device)
-    augmentation = Augmentation(chain, torch.ones(25, 2, dtype=torch.bool, device=device))
+    augmentation = Augmentation(chain, table, torch.ones_like(table, dtype=torch.bool))
     noise = torch.full((N_PATHS, 1), 0.35, dtype=torch.float64, device=device)
-    function, _ = augmentation.learn(0, table.expand(N_PATHS, -1, -1), noise, fresh(N_PATHS, device), 1)
+    given = augmentation.regression(0, table.expand(N_PATHS, -1, -1))
+    function = augmentation.posterior(0, given, noise, None).draw(fresh(N_PATHS, device)(25, 1))
     (conditional,) = augmentation.conditionals([function], [noise])
     at = conditional.functions(table).cpu().numpy()
 
@@ -71,9 +83,10 @@ def test_a_function_given_its_noise_is_drawn_from_the_posterior_of_gp_regression
 def test_each_path_has_the_function_of_its_own_noise(device: torch.device) -> None:
     """Paths with a very large noise variance draw functions from the prior."""
     table, chain = regression(device)
-    augmentation = Augmentation(chain, torch.ones(25, 2, dtype=torch.bool, device=device))
+    augmentation = Augmentation(chain, table, torch.ones_like(table, dtype=torch.bool))
     noise = torch.tensor([0.1, 1e6], dtype=torch.float64, device=device).repeat(N_PATHS // 2)[:, None]
-    function, _ = augmentation.learn(0, table.expand(N_PATHS, -1, -1), noise, fresh(N_PATHS, device), 1)
+    given = augmentation.regression(0, table.expand(N_PATHS, -1, -1))
+    function = augmentation.posterior(0, given, noise, None).draw(fresh(N_PATHS, device)(25, 1))
     (conditional,) = augmentation.conditionals([function], [noise])
     spread = conditional.functions(table).reshape(-1, 2, 25).var(0).cpu().numpy()
     prior = np.diag(covariance(chain, table))
@@ -85,10 +98,10 @@ def test_each_path_has_the_function_of_its_own_noise(device: torch.device) -> No
 def test_iterations_on_a_complete_table_reach_the_joint_posterior(device: torch.device) -> None:
     """Draws agree with a grid over the noise variance, with p(s²) ∝ 1/s², and start from the prior of u."""
     table, chain = regression(device)
-    augmentation = Augmentation(chain, torch.ones(25, 2, dtype=torch.bool, device=device))
-    drawn = augmentation.run(
-        table.expand(N_PATHS, -1, -1), fresh(N_PATHS, device), sweep_noise(25, N_PATHS, device)
-    )
+    augmentation = Augmentation(chain, table, torch.ones_like(table, dtype=torch.bool))
+    noises = fresh(N_PATHS, device), sweep_noise(25, N_PATHS, device)
+    chains = GibbsChains(augmentation, table.expand(N_PATHS, -1, -1), *noises, [NO_CELLS])
+    drawn = chains.draws(range(N_PATHS))
     found = drawn.noises[0][:, 0].cpu().numpy()
     (conditional,) = augmentation.conditionals(drawn.functions, drawn.noises)
     at = conditional.functions(table).cpu().numpy()
@@ -116,13 +129,15 @@ def test_what_inducing_values_cannot_say_is_no_noise(device: torch.device) -> No
     errors = torch.randn(400, 300, generator=generator).double().to(device)
     y = torch.linalg.cholesky(K + 1e-9 * torch.eye(400).to(K)) @ eps + 0.1**0.5 * errors
     tables = torch.stack([x.expand(-1, 300), y], dim=-1).movedim(1, 0)
-    augmentation = Augmentation(chain, torch.ones(400, 2, dtype=torch.bool, device=device))
+    # As if x were missing, since the tables differ.
+    observed = torch.tensor([False, True], device=device).expand(400, 2)
+    augmentation = Augmentation(chain, tables[0], observed)
     noise = torch.full((300, 1), 0.1, dtype=torch.float64, device=device)
     for turn in range(10):
-        _, noise = augmentation.learn(0, tables, noise, fresh(300, device), turn)
-    cross, prior = augmentation.kernels.at(0, tables[0])
-    rest = prior.mean() - (augmentation.inverse[0] @ cross).square().sum(0).mean()
-    assert float(noise.mean()) == pytest.approx(0.1, abs=0.25 * float(rest))
+        given = augmentation.regression(0, tables)
+        function = augmentation.posterior(0, given, noise, None).draw(fresh(300, device)(4, turn))
+        noise = draw_noise(given, function, noise, fresh(300, device, 1)(1, turn))
+    assert float(noise.mean()) == pytest.approx(0.1, abs=0.25 * float(given.completed.rest[0].mean()))
 
 
 @torch.no_grad()
@@ -132,18 +147,61 @@ def test_the_noise_given_the_function_is_inverse_gamma() -> None:
     table = torch.stack([torch.zeros(30).double(), y], dim=-1)
     kernel = linear_matern32(1)
     link = Link(kernel, table[:1, :1], 1, [0], Gaussian(0.1), jitter=1e-6)
-    augmentation = Augmentation(
-        SequentialChain([link], ["y"], n_rows=30), torch.ones(30, 2, dtype=torch.bool)
-    )
-    augmentation.inverse = augmentation.inverse * 1e-9  # no covariance with the inducing inputs, ...
-    augmentation.kernels.at = lambda number, rows: (  # type: ignore[method-assign]
-        torch.zeros(1, len(rows)).double(),
-        torch.zeros(len(rows)).double(),  # ... and no variance
-    )
+    chain = SequentialChain([link], ["y"], n_rows=30)
+    augmentation = Augmentation(chain, table, torch.ones(30, 2, dtype=torch.bool))
     noise = torch.full((N_PATHS, 1), 0.1).double()
-    _, drawn = augmentation.learn(0, table.expand(N_PATHS, -1, -1), noise, fresh(N_PATHS), 1)
+    given = augmentation.regression(0, table.expand(N_PATHS, -1, -1))
+    zeros = torch.zeros(30).double()  # neither a covariance with the inducing inputs, nor a variance
+    given = given._replace(known=Rows(zeros[None], zeros, given.known.targets))
+    drawn = draw_noise(given, torch.zeros(N_PATHS, 1).double(), noise, fresh(N_PATHS)(1, 1))
     exact = invgamma(15, scale=float(y.square().sum()) / 2)
     assert kstest(drawn[:, 0].numpy(), exact.cdf).pvalue > 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_ones", [10, 3])
+def test_a_function_of_ordered_values_has_nearly_the_posterior_of_a_grid(n_ones: int) -> None:
+    """Gaussian sites replace the observations of a function that is constant over thirty rows."""
+    values, shares = torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double()
+    table = torch.stack([torch.ones(30), torch.arange(30).lt(n_ones) * 2.0 - 1.0], -1).double()
+    link = Link(matern32(1), table[:1, :1], 1, [0], Ordinal(values, shares), jitter=1e-6)
+    augmentation = Augmentation(Chain([link], ["y"], 30), table, torch.ones(30, 2, dtype=torch.bool))
+    given, ones = augmentation.regression(0, table.expand(N_PATHS, -1, -1)), torch.ones(N_PATHS, 1).double()
+    posterior = None
+    for _ in range(20):
+        posterior = augmentation.posterior(0, given, ones, posterior)
+    assert posterior is not None
+    function = posterior.draw(fresh(N_PATHS)(1, 0))
+    (conditional,) = augmentation.conditionals([function], [ones])
+    found = conditional.functions(table[:1]).numpy()[:, 0]
+
+    grid = np.linspace(-4, 4, 2001)
+    log_density = norm.logpdf(grid) + n_ones * norm.logcdf(grid) + (30 - n_ones) * norm.logcdf(-grid)
+    weights = np.exp(log_density - log_density.max())
+    mean = np.average(grid, weights=weights)
+    sd = np.average((grid - mean) ** 2, weights=weights) ** 0.5
+    assert found.mean() == pytest.approx(mean, abs=0.1 * sd)
+    assert found.std() == pytest.approx(sd, rel=0.1)
+
+
+@torch.no_grad()
+def test_a_level_is_learnt_from_the_rows_without_an_earlier_level() -> None:
+    """Rows in which the first indicator is on do not change the function of the second one."""
+    ends, shares = torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double()
+    generator = torch.Generator().manual_seed(0)
+    x, level = torch.randn(30, generator=generator), torch.arange(30) % 3
+    table = torch.stack([x, *(2.0 * (level == k) - 1 for k in range(3))], -1).double()
+    links = [
+        Link(matern32(1), table[:5, :1], d, [0], Ordinal(ends, shares), 1e-6, list(range(1, d)))
+        for d in (1, 2)
+    ]
+    chain, observed = Chain(links, ["a", "b"], 30), torch.ones(30, 4, dtype=torch.bool)
+    other, noise = table.clone(), torch.ones(1, 1).double()
+    other[level == 0, 2] = 1.0
+    given = [(i, t, Augmentation(chain, t, observed)) for i in (0, 1) for t in (table, other)]
+    means = [each.posterior(i, each.regression(i, t[None]), noise, None).mean for i, t, each in given]
+    torch.testing.assert_close(means[2], means[3], rtol=0, atol=0)
+    assert float((means[2] - means[0]).abs().max()) > 0.1
 
 
 @pytest.mark.parametrize("freedom", [20, 50, 1000])
@@ -153,7 +211,7 @@ def test_chi_squared_numbers_are_chi_squared(freedom: int) -> None:
     np.testing.assert_allclose(chi2(freedom).cdf(found), levels, atol=2e-3, rtol=0.2)
 
 
-def holey(n_rows: int = 40) -> tuple[Tensor, Tensor, SequentialChain]:
+def holey(n_rows: int = 40, n_sweeps: int = 5) -> tuple[Tensor, Tensor, Chain]:
     """Return x and y = x² + noise, both with missing cells."""
     generator = torch.Generator().manual_seed(4)
     x = torch.randn(n_rows, generator=generator).double()
@@ -164,36 +222,93 @@ def holey(n_rows: int = 40) -> tuple[Tensor, Tensor, SequentialChain]:
         Link(linear_matern32(d), table[:10, :d], d, list(range(d)), Gaussian(0.5), jitter=1e-6)
         for d in (0, 1)
     ]
-    return table, observed, SequentialChain(links, ["x", "y"], n_rows)
+    return table, observed, SequentialChain(links, ["x", "y"], n_rows, n_sweeps=n_sweeps)
 
 
 @torch.no_grad()
 def test_an_imputation_has_the_same_function_in_any_company() -> None:
     table, observed, chain = holey()
-    augmentation = Augmentation(chain, observed)
-    few, many = (augmentation.run(table.expand(m, -1, -1), fresh(m), sweep_noise(40, m)) for m in (3, 8))
-    for name in ("functions", "noises"):
-        for left, right in zip(getattr(few, name), getattr(many, name), strict=True):
-            torch.testing.assert_close(left, right[:3], rtol=0, atol=1e-9)
-            assert (right.std(0) > 0).all()
+    augmentation, start = Augmentation(chain, table, observed), table.expand(4, -1, -1)
+    more = fresh(4), sweep_noise(40, 4), chain.holes(observed)
+    chains, others = (GibbsChains(augmentation, start, *more) for _ in range(2))
+    few, many = chains.draws(range(3)), others.draws(range(11))
+    for drawn in (few, chains.draws([2, 10])):
+        numbers = [0, 1, 2] if drawn is few else [2, 10]
+        for name in ("functions", "noises"):
+            for left, right in zip(getattr(drawn, name), getattr(many, name), strict=True):
+                torch.testing.assert_close(left, right[numbers], rtol=0, atol=1e-9)
+                assert (right.std(0) > 0).all()
 
 
 @torch.no_grad()
 def test_uninformative_missing_cells_do_not_change_the_function() -> None:
     table, observed, chain = holey()
-    augmentation = Augmentation(chain, observed)
-    informative = [observed.any(1), observed[:, 1]]
-    assert [augmentation.learning_rows[i].tolist() for i in (0, 1)] == [
-        rows.nonzero()[:, 0].tolist() for rows in informative
-    ]
+    augmentation = Augmentation(chain, table, observed)
+    informative, known = [observed.any(1), observed[:, 1]], [observed[:, 0], observed.all(1)]
+    for i in (0, 1):
+        assert augmentation.known_rows[i].tolist() == known[i].nonzero()[:, 0].tolist()
+        rest = informative[i] & ~known[i]
+        assert augmentation.completed_rows[i].tolist() == rest.nonzero()[:, 0].tolist()
     noise, other = torch.full((2, 1), 0.5).double(), table.clone()
     other[~informative[1]] = 7.0
-    learnt = [augmentation.learn(1, t.expand(2, -1, -1), noise, fresh(2), 1) for t in (table, other)]
-    torch.testing.assert_close(learnt[0], learnt[1], rtol=0, atol=0)
+    given = [augmentation.regression(1, t.expand(2, -1, -1)) for t in (table, other)]
+    means = [augmentation.posterior(1, rows, noise, None).mean for rows in given]
+    torch.testing.assert_close(means[0], means[1], rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_known_rows_give_the_same_posterior_as_rows_that_are_computed_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, observed, chain = holey()
+    filled, noise = table.expand(3, -1, -1), torch.tensor([[0.2], [0.5], [1.0]]).double()
+    found = []
+    for most in (10**6, 0):
+        monkeypatch.setattr(data_augmentation, "_KNOWN_ENTRIES", most)
+        augmentation = Augmentation(chain, table, observed)
+        assert (len(augmentation.known_rows[1]) > 0) == (most > 0)
+        given = augmentation.regression(1, filled)
+        posterior = augmentation.posterior(1, given, noise, None)
+        drawn = draw_noise(given, posterior.mean, noise, torch.zeros(3, 1).double())
+        found.append((posterior.precision, posterior.mean, drawn))
+    for kept, anew in zip(*found, strict=True):
+        torch.testing.assert_close(kept, anew)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [Chain, SequentialChain])
+def test_a_sweep_from_the_kept_cells_repeats_the_last_one(kind: type[Chain]) -> None:
+    """With functions, noises and numbers of a draw it ends where the chains stand."""
+    table, observed, chain = holey(n_sweeps=3)
+    if kind is Chain:
+        links = [
+            Link(linear_matern32(1), table[:10, 1 - d, None], d, [1 - d], Gaussian(0.5), jitter=1e-6)
+            for d in (0, 1)
+        ]
+        chain = Chain(links, ["x", "y"], len(table), n_sweeps=3)
+    augmentation, noise = Augmentation(chain, table, observed), sweep_noise(len(table), 4)
+    chains = GibbsChains(augmentation, table.expand(4, -1, -1), fresh(4), noise, chain.holes(observed))
+    drawn = chains.draws(range(4, 8))
+    start = table.repeat(4, 1, 1)
+    start[:, ~observed] = drawn.cells
+    conditionals = augmentation.conditionals(drawn.functions, drawn.noises)
+    found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(observed))
+    torch.testing.assert_close(found, chains.state.filled, rtol=0, atol=1e-12)
+    assert (start - found)[:, ~observed].abs().min() > 0
+
+
+@pytest.mark.parametrize(("rows", "chains"), [(1, 20), (500, 20), (501, 16), (1000, 8), (10_000, 4)])
+def test_small_tables_have_more_chains_a_multiple_of_four(rows: int, chains: int) -> None:
+    assert n_chains(rows) == chains
 
 
 def test_draws_are_put_together_by_imputation() -> None:
-    parts = [Drawn([torch.full((n, 2), float(n))], [torch.full((n, 1), -float(n))]) for n in (1, 2)]
+    parts = [
+        Drawn([torch.full((n, 2), float(n))], [torch.full((n, 1), -float(n))], torch.full((n, 3), n + 5.0))
+        for n in (1, 2)
+    ]
     whole = Drawn.cat(parts)
+    assert whole.cells[:, 2].tolist() == [6.0, 7.0, 7.0]
+    assert whole[[2, 0]].cells[:, 0].tolist() == [7.0, 6.0]
     assert whole.functions[0][:, 0].tolist() == [1.0, 2.0, 2.0]
     assert whole.noises[0][:, 0].tolist() == [-1.0, -2.0, -2.0]

@@ -13,6 +13,7 @@ from pyro_mgp import MGPImputer
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.inference.closed_form import ConjugateStep
+from pyro_mgp.inference.data_augmentation import FunctionPosterior
 from pyro_mgp.model.cholesky import NotPositiveDefiniteError, factorise
 from pyro_mgp.sampling.sampler import Sampler
 
@@ -91,8 +92,24 @@ def test_diverged_draws_are_an_error_that_names_the_column(
             yield filled, visited
 
     monkeypatch.setattr(Sampler, "_sweeps", exploding)
-    with pytest.raises(FloatingPointError, match=r"column 'z': draws diverged, to .* after 5 sweeps"):
+    with pytest.raises(FloatingPointError, match=r"column 'z': draws diverged, to .* standard deviations\."):
         fitted.impute(m=1)
+
+
+def test_chains_of_functions_that_diverge_are_an_error_and_repeat_what_was_interrupted(
+    fitted: MGPImputer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, draw, calls = fitted.impute(m=30), FunctionPosterior.draw, []
+
+    def exploding(self: FunctionPosterior, eps: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return draw(self, eps) * (1e12 if len(calls) == 40 else 1)
+
+    imputer = small().fit(table())
+    monkeypatch.setattr(FunctionPosterior, "draw", exploding)
+    with pytest.raises(FloatingPointError, match=r"column '.': draws diverged, to .* standard deviations\."):
+        imputer.impute(m=30)
+    assert imputer.impute(m=30) == expected
 
 
 def test_where_memory_is_full_draws_are_made_in_halves_and_stay_the_same(

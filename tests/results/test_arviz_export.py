@@ -96,7 +96,7 @@ PLAIN = {
 @pytest.fixture(scope="module")
 def of_gaussian():
     imputer = small(**PLAIN).fit(gaussian())
-    return imputer, imputer.impute(m=200).to_arviz()
+    return imputer, imputer.impute(m=400).to_arviz()
 
 
 def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
@@ -111,10 +111,10 @@ def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
         with torch.no_grad():
             Z, X = link.Xu, torch.tensor(x[seen].tolist(), dtype=torch.float64)[:, None]
             K_ZZ, K_ZX, k_XX = (link.kernel(*pair).numpy() for pair in ((Z,), (Z, X), (X,)))
-            noise = float(link.likelihood.noise)
     K_ZZ = K_ZZ + link.jitter * K_ZZ.diagonal().mean() * np.eye(len(K_ZZ))
     basis = np.linalg.solve(np.linalg.cholesky(K_ZZ), K_ZX)
     mean = group(tree, "posterior")["u_y"][0].to_numpy() @ basis
+    noise = group(tree, "posterior")["noise_y"][0].to_numpy()[:, None]
     spread = np.sqrt(k_XX.diagonal() - (basis**2).sum(0) + noise)
     own_mean, own_spread = np.nanmean(frame["y"]), np.nanstd(frame["y"])
     predictive = stats.norm(own_mean + own_spread * mean, own_spread * spread)
@@ -130,13 +130,16 @@ def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
 def test_the_posterior_holds_the_parameters_of_the_links(of_gaussian):
     imputer, tree = of_gaussian
     posterior, (link,) = group(tree, "posterior"), imputer.chain_.links
-    assert posterior["u_y"].dims == ("chain", "draw", "inducing") and posterior["u_y"].shape == (1, 200, 30)
+    assert posterior["u_y"].dims == ("chain", "draw", "inducing") and posterior["u_y"].shape == (1, 400, 30)
     noise = posterior["noise_y"]
-    assert noise.attrs["estimate"].startswith("point estimate") and noise.shape == (1, 200)
-    assert (noise == link.likelihood.noise.item()).all()
+    assert noise.attrs["estimate"] == "drawn" and noise.shape == (1, 400)
+    # With n cells and k parameters its standard deviation is √(2 / (n - k)) in relation to its mean.
+    n_cells = int(gaussian()["y"].notna().sum())
+    assert float(noise.mean()) == pytest.approx(link.likelihood.noise.item(), rel=0.15)
+    assert float(noise.std() / noise.mean()) == pytest.approx((2 / (n_cells - 8)) ** 0.5, rel=0.15)
     lengthscale = posterior["matern32_lengthscale_y"]
     assert lengthscale.coords["y_input"].values.tolist() == ["x"]
-    means = imputer.impute(m=200).values["y"].mean(axis=1)
+    means = imputer.impute(m=400).values["y"].mean(axis=1)
     np.testing.assert_allclose(posterior["imputed_mean_y"][0], means)
 
 
