@@ -116,13 +116,13 @@ def linear_quadratic_matern32(input_dim: int) -> Kernel:
 
 def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
     """Return one lengthscale per input, `[P]`, from the first part of a kernel that has one, else 1."""
-    scales, found = torch.ones(n_inputs), torch.zeros(n_inputs, dtype=torch.bool)
+    scales, found = torch.ones(n_inputs, dtype=torch.float32), torch.zeros(n_inputs, dtype=torch.bool)
     for part in kernel.modules():
         own = getattr(part, "lengthscale", None)
         if isinstance(own, Tensor):
             active = torch.zeros_like(found)
             active[part.active_dims] = True
-            spread = torch.ones(n_inputs).index_copy(
+            spread = torch.ones(n_inputs, dtype=torch.float32).index_copy(
                 0, torch.tensor(part.active_dims), own.detach().float().cpu().expand(len(part.active_dims))
             )
             scales = torch.where(active & ~found, spread, scales)

@@ -9,6 +9,8 @@ import torch
 from pyro_mgp.model.kernels import (
     KERNELS,
     Matern32,
+    lengthscales,
+    linear_matern32,
     matern32,
     resolve_kernel,
 )
@@ -59,3 +61,15 @@ def test_named_kernels_are_covariance_functions_of_any_dimension(name):
         K = kernel(X)
         torch.testing.assert_close(K.diagonal(), kernel(X, diag=True), atol=1e-5, rtol=1e-5)
         assert torch.linalg.eigvalsh(K).min() > -1e-9
+
+
+def test_lengthscales_do_not_depend_on_the_users_default_type():
+    kernel = linear_matern32(2)
+    expected = lengthscales(kernel, 2)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = lengthscales(kernel, 2)
+    finally:
+        torch.set_default_dtype(usual)
+    assert torch.equal(found, expected)
