@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.processes import ALONE, Workers
-from pyro_mgp.inference.closed_form_rows import Part, Share, Sweep, missing_rows, slices
+from pyro_mgp.inference.closed_form_rows import SITE_STEP, Part, Share, Sweep, missing_rows, slices
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
@@ -42,9 +42,6 @@ from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, send_ba
 from pyro_mgp.model.linear_matern32_stack import fastest_stack
 from pyro_mgp.model.link import can_be_inverted, observing
 from pyro_mgp.model.local_parameters import local_parameters, read
-
-# Size of natural steps under sites: steps of size 1 oscillate if the values are linearly separable.
-_SITE_STEP = 0.5
 
 
 @dataclass(frozen=True)
@@ -281,7 +278,7 @@ class _Group:
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
         """Update the links' q(v) by a natural-gradient step, and return the bound at the new q(v)."""
         statistics = self._statistics()
-        steps = [step_size * (_SITE_STEP if by_site else 1.0) for by_site in self.parts[0].by_sites]
+        steps = [step_size * (SITE_STEP if by_site else 1.0) for by_site in self.parts[0].by_sites]
         moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
         return Bound.of(statistics, moved, noise)
 

@@ -45,6 +45,8 @@ _FILLED_UP_TO = TILE // 2
 _TOGETHER = 2
 # Smallest precision of a site.
 _LEAST_PRECISION = 1e-9
+SITE_STEP = 0.5
+"""Share of the way to its optimum that q(v) moves under sites; whole steps oscillate on separable values."""
 
 
 @dataclass(frozen=True)

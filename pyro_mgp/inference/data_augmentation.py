@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_mgp.inference.closed_form_rows import site_parameters
+from pyro_mgp.inference.closed_form_rows import SITE_STEP, site_parameters
 from pyro_mgp.model.chain import Chain, Noise, by_column
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import Conditional, Moments, quadratic_conditionals
@@ -46,8 +46,6 @@ _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
 _BURN_IN = 2
 # Entries of the basis of known rows that are kept, all links together: 256 MB.
 _KNOWN_ENTRIES = 2**25
-# Share of the way to the optimum that the distribution of a function moves under sites.
-_SITE_STEP = 0.5
 # Streams of noise.
 _FUNCTION, _VARIANCE = range(2)
 
@@ -225,8 +223,8 @@ class Augmentation:
         pull, weights, _ = site_parameters(link, targets, mean, variance + rest, rows)
         precision = prior + (basis * weights[:, None]) @ basis.mT
         return FunctionPosterior.natural(
-            last.precision.lerp(precision, _SITE_STEP),
-            last.shift.lerp(_times(pull, basis.mT), _SITE_STEP),
+            last.precision.lerp(precision, SITE_STEP),
+            last.shift.lerp(_times(pull, basis.mT), SITE_STEP),
         )
 
 
