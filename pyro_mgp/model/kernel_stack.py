@@ -1,5 +1,8 @@
 """Kernels of all links of a chain in one stack, for sums over rows and their gradients.
 
+The coefficients of a `Trend` are counted among the inducing values: their covariances with the function are
+the features. M is the number of both.
+
 Rows are rows of the whole table, `[n, D]`: a stack reads the inputs of each link from them.
 """
 
@@ -16,6 +19,7 @@ import torch
 from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
+from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square, trend_of
 from pyro_mgp.model.local_parameters import local_parameters
 
 # Entries of the largest matrix that is kept for reuse, 64 MB.
@@ -123,6 +127,8 @@ class KernelStack:
         workspace: Workspace | None = None,
     ) -> None:
         self.links = [(link.kernel, link.Xu, link.inputs) for link in links]
+        self.parts = [trend_of(link.kernel) for link in links]
+        self._read = dict[int, tuple[Tensor, Tensor, Tensor, Tensor]]()
         self.dtype = dtype
         self.workspace = workspace or Workspace()
 
@@ -134,15 +140,40 @@ class KernelStack:
 
     def among(self) -> Tensor:
         """Return the covariances K_ZZ of every link's inducing inputs, `[L, M, M]`."""
-        return torch.stack([kernel(Xu) for kernel, Xu, _ in self.links])
+        return torch.stack(
+            [_among(*parts, Xu) for parts, (_, Xu, _) in zip(self.parts, self.links, strict=True)]
+        )
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return K_Zf `[M, n]` and the variances k(x, x) `[n]` of one link, at rows of the table `[n, D]`."""
-        kernel, Xu, inputs = self.links[number]
-        X = rows[:, inputs]
-        with local_parameters():
-            cross, variance = kernel(Xu, X), kernel(X, diag=True)
+        features, cross, variance = self.apart(number, rows)
+        if len(features):
+            cross, variance = torch.cat([features, cross]), variance + features.square().sum(0)
         return (cross, variance) if torch.is_grad_enabled() else (cross.to(self.dtype), variance)
+
+    def apart(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features of the trend `[F, n]`, and K_Zf `[M, n]` and k(x, x) `[n]` of the rest."""
+        (trend, rest), (_, Xu, inputs) = self.parts[number], self.links[number]
+        X = rows[:, inputs]
+        if type(rest) is Matern32 and not torch.is_grad_enabled():
+            cross, variance = self._matern32(number, X)
+        else:
+            with local_parameters():
+                cross, variance = rest(Xu, X), rest(X, diag=True)
+        return X.new_zeros(0, len(X)) if trend is None else trend.features(X).T, cross, variance
+
+    def _matern32(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return K_Zf and variances of a Matérn kernel at inputs `[n, P]`; its parameters are read once."""
+        if number not in self._read:
+            (_, rest), (_, Xu, _) = self.parts[number], self.links[number]
+            with local_parameters():
+                scale, variance = (math.sqrt(3) / rest.lengthscale).expand(X.shape[1]), rest.variance
+            Z = Xu * scale
+            self._read[number] = scale, Z, Z.square().sum(1, keepdim=True), variance
+        scale, Z, norm, variance = self._read[number]
+        X = X * scale
+        squared = torch.addmm(norm, Z, X.T, alpha=-2).add_(X.square().sum(1))
+        return matern32_of_square(squared, variance.log()), variance.expand(len(X))
 
     @torch.enable_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
@@ -169,6 +200,12 @@ class KernelStack:
     def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
         """Return tensors computed from the parameters, and their gradients, as arguments of `send_back`."""
         return []
+
+
+def _among(trend: Trend | None, rest: Kernel, Xu: Tensor) -> Tensor:
+    """Return the prior covariance `[F + M, F + M]` of coefficients of a trend and inducing values."""
+    among = rest(Xu)
+    return among if trend is None else torch.block_diag(torch.eye(trend.n_features).to(among), among)
 
 
 def send_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyro.contrib.gp.kernels as kernels
@@ -12,6 +13,11 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_mgp.model.local_parameters import local_parameters
+
+# Standard deviations from the mean beyond which inputs enter products as if they were this far away.
+_FARTHEST = 8.0
+INTERCEPT = 4.0
+"""Variance of the intercept of a `Trend`, in standardised units."""
 
 KernelFactory = Callable[[int], Kernel]
 """Function `input_dim -> Kernel`, called once per link."""
@@ -94,24 +100,91 @@ def _fix(kernel: Kernel, variance: float) -> None:
         kernel.variance_unconstrained.requires_grad_(False)
 
 
-class Quadratic(kernels.DotProduct):
-    """Kernel variance · (x·z)²: squares and products of the inputs with independent slopes."""
+class Trend(Kernel):
+    """Kernel of an intercept, linear terms and products of inputs, with independent normal coefficients.
+
+    A function with this kernel is a sum of finitely many features; a link keeps their coefficients exactly,
+    besides the inducing values of the rest of its kernel. See `linear_quadratic_matern32`.
+
+    Args:
+        input_dim: Number P of inputs.
+        linear: Variance of the coefficients of linear terms.
+        quadratic: Variance of the coefficients of squares and products.
+        products: Pairs of inputs whose products are features; None for all pairs and squares.
+        n_features: Number of features, at least as many as there are; the others are zero.
+    """
+
+    places: Tensor
+    """Inputs whose products are features, `[2, Q]`."""
+
+    def __init__(
+        self,
+        input_dim: int,
+        linear: float,
+        quadratic: float,
+        products: Sequence[tuple[int, int]] | None = None,
+        n_features: int = 0,
+    ) -> None:
+        super().__init__(input_dim)
+        if products is None:
+            products = list(itertools.combinations_with_replacement(range(input_dim), 2))
+        self.register_buffer("places", torch.tensor(products, dtype=torch.long).view(-1, 2).T, False)
+        spread = [INTERCEPT**0.5, *[linear**0.5] * input_dim, *[quadratic**0.5] * len(products)]
+        spread += [0.0] * (n_features - len(spread))
+        self.register_buffer("spread", torch.tensor(spread, dtype=torch.float64), False)
+
+    @property
+    def n_features(self) -> int:
+        """Number F of features."""
+        return len(self.spread)
+
+    @property
+    def groups(self) -> Tensor:
+        """Group of each feature's coefficient, `[F]`: 0 intercept and padding, 1 linear, 2 products."""
+        groups = torch.zeros(self.n_features, dtype=torch.long)
+        groups[1 : 1 + self.input_dim] = 1
+        groups[1 + self.input_dim :][: self.places.shape[1]] = 2
+        return groups
+
+    def features(self, X: Tensor) -> Tensor:
+        """Return the features of rows `[n, P]`, times the standard deviations of coefficients, `[n, F]`."""
+        found = X.new_zeros(len(X), self.n_features)
+        found[:, 0] = 1.0
+        found[:, 1 : 1 + self.input_dim] = X
+        first, second = self.places
+        # Beyond all but the most extreme values products grow no longer: their squares would.
+        X = X.clamp(-_FARTHEST, _FARTHEST)
+        found[:, 1 + self.input_dim :][:, : len(first)] = X[:, first] * X[:, second]
+        return found.mul_(self.spread.to(X))
 
     def forward(self, X: Tensor, Z: Tensor | None = None, diag: bool = False) -> Tensor:
         """Return the covariance matrix of `X` `[n, P]` and `Z` `[M, P]`, or the variances `[n]` if `diag`."""
-        return self.variance * self._dot_product(X, Z, diag).square()
+        features = self.features(X)
+        if diag:
+            return features.square().sum(1)
+        return features @ (features if Z is None else self.features(Z)).T
 
 
-def linear_quadratic_matern32(input_dim: int) -> Kernel:
-    """Return the default kernel of small tables: `linear_matern32` plus a quadratic trend.
+def linear_quadratic_matern32(
+    input_dim: int, products: Sequence[tuple[int, int]] | None = None, n_features: int = 0
+) -> Kernel:
+    """Return the default kernel of sequential chains: a quadratic `Trend` plus an ARD Matérn 3/2 kernel.
 
-    A product of two columns extrapolates, where a Matérn kernel returns to zero; with that kernel alone it
-    takes more rows to learn than a small table has. The variance of the trend is fixed: the one estimated
-    from a small table shrinks products, and with them the slopes of analyses, by several per cent.
+    A product of two columns extrapolates, where a Matérn kernel returns to zero. The variances of the trend
+    are fixed in training, since estimated ones shrink its coefficients by several per cent; their posterior
+    is drawn with that of the coefficients (`inference.data_augmentation`).
     """
-    trend = Quadratic(input_dim)
-    _fix(trend, 1.0 / max(input_dim, 1))
-    return kernels.Sum(linear_matern32(input_dim), trend)
+    n_inputs = max(input_dim, 1)
+    trend = Trend(input_dim, 2.0 / n_inputs, 1.0 / n_inputs, products, n_features)
+    lengthscale = torch.full((input_dim,), 4.0 * float(n_inputs) ** 0.5)
+    return kernels.Sum(trend, Matern32(input_dim, torch.tensor(0.3), lengthscale))
+
+
+def trend_of(kernel: Kernel) -> tuple[Trend | None, Kernel]:
+    """Return the trend of a kernel, None without one, and the rest of the kernel."""
+    if type(kernel) is kernels.Sum and isinstance(kernel.kern0, Trend):
+        return kernel.kern0, kernel.kern1
+    return None, kernel
 
 
 def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:

@@ -11,7 +11,6 @@ products. The passes work with ρ = r / log 2, of which exp(-r) is a power of tw
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from pyro_mgp._support.tiles import whole_registers
 from pyro_mgp.model.kernel_stack import Inducing, KernelStack, RowSums, Seen, Total, Workspace
-from pyro_mgp.model.kernels import Matern32, Quadratic, matern32_of_square
+from pyro_mgp.model.kernels import Matern32, matern32_of_square
 from pyro_mgp.model.local_parameters import read
 
 # Squared distance at which the Matérn kernel underflows to zero.
@@ -55,15 +54,12 @@ class _Last:
     squares: Tensor
     count: Tensor
     reach: Tensor
-    fourth: Tensor
     roots: Tensor | None
     sums: RowSums
 
 
 class LinearMatern32Stack(KernelStack):
-    """Stack of `linear_matern32` or `linear_quadratic_matern32` kernels, with any number of inputs per link.
-
-    The latter have the additional term c(z·x)²; their inducing inputs must be fixed.
+    """Stack of `linear_matern32` kernels, with any number of inputs per link.
 
     Where no gradient is needed the matrices `[M, n]` are in a workspace: allocating memory costs more than
     the arithmetic. The result of `at` is then valid until the next call of `at` or `sums`, neither of which
@@ -80,14 +76,13 @@ class LinearMatern32Stack(KernelStack):
         self.width = max(link.width for link in links)
         # Positions of each link's inputs in a vector of all columns for every link.
         self.places = torch.cat([inputs + i * self.width for i, (*_, inputs) in enumerate(self.links)])
-        curved = _is_curved(self.links[0][0])
-        both = [kernel.kern0 if curved else kernel for kernel, *_ in self.links]
-        trends, materns = [kernel.kern0 for kernel in both], [kernel.kern1 for kernel in both]
+        trends, materns = zip(*((kernel.kern0, kernel.kern1) for kernel, *_ in self.links), strict=True)
         slope, bias = read(trends, "variance", torch.stack), read(trends, "bias", torch.stack)
         amplitude = read(materns, "variance", torch.stack)
         Z = self._placed([Xu for _, Xu, _ in self.links])
         self.is_input = self._placed([torch.ones_like(Xu[0]) for _, Xu, _ in self.links]).detach()
-        precision = 3 / _UNIT**2 * self.is_input / read(materns, "lengthscale", self._placed).square()
+        lengthscale = read(materns, "lengthscale", self._placed).where(self.is_input > 0, 1.0)
+        precision = 3 / _UNIT**2 * self.is_input / lengthscale.square()
         norm = (Z.square() * precision[:, None]).sum(-1, keepdim=True)
         one = torch.ones_like(norm)
         far = torch.cat([-2 * precision[:, None] * Z, norm, one], dim=-1)
@@ -95,12 +90,7 @@ class LinearMatern32Stack(KernelStack):
         near = slope[:, None, None] * trend
         self.Z = torch.cat([Z, one, norm], dim=-1).mT
         log_amplitude = amplitude.log()
-        curves = (
-            [read([kernel.kern1 for kernel, *_ in self.links], "variance", torch.stack)] if curved else []
-        )
-        self.curve = curves[0] if curved else None
-        self.along = Z.detach()
-        self.roots = (far, near, precision, log_amplitude, slope, bias, *curves)
+        self.roots = (far, near, precision, log_amplitude, slope, bias)
         self.gradients = [torch.zeros_like(root) for root in self.roots]
         # Weights of a row's squares in its distance from the origin and in k(x, x).
         of_squares = torch.stack([precision, slope[:, None] * self.is_input], dim=1)
@@ -112,10 +102,7 @@ class LinearMatern32Stack(KernelStack):
         """Return the covariances K_ZZ of every link's inducing inputs, `[L, M, M]`."""
         far, near, _, log_amplitude, *_ = self.roots
         squared = _UNIT**2 * (far @ self.Z)
-        among = matern32_of_square(squared, log_amplitude[:, None, None]).baddbmm(near, self.Z)
-        if self.curve is None:
-            return among
-        return among + self.curve[:, None, None] * (self.along @ self.along.mT).square()
+        return matern32_of_square(squared, log_amplitude[:, None, None]).baddbmm(near, self.Z)
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return K_Zf `[M, n]` and the variances k(x, x) `[n]` of one link, at rows of the table `[n, D]`."""
@@ -126,10 +113,6 @@ class LinearMatern32Stack(KernelStack):
             augmented = torch.cat([columns, torch.ones_like(distance), distance])
             squared = _UNIT**2 * (far @ augmented)
             cross = matern32_of_square(squared, log_amplitude).addmm(near, augmented)
-            if self.curve is not None:
-                cross = cross + self.curve[number] * (self.along[number] @ columns).square()
-                norm = self.is_input[number] @ columns.square()
-                variance = variance + self.curve[number] * norm.square()
             return cross, variance[0] + at_origin
         far, near, log_amplitude, of_squares = (
             part.to(self.dtype) for part in (far, near, log_amplitude, of_squares)
@@ -144,11 +127,11 @@ class LinearMatern32Stack(KernelStack):
         # Two matrices of this size fit into a processor's cache, three do not.
         cross = self.workspace.take("distance", (1, len(far), len(rows)), far)
         self._fill(far[None], near[None], log_amplitude, augmented, cross)
-        if self.curve is not None:
-            self._add_curve(slice(number, number + 1), columns[None], cross)
-            norm = self.is_input[number].to(squares) @ squares
-            variance = variance + self.curve[number].to(columns) * norm.square()
         return cross[0], variance.to(at_origin) + at_origin
+
+    def apart(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return no features, and the result of `at`; see `KernelStack.apart`."""
+        return rows.new_zeros(0, len(rows)), *self.at(number, rows)
 
     @torch.no_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
@@ -177,19 +160,11 @@ class LinearMatern32Stack(KernelStack):
             count, within = roots.square().sum(1), (squares @ roots.square()[:, :, None])[..., 0]
             roots = roots[:, None].to(self.dtype)
         reach = (within * self.is_input[here]).sum(-1)
-        fourth = torch.zeros_like(slope)
-        if self.curve is not None:
-            weight = torch.ones_like(targets) if roots is None else roots[:, 0].to(targets).square()
-            if out is not None:
-                weight = weight.masked_fill(out[:, 0], 0.0)
-            norm = (self.is_input[here][:, None].to(squares) @ squares)[:, 0]
-            fourth = (weight * norm.square()).sum(-1)
         far, near, augmented, squares = (x.to(self.dtype) for x in (far, near, augmented, squares))
         # The targets are the last row of the matrix: one product gives both sums.
         basis = self.workspace.take("basis", (n_links, n_inducing + 1, n_rows), far)
         basis[:, -1] = targets
         decay = self._fill(far, near, log_amplitude[:, None, None].to(self.dtype), augmented, basis[:, :-1])
-        self._add_curve(here, augmented[:, :-2], basis[:, :-1])
         if roots is not None:
             basis[:, :-1] *= roots
         if inverse is not None:
@@ -201,9 +176,7 @@ class LinearMatern32Stack(KernelStack):
             products[:, :-1, -1],
             log_amplitude.exp() * count + slope * (bias * count + reach),
         )
-        if self.curve is not None:
-            sums = dataclasses.replace(sums, trace=sums.trace + self.curve[here] * fourth)
-        self._last = _Last(here, inverse, decay, basis, augmented, squares, count, reach, fourth, roots, sums)
+        self._last = _Last(here, inverse, decay, basis, augmented, squares, count, reach, roots, sums)
         return sums
 
     @torch.no_grad()
@@ -222,12 +195,6 @@ class LinearMatern32Stack(KernelStack):
         # <∂/∂K, K> is the sum over the two summands of K, and follows from the sums without another pass.
         total = 2 * (gradients.gram * sums.gram).sum((-2, -1))
         total += (gradients.projection * sums.projection).sum(-1)
-        of_curve: list[Tensor] = []
-        if self.curve is not None:
-            products = self.along[last.here].to(self.dtype) @ last.augmented[:, :-2]
-            within_cross = (of_cross * products.square_()).sum((-2, -1)).to(total)
-            total = total - within_cross * self.curve[last.here]
-            of_curve = [within_cross + gradients.trace * last.fourth]
         of_square = of_cross.mul_(last.decay)
         of_far = (last.augmented @ of_square.mT).mT
         of_distance = of_square.sum(1)
@@ -239,7 +206,6 @@ class LinearMatern32Stack(KernelStack):
             total - (of_near * near).sum((-2, -1)) + trace * log_amplitude.exp() * last.count,
             trace * (bias * last.count + last.reach),
             trace * slope * last.count,
-            *of_curve,
         )
         for whole, part in zip(self.gradients, parts, strict=True):
             whole[last.here] += part
@@ -259,14 +225,6 @@ class LinearMatern32Stack(KernelStack):
         torch.sub(log_amplitude / _UNIT, distance, out=decay).exp2_()
         torch.addcmul(decay, distance, decay, value=_UNIT, out=cross).baddbmm_(near, rows)
         return decay
-
-    def _add_curve(self, links: slice, columns: Tensor, cross: Tensor) -> None:
-        """Add c(z·x)² to K_Zf `[G, M, n]` of some links, at rows given by columns `[G, D, n]`, in place."""
-        if self.curve is None:
-            return
-        curve, along = (part[links].to(cross) for part in (self.curve, self.along))
-        products = along @ columns
-        torch.addcmul(cross, curve[:, None, None] * products, products, out=cross)
 
     def _placed(self, values: Sequence[Tensor]) -> Tensor:
         """Spread values of each link's inputs, `[..., P]`, over the columns of the table: `[L, ..., D]`."""
@@ -300,20 +258,8 @@ def stack_kernels(links: Sequence[Inducing], dtype: torch.dtype = torch.float64)
 
 def fastest_stack(links: Sequence[Inducing]) -> type[KernelStack]:
     """Return the fastest class of stacks that fits the links."""
-    linear = all(_is_linear_matern32(link.kernel) for link in links)
-    curved = all(_is_curved(link.kernel) and not link.Xu.requires_grad for link in links)
-    return LinearMatern32Stack if links and (linear or curved) else KernelStack
-
-
-def _is_curved(kernel: Kernel) -> bool:
-    """Return whether a kernel has the structure, inputs and parameters of `linear_quadratic_matern32`."""
-    return (
-        type(kernel) is kernels.Sum
-        and type(kernel.kern1) is Quadratic
-        and kernel.kern1.active_dims == list(range(kernel.input_dim))
-        and _dimensions(kernel.kern1) == {"variance_unconstrained": 0}
-        and _is_linear_matern32(kernel.kern0)
-    )
+    fits = all(_is_linear_matern32(link.kernel) for link in links)
+    return LinearMatern32Stack if links and fits else KernelStack
 
 
 def _is_linear_matern32(kernel: Kernel) -> bool:

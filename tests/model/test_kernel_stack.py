@@ -26,7 +26,7 @@ def make_links(factory, inputs):
     return [
         SimpleNamespace(
             kernel=member,
-            Xu=torch.randn(5, len(columns)).double().requires_grad_(factory is not linear_quadratic_matern32),
+            Xu=torch.randn(5, len(columns)).double().requires_grad_(),
             inputs=torch.tensor(columns),
             width=1 + max(columns),
         )
@@ -48,7 +48,7 @@ def collect(links):
 
 
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
-@pytest.mark.parametrize("factory", [linear_matern32, linear_quadratic_matern32, matern32, kernels.RBF])
+@pytest.mark.parametrize("factory", [linear_matern32, matern32, kernels.RBF])
 def test_both_stacks_agree_and_so_do_their_gradients(factory, inputs):
     links, rows = make_links(factory, inputs), torch.randn(9, 5).double()
     weights = [torch.randn(3, 5, 5).double(), torch.randn(3, 5, 9).double(), torch.randn(3, 9).double()]
@@ -71,7 +71,7 @@ def test_both_stacks_agree_and_so_do_their_gradients(factory, inputs):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
-@pytest.mark.parametrize("factory", [linear_matern32, linear_quadratic_matern32, matern32, kernels.RBF])
+@pytest.mark.parametrize("factory", [linear_matern32, matern32, kernels.RBF])
 def test_both_stacks_agree_on_sums_over_rows_and_their_gradients(factory, inputs, ragged, weighted):
     """Return rows of the second and third link, which may differ in number."""
     links = make_links(factory, inputs)
@@ -117,8 +117,8 @@ def test_only_the_default_kernels_own_structure_takes_the_fast_stack():
             return type(stack_kernels([link, link]))
 
     assert type_of(linear_matern32(2)) is LinearMatern32Stack
-    assert type_of(linear_quadratic_matern32(2)) is LinearMatern32Stack
     others = [
+        linear_quadratic_matern32(2),
         kernels.Sum(kernels.Polynomial(2, degree=2), matern32(2)),
         kernels.Sum(kernels.Polynomial(2), kernels.Matern32(2, lengthscale=torch.ones(2))),
         kernels.Sum(kernels.Polynomial(2), Matern32(2)),  # one lengthscale for both inputs
@@ -134,3 +134,38 @@ def test_a_gram_matrix_is_the_whole_product_and_symmetric(size):
     torch.testing.assert_close(product, rows @ rows.mT, rtol=1e-13, atol=1e-13)
     half = size // 2 // 8 * 8
     assert torch.equal(product[:, :half, half:], product[:, half:, :half].mT)
+
+
+def test_the_features_of_a_trend_are_counted_among_the_inducing_values():
+    """Coefficients and inducing values have the covariances of the trend, and of the rest of the kernel."""
+    links, rows = make_links(linear_quadratic_matern32, INPUTS["all but one"]), torch.randn(9, 5).double()
+    with local_parameters(), torch.no_grad():
+        stack = KernelStack(links)
+        among = stack.among()
+        for i, link in enumerate(links):
+            cross, variance = stack.at(i, rows)
+            X = rows[:, link.inputs]
+            torch.testing.assert_close(variance, link.kernel(X, diag=True))
+            # What the coefficients determine is the trend, and the rest is the Matérn kernel's.
+            trend, rest = link.kernel.kern0, link.kernel.kern1
+            n_features = trend.n_features
+            assert cross.shape == (n_features + 5, 9)
+            torch.testing.assert_close(cross[:n_features].T @ cross[:n_features], trend(X))
+            torch.testing.assert_close(cross[n_features:], rest(link.Xu, X))
+            torch.testing.assert_close(among[i][:n_features, :n_features], torch.eye(n_features).double())
+            torch.testing.assert_close(among[i][n_features:, n_features:], rest(link.Xu))
+            assert not among[i][:n_features, n_features:].any()
+            features, apart, _ = stack.apart(i, rows)
+            torch.testing.assert_close(torch.cat([features, apart]), cross)
+
+
+def test_a_matern_kernel_read_once_is_the_kernel():
+    links, rows = make_links(matern32, INPUTS["all but one"]), torch.randn(9, 5).double()
+    with local_parameters():
+        stack = KernelStack(links)
+        with torch.no_grad():
+            fast = [stack.apart(1, rows) for _ in range(2)]
+        slow = stack.apart(1, rows)
+    for found in fast:
+        for each, expected in zip(found, slow, strict=True):
+            torch.testing.assert_close(each, expected)

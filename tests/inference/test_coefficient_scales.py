@@ -1,0 +1,61 @@
+"""Drawn standard deviations of coefficients agree with their conditional densities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from pyro_mgp.inference.coefficient_scales import CoefficientScales, draw_scale
+from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.model.kernels import linear_quadratic_matern32, matern32
+from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.link import Link
+
+
+def numbers(n: int, seed: int) -> Tensor:
+    return torch.as_tensor(np.random.default_rng(seed).normal(size=(n, N_NUMBERS)))
+
+
+@pytest.mark.parametrize(("values", "wide"), [([0.5], 0.3), ([2.0, -1.0, 0.3], 1.0)])
+def test_a_standard_deviation_has_its_conditional_density(values: list[float], wide: float) -> None:
+    n_chains = 4000
+    given = torch.tensor(values).double().expand(n_chains, -1)
+    scale = torch.ones(n_chains).double()
+    for step in range(25):
+        scale = draw_scale(given, torch.tensor(wide).double(), scale, numbers(n_chains, step))
+    grid = np.linspace(np.log(1e-3), np.log(1e3), 40_001)
+    density = stats.halfcauchy.logpdf(np.exp(grid), scale=wide) + grid
+    density += sum(stats.norm.logpdf(value, scale=np.exp(grid)) for value in values)
+    distribution = np.cumsum(np.exp(density - density.max()))
+    distribution /= distribution[-1]
+    found = scale.log().numpy()
+    assert stats.kstest(found, lambda x: np.interp(x, grid, distribution)).pvalue > 1e-3
+
+
+def link(factory: object) -> Link:
+    Xu = torch.as_tensor(np.random.default_rng(0).normal(size=(4, 2)))
+    return Link(factory(2), Xu, 2, [0, 1], Gaussian(0.5))  # type: ignore[operator]
+
+
+def test_kernels_without_a_trend_have_no_drawn_scales() -> None:
+    assert CoefficientScales.of(link(matern32)) is None
+
+
+def test_every_coefficient_has_a_scale_and_inducing_values_share_one() -> None:
+    own = CoefficientScales.of(link(linear_quadratic_matern32))
+    assert own is not None
+    # Intercept, two slopes, three products, four inducing values.
+    assert own.coefficients.tolist() == [False] + [True] * 5 + [False] * 4
+    assert own.rest.tolist() == [False] * 6 + [True] * 4
+    values, scales = torch.ones(3, 10).double(), torch.ones(3, 10).double()
+    drawn = own.draw(values, scales, lambda n, stream: torch.randn(3, n, generator=seeded(stream)).double())
+    assert torch.equal(drawn[:, 0], scales[:, 0])
+    assert (drawn[:, 6:] == drawn[:, 6:7]).all()
+    assert len(set(drawn[0, 1:7].tolist())) == 6
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
