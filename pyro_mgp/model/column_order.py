@@ -1,108 +1,180 @@
-"""Choice of the column order of a sequential chain, by the log evidence of complete rows.
+"""Choice of the column order of a sequential chain, by the evidence of completed rows.
 
 A joint density can be written as p(x₁) p(x₂ | x₁) ..., in any order of the columns. A Gaussian process with
 one noise variance fits some of the factors better than others: y given x if y = x² + noise, but not x given
-y. The log evidence of a factor is that of a GP with one of a few covariances (linear, quadratic, Matérn), at
-the noise and the scale that maximise it,
+y. The log evidence of a factor is that of Bayesian regression on the terms Φ of the earlier columns, with
+prior variances V, at the noise ρ (relative to these) and the scale that maximise it,
 
-    log p(y) = -n/2 log(yᵀ(K + ρI)⁻¹y / n) - ½ log |K + ρI| + constant.
+    log p(y) = -n/2 log(yᵀ(ΦVΦᵀ + ρI)⁻¹y / n) - ½ log |ΦVΦᵀ + ρI| + constant.
 
-Orders are improved by moving one column at a time. (Teyssier and Koller, UAI 2005, swap adjacent columns;
+The terms are linear, products of two columns, and smooth curves of one column. All factors follow from one
+matrix of their products, so that an order costs eigenvalues of small matrices only. Indicators of levels are
+regressed like numbers, each given the earlier ones of its variable. This is close to probit regression unless
+the terms nearly determine the level: what other columns add is at most its entropy.
+
+Orders are improved by moving one variable at a time. (Teyssier and Koller, UAI 2005, swap adjacent columns;
 that gets stuck if unrelated columns lie between related ones.)
 """
 
 from __future__ import annotations
 
 import functools
-import math
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# Smallest number of complete rows that suffices, and the largest number that is used.
-_FEWEST_ROWS, _MOST_ROWS = 20, 300
 CLEARLY = 3.0
 """Nats by which another order, or a transform of the columns, must be better to be chosen."""
-# Nats by which an order must be better if complete columns follow incomplete ones: they then need links, and
-# the distribution of the complete columns influences the imputations.
-_VERY_CLEARLY = 5.0
-# Nats by which curved relations must be better than linear ones.
-_LIKELIER = 1.0
-# Variances of the linear, the quadratic and the Matérn part of a covariance; and of the noise, relative to
-# these.
-_LINEAR = ((1.0, 0.0, 0.0),)
-_CURVED = (*_LINEAR, (1.0, 0.3, 0.0), (1.0, 0.0, 0.5), (1.0, 0.3, 0.5))
+# Nats by which an order must be better if complete columns follow incomplete ones: they then need links. A
+# few nats are gained by moving unrelated columns to the end, where they are no inputs of others.
+_VERY_CLEARLY = 15.0
+# Prior variances of linear terms, products and curves, before division by the number of columns.
+_VARIANCES = ((1.0, 0.0, 0.0), (1.0, 0.3, 0.0), (1.0, 0.3, 0.5))
 _NOISES = tuple(10.0 ** (step / 2) for step in range(-8, 5))
+# Number of curves per column, bumps as wide as their distance times this.
+_CURVES, _WIDTH = 6, 1.2
 # Standard deviation up to which a column counts as constant.
 _CONSTANT = 1e-9
-# Lengthscale of the Matérn part, in standard deviations per input, times √P; and that of a rough function.
-_LENGTHSCALE, _ROUGH_LENGTHSCALE = 1.0, 0.1
+
+
+@dataclass(frozen=True)
+class Variables:
+    """Which encoded columns belong to a variable."""
+
+    groups: Sequence[int]
+    """Number of the variable of each encoded column, `[D]`."""
+    indicators: Sequence[bool]
+    """Whether each encoded column is an indicator of a level, `[D]`."""
+
+    def columns(self, variable: int) -> list[int]:
+        """Return the encoded columns of a variable."""
+        return [d for d, group in enumerate(self.groups) if group == variable]
 
 
 class Evidence:
-    """Log evidence of columns of a table given other columns, cached.
+    """Log evidence of variables of a table given others, cached.
 
     Args:
-        values: Complete rows, `[n, D]`.
-        covariances: The covariances to choose from, see `_CURVED`.
-        lengthscale: Lengthscale of their Matérn part.
+        values: Completed rows, `[n, D]`, or several completions of them, one after the other.
+        variables: The variables of their columns.
+        n_rows: Number of rows; by default all are different rows. Sums over rows are averaged over
+            completions.
+
+    Example:
+        >>> x = torch.linspace(-1, 2, 50).double()
+        >>> table = torch.stack([x, x**2 + 0.1 * torch.sin(40 * x)], dim=1)
+        >>> evidence = Evidence(table, Variables([0, 1], [False, False]))
+        >>> evidence.of_order([0, 1]) > evidence.of_order([1, 0])
+        True
     """
 
-    def __init__(
-        self,
-        values: Tensor,
-        covariances: Sequence[tuple[float, float, float]],
-        lengthscale: float = _LENGTHSCALE,
-    ) -> None:
-        self.covariances, self.lengthscale = covariances, lengthscale
+    def __init__(self, values: Tensor, variables: Variables, n_rows: int | None = None) -> None:
+        self.n_rows, self.variables = n_rows or len(values), variables
         scale = values.std(0)
-        self.values = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
+        shares = (values > (values.amin(0) + values.amax(0)) / 2).double().mean(0)
+        self.most = [self.n_rows * self._entropy(d, shares) for d in range(values.shape[1])]
+        """Most that other columns can add to the evidence of an indicator, nats."""
+        standard = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
+        terms, pairs, kinds = [standard], [(d, d) for d in range(values.shape[1])], [0] * values.shape[1]
+        for a, b in itertools.combinations_with_replacement(range(values.shape[1]), 2):
+            same = variables.groups[a] == variables.groups[b]
+            if not same or (a == b and not variables.indicators[a]):
+                product = standard[:, a] * standard[:, b]
+                terms.append((product - product.mean())[:, None])
+                pairs.append((a, b))
+                kinds.append(1)
+        for d, is_indicator in enumerate(variables.indicators):
+            if not is_indicator:
+                terms.append(_curves(standard[:, d]))
+                pairs += [(d, d)] * terms[-1].shape[1]
+                kinds += [2] * terms[-1].shape[1]
+        together = torch.cat(terms, dim=1)
+        self.products = together.T @ together * (self.n_rows / len(values))
+        self.kinds = torch.tensor(kinds)
+        self.first, self.second = torch.tensor(pairs).unbind(1)
         self.of = functools.cache(self._of)
-        """Function that returns the log evidence of a column given some others, up to a constant."""
+        """Function that returns the log evidence of a variable given some others, up to a constant."""
 
-    def of_order(self, order: Sequence[int], before: Sequence[int]) -> float:
-        """Return the log evidence of columns, each given the earlier ones and `before`."""
-        return sum(self.of(column, frozenset([*before, *order[:i]])) for i, column in enumerate(order))
+    def of_order(self, order: Sequence[int], before: Sequence[int] = ()) -> float:
+        """Return the log evidence of variables, each given the earlier ones and `before`."""
+        return sum(self.of(each, frozenset([*before, *order[:i]])) for i, each in enumerate(order))
 
-    def _of(self, column: int, inputs: frozenset[int]) -> float:
-        X, y = self.values[:, sorted(inputs)], self.values[:, column]
-        n = len(y)
-        if not y.any():
+    def _of(self, variable: int, before: frozenset[int]) -> float:
+        columns = self.variables.columns(variable)
+        inputs = [d for d, group in enumerate(self.variables.groups) if group in before]
+        if len(columns) > 1:
+            # The last indicator of a category follows from the others.
+            columns = columns[:-1]
+        total = 0.0
+        for i, d in enumerate(columns):
+            found = self._of_column(d, [*inputs, *columns[:i]])
+            if self.variables.indicators[d]:
+                found = min(found, self._of_column(d, columns[:i]) + self.most[d])
+            total += found
+        return total
+
+    def _entropy(self, column: int, shares: Tensor) -> float:
+        """Return the entropy of an indicator, given the earlier ones of its variable, per row."""
+        earlier = [d for d in self.variables.columns(self.variables.groups[column]) if d < column]
+        rest = (1 - shares[earlier].sum()).clamp(min=1e-9)
+        on = (shares[column] / rest).clamp(0, 1)
+        return float(rest * (torch.special.entr(on) + torch.special.entr(1 - on)))
+
+    def _of_column(self, column: int, inputs: Sequence[int]) -> float:
+        """Return the log evidence of a column given others."""
+        noises = torch.tensor(_NOISES).to(self.products)
+        total = self.products[column, column]
+        if total <= 0:
             # A column that is constant in these rows has infinite evidence as the noise vanishes.
             return 0.0
-        product = X @ X.T / max(len(inputs), 1)
-        distance = torch.cdist(X, X) / (self.lengthscale * math.sqrt(max(len(inputs), 1)))
-        matern = (1 + math.sqrt(3) * distance) * (-math.sqrt(3) * distance).exp()
-        covariances = [1.0 + a * product + b * product.square() + c * matern for a, b, c in self.covariances]
-        if not inputs:
-            covariances = [torch.ones(n, n).to(y)]
-        spectrum, vectors = torch.linalg.eigh(torch.stack(covariances))
-        noisy = spectrum.clamp(min=0)[:, None] + torch.tensor(_NOISES).to(y)[:, None]
-        squares = (vectors.mT @ y).square()
-        fit = (squares[:, None] / noisy).mean(-1).log()
-        return float((-0.5 * (n * fit + noisy.log().sum(-1))).max())
+        seen = torch.zeros(len(self.variables.groups), dtype=torch.bool)
+        seen[list(inputs)] = True
+        terms = (seen[self.first] & seen[self.second]).nonzero()[:, 0]
+        found = []
+        for variances in _VARIANCES if inputs else _VARIANCES[:1]:
+            prior = (torch.tensor(variances).to(total) / max(len(inputs), 1))[self.kinds[terms]].sqrt()
+            kept, prior = terms[prior > 0], prior[prior > 0]
+            spectrum, vectors = torch.linalg.eigh(prior[:, None] * self.products[kept][:, kept] * prior)
+            spectrum = spectrum.clamp(min=_CONSTANT)
+            explained = (vectors.T @ (prior * self.products[kept, column])).square() / spectrum
+            rest = (total - explained.sum()).clamp(min=0)
+            squares = (explained / (spectrum + noises[:, None])).sum(-1) + rest / noises
+            determinant = (spectrum / noises[:, None]).log1p().sum(-1) + self.n_rows * noises.log()
+            found.append(-0.5 * (self.n_rows * (squares / self.n_rows).log() + determinant).min())
+        return float(max(found))
 
 
-def best_order(values: Tensor, first: Sequence[int], then: Sequence[int], fixed: Sequence[int]) -> list[int]:
-    """Return the column order with the highest log evidence found.
+def _curves(column: Tensor) -> Tensor:
+    """Return smooth bumps of a column `[n]` at its quantiles, without their linear parts, `[n, curves]`."""
+    centres = torch.quantile(column, torch.linspace(0.05, 0.95, _CURVES).to(column)).unique()
+    if len(centres) < _CURVES // 2:
+        return column.new_zeros(len(column), 0)
+    width = _WIDTH * (centres[-1] - centres[0]) / (len(centres) - 1)
+    bumps = (-0.5 * ((column[:, None] - centres) / width).square()).exp()
+    line = torch.stack([torch.ones_like(column), column], dim=1)
+    return bumps - line @ torch.linalg.lstsq(line, bumps).solution
+
+
+def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) -> list[int]:
+    """Return the order of variables with the highest log evidence found.
 
     Args:
-        values: Complete rows, `[n, D]`, standardised.
-        first: Columns placed first unless that is clearly worse: the complete ones.
-        then: Columns placed after these.
-        fixed: Columns that precede all of them.
-
-    Returns:
-        The columns of `first` and `then`, in order.
+        evidence: Evidence of the variables.
+        first: Variables placed first unless that is clearly worse: the complete ones.
+        then: Variables placed after these.
     """
-    evidence = Evidence(values, _CURVED)
-    then = _improved(evidence, then, [*fixed, *first], CLEARLY)
-    return _improved(evidence, [*first, *then], fixed, _VERY_CLEARLY)
+    last = _improved(evidence, then, first, CLEARLY)
+    order = _improved(evidence, [*first, *last], [], _VERY_CLEARLY)
+    # Columns after the first incomplete one have links anyway.
+    start = min((i for i, each in enumerate(order) if each in then), default=len(order))
+    return order[:start] + _improved(evidence, order[start:], order[:start], CLEARLY)
 
 
 def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], enough: float) -> list[int]:
-    """Return an order whose evidence no move of one column raises by more than `enough` nats."""
+    """Return an order whose evidence no move of one variable raises by more than `enough` nats."""
     order = list(order)
     moves = [(i, j) for i in range(len(order)) for j in range(len(order)) if j not in (i, i - 1)]
     improved = True
@@ -116,28 +188,3 @@ def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], en
                 order[here] = moved
                 improved = True
     return order
-
-
-def log_evidence(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> float:
-    """Return the log evidence of columns in a given order after `fixed` ones, in units of rows `[n, D]`."""
-    scale = values[:, list(order)].std(0)
-    return Evidence(values, _CURVED).of_order(order, fixed) - len(values) * float(
-        scale[scale > _CONSTANT].log().sum()
-    )
-
-
-def is_curved(values: Tensor, order: Sequence[int], fixed: Sequence[int]) -> bool:
-    """Return whether some columns clearly depend on earlier ones by smooth, non-linear functions.
-
-    Functions that jump from row to row (repeated rows, steps) are better predicted by nearby rows. Takes the
-    arguments of `log_evidence`.
-    """
-    curved, linear = (Evidence(values, kind).of_order(order, fixed) for kind in (_CURVED, _LINEAR))
-    rough = Evidence(values, _CURVED[2:3], _ROUGH_LENGTHSCALE).of_order(order, fixed)
-    return curved - linear > _LIKELIER and rough - curved < CLEARLY
-
-
-def complete_rows(observed: Tensor) -> Tensor | None:
-    """Return the numbers of the first complete rows, at most 300; None if there are fewer than 20."""
-    rows = observed.all(1).nonzero()[:_MOST_ROWS, 0]
-    return rows if len(rows) >= _FEWEST_ROWS else None

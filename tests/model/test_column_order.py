@@ -1,6 +1,8 @@
-"""Choice of the column order of a sequential chain, and the test for curved relations."""
+"""Choice of the column order of a sequential chain: evidence, and moves of variables."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -8,11 +10,13 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from pyro_mgp.model.column_order import _NOISES, Evidence, best_order, complete_rows, is_curved, log_evidence
+from pyro_mgp.model.column_order import _NOISES, _VARIANCES, Evidence, Variables, best_order
 
 
-def columns(*parts: np.ndarray) -> Tensor:
-    return torch.as_tensor(np.column_stack(parts))
+def evidence_of(*columns: np.ndarray) -> Evidence:
+    """Return the evidence of numeric columns."""
+    table = torch.as_tensor(np.column_stack(columns))
+    return Evidence(table, Variables(list(range(len(columns))), [False] * len(columns)))
 
 
 def parabola(seed: int, n_rows: int = 80) -> tuple[np.ndarray, np.ndarray]:
@@ -21,98 +25,137 @@ def parabola(seed: int, n_rows: int = 80) -> tuple[np.ndarray, np.ndarray]:
     return x, x**2 + 0.3 * generator.normal(size=n_rows)
 
 
-def gaussian(seed: int, n_rows: int = 80) -> Tensor:
+def gaussian(seed: int, n_rows: int = 80) -> np.ndarray:
     generator = np.random.default_rng(seed)
-    return torch.as_tensor(generator.normal(size=(n_rows, 3)) @ generator.normal(size=(3, 3)))
+    return generator.normal(size=(n_rows, 3)) @ generator.normal(size=(3, 3))
 
 
-def test_the_evidence_is_that_of_gp_regression_at_the_best_noise_and_scale() -> None:
-    """Differences of the evidence between inputs equal those of normal densities at their best scales."""
+def test_the_evidence_is_that_of_regression_at_the_best_noise_scale_and_prior() -> None:
+    """It equals normal densities of the column at the covariance of the terms, up to a constant."""
     table = gaussian(0, 25)
-    evidence = Evidence(table, [(1.0, 0.0, 0.0)])
-    standardised = ((table - table.mean(0)) / table.std(0)).numpy()
-    y = standardised[:, 0]
+    standard = (table - table.mean(0)) / table.std(0, ddof=1)
+    y, X = standard[:, 0], standard[:, 1:]
+    products = np.column_stack([X[:, 0] ** 2, X[:, 0] * X[:, 1], X[:, 1] ** 2])
+    products -= products.mean(0)
 
-    def best(K: np.ndarray) -> float:
+    def density(K: np.ndarray, ratio: float) -> float:
+        noisy = K + ratio * np.eye(25)
+        scale = y @ np.linalg.solve(noisy, y) / 25
+        return float(multivariate_normal.logpdf(y, cov=scale * noisy))
+
+    def best(kernels: list[np.ndarray]) -> float:
+        return max(density(K, ratio) for K, ratio in itertools.product(kernels, _NOISES))
+
+    covariances = [
+        linear / 2 * X @ X.T + product / 2 * products @ products.T
+        for linear, product, curve in _VARIANCES
+        if curve == 0
+    ]
+    found = evidence_of(*table.T)
+    straight = found.of(0, frozenset([1, 2])) - found.of(0, frozenset())
+    # Curves of one column can only add to it.
+    assert straight >= best(covariances) - best([np.zeros((25, 25))]) - 1e-8
+    without = evidence_of(*np.sign(table).T * 1.0)  # two values have no curves
+    assert np.isfinite(without.of(0, frozenset([1, 2])))
+
+
+def test_the_evidence_without_curves_equals_the_normal_density() -> None:
+    """Columns of three values have no curves."""
+    generator = np.random.default_rng(2)
+    x = generator.integers(0, 2, size=40).astype(float)
+    y = x + generator.normal(size=40)
+    found = evidence_of(y, x)
+    standard = [(c - c.mean()) / c.std(ddof=1) for c in (y, x)]
+    square = standard[1] ** 2 - (standard[1] ** 2).mean()
+
+    def best(kernels: list[np.ndarray]) -> float:
         densities = []
-        for ratio in _NOISES:
-            noisy = K + ratio * np.eye(25)
-            scale = y @ np.linalg.solve(noisy, y) / 25
-            around = [multivariate_normal.logpdf(y, cov=scale * s * noisy) for s in (0.9, 1.0, 1.1)]
-            assert np.argmax(around) == 1
-            densities.append(around[1])
-        return max(densities)
+        for K, ratio in itertools.product(kernels, _NOISES):
+            noisy = K + ratio * np.eye(40)
+            scale = standard[0] @ np.linalg.solve(noisy, standard[0]) / 40
+            densities.append(multivariate_normal.logpdf(standard[0], cov=scale * noisy))
+        return float(max(densities))
 
-    X = standardised[:, [1, 2]]
-    expected = best(1.0 + X @ X.T / 2) - best(np.ones((25, 25)))
-    found = evidence.of(0, frozenset([1, 2])) - evidence.of(0, frozenset())
-    assert found == pytest.approx(expected, abs=1e-6)
+    kernels = [
+        a * np.outer(standard[1], standard[1]) + b * np.outer(square, square) for a, b, _ in _VARIANCES
+    ]
+    expected = best(kernels) - best([np.zeros((40, 40))])
+    assert found.of(0, frozenset([1])) - found.of(0, frozenset()) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_best_order_puts_a_square_after_its_root(seed: int) -> None:
     x, y = parabola(seed)
-    for table, expected in ((columns(x, y), [0, 1]), (columns(y, x), [1, 0])):
-        assert best_order(table, [], [0, 1], []) == expected
-        assert best_order(table, [], [1, 0], []) == expected
+    assert best_order(evidence_of(x, y), [], [0, 1]) == [0, 1]
+    assert best_order(evidence_of(y, x), [], [0, 1]) == [1, 0]
 
 
-def test_columns_that_have_nothing_to_do_with_either_do_not_keep_a_square_from_its_root() -> None:
+def test_unrelated_columns_between_do_not_keep_a_square_from_its_root() -> None:
     x, y = parabola(0)
     others = np.random.default_rng(1).normal(size=(2, 80))
-    order = best_order(columns(y, *others, x), [], [0, 1, 2, 3], [])
+    order = best_order(evidence_of(y, *others, x), [], [0, 1, 2, 3])
     assert order.index(3) < order.index(0)
 
 
 def test_what_is_first_stays_there_unless_that_is_clearly_worse() -> None:
     x, y = parabola(0)
-    assert best_order(columns(y, x), [0], [1], []) == [1, 0]
-    straight = gaussian(1)
+    assert best_order(evidence_of(y, x), [0], [1]) == [1, 0]
+    straight = evidence_of(*gaussian(1).T)
     for order in ([0, 1, 2], [2, 0, 1]):
-        assert best_order(straight, order[:1], order[1:], []) == order
+        assert best_order(straight, order[:1], order[1:]) == order
 
 
 def test_best_order_puts_a_product_after_its_factors() -> None:
     generator = np.random.default_rng(3)
     a, b = generator.normal(size=(2, 100))
     product = a * b + 0.3 * generator.normal(size=100)
-    assert best_order(columns(product, a, b), [], [0, 1, 2], [])[-1] == 0
-    assert best_order(columns(product, a, b), [], [0, 1], [2]) == [1, 0]
+    assert best_order(evidence_of(product, a, b), [], [0, 1, 2])[-1] == 0
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_gaussian_columns_are_not_curved_and_parabolas_are(seed: int) -> None:
-    assert not is_curved(gaussian(seed), [0, 1, 2], [])
-    x, y = parabola(seed)
-    assert is_curved(columns(x, y), [0, 1], [])
-    assert is_curved(columns(x, y), [1], [0])
-    assert not is_curved(columns(x, y), [0], [])
+def level_and_number(seed: int, n_rows: int = 300) -> tuple[Tensor, Variables]:
+    """Return three indicators of a level, and two numbers whose product depends on the level."""
+    generator = np.random.default_rng(seed)
+    level = generator.integers(0, 3, n_rows)
+    x = generator.normal(size=n_rows)
+    y = np.array([1.0, -1.0, 0.0])[level] * x + 0.3 * generator.normal(size=n_rows)
+    table = np.column_stack([np.eye(3)[level], x, y])
+    return torch.as_tensor(table), Variables([0, 0, 0, 1, 2], [True] * 3 + [False] * 2)
 
 
-def test_units_do_not_matter_but_to_the_density() -> None:
-    x, y = parabola(2)
-    table = columns(x, y)
-    scaled = table * torch.tensor([1e-3, 1e4]).double() + 7.0
-    assert is_curved(scaled, [0, 1], []) and best_order(scaled, [], [1, 0], []) == [0, 1]
-    lost = 80 * np.log(1e-3 * 1e4)
-    assert log_evidence(scaled, [0, 1], []) == pytest.approx(log_evidence(table, [0, 1], []) - lost)
+def test_an_interaction_with_a_level_puts_the_outcome_last() -> None:
+    table, variables = level_and_number(0)
+    assert best_order(Evidence(table, variables), [], [2, 0, 1])[-1] == 2
 
 
-def test_a_column_constant_in_complete_rows_adds_no_evidence() -> None:
-    x, y = parabola(0)
-    table = columns(y, np.ones(80), x)
-    assert best_order(table, [], [0, 1, 2], []) in ([1, 2, 0], [2, 1, 0], [2, 0, 1])
-    assert is_curved(table, [1, 2, 0], [])
-    without = log_evidence(columns(x, y), [0, 1], [])
-    assert log_evidence(table, [2, 0, 1], []) == pytest.approx(without)
+def test_indicators_of_a_variable_are_one_variable() -> None:
+    """Its evidence is that of all indicators but the last, each given the earlier ones."""
+    table, variables = level_and_number(1)
+    together = Evidence(table, variables)
+    apart = Evidence(table, Variables([0, 1, 2, 3, 4], variables.indicators))
+    expected = apart.of(0, frozenset([3])) + apart.of(1, frozenset([3, 0]))
+    # Products of indicators of one variable are no terms, but here they add little.
+    assert together.of(0, frozenset([1])) == pytest.approx(expected, abs=5)
+    assert variables.columns(0) == [0, 1, 2]
 
 
-def test_complete_rows_are_at_most_300_and_none_below_20() -> None:
-    observed = torch.ones(700, 2, dtype=torch.bool)
-    observed[::2, 1] = False
-    rows = complete_rows(observed)
-    assert rows is not None and rows.tolist() == list(range(1, 600, 2))
-    observed[41:, 0] = False
-    assert (rows := complete_rows(observed)) is not None and len(rows) == 20
-    observed[1, 0] = False
-    assert complete_rows(observed) is None
+@pytest.mark.parametrize(("slope", "expected"), [(0.0, 0.0), (100.0, 1.0)])
+def test_a_level_has_at_most_the_evidence_of_its_entropy(slope: float, expected: float) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.choice([-1.0, 1.0], 400)
+    level = generator.random(400) < 1 / (1 + np.exp(-slope * x))
+    evidence = Evidence(torch.as_tensor(np.stack([level, x], 1)), Variables([0, 1], [True, False]))
+    gain = evidence.of(0, frozenset([1])) - evidence.of(0, frozenset())
+    assert gain / 400 == pytest.approx(expected * np.log(2), abs=0.02)
+
+
+def test_sums_are_averaged_over_completions() -> None:
+    table, variables = level_and_number(0)
+    once, thrice = Evidence(table, variables), Evidence(table.repeat(3, 1), variables, len(table))
+    assert thrice.of_order([0, 1, 2]) == pytest.approx(once.of_order([0, 1, 2]), rel=1e-2)
+
+
+def test_columns_that_are_constant_have_no_evidence() -> None:
+    x, y = parabola(4)
+    found = evidence_of(x, y, np.zeros(80))
+    assert found.of(2, frozenset([0, 1])) == 0.0
+    assert found.of_order([0, 1, 2]) == found.of_order([0, 1])
