@@ -69,8 +69,8 @@ def missing_cells(frame: pd.DataFrame, seed: int) -> tuple[Tensor, Tensor]:
     inputs = table.values[~table.observed[:, 1]]
     with torch.no_grad():
         # The function for a unit vector u is a column of the basis.
-        (conditional,) = imputer.chain_.conditionals([torch.eye(link.n_inducing, dtype=inputs.dtype)])
-        moments = conditional.moments(inputs.expand(link.n_inducing, -1, -1))
+        (conditional,) = imputer.chain_.conditionals([torch.eye(link.n_values, dtype=inputs.dtype)])
+        moments = conditional.moments(inputs.expand(link.n_values, -1, -1))
         spread = link.u_scale_tril.T @ moments.mean
         covariance = spread.T @ spread + torch.diag(moments.variance[0] + conditional.noise)
         return codec.mean[0] + codec.scale[0] * (link.u_loc @ moments.mean), codec.scale[0] ** 2 * covariance

@@ -26,6 +26,9 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     if page.stem == "README":
         assert not names["draws"][0].isna().any().any()  # type: ignore[index]
         assert (tmp_path / "penguins-imputer" / "header.json").exists()
+    if page.stem == "pyro":
+        for losses in (names["losses"], names["laplace_losses"]):
+            assert sum(losses[-3:]) < sum(losses[:3])  # type: ignore[index]
     assert names
 
 

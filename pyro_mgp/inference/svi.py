@@ -43,6 +43,8 @@ class Trainable(Protocol):
 class SviStep:
     """Training step under any bound of the `Trace_ELBO` family, for any chain; Adam trains q(u).
 
+    Of a `Chain` it takes the marginal model and guide, whose bound is less noisy than that of the others.
+
     The methods besides `__call__` do nothing: all parameters are in the chain.
     """
 
@@ -95,7 +97,10 @@ class SviStep:
         self, filled: Tensor, observed: Tensor, rows: Tensor | None, **noise: Noise
     ) -> tuple[Tensor, Tensor]:
         """Return the negative bound on some rows, and the rows with missing cells redrawn."""
-        model, guide = self.chain.model, self.chain.guide
+        chain = self.chain
+        model, guide = chain.model, chain.guide
+        if isinstance(chain, Chain):
+            model, guide = chain.marginal_model, chain.marginal_guide
         with local_parameters(), _Redrawn(filled) as redrawn:
             loss = self.elbo.differentiable_loss(model, guide, filled, observed, rows, **noise)
         return loss, redrawn.filled

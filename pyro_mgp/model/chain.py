@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pyro_mgp.model.cholesky import naming
 from pyro_mgp.model.conditional import Conditional, Moments, Observing, gaussian_draw
+from pyro_mgp.model.joint_density import JointDensity
 from pyro_mgp.model.likelihoods import Category, Observation
 from pyro_mgp.model.link import Link, condition
 from pyro_mgp.model.local_parameters import LocalModule, local_method
@@ -35,21 +36,23 @@ Noise = Callable[[int, Tensor], Tensor]
 class Chain(LocalModule):
     """Chain of sparse GPs over the incomplete columns of a table (MGP, Jafrasteh et al. 2023).
 
-    In training mode (`chain.train()`) the model scores observed cells under the marginals q(f), as the
-    paper's bound does. In evaluation mode (`chain.eval()`) it uses the drawn `u`: one posterior function
-    per link shared by all rows, so that `pyro.infer.Predictive(chain.model, guide=chain.guide)` gives
-    proper imputations in its site `"filled"`.
+    `model` is the joint density of functions, missing and observed cells, for any inference of Pyro's.
+    `guide` is its variational posterior in training mode (`chain.train()`). In evaluation mode
+    (`chain.eval()`) it draws missing cells given all observed ones, so that
+    `pyro.infer.Predictive(chain.model, guide=chain.guide)` gives proper imputations in its site `"filled"`:
+    one function per link and imputation, shared by all rows.
 
     Args:
         links: The links, in the order they are swept.
-        names: One name per link; its sites are `"x_" + name` (observed cells) and `"u_" + name`.
+        names: One name per link; its sites are `"u_" + name` (whitened values), `"e_" + name` (residuals of
+            the function), `"x_" + name` (observed cells) and `"z_" + name` (missing cells).
         n_rows: Rows N of the training table, for the factor N/B of a minibatch.
-        n_paths: Monte Carlo paths S per row in training.
-        n_sweeps: Number of sweeps through the chain per draw, in evaluation mode.
+        n_paths: Monte Carlo paths S per row in `marginal_model`.
+        n_sweeps: Number of sweeps through the chain per draw, by the guide in evaluation mode.
         propagate: Input of later links in a missing cell: the "predictive" draw f + noise, or the "latent"
             function value f as in the paper. Of columns that are not Gaussian it is always a drawn value.
-        backpropagate: Whether gradients pass through the draws into earlier links, as in the paper, or
-            each link learns from the observed cells of its own column. None pass through ordered values,
+        backpropagate: Whether gradients of sweeps pass through the draws into earlier links, as in the paper,
+            or each link learns from the observed cells of its own column. None pass through ordered values,
             which are discrete.
         categories: Variables of several indicators, exactly one of which is on.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
@@ -108,31 +111,80 @@ class Chain(LocalModule):
         self.precision = precision
 
     @local_method
-    def model(
-        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
-    ) -> Tensor:
-        """Score the observed cells, and draw the missing ones; the Pyro model of the chain.
+    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Sample functions and missing cells and score the observed cells; the Pyro model of the chain.
+
+        It stands by itself: it reads neither the guide nor the mode. See `joint_density` for its sites.
 
         Args:
-            filled: Rows of the table with their current fill, `[B, D]`, standardised units.
+            filled: Rows of the table with a fill in their missing cells, `[B, D]`, standardised units. A link
+                reads the fill of the columns of later links, if it has any as inputs.
             observed: Bool `[B, D]`.
             rows: Their row numbers in the training table, `[B]`, if they are a minibatch of it.
-            noise: Standard normal numbers of the sweep; drawn when not given.
+
+        Returns:
+            The rows with their missing cells drawn, `[B, D]`, which are the site "filled" as well.
+
+        Raises:
+            NotImplementedError: If many samples are drawn at once and a kernel's parameter has a prior.
+        """
+        joint = self._joint_density
+        return joint.cells(joint.prior(), filled, observed, rows, scored=True)
+
+    @local_method
+    def guide(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
+        """Sample functions from q(u), and then missing cells; takes the arguments of `model`.
+
+        In training mode cells come from the links' own densities, which makes `Trace_ELBO` the bound of the
+        paper. In evaluation mode they come from `n_sweeps` sweeps at the drawn functions, steps of a Gibbs
+        sampler, so that observed cells of later columns inform them: for `Predictive`.
+        """
+        joint = self._joint_density
+        functions = joint.posterior()
+        if self.training:
+            joint.cells(functions, filled, observed, rows, scored=False)
+            return
+        paths = [u.flatten(0, -2) if u.dim() > 1 else u[None] for u in functions]
+        start = filled.expand(len(paths[0]) if paths else 1, *filled.shape)
+        noise = fresh_noise(start)
+        with torch.no_grad():
+            sweeps = self.sweeps(self.conditionals(paths), start, observed, lambda _: noise, self.n_sweeps)
+            *_, (drawn, _) = sweeps
+        for name, link, u in zip(self.names, self.links, functions, strict=True):
+            holes = (~observed[:, link.column]).nonzero()[:, 0]
+            cells = drawn[..., holes, link.column].reshape(*u.shape[:-2], -1)
+            if len(holes) and not joint.writes_function(link):
+                with pyro.plate(f"missing_{name}", len(holes), dim=-1):
+                    pyro.sample(f"z_{name}", dist.Delta(cells))
+
+    @property
+    def _joint_density(self) -> JointDensity:
+        return JointDensity(
+            self.links, self.names, self.categories, self.n_rows, latent=self.propagate == "latent"
+        )
+
+    @local_method
+    def marginal_model(
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
+    ) -> Tensor:
+        """Score the observed cells under the marginals q(f), and draw the missing ones, on several paths.
+
+        A program for training only, not a generative model: it reads q(u) to integrate functions out of the
+        expected log density, as the paper does. Under `Trace_ELBO` with `marginal_guide` it gives the bound
+        of `model` and `guide` with less noise; in a `SequentialChain`, drawn cells that inform later links
+        count as data. Takes the arguments of `model`, and standard normal numbers of the sweep, which are
+        drawn when not given.
 
         Returns:
             The rows with their missing cells drawn, `[S, B, D]`, or `[B, D]` for a single path.
         """
-        drawn = [_sample_prior(name, link) for name, link in zip(self.names, self.links, strict=True)]
-        n_paths = self.n_paths if self.training else 1
-        conditionals = self.conditionals(None if self.training else [u[None] for u in drawn])
-        start = filled.expand(n_paths, *filled.shape)
-        noise = noise or fresh_noise(start)
-        n_sweeps = 1 if self.training else self.n_sweeps
-        *_, (end, visited) = self.sweeps(conditionals, start, observed, lambda _: noise, n_sweeps)
+        self._joint_density.prior()
+        start = filled.expand(self.n_paths, *filled.shape)
+        end, visited = self.sweep(self.conditionals(), start, observed, noise or fresh_noise(start))
         with contextlib.ExitStack() as plates:
-            if n_paths > 1:
-                plates.enter_context(poutine.scale(scale=1 / n_paths))
-                plates.enter_context(pyro.plate("paths", n_paths, dim=-2))
+            if self.n_paths > 1:
+                plates.enter_context(poutine.scale(scale=1 / self.n_paths))
+                plates.enter_context(pyro.plate("paths", self.n_paths, dim=-2))
             n_rows = len(filled) if rows is None else self.n_rows
             plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
             for i, (name, link, moments) in enumerate(zip(self.names, self.links, visited, strict=True)):
@@ -142,14 +194,11 @@ class Chain(LocalModule):
             return pyro.deterministic("filled", _one_path(end), event_dim=1)
 
     @local_method
-    def guide(
+    def marginal_guide(
         self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
     ) -> None:
-        """Draw the whitened inducing values of every link from q(u); takes the arguments of `model`."""
-        for name, link in zip(self.names, self.links, strict=True):
-            # Not validated: training undoes steps whose bound is not finite.
-            q = dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril, validate_args=False)
-            pyro.sample(f"u_{name}", q)
+        """Draw the whitened inducing values of every link from q(u); takes the arguments of its model."""
+        self._joint_density.posterior()
 
     @property
     def row_dtype(self) -> torch.dtype:
@@ -166,7 +215,7 @@ class Chain(LocalModule):
     def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:
         """Draw whitened inducing values `[S, M]` of every link from q(u), by means of given noise."""
         return [
-            link.u_loc + noise(i, link.n_inducing) @ link.u_scale_tril.T for i, link in enumerate(self.links)
+            link.u_loc + noise(i, link.n_values) @ link.u_scale_tril.T for i, link in enumerate(self.links)
         ]
 
     def holes(self, observed: Tensor) -> list[Tensor]:
@@ -254,7 +303,7 @@ class Chain(LocalModule):
         else:
             column.index_copy_(1, holes, drawn)
         visited.append(moments)
-        self._draw_levels(number, filled, observed, visited, eps, rows)
+        self._redraw_levels(conditionals, filled, observed, visited, eps, rows)
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link."""
@@ -312,9 +361,9 @@ class Chain(LocalModule):
             parts.append(mixture[link.learns_from(values, scored)[here]])
         return torch.cat(parts)
 
-    def _draw_levels(
+    def _redraw_levels(
         self,
-        number: int,
+        conditionals: Sequence[Conditional],
         filled: Tensor,
         observed: Tensor,
         visited: Sequence[Moments],
@@ -323,12 +372,25 @@ class Chain(LocalModule):
     ) -> None:
         """Draw the levels of a category's missing cells after its last link, in place; see `visit`."""
         for category in self.categories:
-            if number == max(category.links):
-                mean = torch.stack([self._expected(link, visited[link]) for link in category.links], dim=-1)
-                drawn = category.draw(mean, torch.special.ndtr(eps))
+            if len(visited) - 1 == max(category.links):
+                drawn = self.draw_levels(category, conditionals, visited, filled, observed, eps, rows)
                 for k, column in enumerate(category.columns):
                     kept = filled[:, rows, column]
                     filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
+
+    def draw_levels(
+        self,
+        category: Category,
+        conditionals: Sequence[Conditional],
+        visited: Sequence[Moments],
+        filled: Tensor,
+        observed: Tensor,
+        eps: Tensor,
+        rows: Tensor,
+    ) -> Tensor:
+        """Draw the indicators of a category `[S, k, K]` at rows `[k]`, given its links' moments there."""
+        mean = torch.stack([self._expected(link, visited[link]) for link in category.links], dim=-1)
+        return category.draw(mean, torch.special.ndtr(eps))
 
     def _expected(self, number: int, moments: Moments) -> Tensor:
         """Return the mean of a link's observations, `[S, n]`, given the moments of its latent function."""
@@ -348,12 +410,6 @@ class Chain(LocalModule):
 def by_column(paths: Tensor) -> Tensor:
     """Copy tables `[S, n, D]` so that each column is contiguous in memory: links read and write by column."""
     return paths.permute(2, 0, 1).clone(memory_format=torch.contiguous_format).permute(1, 2, 0)
-
-
-def _sample_prior(name: str, link: Link) -> Tensor:
-    """Sample the whitened inducing values of a link, `[M]`, from their prior."""
-    loc = link.u_loc.new_zeros(link.n_inducing)
-    return pyro.sample(f"u_{name}", dist.MultivariateNormal(loc, scale_tril=torch.eye(len(loc)).to(loc)))
 
 
 def _one_path(paths: Tensor) -> Tensor:

@@ -92,7 +92,9 @@ def paper_bound(chain, table, observed, noise, factor):
 def test_loss_equals_the_papers_bound_evaluated_in_numpy(propagate, n_paths):
     chain, table, observed = make_chain(matern32, n_paths=n_paths, propagate=propagate)
     noise = torch.randn(n_paths, 12, 3, dtype=torch.float64)
-    loss = TraceMeanField_ELBO().loss(chain.model, chain.guide, table, observed, noise=fixed(noise))
+    loss = TraceMeanField_ELBO().loss(
+        chain.marginal_model, chain.marginal_guide, table, observed, noise=fixed(noise)
+    )
     bound = paper_bound(chain, table.numpy(), observed.numpy(), noise.numpy(), 1.0)
     assert loss == pytest.approx(-bound, rel=1e-8)
 
@@ -102,7 +104,7 @@ def test_a_minibatch_is_scaled_by_n_over_b():
     rows = torch.tensor([3, 7, 1, 10])
     noise = torch.randn(2, 4, 3, dtype=torch.float64)
     loss = TraceMeanField_ELBO().loss(
-        chain.model, chain.guide, table[rows], observed[rows], rows, noise=fixed(noise)
+        chain.marginal_model, chain.marginal_guide, table[rows], observed[rows], rows, noise=fixed(noise)
     )
     bound = paper_bound(chain, table[rows].numpy(), observed[rows].numpy(), noise.numpy(), 12 / 4)
     assert loss == pytest.approx(-bound, rel=1e-8)
@@ -112,8 +114,10 @@ def test_under_plain_trace_elbo_only_the_kl_is_sampled():
     chain, table, observed = make_chain(matern32)
     noise = fixed(torch.randn(1, 12, 3, dtype=torch.float64))
     torch.manual_seed(3)
-    loss = Trace_ELBO().loss(chain.model, chain.guide, table, observed, noise=noise)
-    exact = TraceMeanField_ELBO().loss(chain.model, chain.guide, table, observed, noise=noise)
+    loss = Trace_ELBO().loss(chain.marginal_model, chain.marginal_guide, table, observed, noise=noise)
+    exact = TraceMeanField_ELBO().loss(
+        chain.marginal_model, chain.marginal_guide, table, observed, noise=noise
+    )
     torch.manual_seed(3)
     sampled_kl = exact_kl = 0.0
     for link in chain.links:
@@ -190,7 +194,7 @@ def test_gradients_pass_through_draws_only_when_asked():
         observed[:, 0] = False  # no cell of its own to learn from
         noise = fixed(torch.ones(1, 12, 3).double())
         TraceMeanField_ELBO().differentiable_loss(
-            chain.model, chain.guide, table, observed, noise=noise
+            chain.marginal_model, chain.marginal_guide, table, observed, noise=noise
         ).backward()
         gradients[backpropagate] = float(chain.links[0].likelihood.noise_unconstrained.grad)
     assert gradients[False] == 0.0
@@ -213,7 +217,7 @@ def test_gradients_pass_through_draws_of_numbers_not_of_values(likelihood, param
     observed[:, 0] = False
     noise = fixed(torch.ones(1, 12, 3).double())
     TraceMeanField_ELBO().differentiable_loss(
-        chain.model, chain.guide, table, observed, noise=noise
+        chain.marginal_model, chain.marginal_guide, table, observed, noise=noise
     ).backward()
     own = dict(chain.links[0].likelihood.named_parameters())
     name = next(name for name in own if name.startswith(parameter))
@@ -230,7 +234,7 @@ def test_gradients_pass_through_draws_of_numbers_not_of_values(likelihood, param
 @pytest.mark.parametrize("backpropagate", [True, False])
 def test_gradient_reaches_every_named_parameter(elbo, kernel, backpropagate):
     chain, table, observed = make_chain(kernel, backpropagate=backpropagate)
-    elbo().differentiable_loss(chain.model, chain.guide, table, observed).backward()
+    elbo().differentiable_loss(chain.marginal_model, chain.marginal_guide, table, observed).backward()
     dead = [n for n, p in chain.named_parameters() if p.grad is None or not (p.grad != 0).any()]
     assert not dead
     assert len(list(chain.named_parameters())) == 3 * len(list(chain.links[0].named_parameters())) > 0
@@ -258,12 +262,13 @@ def test_svi_trains_beside_a_store_in_use():
     pyro.clear_param_store()
 
 
-def test_predictive_draws_one_function_for_all_rows():
+def test_predictive_draws_one_function_for_all_rows(monkeypatch):
     """In evaluation mode `Predictive` returns the sweep of the u that it returns."""
     chain, table, observed = make_chain(n_sweeps=2)
     chain.eval()
     noise = fixed(torch.randn(1, 12, 3).double())
-    samples = Predictive(chain.model, guide=chain.guide, num_samples=3)(table, observed, noise=noise)
+    monkeypatch.setattr("pyro_mgp.model.chain.fresh_noise", lambda filled: noise)
+    samples = Predictive(chain.model, guide=chain.guide, num_samples=3)(table, observed)
     assert samples["filled"].shape == (3, 12, 3)
     for j in range(3):
         functions = [samples[f"u_{name}"][j].reshape(1, -1) for name in "abc"]

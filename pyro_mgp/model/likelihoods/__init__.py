@@ -3,16 +3,21 @@
 from pyro_mgp.model.likelihoods.base import (
     MIN_NOISE,
     Bounded,
+    Drawn,
+    ExpectedOf,
     Likelihood,
     Observation,
     Quantity,
     Scored,
+    draw_truncated,
+    log_between,
     mean_under_normal,
 )
 from pyro_mgp.model.likelihoods.category import Category
 from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
 from pyro_mgp.model.likelihoods.gaussian import ExpectedNormal, Gaussian, Truncated
-from pyro_mgp.model.likelihoods.ordinal import ExpectedOrdinal, Ordinal, log_between
+from pyro_mgp.model.likelihoods.ordinal import ExpectedOrdinal, Ordinal
+from pyro_mgp.model.likelihoods.recoded import Recoded
 from pyro_mgp.model.likelihoods.student import ExpectedStudentT, HeavyTailed
 
 __all__ = [
@@ -20,8 +25,10 @@ __all__ = [
     "Bounded",
     "Category",
     "CountScale",
+    "Drawn",
     "ExpectedNegativeBinomial",
     "ExpectedNormal",
+    "ExpectedOf",
     "ExpectedOrdinal",
     "ExpectedStudentT",
     "Gaussian",
@@ -31,8 +38,10 @@ __all__ = [
     "Observation",
     "Ordinal",
     "Quantity",
+    "Recoded",
     "Scored",
     "Truncated",
+    "draw_truncated",
     "log_between",
     "mean_under_normal",
 ]

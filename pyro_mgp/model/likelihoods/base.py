@@ -33,6 +33,12 @@ _INSIDE = (1e-9, 1 - 1e-9)
 # Keeps the square root of a vanishing variance differentiable.
 _LEAST_VARIANCE = 1e-12
 
+# Largest log ratio of two probabilities whose difference is not zero in floating point.
+_LARGEST_LOG_RATIO = -1e-15
+
+# Standard deviations beyond which the mass of a normal distribution underflows.
+_FARTHEST = 37.0
+
 Quantity = Callable[[Tensor], Tensor]
 """A function of an observation, applied entry by entry."""
 
@@ -50,6 +56,35 @@ def nodes_under_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     return mean[..., None] + spread[..., None] * nodes, log_weights
 
 
+def log_between(low: Tensor, high: Tensor) -> Tensor:
+    """Return log(Φ(high) - Φ(low)), accurate in both tails."""
+    # By symmetry, intervals in the upper tail are computed in the lower tail.
+    mirrored = low > 0
+    low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
+    above = torch.special.log_ndtr(high)
+    ratio = (torch.special.log_ndtr(low) - above).clamp(max=_LARGEST_LOG_RATIO)
+    return above + torch.log1p(-ratio.exp())
+
+
+def draw_truncated(mean: Tensor, variance: Tensor, low: Tensor, high: Tensor, uniform: Tensor) -> Tensor:
+    """Draw from N(mean, variance) truncated to the interval (low, high), by inversion at uniform numbers."""
+    spread = variance.sqrt()
+    left, right = (low - mean) / spread, (high - mean) / spread
+    # By symmetry, intervals in the upper tail are computed in the lower tail, where masses are small.
+    mirrored = left > 0
+    left, right = torch.where(mirrored, -right, left), torch.where(mirrored, -left, right)
+    left, right = left.clamp(-_FARTHEST, _FARTHEST), right.clamp(-_FARTHEST, _FARTHEST)
+    below, above = _mass_below(left), _mass_below(right)
+    share = torch.where(mirrored, 1 - uniform, uniform)
+    drawn = torch.special.ndtri(below + share * (above - below)).clamp(left, right)
+    return (mean + torch.where(mirrored, -drawn, drawn) * spread).clamp(low, high)
+
+
+def _mass_below(x: Tensor) -> Tensor:
+    """Return Φ(x), accurate in the lower tail, where `torch.special.ndtr` is zero."""
+    return 0.5 * torch.special.erfc(-x / math.sqrt(2))
+
+
 @runtime_checkable
 class Observation(Protocol):
     """Distribution of observations given a latent function f ~ N(mean, variance), of shape `[...]`."""
@@ -59,6 +94,9 @@ class Observation(Protocol):
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them."""
+
+    def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log density of observations, with the latent function integrated out."""
 
 
 class Scored(Protocol):
@@ -94,6 +132,9 @@ class Likelihood(Protocol):
 
     def __call__(self, mean: Tensor, variance: Tensor) -> Scored:
         """Return the distribution of observations, given the moments of the latent function."""
+
+    def distribution(self, function: Tensor) -> TorchDistribution:
+        """Return the distribution of observations given values `[..., n]` of the latent function."""
 
     def to(self, like: Tensor) -> Self:
         """Move the module to the dtype and device of a tensor, and return it."""
@@ -132,15 +173,52 @@ class OfFunction(TorchDistribution):
         return new
 
 
+class ExpectedOf(OfFunction):
+    r"""Any distribution of an observation, given a Gaussian latent function.
+
+    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log p(x \mid f)
+
+    by quadrature.
+    """
+
+    given: Callable[[Tensor], TorchDistribution]
+    """Distribution of an observation given f, any shape."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the expected log density of `value` under q(f), of batch shape."""
+        return mean_under_normal(self._at(value), self.f_mean, self.f_variance)
+
+    def predictive_log_prob(self, value: Tensor) -> Tensor:
+        """Return the predictive log density of `value`, with the latent function integrated out."""
+        functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
+        return (self._at(value)(functions) + log_weights).logsumexp(-1)
+
+    def _at(self, value: Tensor) -> Quantity:
+        """Return the log density of values `[...]` as a function of f, `[..., nodes]`."""
+        return lambda f: self.given(f).log_prob(value[..., None].expand_as(f))
+
+
 class Drawn(LocalModule):
     """Base class of likelihoods that draw the latent function first, and then the observation given it.
 
-    One uniform number gives both: its first and its last 26 binary digits are two uniform numbers.
+    One uniform number gives both: its first and its last 26 binary digits are two uniform numbers. A
+    likelihood of one's own is a subclass with its parameters, a `noise` of one, and `distribution`; if that
+    distribution has no quantile function `icdf`, `observe` as well. See docs/pyro.md.
     """
 
-    def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw observations given the latent function and uniform numbers, all `[...]`; for subclasses."""
+    def distribution(self, function: Tensor) -> TorchDistribution:
+        """Return the distribution of observations given values `[..., n]` of the latent function."""
         raise NotImplementedError
+
+    def forward(self, mean: Tensor, variance: Tensor) -> Scored:
+        """Return the distribution of observations, given the moments of the latent function."""
+        scored: Scored = ExpectedOf(mean, variance, self.distribution, validate_args=False)
+        return scored
+
+    def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
+        """Draw observations given the latent function and uniform numbers, all `[...]`."""
+        drawn: Tensor = self.distribution(function).icdf(uniform)
+        return drawn
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw observations given a latent function f ~ N(mean, variance), from uniform numbers."""
@@ -156,6 +234,11 @@ class Drawn(LocalModule):
         shape = (*mean.shape, len(first))
         values = self._draw(mean[..., None], variance[..., None], first.expand(shape), second.expand(shape))
         return (values if of is None else of(values)).mean(-1)
+
+    def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log density of observations given a latent function f ~ N(mean, variance)."""
+        density: Tensor = self(mean, variance).predictive_log_prob(value)
+        return density
 
     def _draw(self, mean: Tensor, variance: Tensor, first: Tensor, second: Tensor) -> Tensor:
         return self.observe(mean + variance.sqrt() * torch.special.ndtri(first), second.clamp(*_INSIDE))

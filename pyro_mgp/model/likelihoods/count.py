@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pyro.distributions as dist
 import torch
 from pyro.nn import PyroParam
 from scipy import special
@@ -20,6 +21,7 @@ from torch.distributions import Normal, constraints
 
 from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.model.likelihoods.base import Drawn, OfFunction, Quantity, mean_under_normal, nodes_under_normal
+from pyro_mgp.model.likelihoods.recoded import Recoded
 
 # Starting value and smallest value of r.
 _FIRST_CONCENTRATION, _LEAST_CONCENTRATION = 10.0, 1e-2
@@ -112,6 +114,12 @@ class NegativeBinomial(Drawn):
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNegativeBinomial:
         """Return the distribution of observations, given the moments of the latent function."""
         return ExpectedNegativeBinomial(mean, variance, self.concentration, self.offset, self.scale)
+
+    def distribution(self, function: Tensor) -> Recoded:
+        """Return the distribution of observations given values `[..., n]` of the latent function."""
+        log_rate = (function + self.offset).clamp(max=_LARGEST_LOG)
+        counts = dist.NegativeBinomial(self.concentration, logits=log_rate - self.concentration.log())
+        return Recoded(counts, self.scale.cells, self.scale.counts)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
         """Draw standardised counts given the latent function and uniform numbers, all `[...]`."""

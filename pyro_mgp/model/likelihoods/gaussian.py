@@ -8,20 +8,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import pyro.distributions as dist
 import torch
 from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp.model.likelihoods.base import MIN_NOISE, OfFunction, Quantity
+from pyro_mgp.model.likelihoods.base import MIN_NOISE, OfFunction, Quantity, draw_truncated, log_between
 from pyro_mgp.model.local_parameters import LocalModule
 
 # One object for all links: parameters under the same constraint are read together.
 _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 # Number of quantiles over which an expectation is averaged.
 _QUANTILES = 64
-# Standard deviations beyond which the mass of a normal distribution underflows.
-_FARTHEST = 37.0
 
 
 class ExpectedNormal(OfFunction):
@@ -61,6 +60,10 @@ class Gaussian(LocalModule):
         # Not validated: training undoes steps whose bound is not finite.
         return ExpectedNormal(mean, variance, self.noise, validate_args=False)
 
+    def distribution(self, function: Tensor) -> dist.Normal:
+        """Return the distribution of observations given values `[..., n]` of the latent function."""
+        return dist.Normal(function, self.noise.sqrt())
+
 
 @dataclass(frozen=True)
 class Truncated:
@@ -80,24 +83,18 @@ class Truncated:
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw from N(mean, variance) truncated to the interval, by inversion at uniform numbers."""
+        low, high = (mean.new_tensor(bound) for bound in (self.low, self.high))
+        return draw_truncated(mean, variance, low, high, uniform)
+
+    def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log density of values within the interval, given N(mean, variance) before truncation."""
         spread = variance.sqrt()
         low, high = ((bound - mean) / spread for bound in (self.low, self.high))
-        # By symmetry, intervals in the upper tail are computed in the lower tail, where masses are small.
-        mirrored = low > 0
-        left, right = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
-        left, right = left.clamp(-_FARTHEST, _FARTHEST), right.clamp(-_FARTHEST, _FARTHEST)
-        below, above = _mass_below(left), _mass_below(right)
-        share = torch.where(mirrored, 1 - uniform, uniform)
-        drawn = torch.special.ndtri(below + share * (above - below)).clamp(left, right)
-        return (mean + torch.where(mirrored, -drawn, drawn) * spread).clamp(self.low, self.high)
+        away = (value - mean) / spread
+        return -0.5 * (away.square() + (2 * math.pi * variance).log()) - log_between(low, high)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them, `[...]`."""
         places = (torch.arange(_QUANTILES, dtype=mean.dtype, device=mean.device) + 0.5) / _QUANTILES
         values = self.draw(mean[..., None], variance[..., None], places.expand(*mean.shape, _QUANTILES))
         return (values if of is None else of(values)).mean(-1)
-
-
-def _mass_below(x: Tensor) -> Tensor:
-    """Return Φ(x), accurate in the lower tail, where `torch.special.ndtr` is zero."""
-    return 0.5 * torch.special.erfc(-x / math.sqrt(2))

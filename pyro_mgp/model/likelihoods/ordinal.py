@@ -8,20 +8,26 @@ Ghahramani, JMLR 6:1019-1041, 2005). With two values (booleans) the model is pro
 
 from __future__ import annotations
 
+import pyro.distributions as dist
 import torch
 from pyro.distributions import constraints as pyro_constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods.base import OfFunction, Quantity, mean_under_normal
+from pyro_mgp.model.likelihoods.base import (
+    OfFunction,
+    Quantity,
+    draw_truncated,
+    log_between,
+    mean_under_normal,
+)
+from pyro_mgp.model.likelihoods.recoded import Recoded
 from pyro_mgp.model.local_parameters import LocalModule
 
 # Distance of the outer thresholds from zero: larger than any value of the function.
 _FAR = 1e8
 # Smallest starting probability of a value.
 _LEAST_SHARE = 1e-3
-# Largest log ratio of two probabilities whose difference is not zero in floating point.
-_LARGEST_LOG_RATIO = -1e-15
 
 
 class ExpectedOrdinal(OfFunction):
@@ -44,18 +50,18 @@ class ExpectedOrdinal(OfFunction):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log probability of `value` under q(f), of batch shape."""
-        low, high = (bound[..., None] for bound in self._bounds(value))
+        low, high = (bound[..., None] for bound in self.bounds(value))
         return mean_under_normal(lambda f: log_between(low - f, high - f), self.f_mean, self.f_variance)
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Return the predictive log probability of `value`, with the latent function integrated out."""
-        low, high = self._bounds(value)
+        low, high = self.bounds(value)
         scale = (1 + self.f_variance).sqrt()
         return log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
 
-    def _bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
+    def bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return the thresholds below and above each value; the outer ones are very far away."""
-        nearest = torch.searchsorted((self.values[1:] + self.values[:-1]) / 2, value.contiguous())
+        nearest = _nearest(self.values, value)
         far = self.thresholds.new_tensor([_FAR])
         thresholds = torch.cat([-far, self.thresholds, far])
         return thresholds[nearest], thresholds[nearest + 1]
@@ -84,10 +90,33 @@ class Ordinal(LocalModule):
         """Return the distribution of observations, given the moments of the latent function."""
         return ExpectedOrdinal(mean, variance, self.values, self.thresholds)
 
+    def distribution(self, function: Tensor) -> Recoded:
+        """Return the distribution of observations given values `[..., n]` of the latent function."""
+        far = _FAR * torch.ones_like(self.thresholds[..., :1])
+        ends = torch.cat([-far, self.thresholds, far], dim=-1) - function[..., None]
+        levels = dist.Categorical(logits=log_between(ends[..., :-1], ends[..., 1:]))
+        return Recoded(levels, lambda number: self.values[number], lambda x: _nearest(self.values, x))
+
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw observations given a latent function f ~ N(mean, variance), from uniform numbers."""
         latent = mean + (1 + variance).sqrt() * torch.special.ndtri(uniform)
         return self.values[torch.searchsorted(self.thresholds, latent.contiguous())]
+
+    def draw_latent(self, value: Tensor, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
+        """Draw the function plus noise of variance one that values stand for (Albert and Chib 1993).
+
+        Args:
+            value: Observed values, of any shape.
+            mean: Means of the latent function, same shape.
+            variance: Its variances, same shape.
+            uniform: Uniform numbers, same shape.
+        """
+        low, high = self.forward(mean, variance).bounds(value)
+        return draw_truncated(mean, 1 + variance, low, high, uniform)
+
+    def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log probability of values given a latent function f ~ N(mean, variance)."""
+        return self.forward(mean, variance).predictive_log_prob(value)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them, `[...]`."""
@@ -96,11 +125,6 @@ class Ordinal(LocalModule):
         return quantities[-1] - reached @ quantities.diff()
 
 
-def log_between(low: Tensor, high: Tensor) -> Tensor:
-    """Return log(Φ(high) - Φ(low)), accurate in both tails."""
-    # By symmetry, intervals in the upper tail are computed in the lower tail.
-    mirrored = low > 0
-    low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
-    above = torch.special.log_ndtr(high)
-    ratio = (torch.special.log_ndtr(low) - above).clamp(max=_LARGEST_LOG_RATIO)
-    return above + torch.log1p(-ratio.exp())
+def _nearest(values: Tensor, cells: Tensor) -> Tensor:
+    """Return the number of the value, out of `[K]` ascending ones, that is nearest to each cell `[...]`."""
+    return torch.searchsorted((values[1:] + values[:-1]) / 2, cells.contiguous())

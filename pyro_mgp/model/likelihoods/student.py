@@ -7,6 +7,7 @@ The density is not log-concave: the pull of a cell on the function vanishes with
 
 from __future__ import annotations
 
+import pyro.distributions as dist
 import torch
 from pyro.nn import PyroParam
 from scipy import special
@@ -73,6 +74,10 @@ class HeavyTailed(Drawn):
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
         """Return the distribution of observations, given the moments of the latent function."""
         return ExpectedStudentT(mean, variance, self.freedom, self.scale)
+
+    def distribution(self, function: Tensor) -> dist.StudentT:
+        """Return the distribution of observations given values `[..., n]` of the latent function."""
+        return dist.StudentT(self.freedom, function, self.scale)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them, `[...]`."""

@@ -1,0 +1,190 @@
+"""The joint density of functions, residuals and cells, written as one Pyro program.
+
+For each link in the order of the chain, with φ and k(x, x) at the table as far as it has been drawn:
+
+    θ       hyperparameters and noise, where they have priors (`PyroSample`)
+    u       ~ N(0, I)                                   whitened values
+    f       = φ(x)ᵀu + √(k(x, x) - φᵀφ) e,  e ~ N(0, 1)
+    x       ~ p(x | f, θ)                               observed cells
+    z       ~ p(x | f, θ)                               missing cells, written into the table
+
+Given u, the functions at different rows are independent, which is the model of which the bound of the paper
+is a lower bound: with q(u) for u, and the densities above for e and z, `Trace_ELBO` estimates that bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyro_mgp.model.cholesky import factorise, naming
+from pyro_mgp.model.conditional import gaussian_draw
+from pyro_mgp.model.kernel_stack import KernelStack
+from pyro_mgp.model.likelihoods import Category, Observation, Recoded
+from pyro_mgp.model.linear_matern32_stack import stack_kernels
+from pyro_mgp.model.link import Link
+from pyro_mgp.model.local_parameters import priors_of
+
+
+@dataclass(frozen=True)
+class JointDensity:
+    """Joint density of a chain as a Pyro program; its tensors may have leading dimensions `[...]`.
+
+    Leading dimensions are those of Pyro's plates of samples or particles, to the left of the plate "rows".
+    """
+
+    links: Sequence[Link]
+    """The links, in the order of the chain."""
+    names: Sequence[str]
+    """Name of each link."""
+    categories: Sequence[Category]
+    """Variables of several indicators."""
+    n_rows: int
+    """Rows N of the training table."""
+    latent: bool
+    """Whether f instead of a draw z is written into missing cells of Gaussian columns, as in the paper."""
+
+    def prior(self) -> list[Tensor]:
+        """Sample the whitened values of every link from N(0, I), `[..., M]`."""
+        drawn = []
+        for name, link in zip(self.names, self.links, strict=True):
+            loc = link.Xu.new_zeros(link.n_values)
+            prior = dist.MultivariateNormal(loc, scale_tril=torch.eye(len(loc)).to(loc))
+            drawn.append(pyro.sample(f"u_{name}", prior))
+        return drawn
+
+    def posterior(self) -> list[Tensor]:
+        """Sample the whitened values of every link from q(u), `[..., M]`."""
+        drawn = []
+        for name, link in zip(self.names, self.links, strict=True):
+            # Not validated: training undoes steps whose bound is not finite.
+            q = dist.MultivariateNormal(link.u_loc, scale_tril=link.u_scale_tril, validate_args=False)
+            drawn.append(pyro.sample(f"u_{name}", q))
+        return drawn
+
+    def cells(
+        self,
+        functions: Sequence[Tensor],
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        *,
+        scored: bool,
+    ) -> Tensor:
+        """Sample residuals and missing cells, link after link; return the filled rows, `[..., B, D]`.
+
+        Args:
+            functions: Whitened values of each link, `[..., M]`.
+            filled: Rows with a fill of their missing cells, `[B, D]`.
+            observed: Bool `[B, D]`.
+            rows: Their numbers in the training table, `[B]`, if they are a minibatch of it.
+            scored: Whether the observed cells are sites, conditioned on their values, and the result is the
+                deterministic site "filled".
+        """
+        self._check_batched(functions)
+        kernels = stack_kernels(self.links) if self.links else KernelStack([])
+        with naming(self.names):
+            jitter = max((link.jitter for link in self.links), default=0.0)
+            factors = factorise(kernels.among(), jitter) if self.links else ()
+        n_rows = len(filled) if rows is None else self.n_rows
+        plate = pyro.plate("rows", n_rows, subsample=rows, dim=-1)
+        columns, drawn = list(filled.unbind(-1)), list[Tensor]()
+        for i, (name, link) in enumerate(zip(self.names, self.links, strict=True)):
+            table = torch.stack(torch.broadcast_tensors(*columns), dim=-1)
+            mean, variance = _moments(kernels, i, factors[i], functions[i], table)
+            with plate:
+                e = pyro.sample(f"e_{name}", dist.Normal(filled.new_zeros(()), 1.0))
+            f = gaussian_draw(mean, variance, e)
+            # Outside the plate: a parameter with a prior is sampled when it is first read.
+            observation = link.observed_given(f, rows)
+            if scored:
+                learns = link.learns_from(filled, observed)
+                # Other cells may be NaN, whose gradient would be NaN as well.
+                cells = filled[:, link.column].where(learns, 0.0)
+                with plate:
+                    pyro.sample(f"x_{name}", observation.mask(learns), obs=cells)
+            holes = (~observed[:, link.column]).nonzero()[:, 0]
+            drawn.append(self._missing(i, f[..., holes], n_rows / max(len(filled), 1), scored))
+            self._write(i, columns, drawn, holes)
+        table = torch.stack(torch.broadcast_tensors(*columns), dim=-1)
+        if scored:
+            with plate:
+                pyro.deterministic("filled", table, event_dim=1)
+        return table
+
+    def writes_function(self, link: Link) -> bool:
+        """Return whether a link's function is written into missing cells, which are then no sites."""
+        return self.latent and not isinstance(link.likelihood, Observation)
+
+    def _missing(self, number: int, f: Tensor, scale: float, scored: bool) -> Tensor:
+        """Return a link's missing cells `[..., k]`, given its function there; `scale` is N/B."""
+        link, name = self.links[number], self.names[number]
+        if f.shape[-1] == 0 or self.writes_function(link):
+            return f
+        cells: TorchDistribution = link.likelihood.distribution(f)
+        if isinstance(cells, Recoded) and not scored:
+            # The guide passes no gradient through discrete cells. An estimate by their score would be
+            # swamped by its noise: it multiplies the score by the loss of the whole table.
+            cells.has_rsample_(True)
+        with poutine.scale(scale=scale), pyro.plate(f"missing_{name}", f.shape[-1], dim=-1):
+            drawn: Tensor = pyro.sample(f"z_{name}", cells)
+        return drawn
+
+    def _write(self, number: int, columns: list[Tensor], drawn: Sequence[Tensor], holes: Tensor) -> None:
+        """Write the drawn cells of a link into the columns; those of a category after its last link."""
+        category = next((each for each in self.categories if number in each.links), None)
+        if category is None:
+            written = {self.links[number].column: drawn[number]}
+        elif number == max(category.links):
+            written = _levels(category, [drawn[i] for i in category.links])
+        else:
+            return
+        for d, values in written.items():
+            column = columns[d].expand(*values.shape[:-1], -1)
+            columns[d] = column.index_copy(-1, holes, values)
+
+    def _check_batched(self, functions: Sequence[Tensor]) -> None:
+        """Raise if kernels would have to be evaluated at several hyperparameters at once."""
+        if all(values.dim() == 1 for values in functions):
+            return
+        for name, link in zip(self.names, self.links, strict=True):
+            for parameter in priors_of(link.kernel):
+                raise NotImplementedError(
+                    f"the kernel of link {name!r} has a prior on {parameter!r}, and a kernel has one value "
+                    "of its parameters at a time: pass parallel=False or vectorize_particles=False"
+                )
+
+
+def _moments(
+    kernels: KernelStack, number: int, factor: Tensor, values: Tensor, table: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return mean φᵀu `[..., B]` and variance k(x, x) - φᵀφ of a link's function at rows `[..., B, D]`."""
+    cross, variance = kernels.at(number, table.reshape(-1, table.shape[-1]))
+    basis = torch.linalg.solve_triangular(factor, cross, upper=False)
+    variance = (variance - basis.square().sum(0)).clamp(min=0)
+    basis = basis.T.unflatten(0, table.shape[:-1])
+    # `Predictive` passes samples of MCMC as `[S, M]`, without a dimension for the plate.
+    values = values[:, None] if values.dim() == 2 else values
+    mean = basis @ values if values.dim() == 1 else (basis @ values.mT)[..., 0]
+    return mean, variance.view(table.shape[:-1])
+
+
+def _levels(category: Category, linked: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Return the indicators of a category by column, given the cells `[..., k]` of its binary links.
+
+    The level is the first one whose indicator is on, and the last if none is.
+    """
+    left = torch.ones_like(linked[0], dtype=torch.bool)
+    found = {}
+    for k, column in enumerate(category.columns):
+        on = linked[k] > (category.on[k] + category.off[k]) / 2 if k < len(linked) else left
+        found[column] = torch.where(left & on, category.on[k], category.off[k])
+        left = left & ~on
+    return found

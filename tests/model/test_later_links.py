@@ -1,0 +1,113 @@
+"""Moves of cells given later links agree with enumeration and with densities on grids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from pyro_mgp.model.conditional import GaussianConditional, Moments
+from pyro_mgp.model.later_links import Later, LaterLinks, choose_level, resample, slice_sample
+
+N_CELLS = 20_000
+
+
+@dataclass(frozen=True)
+class Known(GaussianConditional):
+    """Conditional with a given latent function, without variance of its own."""
+
+    function: Callable[[Tensor], Tensor]
+    """Return the function at rows `[..., D]`."""
+    noise: Tensor
+
+    def moments(self, rows: Tensor) -> Moments:
+        mean = self.function(rows)
+        return Moments(mean, torch.zeros_like(mean))
+
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        return self.moments(rows)
+
+
+def square_later(start: np.ndarray, y: float, noise: float) -> LaterLinks:
+    """Return cells x, `[n]`, and a later link y = x² + noise with the same y in all rows."""
+    table = torch.as_tensor(np.stack([start, np.full(len(start), y)], axis=-1))[None]
+    link = Known(lambda rows: rows[..., 0].square(), torch.tensor(noise).double())
+    return LaterLinks([Later(link, 1, [], torch.ones(len(start), dtype=torch.bool))], table, [0])
+
+
+def normals(seed: int) -> Callable[[int], Tensor]:
+    return lambda k: torch.as_tensor(np.random.default_rng([seed, k]).normal(size=(1, N_CELLS)))
+
+
+def posterior(y: float, noise: float, prior: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return a grid, and the distribution function of x with a prior, given y = x² + noise."""
+    x = np.linspace(-6, 6, 24_001)
+    distribution = np.cumsum(prior(x) * stats.norm.pdf(y, x**2, noise**0.5))
+    return x, distribution / distribution[-1]
+
+
+def test_choices_among_fresh_draws_keep_the_posterior() -> None:
+    """Student's t noise has no elliptical slices: cells choose among draws of their own."""
+    x, distribution = posterior(2.0, 0.4, lambda x: stats.t.pdf(x, 4))
+    start = np.interp((np.arange(N_CELLS) + 0.5) / N_CELLS, distribution, x)
+
+    def draw(normal: Tensor) -> Tensor:
+        return torch.as_tensor(stats.t.ppf(stats.norm.cdf(normal.numpy()), 4))
+
+    values = start
+    for step in range(3):
+        numbers = normals(step)
+        found = resample(draw, square_later(values, 2.0, 0.4), numbers)[0].numpy()
+        assert (found != values).mean() > 0.5
+        values = found
+        assert stats.kstest(values, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+
+
+def test_choices_converge_from_a_bad_start() -> None:
+    x, distribution = posterior(2.0, 0.4, lambda x: stats.norm.pdf(x))
+    values = np.full(N_CELLS, 4.0)
+    for step in range(30):
+        numbers = normals(step)
+        values = resample(lambda n: n, square_later(values, 2.0, 0.4), numbers)[0].numpy()
+    assert stats.kstest(values, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+
+
+def test_slices_keep_the_posterior() -> None:
+    x, distribution = posterior(2.0, 0.4, lambda x: stats.norm.pdf(x, 0.5, 1.2))
+    start = np.interp((np.arange(N_CELLS) + 0.5) / N_CELLS, distribution, x)
+    at = Moments(torch.full((1, N_CELLS), 0.5).double(), torch.full((1, N_CELLS), 0.44).double())
+    later = square_later(start, 2.0, 0.4)
+    found = slice_sample(at, torch.tensor(1.0).double(), later, normals(0))[0].numpy()
+    assert stats.kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("informative", [True, False])
+def test_levels_have_the_product_of_both_probabilities(informative: bool) -> None:
+    """Three levels as indicators, and a later link that depends on them."""
+    table = torch.zeros(1, N_CELLS, 4).double()
+    table[..., 3] = 0.8
+    effects = torch.tensor([0.0, 1.0, -0.5]).double()
+    link = Known(lambda rows: rows[..., :3] @ effects, torch.tensor(0.5).double())
+    rows = torch.full((N_CELLS,), informative)
+    later = LaterLinks([Later(link, 3, [], rows)], table, [0, 1, 2])
+    own = torch.tensor([0.5, 0.2, 0.3]).double()
+    levels = torch.eye(3).double()
+    chosen = choose_level(own.log().expand(1, N_CELLS, 3), levels, later, normals(0)(0))
+    weights = own.numpy() * (stats.norm.pdf(0.8, effects.numpy(), 0.5**0.5) if informative else 1.0)
+    counts = torch.bincount(chosen[0], minlength=3).numpy()
+    assert stats.chisquare(counts, weights / weights.sum() * N_CELLS).pvalue > 1e-3
+
+
+def test_a_later_level_says_nothing_where_an_earlier_one_is_on() -> None:
+    table = torch.tensor([[[0.0, 1.0, 0.3], [0.0, -1.0, 0.3]]]).double()
+    link = Known(lambda rows: rows[..., 0], torch.tensor(1.0).double())
+    later = LaterLinks([Later(link, 2, [1], torch.ones(2, dtype=torch.bool))], table, [0])
+    paths, cells = torch.zeros(2, dtype=torch.long), torch.arange(2)
+    found = later.log_likelihood(paths, cells, torch.tensor([0.1, 0.1]).double())
+    assert found[0] == 0
+    assert found[1] == pytest.approx(stats.norm.logpdf(0.3, 0.1))
