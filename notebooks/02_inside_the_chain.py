@@ -60,8 +60,9 @@ filled.shape, observed.sum().item(), (~observed).sum().item()
 # %% [markdown]
 # ## Sites
 #
-# The guide draws `u_<column>`, the whitened inducing values of each link. The model draws them from their
-# prior and scores `x_<column>`, the observed cells; a mask excludes the missing ones. It returns `filled`,
+# The model is a joint density. It draws `u_<column>`, the whitened inducing values of each link, and
+# `e_<column>`, what they leave open of the function in each row, from their priors. It scores `x_<column>`,
+# the observed cells; a mask excludes the missing ones, which it draws as `z_<column>`. It returns `filled`,
 # the table with draws of its missing cells.
 
 # %%
@@ -71,9 +72,10 @@ trace.compute_log_prob()
 print(trace.format_shapes().split("Sample Sites:")[1])
 
 # %% [markdown]
-# In training mode the model scores observed cells by the *expected* log density under q(f), in closed form or
-# by quadrature, as in the paper's bound. `Trace_ELBO` therefore applies. Its only noise comes from the draws
-# of missing cells and from KL[q(u) ‖ p(u)], which is estimated from u.
+# The model reads nothing of the guide, so that any inference of Pyro's applies to it: other guides, NUTS,
+# priors of hyperparameters ([Inside Pyro](../docs/pyro.md)). The guide of the chain draws u from q(u), and
+# the rest as the model does. `Trace_ELBO` then estimates the paper's bound; the estimate is noisy, since
+# functions are drawn. `chain.marginal_model` integrates them out, as the imputer does.
 
 # %% [markdown]
 # ## A training loop of our own
@@ -104,17 +106,18 @@ ax.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
 # ## One function per imputation
 #
-# In evaluation mode the model uses the drawn u: one function per link, shared by all rows. This makes the
-# imputations *proper*: the error of a drawn function is common to all missing cells, as it must be for pooled
-# intervals of the right width. `Predictive` then performs multiple imputation.
+# In evaluation mode the guide draws u, and then the missing cells given one function per link, shared by all
+# rows, and given all observed cells. This makes the imputations *proper*: the error of a drawn function is
+# common to all missing cells, as it must be for pooled intervals of the right width. `Predictive` then
+# performs multiple imputation.
 
 # %%
 chain.eval()
 incomplete = ~observed.all(dim=1)
 start, is_observed = filled[incomplete], observed[incomplete]
 n_draws = 5 if quick else 60
-drawn = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, is_observed)
-{name: tuple(site.shape) for name, site in drawn.items() if not name.startswith("x_")}
+drawn = Predictive(chain.model, guide=chain.guide, num_samples=n_draws, parallel=True)(start, is_observed)
+{name: tuple(site.shape) for name, site in drawn.items() if not name.startswith(("x_", "e_"))}
 
 # %% [markdown]
 # `imputer.impute` does this with random numbers keyed by row: a draw depends neither on batches nor on the
@@ -134,7 +137,7 @@ def masses(filled: torch.Tensor) -> np.ndarray:
 
 
 chain.n_sweeps = 10 if quick else 30
-longer = Predictive(chain.model, guide=chain.guide, num_samples=n_draws)(start, is_observed)
+longer = Predictive(chain.model, guide=chain.guide, num_samples=n_draws, parallel=True)(start, is_observed)
 chain.n_sweeps = imputer.n_sweeps
 cells = imputer.impute(m=500).cells().query("column == 'body_mass_g'").set_index("row")
 means = {
@@ -193,7 +196,7 @@ choices = {
 scores = {}
 for name, kernel in choices.items():
     other = MGPImputer(kernel=kernel, max_steps=5 if quick else 40, random_state=0, progress=False)
-    other.set_params(n_neighbors=0, n_inducing=50).fit(penguins)
+    other.set_params(inputs="others", n_neighbors=0, n_inducing=50).fit(penguins)
     scores[name] = np.mean(other.history_.validation[-4:])
 pd.Series(scores, name="held-out log density").to_frame().round(3)
 

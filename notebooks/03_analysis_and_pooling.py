@@ -16,7 +16,7 @@ from pyro_mgp import MGPImputer, ampute, likelihood_ratio_test, pool_chi2
 from pyro_mgp.plots import plot_fmi
 
 quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws
-m = 10 if quick else 50
+m = 20 if quick else 50
 
 # %% [markdown]
 # ## A simulated table

@@ -6,23 +6,24 @@ Chain ──training──▶ trained chain ──leave-one-out errors──▶ 
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pyro_mgp._support import memory
 from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp.data.cells import label_of
+from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.base import GaussianObservation
-from pyro_mgp.data.column_spec import Specs
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.rules import Rules
@@ -33,13 +34,14 @@ from pyro_mgp.model.build import (
     build_chain,
     categories,
     likelihoods,
+    products_of,
     starting_noise,
     values_of_links,
 )
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
-from pyro_mgp.model.link_specs import SMALL_ROWS, LinkSpec, Plan, plan_links, sequence_of
+from pyro_mgp.model.link_specs import LinkSpec, log_evidence, plan_links, plan_sequence, recoded
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
@@ -51,6 +53,7 @@ from pyro_mgp.settings import (
     Parameters,
     Settings,
     choose,
+    warn_of_inducing_inputs,
 )
 from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
 from pyro_mgp.storage.scratch import Memory, Scratch, pieces
@@ -60,11 +63,15 @@ _FEWEST_OBSERVED = 20
 # A holdout of fewer cells says too little about when to stop; the bound is watched instead.
 _FEWEST_HELD_OUT = 100
 
+# Largest table in files that is fitted in memory.
+_SMALL_ROWS = 1000
+# Most times that the order of the columns is planned on draws of the last plan's model, and their number.
+_MOST_PLANS, _COMPLETIONS = 3, 4
+# Most missing cells, times the number of links, that are weighted by later links.
+_MOST_WEIGHTED = 200_000
+
 NOT_SEQUENTIAL = (
-    'inputs="earlier" is for tables of at most 1000 rows and 8 numeric columns, 20 rows of them '
-    "complete, whose incomplete columns are neither of discrete support nor bounded nor other than "
-    "Gaussian; for joint predictive draws by natural gradients; without a target, an order or "
-    'specs of predictors. Take inputs="auto" or "others"'
+    'inputs="earlier" needs the table in memory: call fit(frame) instead, or take inputs="others"'
 )
 
 
@@ -82,6 +89,8 @@ class TrainingTable:
     """Inputs of the links: "others" or "earlier"."""
     memory: Memory
     """Where further tensors of the table's size are allocated."""
+    completed: Tensor | None = None
+    """The table completed by a draw of another model, `[N, D]`, to train on as on data; None to redraw."""
 
     @property
     def is_sequential(self) -> bool:
@@ -115,36 +124,168 @@ def fit_frame(
     kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
     rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
-    codec, table, plan, inputs = _encode(parameters, engine, modelled, specs, y is not None)
-    target, target_values = fit_target(y, frame)
-    complete = table.observed.all(0).numpy()
-    with_link = np.ones_like(complete) if parameters.columns == "all" else ~complete
-    sequence = None if plan is None else plan.columns
-    link_specs = plan_links(
-        codec, with_link, parameters.order, target, engine.target_is_input, specs, sequence
-    )
-    if target_values is not None:
-        table = table.append_column(target_values)
-    incomplete = np.flatnonzero(np.logical_or.reduce(missing(frame))).tolist()
-    encoder = TableEncoder(rules, codec, target, [*map(label_of, frame.columns)], incomplete)
-    variances = encoder.error_variances(frame)
-    ordered, order = table.sorted_by_key()
-    variances = {column: variance[order] for column, variance in variances.items()}
-    given = TrainingTable(encoder, link_specs, ordered, variances, inputs, Memory())
+    codec, table = TableCodec.fit_encode(modelled, parameters.warp, parameters.discrete_support, specs)
+    target = fit_target(y, frame)
     own = frame.copy()
-    own_table = InputTable(own, own if modelled is frame else modelled, table)
-    fitted = _fit(parameters, engine, given, own_table, kept)
+    warn_of_inducing_inputs(parameters, len(frame))
+    given = _Given(parameters, engine, rules, own, own if modelled is frame else modelled, target)
+    fitted = _fit_in_order(given, codec, table, kept)
     discard_own(kept, checkpoint)
     return fitted
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A table to fit, before it is encoded, with the parameters of the fit."""
+
+    parameters: Parameters
+    engine: Engine
+    rules: Rules
+    frame: pd.DataFrame
+    modelled: pd.DataFrame
+    """The table as it is modelled."""
+    target: tuple[ColumnCodec | None, NDArray[np.float64] | None]
+    """Codec and encoded values of the target."""
+
+    def training_table(
+        self,
+        codec: TableCodec,
+        table: EncodedTable,
+        inputs: Choice,
+        sequence: Sequence[int] | None = None,
+        completed: Tensor | None = None,
+    ) -> tuple[TrainingTable, InputTable]:
+        """Return the encoded table with its links, for training, and as it was given."""
+        parameters, (target, target_values) = self.parameters, self.target
+        complete = table.observed.all(0).numpy()
+        with_link = np.ones_like(complete) if parameters.columns == "all" else ~complete
+        specs = self.rules.modelled_specs
+        link_specs = plan_links(
+            codec, with_link, parameters.order, target, self.engine.target_is_input, specs, sequence
+        )
+        if target_values is not None:
+            table = table.append_column(target_values)
+        incomplete = np.flatnonzero(np.logical_or.reduce(missing(self.frame))).tolist()
+        encoder = TableEncoder(self.rules, codec, target, [*map(label_of, self.frame.columns)], incomplete)
+        variances = encoder.error_variances(self.frame)
+        ordered, order = table.sorted_by_key()
+        variances = {column: variance[order] for column, variance in variances.items()}
+        completed = None if completed is None else completed[order]
+        training = TrainingTable(encoder, link_specs, ordered, variances, inputs, Memory(), completed)
+        return training, InputTable(self.frame, self.modelled, table)
+
+
+def _fit_in_order(
+    given: _Given, codec: TableCodec, table: EncodedTable, checkpoint: Checkpoint | None
+) -> tuple[FittedModel, Settings]:
+    """Fit links that see all other columns; then, if the table suits it, links in an order that it shows."""
+    parameters, engine = given.parameters, given.engine
+    why = _why_not_sequential(given)
+    if parameters.inputs == "earlier":
+        if why:
+            raise ValueError(f'inputs="earlier" cannot be used: {why}. Take inputs="auto" or "others"')
+        if parameters.order is not None:
+            parts = [range(codec.n_encoded)[codec.slices[label]] for label in parameters.order]
+            sequence, choice = [d for part in parts for d in part], Choice("earlier", "as given")
+            tables = given.training_table(codec, table, choice, sequence)
+            return _fit(parameters, engine, *tables, checkpoint)
+    training, own = given.training_table(codec, table, Choice("others", "as given"))
+    fitted = _fit(parameters, engine, training, own, checkpoint)
+    if parameters.inputs == "others" or not fitted[0].link_specs:
+        return fitted
+    if parameters.inputs == "auto":
+        why = why or _why_conditional(fitted[0], table)
+        why = why or ("an order was given" if parameters.order is not None else "")
+        if why:
+            return fitted[0], replace(fitted[1], inputs=Choice("others", why))
+    reason = "as given" if parameters.inputs == "earlier" else "a joint density of the columns"
+    encodings = [(codec, table)]
+    if any(column.warp is not None for column in codec.columns):
+        # No transform is needed if nonlinear dependence on other columns explains long tails.
+        support, specs = parameters.discrete_support, given.rules.modelled_specs
+        encodings.append(codec.untransformed(given.modelled, table, support, specs))
+    # A plan on draws of links that see all other columns is rough: they smooth interactions away, and
+    # confirm the transforms with which they were fitted. (Structural EM; Friedman, ICML 1997.)
+    here, sequence = 0, list[int]()
+    for _ in range(_MOST_PLANS):
+        draws = fitted[0].sampler().draws(encodings[here][1], range(_COMPLETIONS))
+        completed = torch.cat([drawn.cpu() for _, drawn in draws], dim=1)
+        plan = _plan(given, encodings, completed, here, sequence)
+        if plan == (here, sequence):
+            break
+        completed = recoded(encodings[here][0], encodings[plan[0]][0], completed)
+        here, sequence = plan
+        tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
+        fitted = _fit(parameters, engine, *tables, None)
+    return fitted
+
+
+def _plan(
+    given: _Given,
+    encodings: Sequence[tuple[TableCodec, EncodedTable]],
+    completed: Tensor,
+    here: int,
+    sequence: list[int],
+) -> tuple[int, list[int]]:
+    """Choose the encoding of a table and the order of its columns.
+
+    Args:
+        given: The table.
+        encodings: Codecs, and the table encoded by them.
+        completed: The table completed by S draws, `[S, N, D]`.
+        here: Number of the draw's codec.
+        sequence: The encoded columns with a link in the last plan, in order; empty without one.
+
+    Returns:
+        Number of the codec, and the encoded columns with a link: those of the last plan unless others are
+        clearly better.
+    """
+    incomplete, every = ~encodings[0][1].observed.all(0).numpy(), given.parameters.columns == "all"
+    plan, best = (here, sequence), -math.inf
+    if sequence:
+        best = log_evidence(encodings[here][0], completed, sequence) + CLEARLY
+    for number, (codec, _) in enumerate(encodings):
+        rows = recoded(encodings[here][0], codec, completed)
+        other = plan_sequence(codec, rows, incomplete, every)
+        if (evidence := log_evidence(codec, rows, other)) > best:
+            plan, best = (number, other), evidence
+    return plan
+
+
+def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
+    """Return why links of a fitted model should see all other columns; an empty text if they need not."""
+    if fitted.neighbours is not None and any(fitted.neighbours.links):
+        return "nearby rows improve predictions, which links in an order do not use"
+    if any(support is not None for support in fitted.discrete_support):
+        return "columns of discrete support"
+    missing_cells = (~table.observed).sum(0).tolist()
+    links = len(fitted.chain.links)
+    if sum(missing_cells[link.column] for link in fitted.chain.links) * links > _MOST_WEIGHTED:
+        return "the table is large"
+    return ""
+
+
+def _why_not_sequential(given: _Given) -> str:
+    """Return why a table cannot have links in an order; an empty text if it can."""
+    if not given.engine.suits_sequential_chain:
+        return "it needs joint predictive draws and natural gradients, which the engine switches off"
+    if given.target[0] is not None:
+        return "there is a target"
+    if given.rules.derived or given.rules.only_if:
+        return "columns are derived from others, or apply to some rows only"
+    if any(spec.standard_error is not None for spec in given.rules.modelled_specs.values()):
+        return "cells have standard errors"
+    return ""
 
 
 def fit_files(
     parameters: Parameters, engine: Engine, table: ParquetTable, scratch: Any, checkpoint: CheckpointLike
 ) -> tuple[FittedModel, Settings]:
     """Fit a model to Parquet files, with one column in memory at a time; see `MGPImputer.fit_parquet`."""
-    if len(table) <= SMALL_ROWS:
+    if len(table) <= _SMALL_ROWS:
         return fit_frame(parameters, engine, table.read(), None, checkpoint)
     kept = _checkpoint(parameters, checkpoint)
+    warn_of_inducing_inputs(parameters, len(table))
     if parameters.inputs == "earlier":
         raise ValueError(NOT_SEQUENTIAL)
     rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
@@ -155,7 +296,7 @@ def fit_files(
     with_link = np.isin(codec.groups, incomplete) | (parameters.columns == "all")
     link_specs = plan_links(codec, with_link, parameters.order, specs=specs)
     encoder = TableEncoder(rules, codec, None, [*map(label_of, table.columns)], incomplete)
-    inputs = Choice("others", f"more than {SMALL_ROWS} rows")
+    inputs = Choice("others", f"more than {_SMALL_ROWS} rows")
     given = TrainingTable(encoder, link_specs, rows, {}, inputs, files)
     fitted = _fit(parameters, engine, given, None, kept)
     discard_own(kept, checkpoint)
@@ -169,66 +310,6 @@ def _checkpoint(parameters: Parameters, place: CheckpointLike) -> Checkpoint | N
             "random numbers, a resumed fit would have another result"
         )
     return Checkpoint.at(place)
-
-
-def _encode(
-    parameters: Parameters, engine: Engine, modelled: pd.DataFrame, specs: Specs, has_target: bool
-) -> tuple[TableCodec, EncodedTable, Plan | None, Choice]:
-    """Encode a table, with its codec, the plan of a sequential chain (or None), and the choice of inputs."""
-    support = parameters.discrete_support
-    codec, table = TableCodec.fit_encode(modelled, parameters.warp, support, specs)
-    plan, inputs = _plan(parameters, engine, codec, table, modelled, specs, has_target)
-    if plan is None or all(column.warp is None for column in codec.columns):
-        return codec, table, plan, inputs
-    # No transform is needed if nonlinear dependence on other columns explains long tails.
-    straight, other_table = codec.untransformed(modelled, table, support, specs)
-    other, _ = _plan(parameters, engine, straight, other_table, modelled, specs, has_target, table)
-    if other is not None and plan.evidence < other.evidence + CLEARLY:
-        return straight, other_table, other, inputs
-    return codec, table, plan, inputs
-
-
-def _plan(
-    parameters: Parameters,
-    engine: Engine,
-    codec: TableCodec,
-    table: EncodedTable,
-    modelled: pd.DataFrame,
-    specs: Specs,
-    has_target: bool,
-    order_of: EncodedTable | None = None,
-) -> tuple[Plan | None, Choice]:
-    """Plan a sequential chain if it suits the table; return the plan or None, and the choice of inputs.
-
-    Args:
-        parameters: The imputer's parameters.
-        engine: Its engine.
-        codec: The table's codec.
-        table: The table, encoded.
-        modelled: The table as it is modelled.
-        specs: Column specs.
-        has_target: Whether there is a target.
-        order_of: The table by whose keys rows are sorted; None for `table`.
-    """
-    able = not has_target and parameters.order is None and engine.suits_sequential_chain
-    if parameters.inputs == "others":
-        return None, Choice("others", "as given")
-    if not able and parameters.inputs == "auto":
-        return None, Choice("others", "a target, an order or a switch of the engine asks for it")
-    every, curved_only = parameters.columns == "all", parameters.inputs == "auto"
-    found = None
-    if able:
-        # The plan uses the first complete rows by key, whatever the order of the table and its transforms.
-        _, order = (table if order_of is None else order_of).sorted_by_key()
-        frame = modelled.iloc[order.numpy()]
-        found = sequence_of(codec, table[order], frame, specs, every=every, curved_only=curved_only)
-    if parameters.inputs == "earlier":
-        if found is None:
-            raise ValueError(NOT_SEQUENTIAL)
-        return found, Choice("earlier", "as given")
-    if found is None:
-        return None, Choice("others", "the table is large, not Gaussian throughout, or has no clear curves")
-    return found, Choice("earlier", "a small table whose columns depend on each other in curved ways")
 
 
 # -------------------------------------------------------------------------------------------- training
@@ -248,8 +329,11 @@ def _fit(
         _check_memory(given, settings.n_inducing.value)
     seed, on_device = settings.seed.value, torch.device(settings.device.value)
     rows = given.encoded.to(home(given.encoded.values, on_device))
-    held_out = _hold_out(given, rows.observed, engine.validation_fraction, seed)
+    fraction = engine.validation_fraction if given.completed is None else 0.0
+    held_out = _hold_out(given, rows.observed, fraction, seed)
     start, filled = _initial_fill(engine, given, rows, held_out, seed)
+    if given.completed is not None:
+        filled = given.completed.to(rows.values)
     noise = starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
     inducing = filled[: settings.n_inducing.value].to(on_device)
     parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)
@@ -311,6 +395,7 @@ def untrained_chain(
         resolve_kernel(kernel),
         inducing,
         likelihoods(codec, link_specs, noise, inducing.device),
+        products=products_of(codec, link_specs),
         sequential=is_sequential,
         train_inducing=engine.train_inducing,
         n_rows=n_rows,
@@ -358,6 +443,7 @@ def _train(
             weight_decay=engine.weight_decay,
             batch_size=parameters.batch_size,
             natural_gradient=engine.natural_gradient,
+            redraw=given.completed is None,
             refresh_fill=engine.refresh_fill,
             patience=engine.patience,
         )

@@ -37,10 +37,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         kernel: A name of `model.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel;
             "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns, and
             up to 300 rows with a trend that is not shrunk.
-        inputs: Inputs of a link: all "others", or complete and "earlier" columns only, for small tables
-            (at most 1000 rows, 8 numeric columns, 20 complete rows) whose columns depend on each other in
-            curved ways; "auto" takes the latter where such curves are found.
-        n_inducing: Inducing inputs per link; None takes 100, or all rows of a smaller table.
+        inputs: Inputs of a link: all "others", or complete and "earlier" columns only, a joint density of
+            the columns in an order that the table shows. "auto" takes the latter unless nearby rows improve
+            predictions, draws come from a discrete support, more than 200,000 cells times links would have
+            to be weighted, or a setting rules it out; `settings_` says which.
+        n_inducing: Inducing inputs per link; None takes 100, or 50 in links that see "earlier" columns.
         n_neighbors: Nearest training rows on which local GPs of the residuals condition, in links where
             they clearly help; at most 100, 0 for none (train for `max_steps=40` then).
         warp: Whether numeric columns with long tails are transformed (arcsinh) before they are modelled;
@@ -52,8 +53,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         columns: Columns that get a link: the "incomplete" ones, or "all", for new rows with other missing
             cells.
         order: Labels of the linked columns in the order of the chain; None takes ascending standard
-            deviation in the columns' own units.
-        max_steps: Most training steps; None takes 15 where local GPs correct every link, else 20.
+            deviation in the columns' own units or, for "earlier" columns, the order of largest evidence.
+        max_steps: Most training steps; None takes 15 where local GPs correct every link, 40 in links that
+            see "earlier" columns if some are not Gaussian, else 20.
         learning_rate: Adam's step size.
         batch_size: Rows in a minibatch; smaller tables are one batch.
         precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64;

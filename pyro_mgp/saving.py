@@ -241,7 +241,8 @@ class _Parts:
             small = self._chain(torch.zeros(1, width, dtype=torch.float64))
             for name, tensor in small.state_dict().items():
                 depends = _OF_INDUCING.get(name.rsplit(".", 1)[-1], 0)
-                expected[f"chain.{name}"] = (*[n_inducing] * depends, *tensor.shape[depends:])
+                grown = [size - 1 + n_inducing for size in tensor.shape[:depends]]
+                expected[f"chain.{name}"] = (*grown, *tensor.shape[depends:])
         n_rows = shapes.get("near.rows", (0,))[0]
         if self.header["characters"] is not None:
             expected |= {"near.rows": (n_rows, width), "near.residuals": (n_links, n_rows)}

@@ -30,9 +30,10 @@ Inputs = Literal["auto", "others", "earlier"]
 # Largest size of a discrete support: each draw computes a weight for each of its values.
 _LARGEST_SUPPORT = 1000
 # Default number of inducing inputs per link.
-_N_INDUCING = 100
-# Default number of training steps where local GPs correct the links' remaining errors, and elsewhere.
-STEPS_WITH_NEIGHBOURS, STEPS = 15, 20
+_N_INDUCING, _N_INDUCING_BESIDES_TREND = 100, 50
+# Default number of training steps where local GPs correct the links' remaining errors, and elsewhere. In
+# sequential chains nothing corrects the parameters of likelihoods that are not Gaussian.
+STEPS_WITH_NEIGHBOURS, STEPS, STEPS_OF_OTHER_KINDS = 15, 20, 40
 
 
 @dataclass(frozen=True)
@@ -258,17 +259,21 @@ def choose(
         n_rows: Rows of the table.
         all_gaussian: Whether the observations of all links are Gaussian.
     """
-    n_inducing, seed = choose_n_inducing(parameters, n_rows), choose_seed(parameters)
+    sequential = inputs.value == "earlier"
+    n_inducing, seed = choose_n_inducing(parameters, n_rows, sequential), choose_seed(parameters)
+    steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, all_gaussian=all_gaussian)
+    kernel = choose_kernel(parameters, n_rows, sequential)
+    seed = Choice(current().broadcast_number(seed.value), seed.reason)
+    return Settings(inputs, kernel, n_inducing, steps, choose_device(parameters), seed)
+
+
+def warn_of_inducing_inputs(parameters: Parameters, n_rows: int) -> None:
+    """Warn if there are fewer rows than inducing inputs that the user asked for."""
     if parameters.n_inducing is not None and parameters.n_inducing > n_rows:
         warn_user(
             f"n_inducing={parameters.n_inducing} is more than the {n_rows} rows of the table; using {n_rows}",
             FitWarning,
         )
-    sequential = inputs.value == "earlier"
-    steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, all_gaussian=all_gaussian)
-    kernel = choose_kernel(parameters, n_rows, sequential)
-    seed = Choice(current().broadcast_number(seed.value), seed.reason)
-    return Settings(inputs, kernel, n_inducing, steps, choose_device(parameters), seed)
 
 
 def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> Choice:
@@ -282,12 +287,12 @@ def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> C
     return Choice("linear+matern32", f"more than {FEW_ROWS} rows")
 
 
-def choose_n_inducing(parameters: Parameters, n_rows: int) -> Choice:
+def choose_n_inducing(parameters: Parameters, n_rows: int, is_sequential: bool = False) -> Choice:
     """Choose the number of inducing inputs per link, at most `n_rows`."""
     asked = parameters.n_inducing
     if asked is None:
-        value = min(_N_INDUCING, n_rows)
-        return Choice(value, "the default" if n_rows > _N_INDUCING else "all rows of the table")
+        most = _N_INDUCING_BESIDES_TREND if is_sequential else _N_INDUCING
+        return Choice(min(most, n_rows), "the default" if n_rows > most else "all rows of the table")
     return Choice(min(asked, n_rows), _GIVEN if asked <= n_rows else f"the table has {n_rows} rows")
 
 
@@ -304,7 +309,9 @@ def choose_max_steps(
     corrected = parameters.n_neighbors > 0 and engine.propagate == "predictive" and not is_sequential
     if corrected and n_rows > FEW_ROWS and all_gaussian:
         return Choice(STEPS_WITH_NEIGHBOURS, "local GPs correct every link")
-    return Choice(STEPS, "some links have no local GP")
+    if is_sequential and not all_gaussian:
+        return Choice(STEPS_OF_OTHER_KINDS, "likelihoods of some links have parameters to learn")
+    return Choice(STEPS, "links have no local GP" if is_sequential else "some links have no local GP")
 
 
 def choose_device(parameters: Parameters) -> Choice:

@@ -174,12 +174,12 @@ def test_fit_takes_any_index(index: pd.Index[Any]) -> None:
 
 
 def test_draws_differ_between_imputations(fitted_mixed: MGPImputer) -> None:
-    draws = fitted_mixed.impute(m=20)
+    draws = fitted_mixed.impute(m=60)
     assert list(draws.values) == mixed().columns[:-2].tolist()
     different = {
         label: [len(set(cell)) for cell in draws.T.tolist()] for label, draws in draws.values.items()
     }
-    assert set(different["float"] + different["float32"]) == {20}
+    assert set(different["float"] + different["float32"]) == {60}
     assert min(max(different[label]) for label in ("Int64", "Int8")) > 2
     assert max(max(different[label]) for label in ("boolean", "flag")) == 2
     assert min(different["str"]) > 1  # nothing explains it
@@ -1330,7 +1330,8 @@ def test_joint_draws_share_their_function_and_single_ones_do_not() -> None:
     x = rng.normal(size=80)
     frame = pd.DataFrame({"x": x, "y": x + rng.normal(size=80)})
     frame.loc[12:, "y"] = NAN  # twelve points leave much doubt about the function
-    joint, single = (small(joint_draws=j).fit(frame).impute(m=300).values["y"] for j in (True, False))
+    imputers = [small(joint_draws=joint, inputs="others") for joint in (True, False)]
+    joint, single = (imputer.fit(frame).impute(m=300).values["y"] for imputer in imputers)
     assert joint.mean(1).std() > 1.5 * single.mean(1).std()
     assert joint.std(0).mean() == pytest.approx(single.std(0).mean(), rel=0.15)
 
@@ -1372,7 +1373,7 @@ def test_training_with_steps_to_spare_stops_by_itself() -> None:
 
 
 def test_training_is_recorded_and_learns() -> None:
-    history = small(max_steps=25).fit(toy(100)).history_
+    history = small(max_steps=25, inputs="others").fit(toy(100)).history_
     untrained = small(max_steps=1, natural_gradient=False).fit(toy(100)).history_
     assert len(history.loss) == 25
     assert history.steps == [5, 10, 15, 20, 25]
@@ -1385,13 +1386,13 @@ def test_training_is_recorded_and_learns() -> None:
 
 def test_training_stops_when_held_out_cells_stop_improving() -> None:
     frame = toy(900)
-    imputer = small(n_inducing=5, max_steps=200, patience=1).fit(frame)
+    imputer = small(inputs="others", n_inducing=5, max_steps=200, patience=1).fit(frame)
     assert imputer.history_.converged
     assert len(imputer.history_.loss) < 200
     # Standard normal cells have a log density of -1.42: those of y are known better than that.
     assert max(imputer.history_.validation) > -1.42
-    other = small(n_inducing=5, max_steps=10, validation_fraction=0.0).fit(frame)
-    assert other.history_.validation != imputer.history_.validation[:1]
+    other = small(inputs="others", n_inducing=5, max_steps=10, validation_fraction=0.0).fit(frame)
+    assert other.history_.validation == []
 
 
 def test_scikit_learn_manners() -> None:
@@ -1582,35 +1583,60 @@ def fitted_earlier() -> MGPImputer:
     return earlier().fit(squares())
 
 
-def test_curved_small_tables_take_earlier_links_and_straight_ones_all_others() -> None:
+def test_tables_without_local_structure_take_links_in_an_order_that_they_show() -> None:
     auto = earlier(inputs="auto").fit(squares())
     assert auto.sequential_ and auto.order_.index("root") < auto.order_.index("square")
-    assert not earlier(inputs="auto").fit(toy(90)).sequential_
+    assert auto.settings_.inputs.reason == "a joint density of the columns"
+    assert earlier(inputs="auto").fit(toy(90)).sequential_
     assert not earlier(inputs="others").fit(squares()).sequential_
+
+
+def test_tables_that_nearby_rows_predict_better_take_links_that_see_all_columns() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.random(600)
+    frame = pd.DataFrame({"x": x, "steps": np.floor(12 * x) % 3 + 0.1 * generator.normal(size=600)})
+    frame.loc[::4, "steps"] = np.nan
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+    assert not imputer.sequential_
+    assert "nearby rows" in imputer.settings_.inputs.reason
+
+
+def test_an_order_of_the_users_is_that_of_earlier_links() -> None:
+    imputer = earlier(order=["square", "above", "root"]).fit(squares())
+    assert imputer.sequential_
+    assert imputer.order_ == ["square", "above", "root"]
+    assert not earlier(inputs="auto", order=["square", "above", "root"]).fit(squares()).sequential_
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"order": ["above", "root", "square"]},
         {"propagate": "latent"},
         {"joint_draws": False},
         {"natural_gradient": False},
         {"natural_gradient": False, "n_paths": 2},
-        {"discrete_support": 1000},
     ],
     ids=str,
 )
 def test_settings_that_earlier_links_cannot_have_are_said_or_avoided(change: dict[str, Any]) -> None:
-    frame = squares().round(0) if "discrete_support" in change else squares()
-    with pytest.raises(ValueError, match=r'inputs="earlier" is for tables of at most 1000 rows'):
-        earlier(**change).fit(frame)
-    assert not earlier(inputs="auto", max_steps=1, **change).fit(frame).sequential_
+    with pytest.raises(ValueError, match=r'inputs="earlier" cannot be used: it needs joint predictive draws'):
+        earlier(**change).fit(squares())
+    assert not earlier(inputs="auto", max_steps=1, **change).fit(squares()).sequential_
+
+
+@pytest.mark.parametrize("spec", [ColumnSpec(derived="root + 1"), ColumnSpec(only_if="above > 0")], ids=str)
+def test_rules_that_earlier_links_cannot_follow_are_said_or_avoided(spec: ColumnSpec) -> None:
+    frame = squares()
+    frame["ruled"] = frame["root"] + 1 if spec.derived else frame["square"].where(frame["above"] > 0)
+    with pytest.raises(ValueError, match="columns are derived"):
+        earlier(specs={"ruled": spec}).fit(frame)
+    imputer = earlier(inputs="auto", max_steps=1, specs={"ruled": spec}).fit(frame)
+    assert "columns are derived" in imputer.settings_.inputs.reason
 
 
 def test_a_target_is_not_for_earlier_links() -> None:
     frame = squares()
-    with pytest.raises(ValueError, match="without a target"):
+    with pytest.raises(ValueError, match="there is a target"):
         earlier().fit(frame, np.arange(len(frame), dtype=float))
     with pytest.raises(ValueError, match="inputs must be one of"):
         earlier(inputs="later").fit(frame)

@@ -81,8 +81,8 @@ def test_a_fit_shows_its_settings_with_reasons() -> None:
     imputer = MGPImputer(kernel=kernels.RBF, random_state=0, max_steps=2, progress=False).fit(frame)
     table = imputer.settings_.to_frame()
     assert table.loc["kernel"].tolist() == ["RBF", "as given"]
-    assert table.loc["n_inducing"].tolist() == [60, "all rows of the table"]
-    assert table.loc["inputs", "value"] == "others"
+    assert table.loc["n_inducing"].tolist() == [50, "the default"]
+    assert table.loc["inputs"].tolist() == ["earlier", "a joint density of the columns"]
     assert str(imputer.settings_).count("\n") == len(table) - 1
 
 

@@ -39,6 +39,7 @@ def measure_training(folder: Path, steps: int = _ADAM_STEPS) -> list[Row]:
     # The sparse GPs alone, without early stopping.
     imputer = MGPImputer(
         n_neighbors=0,
+        inputs="others",
         warp=False,
         max_steps=_NATURAL_STEPS,
         engine=Engine(patience=steps),

@@ -9,7 +9,7 @@ through a few sums only. With W = L⁻¹, L Lᵀ = K_ZZ, q(v) = N(r, S) whitened
 The rows take one product of K_Zf with itself, and one for its gradient. The optimal q(v) is
 S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009). A natural-gradient step of size ρ moves these natural
 parameters by ρ towards it (Hensman et al. 2013); on minibatches the sums are multiplied by N/B. The value is
-that of `Trace_ELBO` on `Chain.model` and `Chain.guide`, with the KL term in closed form.
+that of `Trace_ELBO` on `Chain.marginal_model` and `Chain.marginal_guide`, with the KL term in closed form.
 
 Observations that are not Gaussian are replaced by sites, each with a precision of its own (see
 `closed_form_rows`). Their q(v) takes half steps, since the sites change with it; their bound is exact at the
@@ -40,7 +40,7 @@ from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
 from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, send_back
 from pyro_mgp.model.linear_matern32_stack import fastest_stack
-from pyro_mgp.model.link import can_be_inverted, observing
+from pyro_mgp.model.link import can_be_inverted, observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters, read
 
 
@@ -119,10 +119,17 @@ def applies_to(chain: Chain) -> bool:
 
 
 class ConjugateStep:
-    """Training step: q(u) in closed form, all other parameters by gradients; see `applies_to`."""
+    """Training step: q(u) in closed form, all other parameters by gradients; see `applies_to`.
 
-    def __init__(self, chain: Chain, workers: Workers = ALONE) -> None:
-        self.chain, self.workers = chain, workers
+    Args:
+        chain: The chain.
+        workers: The processes that train together.
+        redraw: Whether a step redraws missing cells; otherwise their fill counts as data.
+    """
+
+    def __init__(self, chain: Chain, workers: Workers = ALONE, redraw: bool = True) -> None:
+        refuse_priors(chain.links)
+        self.chain, self.workers, self.redraw = chain, workers, redraw
         self.workspaces = [Workspace()]
         self.stack = fastest_stack(chain.links)
         with torch.no_grad():
@@ -221,7 +228,7 @@ class ConjugateStep:
         """Sweep through the chain, redraw missing cells in place, and yield each group of links."""
         loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
         latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
-        sweep = Sweep(self.chain, observing(latent, self.chain.links), share)
+        sweep = Sweep(self.chain, observing(latent, self.chain.links), share, self.redraw)
         self.workspaces += [Workspace() for _ in share.parts[len(self.workspaces) :]]
         twins = [kernels.twin(workspace) for workspace in self.workspaces[: len(share.parts)]]
         # One process with two parts takes the same links together as two processes with one each.

@@ -164,10 +164,12 @@ class Part:
 
 
 class Sweep:
-    """Sweep of a share of the rows through the chain, which redraws missing cells in place."""
+    """Sweep of a share of the rows through the chain, which redraws missing cells in place if asked to."""
 
-    def __init__(self, chain: Chain, conditionals: Sequence[Conditional], share: Share) -> None:
-        self.chain, self.conditionals, self.share = chain, conditionals, share
+    def __init__(
+        self, chain: Chain, conditionals: Sequence[Conditional], share: Share, redraw: bool = True
+    ) -> None:
+        self.chain, self.conditionals, self.share, self.redraw = chain, conditionals, share, redraw
         values, observed = share.paths[0], share.observed
         # Read once per sweep: attributes of Pyro modules are slow.
         self.gaussian = [link.is_gaussian for link in chain.links]
@@ -183,7 +185,8 @@ class Sweep:
         for link, conditional, gaussian in members:
             for view in views:
                 view.take(link, None if gaussian else conditional)
-            self._redraw(link)
+            if self.redraw:
+                self._redraw(link)
         return [(view.seen(group.start), view.sites) for view in views]
 
     def _redraw(self, link: Link) -> None:

@@ -29,13 +29,20 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.inference.closed_form_rows import SITE_STEP, site_parameters
+from pyro_mgp.inference.coefficient_scales import CoefficientScales
+from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Chain, Noise, by_column
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
-from pyro_mgp.model.conditional import Conditional, Moments, quadratic_conditionals
+from pyro_mgp.model.conditional import (
+    Conditional,
+    Moments,
+    TrendConditional,
+    quadratic_conditionals,
+)
 from pyro_mgp.model.kernel_stack import KernelStack
-from pyro_mgp.model.likelihoods import MIN_NOISE
+from pyro_mgp.model.likelihoods import MIN_NOISE, Ordinal
 from pyro_mgp.model.linear_matern32_stack import stack_kernels
-from pyro_mgp.model.link import observing
+from pyro_mgp.model.link import observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -47,7 +54,7 @@ _BURN_IN = 2
 # Entries of the basis of known rows that are kept, all links together: 256 MB.
 _KNOWN_ENTRIES = 2**25
 # Streams of noise.
-_FUNCTION, _VARIANCE = range(2)
+_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT = range(5)
 
 Fresh = Callable[..., Tensor]
 """Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
@@ -61,21 +68,28 @@ class Drawn:
     """Whitened inducing values of each link, `[S, M]`."""
     noises: list[Tensor]
     """Noise variances of each link, `[S, 1]`."""
+    scales: list[Tensor]
+    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
     cells: Tensor
     """Missing cells of the training table before the last iteration, row by row, `[S, cells]`."""
+
+    @property
+    def of_links(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Functions, noise variances and scales."""
+        return self.functions, self.noises, self.scales
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
         """Concatenate the draws of consecutive imputations."""
-        functions, noises = (
+        functions, noises, scales = (
             [torch.cat(own) for own in zip(*(getattr(part, name) for part in parts), strict=True)]
-            for name in ("functions", "noises")
+            for name in ("functions", "noises", "scales")
         )
-        return cls(functions, noises, torch.cat([part.cells for part in parts]))
+        return cls(functions, noises, scales, torch.cat([part.cells for part in parts]))
 
     def __getitem__(self, imputations: Sequence[int]) -> Drawn:
-        functions, noises = ([each[imputations] for each in own] for own in (self.functions, self.noises))
-        return Drawn(functions, noises, self.cells[imputations])
+        functions, noises, scales = ([each[imputations] for each in own] for own in self.of_links)
+        return Drawn(functions, noises, scales, self.cells[imputations])
 
 
 @dataclass(frozen=True)
@@ -138,12 +152,28 @@ class Regression(NamedTuple):
     """Their sums."""
     completed: Rows
     """The other rows, completed in S chains."""
+    counts: Tensor | None
+    """Bool `[S, n]`, the completed rows without an earlier level of the link's variable; None for all."""
+
+    def totals(self) -> tuple[Tensor, Tensor]:
+        """Return the Gram matrices of all rows, `[S, M, M]`, and the products with the targets, `[S, M]`."""
+        basis, _, targets = self.completed
+        if self.counts is not None:
+            basis = basis * self.counts[:, None]
+        known, _ = self.sums
+        gram = known + basis @ basis.mT
+        return gram, _times(self.known.targets, self.known.basis.mT) + _times(targets, basis.mT)
 
     def joined(self) -> Rows:
         """Return all rows in S chains, the known ones first."""
         n_chains = len(self.completed.targets)
-        known = (each.expand(n_chains, *each.shape) for each in self.known)
-        return Rows(*(torch.cat(pair, dim=-1) for pair in zip(known, self.completed, strict=True)))
+        pairs = zip(self.known, self.completed, strict=True)
+        return Rows(
+            *(
+                torch.cat([known.expand(n_chains, *other.shape[1:-1], -1), other], -1)
+                for known, other in pairs
+            )
+        )
 
 
 class Augmentation:
@@ -156,6 +186,7 @@ class Augmentation:
     """
 
     def __init__(self, chain: Chain, values: Tensor, observed: Tensor) -> None:
+        refuse_priors(chain.links)
         self.chain, self.observed = chain, observed
         with local_parameters():
             self.kernels: KernelStack = stack_kernels(chain.links)
@@ -163,13 +194,16 @@ class Augmentation:
         with naming(chain.names):
             factors = factorise(among, max(link.jitter for link in chain.links))
         self.inverse = invert_by_blocks(factors)
+        self.scales = [CoefficientScales.of(link) for link in chain.links]
         zeros, noise = torch.zeros_like(self.inverse[:, :1]), self.inverse.new_ones(len(self.inverse))
         self.undrawn = quadratic_conditionals(self.kernels, self.inverse, zeros, None, noise)
         self.known_rows, self.completed_rows, entries = list[Tensor](), list[Tensor](), 0
+        # Levels that are drawn may be learnt from or not; `_counts` decides it for each chain.
+        off = values.where(observed, -1.0)
         for i, link in enumerate(chain.links):
-            learnt_from = chain.learns_from(i, values, observed)
+            learnt_from = chain.learns_from(i, off, observed)
             known = learnt_from & observed[:, link.column] & observed[:, link.inputs].all(1)
-            entries += int(known.sum()) * link.n_inducing
+            entries += int(known.sum()) * link.n_values
             known &= entries <= _KNOWN_ENTRIES
             self.known_rows.append(known.nonzero()[:, 0])
             self.completed_rows.append((learnt_from & ~known).nonzero()[:, 0])
@@ -177,50 +211,105 @@ class Augmentation:
         self.known = [Rows(*(each[0] for each in self._rows(i, values[None, rows]))) for i, rows in pairs]
         self.sums = [known.sums() for known in self.known]
 
-    def conditionals(self, functions: Sequence[Tensor], noises: Sequence[Tensor]) -> list[Conditional]:
-        """Return the conditionals of the links at drawn functions and noise variances."""
-        pairs = enumerate(zip(functions, noises, strict=True))
-        return [self.conditional(i, function, noise) for i, (function, noise) in pairs]
+    def conditionals(
+        self, functions: Sequence[Tensor], noises: Sequence[Tensor], scales: Sequence[Tensor] | None = None
+    ) -> list[Conditional]:
+        """Return the conditionals of the links at drawn functions, noise variances and scales."""
+        known = [torch.ones_like(function) for function in functions] if scales is None else scales
+        each = enumerate(zip(functions, noises, known, strict=True))
+        return [self.conditional(i, *of_link) for i, of_link in each]
 
-    def conditional(self, number: int, function: Tensor, noise: Tensor) -> Conditional:
-        """Return the conditional of a link at drawn functions `[S, M]` and noise variances `[S, 1]`."""
-        undrawn = self.undrawn[number]
+    def conditional(self, number: int, function: Tensor, noise: Tensor, scales: Tensor) -> Conditional:
+        """Return the conditional of a link at functions `[S, M]`, variances `[S, 1]` and scales `[S, M]`."""
+        undrawn, own = self.undrawn[number], self.scales[number]
         weights = function @ self.inverse[number] if undrawn.inverse is None else function
-        latent = replace(undrawn, weights=weights.to(self.kernels.dtype), noise=noise)
+        if own is None:
+            latent: Conditional = replace(undrawn, weights=weights.to(self.kernels.dtype), noise=noise)
+        else:
+            inverse = self.inverse[number][own.rest][:, own.rest]
+            form = inverse.mT @ inverse
+            latent = TrendConditional(self.kernels, number, weights, form, noise, scales[:, -1:])
         return observing([latent], [self.chain.links[number]])[0]
 
-    def regression(self, number: int, filled: Tensor) -> Regression:
-        """Return the rows of completed tables `[S, N, D]` from which a link learns."""
-        completed = self._rows(number, filled[:, self.completed_rows[number]])
-        return Regression(self.known[number], self.sums[number], completed)
+    def n_rows(self, number: int) -> int:
+        """Return the number of rows from which a link may learn."""
+        return len(self.known_rows[number]) + len(self.completed_rows[number])
+
+    def regression(self, number: int, filled: Tensor, scales: Tensor | None = None) -> Regression:
+        """Return the rows of completed tables `[S, N, D]` from which a link learns, at scales `[S, M]`."""
+        rows, unless = filled[:, self.completed_rows[number]], self.chain.links[number].unless
+        known, completed = self.known[number], self._rows(number, rows)
+        if self.scales[number] is not None and scales is not None:
+            spread = scales[:, -1:].square()
+            known, completed = (each._replace(rest=each.rest * spread) for each in (known, completed))
+        counts = (rows[..., unless] < 0).all(-1) if unless else None
+        return Regression(known, self.sums[number], completed, counts)
+
+    def with_latents(self, number: int, given: Regression, function: Tensor, normal: Tensor) -> Regression:
+        """Return rows with latent variables drawn for the values of a link with an `Ordinal` likelihood.
+
+        Given these, which are the function plus noise of variance one, its posterior is Gaussian.
+
+        Args:
+            number: Number of the link.
+            given: The rows.
+            function: The last function drawn, `[S, M]`.
+            normal: Standard normal numbers, `[S, n]`.
+        """
+        likelihood = self.chain.links[number].likelihood
+        assert isinstance(likelihood, Ordinal)
+
+        def latents(rows: Rows, normal: Tensor) -> Rows:
+            mean = _times(function, rows.basis)
+            values, rest = (each.expand_as(mean) for each in (rows.targets, rows.rest))
+            return rows._replace(
+                targets=likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
+            )
+
+        sizes = [len(self.known_rows[number]), len(self.completed_rows[number])]
+        known, completed = normal.split(sizes, dim=1)
+        return given._replace(
+            known=latents(given.known, known), completed=latents(given.completed, completed)
+        )
 
     def _rows(self, number: int, rows: Tensor) -> Rows:
         """Return basis and targets of a link in rows `[S, n, D]`, each `[S, ...]`."""
         targets = rows[..., self.chain.links[number].column]
-        cross, prior = self.kernels.at(number, rows.flatten(0, 1))
-        basis = (self.inverse[number] @ cross).unflatten(1, targets.shape).movedim(1, 0)
-        return Rows(basis, (prior.view_as(targets) - basis.square().sum(-2)).clamp(min=0), targets)
+        features, cross, prior = self.kernels.apart(number, rows.flatten(0, 1))
+        n_features = len(features)
+        basis = self.inverse[number, n_features:, n_features:] @ cross
+        rest = (prior - basis.square().sum(0)).clamp(min=0)
+        basis = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
+        return Rows(basis, rest.view_as(targets), targets)
 
     def posterior(
-        self, number: int, given: Regression, noise: Tensor, last: FunctionPosterior | None
+        self,
+        number: int,
+        given: Regression,
+        noise: Tensor,
+        last: FunctionPosterior | None,
+        scales: Tensor | None = None,
     ) -> FunctionPosterior:
-        """Return the distribution of a link's function given completed rows and noise variances `[S, 1]`.
+        """Return the distribution of a link's function given rows, noise variances `[S, 1]` and scales.
 
         Under observations that are not Gaussian it is half a step from the `last` distribution (None for
         the prior) to the variational one: whole steps oscillate if values are linearly separable.
         """
-        n_chains, n_inducing, _ = given.completed.basis.shape
-        prior = torch.eye(n_inducing).to(self.inverse).expand(n_chains, -1, -1)
+        n_chains, n_values, _ = given.completed.basis.shape
+        ones = self.inverse.new_ones(n_chains, n_values)
+        prior = torch.diag_embed(ones if scales is None else scales.square().reciprocal())
         link = self.chain.links[number]
-        if link.is_gaussian:
-            pairs = zip(given.sums, given.completed.sums(), strict=True)
-            gram, products = (known + completed for known, completed in pairs)
+        if link.is_gaussian or isinstance(link.likelihood, Ordinal):
+            gram, products = given.totals()
             return FunctionPosterior.natural(prior + gram / noise[..., None], products / noise)
         last = last or FunctionPosterior.natural(prior, torch.zeros_like(prior[..., 0]))
         basis, rest, targets = given.joined()
         mean, variance = last.moments(basis)
         rows = torch.cat([self.known_rows[number], self.completed_rows[number]])
         pull, weights, _ = site_parameters(link, targets, mean, variance + rest, rows)
+        if given.counts is not None:
+            counts = torch.nn.functional.pad(given.counts, (len(given.known.targets), 0), value=True)
+            pull, weights = pull * counts, weights * counts
         precision = prior + (basis * weights[:, None]) @ basis.mT
         return FunctionPosterior.natural(
             last.precision.lerp(precision, SITE_STEP),
@@ -254,6 +343,8 @@ class State(NamedTuple):
     """Whitened inducing values of each link, `[S, M]`."""
     noises: list[Tensor]
     """Noise variances of each link, `[S, 1]`."""
+    scales: list[Tensor]
+    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
     posteriors: list[FunctionPosterior | None]
     """Distributions of the functions; None before the first iteration."""
     filled: Tensor
@@ -294,7 +385,8 @@ class GibbsChains:
         self.first = (1 - _BURN_IN) * chain.n_sweeps
         functions = chain.functions(lambda link, n: fresh(n, _FUNCTION, link))
         noises = [link.likelihood.noise.expand(len(filled), 1) for link in chain.links]
-        self.state = State(functions, noises, [None] * len(functions), by_column(filled))
+        scales = [torch.ones_like(function) for function in functions]
+        self.state = State(functions, noises, scales, [None] * len(functions), by_column(filled))
 
     def draws(self, imputations: Sequence[int]) -> Drawn:
         """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
@@ -309,14 +401,15 @@ class GibbsChains:
         for sweep in range(0 if self.kept else self.first, n_sweeps):
             before, state = state.filled, self._iterate(state, sweep)
         cells = before[:, ~self.augmentation.observed]
-        self.state, self.kept = state, [*self.kept, Drawn(state.functions, state.noises, cells)]
+        self.state, self.kept = state, [*self.kept, Drawn(state.functions, state.noises, state.scales, cells)]
 
     @torch.no_grad()
     def _iterate(self, state: State, sweep: int) -> State:
         """Draw the functions and the missing cells of all links."""
         chain, observed = self.augmentation.chain, self.augmentation.observed
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
-        new = State([*state.functions], [*state.noises], [*state.posteriors], state.filled.clone())
+        functions, noises, scales, posteriors, filled = state
+        new = State([*functions], [*noises], [*scales], [*posteriors], filled.clone())
         links, conditionals = range(len(self.holes)), list[Conditional]()
         try:
             with local_parameters():
@@ -336,19 +429,31 @@ class GibbsChains:
 
         In the first sweep the function is still the one from q(u).
         """
-        augmentation, noise = self.augmentation, state.noises[i]
+        augmentation, noise, scales = self.augmentation, state.noises[i], state.scales[i]
         if (len(self.kept), sweep) != (0, self.first):
-            given = augmentation.regression(i, state.filled)
-            posterior = augmentation.posterior(i, given, noise, state.posteriors[i])
+            given = augmentation.regression(i, state.filled, scales)
             stream = len(self.kept), sweep, i
+            if isinstance(augmentation.chain.links[i].likelihood, Ordinal):
+                normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
+                given = augmentation.with_latents(i, given, state.functions[i], normal)
+            posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
             function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
+            if (prior := augmentation.scales[i]) is not None:
+                gram = posterior.precision - torch.diag_embed(scales.square().reciprocal())
+                normal = self.fresh(N_NUMBERS, _RESCALING, *stream)
+                function, scales = prior.rescale(function, scales, gram, posterior.shift, normal)
             state.functions[i] = function
             if augmentation.chain.links[i].is_gaussian:
                 eps = self.fresh(1, _VARIANCE, *stream)
                 state.noises[i] = draw_noise(given, function, noise, eps)
-            else:
+            elif not isinstance(augmentation.chain.links[i].likelihood, Ordinal):
                 state.posteriors[i] = posterior
-        return self.predictive(i, augmentation.conditional(i, state.functions[i], state.noises[i]))
+            if prior is not None:
+                state.scales[i] = prior.draw(
+                    function, scales, lambda n, kind: self.fresh(n, _SCALE, kind, *stream)
+                )
+        drawn = state.functions[i], state.noises[i], state.scales[i]
+        return self.predictive(i, augmentation.conditional(i, *drawn))
 
 
 def n_chains(n_rows: int) -> int:

@@ -66,6 +66,8 @@ class Options:
     """Rows in a minibatch; smaller tables are used whole."""
     natural_gradient: bool = True
     """Natural-gradient steps for q(u), if the bound has a closed form; otherwise by Adam, as in the paper."""
+    redraw: bool = True
+    """Redraw missing cells in each step; False trains on the fill as if it were data."""
     refresh_fill: bool = True
     """Write the draws of each step back as the next fill; False keeps the initial fill, as in the paper."""
     patience: int = 4
@@ -99,7 +101,7 @@ class Run:
         )
         natural = options.natural_gradient and elbo is None
         if natural and isinstance(chain, Chain) and closed_form.applies_to(chain):
-            self.step = closed_form.ConjugateStep(chain, workers)
+            self.step = closed_form.ConjugateStep(chain, workers, redraw=options.redraw)
         self.moves_q = isinstance(self.step, closed_form.ConjugateStep)
         leaves = [(name.endswith(_OF_Q), p) for name, p in chain.named_parameters()]
         others = [p for of_q, p in leaves if p.requires_grad and not of_q]

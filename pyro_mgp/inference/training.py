@@ -37,7 +37,7 @@ class History:
     loss: list[float] = field(default_factory=list)
     """Negative evidence bound (nats, whole table) at each step."""
     validation: list[float] = field(default_factory=list)
-    """Mean predictive log density per held-out cell (standardised units) at each check."""
+    """Mean predictive log density per held-out cell (standardised units) at each check; none without any."""
     steps: list[int] = field(default_factory=list)
     """Number of steps taken at each check."""
     best_step: int = 0
@@ -139,7 +139,8 @@ def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, identity: Identit
                 _keep(run, checkpoint, identity)
     run.chain.load_state_dict(run.best)
     run.step.restore()
-    return History(run.losses, run.validation, run.steps, run.best_step, run.out_of_patience)
+    validation = run.validation if len(run.validation_rows) else []
+    return History(run.losses, validation, run.steps, run.best_step, run.out_of_patience)
 
 
 def _identity(run: Run) -> Identity:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from pyro.contrib.gp.kernels import Kernel
+from pyro.contrib.gp.kernels import Constant, Kernel
 from torch import Tensor
 
 from pyro_mgp.data.codecs.base import (
@@ -19,7 +20,7 @@ from pyro_mgp.data.codecs.base import (
 )
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import KernelFactory
+from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import (
     Category,
     CountScale,
@@ -55,6 +56,10 @@ _CURVED_NOISE_SHARE = 0.2
 
 # Inducing inputs are rows of the table and often close to each other; the jitter keeps K_ZZ well conditioned.
 _JITTER = 1e-6
+
+
+# Most products of inputs in a trend.
+_MOST_PRODUCTS = 300
 
 
 def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: bool = False) -> list[float]:
@@ -119,12 +124,30 @@ def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[T
     return [None if pair is None else Truncated(*pair) for pair in found]
 
 
+def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[tuple[int, int]]]:
+    """Return for each link the pairs of inputs whose products are more than linear; none if too many.
+
+    Squares of an indicator, and products of indicators of one variable, are linear.
+    """
+    groups = [*codec.groups.tolist(), len(codec.columns)]
+    indicators = [column.indicators is not None for column in codec.columns for _ in column.names] + [False]
+    found = []
+    for link in link_specs:
+        numbered = itertools.combinations_with_replacement(enumerate(link.inputs), 2)
+        pairs = [
+            (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not indicators[a])
+        ]
+        found.append(pairs if len(pairs) <= _MOST_PRODUCTS else [])
+    return found
+
+
 def build_chain(
     link_specs: Sequence[LinkSpec],
     kernel: KernelFactory,
     inducing: Tensor,
     likelihoods: Sequence[Likelihood],
     *,
+    products: Sequence[Sequence[tuple[int, int]]] | None = None,
     sequential: bool = False,
     train_inducing: bool,
     n_rows: int,
@@ -137,6 +160,7 @@ def build_chain(
         kernel: Factory `input_dim -> Kernel`.
         inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
         likelihoods: Observation model of each link.
+        products: For each link the pairs of inputs whose products a trend contains; None for none.
         sequential: Whether to build a `SequentialChain`.
         train_inducing: Whether the inducing inputs are trained.
         n_rows: Rows of the training table.
@@ -146,10 +170,19 @@ def build_chain(
         TypeError: If `kernel` does not give a kernel.
     """
     links = []
-    for spec, likelihood in zip(link_specs, likelihoods, strict=True):
+    products = [()] * len(link_specs) if products is None else products
+    # All links have equally many features, so that their matrices can be stacked.
+    sizes = [1 + len(link.inputs) + len(own) for link, own in zip(link_specs, products, strict=True)]
+    n_features = max(sizes, default=0)
+    for spec, likelihood, pairs in zip(link_specs, likelihoods, products, strict=True):
         inputs = list(spec.inputs)
         Xu = inducing[:, inputs].clone()
-        covariance = kernel(len(inputs))
+        if kernel is linear_quadratic_matern32:
+            covariance = kernel(len(inputs), pairs, n_features)
+        elif inputs:
+            covariance = kernel(len(inputs))
+        else:
+            covariance = Constant(0)  # many kernels have no meaning without inputs
         if not isinstance(covariance, Kernel):
             raise TypeError(
                 f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"

@@ -11,6 +11,7 @@ These are the equations of `pyro.contrib.gp.util.conditional`, which factorises 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,6 +47,9 @@ class Conditional(Protocol):
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]` of S filled tables."""
 
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
+
     def mean(self, rows: Tensor) -> Tensor:
         """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
 
@@ -57,6 +61,9 @@ class Conditional(Protocol):
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         """Return the mean of the observations, or of a function of them, `[S, n]`."""
+
+    def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
+        """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
 
 
 class GaussianConditional:
@@ -76,6 +83,11 @@ class GaussianConditional:
             return moments.mean
         return mean_under_normal(of, moments.mean, moments.variance + self.noise)
 
+    def log_prob(self: Conditional, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
+        """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
+        variance = moments.variance + _on_paths(self.noise, paths)
+        return -0.5 * ((value - moments.mean).square() / variance + (2 * math.pi * variance).log())
+
 
 @dataclass(frozen=True)
 class _Wrapper:
@@ -90,6 +102,9 @@ class _Wrapper:
     def moments(self, rows: Tensor) -> Moments:
         return self.conditional.moments(rows)
 
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        return self.conditional.moments_on(paths, rows)
+
     def mean(self, rows: Tensor) -> Tensor:
         return self.expectation(self.moments(rows))
 
@@ -101,6 +116,9 @@ class _Wrapper:
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         return self.conditional.expectation(moments, of)
+
+    def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
+        return self.conditional.log_prob(value, moments, paths)
 
 
 @dataclass(frozen=True)
@@ -119,9 +137,13 @@ class Observing(_Wrapper):
         """Return the mean of the observations, or of a function of them, `[S, n]`."""
         return self.observation.expectation(moments.mean, self._variance(moments), of)
 
-    def _variance(self, moments: Moments) -> Tensor:
-        """Return the variance that the observation model is applied to, `[S, n]`."""
-        variance = moments.variance + self.noise if self.noisy else moments.variance
+    def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
+        """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
+        return self.observation.log_prob(value, moments.mean, self._variance(moments, paths))
+
+    def _variance(self, moments: Moments, paths: Tensor | None = None) -> Tensor:
+        """Return the variance that the observation model is applied to, `[S, n]` or `[k]`."""
+        variance = moments.variance + _on_paths(self.noise, paths) if self.noisy else moments.variance
         return variance.expand_as(moments.mean)
 
 
@@ -257,8 +279,49 @@ class QuadraticConditional(GaussianConditional):
         return (basis if self.inverse is None else self.inverse @ basis), variance
 
 
-ByPath = BasisConditional | QuadraticConditional
-"""Conditional that can be evaluated at rows of some paths only."""
+@dataclass(frozen=True)
+class TrendConditional(GaussianConditional):
+    """Conditional of drawn functions with a `Trend`, whose coefficients leave no variance.
+
+    With coefficients w of the F features ψ(x), drawn values v and the scale ρ of the rest of the kernel, the
+    mean of a row is wᵀψ + kᵀWᵀv, and its variance ρ² (k(x, x) - kᵀWᵀWk).
+    """
+
+    kernels: KernelStack
+    """Kernels of all links of the chain."""
+    number: int
+    """Number of the link in the chain."""
+    weights: Tensor
+    """Coefficients w and weights Wᵀv of each drawn function, `[S, F + M]`."""
+    form: Tensor
+    """Matrix WᵀW, see `one_sided`, `[M, M]`."""
+    noise: Tensor
+    """Variance of the observation noise on each path, `[S, 1]`."""
+    scale: Tensor
+    """Scale ρ on each path, `[S, 1]`."""
+
+    @torch.no_grad()
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the latent function at rows `[S, n, D]`."""
+        basis, variance = self._basis(rows.flatten(0, 1))
+        mean = _per_path(self.weights, basis, len(rows))
+        return _moments(mean, variance.view_as(mean) * self.scale.square())
+
+    @torch.no_grad()
+    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
+        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
+        basis, variance = self._basis(rows)
+        return _moments(_on_path(self.weights, basis, paths), variance * self.scale[paths, 0].square())
+
+    @torch.no_grad()
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return each drawn function `[S, n]` at rows `[n, D]`."""
+        return self.weights @ self._basis(rows)[0]
+
+    def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and covariances to Z `[F + M, k]`, and variances without scale `[k]`, of rows."""
+        features, cross, variance = self.kernels.apart(self.number, rows)
+        return torch.cat([features, cross]), variance - (cross * (self.form @ cross)).sum(0)
 
 
 def quadratic_conditionals(
@@ -321,6 +384,11 @@ def observed_as(
         conditional if observation is None else Observing(conditional, observation, noisy=True)
         for conditional, observation in zip(conditionals, observations, strict=True)
     ]
+
+
+def _on_paths(noise: Tensor, paths: Tensor | None) -> Tensor:
+    """Return the noise variance, a scalar or `[S, 1]`, of each of some paths `[k]`."""
+    return noise if paths is None or noise.dim() == 0 else noise[paths, 0]
 
 
 def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:

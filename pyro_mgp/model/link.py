@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyro.distributions as dist
 import torch
 from pyro.contrib.gp.kernels import Kernel
+from pyro.distributions import TorchDistribution
 from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks
 from pyro_mgp.model.conditional import BasisConditional, Conditional, Observing, quadratic_conditionals
+from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
 from pyro_mgp.model.linear_matern32_stack import stack_kernels
-from pyro_mgp.model.local_parameters import LocalModule, read
+from pyro_mgp.model.local_parameters import LocalModule, priors_of, read
 
 # A quadratic form in K_ZZ⁻¹ loses twice as many digits as K_ZZ; below this jitter too few would be left.
 _LEAST_JITTER = 1e-7
@@ -75,13 +78,19 @@ class Link(LocalModule):
         self.likelihood: Likelihood = likelihood.to(Xu)
         self.register_buffer("known_variance", None, persistent=False)
         self.Xu = PyroParam(Xu)
-        self.u_loc = PyroParam(Xu.new_zeros(len(Xu)))
-        self.u_scale_tril = PyroParam(torch.eye(len(Xu)).to(Xu), constraints.lower_cholesky)
+        self.u_loc = PyroParam(Xu.new_zeros(self.n_values))
+        self.u_scale_tril = PyroParam(torch.eye(self.n_values).to(Xu), constraints.lower_cholesky)
 
     @property
     def n_inducing(self) -> int:
-        """Number M of inducing inputs."""
+        """Number of inducing inputs."""
         return len(self.Xu)
+
+    @property
+    def n_values(self) -> int:
+        """Number M of whitened values: inducing values, after coefficients of the kernel's trend if any."""
+        trend, _ = trend_of(self.kernel)
+        return self.n_inducing + (0 if trend is None else trend.n_features)
 
     def learns_from(self, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of the link.
@@ -106,6 +115,16 @@ class Link(LocalModule):
         known = self.known_variance if rows is None else self.known_variance[rows]
         return ExpectedNormal(mean, variance, self.likelihood.noise + known)
 
+    def observed_given(self, function: Tensor, rows: Tensor | None = None) -> TorchDistribution:
+        """Return the distribution of cells of the training table given the latent function, `[..., n]`.
+
+        `rows` are their numbers in the training table, `[n]`; None stands for all of it.
+        """
+        if self.known_variance is None:
+            return self.likelihood.distribution(function)
+        known = self.known_variance if rows is None else self.known_variance[rows]
+        return dist.Normal(function, (self.likelihood.noise + known).sqrt())
+
     def forward(self, functions: Tensor | None = None) -> Conditional:
         """Return the conditional of the link at its current parameters; see `condition`."""
         return condition([self], None if functions is None else [functions])[0]
@@ -125,9 +144,11 @@ def condition(
 
     Raises:
         NotPositiveDefiniteError: If a K_ZZ cannot be factorised with jitter up to one per cent.
+        ValueError: If a parameter has a prior (`PyroSample`), which only Pyro's inference honours.
     """
     if not links:
         return []
+    refuse_priors(links)
     kernels = stack_kernels(links, dtype if can_be_inverted(links) else torch.float64)
     factors = factorise(kernels.among(), max(link.jitter for link in links))
     noise = read([link.likelihood for link in links], "noise", torch.stack)
@@ -151,6 +172,17 @@ def condition(
         for i, (of_link, (factor, variance)) in enumerate(zip(of_links, own, strict=True))
     ]
     return observing(latent, links)
+
+
+def refuse_priors(links: Sequence[Link]) -> None:
+    """Raise if a parameter of a link has a prior: read outside Pyro's inference it is a draw from it."""
+    for link in links:
+        for parameter in priors_of(link):
+            raise ValueError(
+                f"{parameter!r} of the link of column {link.column} has a prior (PyroSample), and the "
+                "package's own training and imputation estimate parameters without priors: infer it by "
+                "`pyro.infer` with `chain.model` and a guide of your own, or by NUTS (see docs/pyro.md)"
+            )
 
 
 def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:

@@ -7,23 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.codecs.base import GaussianObservation
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
-from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.model.column_order import best_order, complete_rows, is_curved, log_evidence
+from pyro_mgp.model.column_order import Evidence, Variables, best_order
 
 _NO_SPEC = ColumnSpec()
-
-SMALL_ROWS = 1000
-"""Largest number of rows of a table with a sequential chain."""
-# Largest number of columns with a link in such a table.
-_SMALL_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -69,27 +62,24 @@ def plan_links(
         ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
     """
     groups = codec.groups
-    if sequence is not None:
-        before = [d for d in range(codec.n_encoded) if d not in sequence]
-        return [LinkSpec(codec.names[d], d, (*before, *sequence[:i])) for i, d in enumerate(sequence)]
     visible = _visible(codec, specs or {})
     linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
-    if order is None:
+    if sequence is not None:
+        linked = np.asarray([d for d in sequence if not _is_last_indicator(codec)[d]], dtype=np.intp)
+    elif order is None:
         linked = _ascending(codec, linked)
     else:
         linked = np.concatenate([np.arange(0), *_ordered(codec, linked, order)])
     extra = (codec.n_encoded,) if target is not None and target_is_input else ()
-    link_specs = [
-        LinkSpec(
-            codec.names[d],
-            d,
-            (*np.flatnonzero(visible[groups[d]] & (groups != groups[d])).tolist(), *extra),
-            tuple(np.flatnonzero(groups[:d] == groups[d]).tolist()),
-        )
-        for d in linked.tolist()
-    ]
+    link_specs = []
+    for i, d in enumerate(linked.tolist()):
+        inputs = visible[groups[d]] & (groups != groups[d])
+        if sequence is not None:
+            inputs &= ~np.isin(groups, groups[linked[i:]])
+        earlier = tuple(np.flatnonzero(groups[:d] == groups[d]).tolist())
+        link_specs.append(LinkSpec(codec.names[d], d, (*np.flatnonzero(inputs).tolist(), *extra), earlier))
     for link in link_specs:
-        if not link.inputs:
+        if not link.inputs and sequence is None:
             raise ValueError(
                 f"column {link.name!r} has missing cells, but no other column is left to predict it from: "
                 "give its spec more predictors, or let other columns predict"
@@ -103,81 +93,72 @@ def plan_links(
     return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Columns with a link in a sequential chain, and their log evidence."""
-
-    columns: list[int]
-    """Encoded columns with a link, in the order of the chain."""
-    evidence: float
-    """Log evidence of all columns that can have a link, in their own units, nats."""
-
-
-def sequence_of(
-    codec: TableCodec,
-    table: EncodedTable,
-    frame: pd.DataFrame,
-    specs: Specs,
-    *,
-    every: bool,
-    curved_only: bool,
-) -> Plan | None:
-    """Choose the encoded columns of a small table that get a link in a sequential chain, and their order.
+def plan_sequence(
+    codec: TableCodec, completed: Tensor, incomplete: NDArray[np.bool_], every: bool
+) -> list[int]:
+    """Return the encoded columns with a link in a sequential chain, in the order of the largest evidence.
 
     Complete columns that come before the first incomplete one get no link.
 
     Args:
         codec: The table's codec.
-        table: The encoded table.
-        frame: The modelled table, its rows in the order of `table`.
-        specs: Specifications of columns.
-        every: Whether all columns that can have a link get one.
-        curved_only: Whether to return None if the relations between columns are linear: links with all other
-            columns as inputs then give the same imputations with less computation.
-
-    Returns:
-        The plan, or None if the table is large, has incomplete columns whose observations are not Gaussian,
-        columns that may not predict each other, or few complete rows.
+        completed: Rows with their missing cells drawn S times, `[S, n, D]`.
+        incomplete: Bool `[D]`, the encoded columns with missing cells.
+        every: Whether all columns get a link.
     """
-    if len(frame) > SMALL_ROWS:
-        return None
-    values, observed = table.values, table.observed
-    gaussian = np.array([_is_gaussian(column, specs) for column in codec.columns for _ in column.names], bool)
-    incomplete = (~observed.all(0)).numpy()
-    linkable = np.flatnonzero(gaussian).tolist()
-    suits = len(linkable) <= _SMALL_COLUMNS and not (incomplete & ~gaussian).any()
-    rows = complete_rows(observed) if suits else None
-    if rows is None or any(spec.predictors is not None or not spec.predicts for spec in specs.values()):
-        return None
-    first, then = [d for d in linkable if not incomplete[d]], [d for d in linkable if incomplete[d]]
-    then.sort(key=lambda d: codec.raw_scale[d])
-    fixed = np.flatnonzero(~gaussian).tolist()
-    complete = values[rows]
-    order = best_order(complete, first, then, fixed)
-    needed = min((i for i, d in enumerate(order) if incomplete[d]), default=len(order))
-    unlinked = 0 if every else needed
-    if curved_only and not is_curved(complete, order[unlinked:], [*fixed, *order[:unlinked]]):
-        return None
-    evidence = log_evidence(complete, order, fixed) + _log_slopes(codec, frame.iloc[rows.numpy()])
-    return Plan(order[unlinked:], evidence)
+    groups, scale = codec.groups, codec.raw_scale
+    holes = {variable: bool(incomplete[groups == variable].any()) for variable in groups.tolist()}
+    least = {variable: float(scale[groups == variable].min()) for variable in holes}
+    first, then = [v for v in holes if not holes[v]], [v for v in holes if holes[v]]
+    then.sort(key=lambda variable: least[variable])
+    order = best_order(_evidence(codec, completed), first, then)
+    needed = 0 if every else min((i for i, v in enumerate(order) if holes[v]), default=len(order))
+    return [d for v in order[needed:] for d in np.flatnonzero(groups == v).tolist()]
 
 
-def _log_slopes(codec: TableCodec, frame: pd.DataFrame) -> float:
-    """Return the log Jacobian determinant of the encoding of a table without missing cells."""
-    total = 0.0
-    for column in codec.columns:
-        if column.width == 1:
-            cells = numbers_of(frame[column.name])
-            slopes = np.zeros(len(cells)) if column.warp is None else column.warp.log_slope(cells)
-            total += float(slopes.sum()) - len(frame) * math.log(column.scale[0])
-    return total
+def _evidence(codec: TableCodec, completed: Tensor) -> Evidence:
+    indicators = [column.indicators is not None for column in codec.columns for _ in column.names]
+    variables = Variables(codec.groups.tolist(), indicators)
+    return Evidence(completed.flatten(0, 1), variables, completed.shape[1])
 
 
-def _is_gaussian(column: ColumnCodec, specs: Specs) -> bool:
-    """Return whether a column can be a link of a sequential chain: numbers with plain Gaussian noise."""
-    gaussian = column.family == "numbers" and isinstance(column.observation(), GaussianObservation)
-    error = specs.get(column.name, _NO_SPEC).standard_error
-    return gaussian and column.support_encoded is None and column.bounds is None and error is None
+def log_evidence(codec: TableCodec, completed: Tensor, sequence: Sequence[int]) -> float:
+    """Return the log evidence of the columns of rows completed S times, `[S, n, D]`, in own units, nats.
+
+    Columns without a link come before those of the `sequence`.
+    """
+    linked = list(dict.fromkeys(codec.groups[list(sequence)].tolist()))
+    order = [v for v in dict.fromkeys(codec.groups.tolist()) if v not in linked] + linked
+    slices = [(column, codec.slices[column.name]) for column in codec.columns if column.width]
+    slopes = sum(_log_slope(column, completed[..., here]) for column, here in slices)
+    return _evidence(codec, completed).of_order(order) + slopes
+
+
+def _log_slope(column: ColumnCodec, cells: Tensor) -> float:
+    """Return the mean log Jacobian determinant of the encoding of a column's cells, `[S, n, 1]`."""
+    if column.indicators is not None:
+        return 0.0
+    scale = math.log(float(cells.std().clamp(min=1e-9)))
+    own = 0.0 if column.warp is None else float(column.warp.log_slope(own_units(column, cells)).mean())
+    return cells.shape[1] * (own - math.log(column.scale[0]) - scale)
+
+
+def recoded(codec: TableCodec, other: TableCodec, completed: Tensor) -> Tensor:
+    """Return rows `[..., D]` that one codec encoded as another one would, which differs in its transforms."""
+    completed = completed.clone()
+    for column, new in zip(codec.columns, other.columns, strict=True):
+        if column.warp != new.warp:
+            here = codec.slices[column.name]
+            numbers = own_units(column, completed[..., here])
+            numbers = numbers if new.warp is None else new.warp.forward(numbers)
+            completed[..., here] = torch.as_tensor((numbers - new.mean[0]) / new.scale[0])[..., None]
+    return completed
+
+
+def own_units(column: ColumnCodec, cells: Tensor) -> NDArray[np.float64]:
+    """Return the numbers `[...]` in a numeric column's own units, given encoded cells `[..., 1]`."""
+    numbers = cells[..., 0].numpy() * column.scale[0] + column.mean[0]
+    return np.asarray(numbers if column.warp is None else column.warp.backward(numbers))
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:

@@ -8,13 +8,14 @@ enters are `local_method`s.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyro
 from pyro.nn import PyroModule, pyro_method
-from torch import Tensor
+from pyro.poutine.runtime import am_i_wrapped
+from torch import Tensor, nn
 from torch.distributions import transform_to
 
 P = ParamSpec("P")
@@ -22,9 +23,18 @@ R = TypeVar("R")
 Self = TypeVar("Self", bound=PyroModule)
 
 
-def local_parameters() -> AbstractContextManager[Any]:
-    """Return a context in which Pyro modules are built and run without the global parameter store."""
-    return pyro.settings.context(module_local_params=True)
+@contextmanager
+def local_parameters() -> Iterator[None]:
+    """Enter a context in which Pyro modules are built and run without the global parameter store."""
+    # Pyro empties the store while such a module runs. When it puts the parameters back, such as those of an
+    # automatic guide, they have lost the reference by which `SVI` finds the tensors to train.
+    kept = [(parameter, vars(parameter).copy()) for _, parameter in pyro.get_param_store().named_parameters()]
+    try:
+        with pyro.settings.context(module_local_params=True):
+            yield
+    finally:
+        for parameter, attributes in kept:
+            vars(parameter).update(attributes)
 
 
 class LocalModule(PyroModule):
@@ -55,6 +65,16 @@ def local_method(
     return inner
 
 
+def priors_of(module: nn.Module) -> list[str]:
+    """Return the names of all attributes of a module, and of modules in it, that have a prior."""
+    return [
+        f"{path}.{name}" if path else name
+        for path, part in module.named_modules()
+        if isinstance(part, PyroModule)
+        for name in part._pyro_samples
+    ]
+
+
 def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tensor]], Tensor]) -> Tensor:
     """Return a parameter of several modules as one tensor; call it inside `local_parameters`.
 
@@ -62,6 +82,9 @@ def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tens
     once, to the parameters of all modules, joined by a function such as `torch.stack`.
     """
     kinds = [module._pyro_params.get(name) for module in modules]
+    if am_i_wrapped():
+        # Pyro's handlers must see each parameter: `pyro.infer.SVI` trains those that it has seen.
+        return together([getattr(module, name) for module in modules])
     if kinds[0] is None or any(kind is None or kind[0] is not kinds[0][0] for kind in kinds):
         return together([getattr(module, name) for module in modules])
     leaves = [module._parameters[f"{name}_unconstrained"] for module in modules]

@@ -290,7 +290,7 @@ class Sampler:
             if self.training is None:
                 return self.chain.conditionals(self.functions(imputations))
             drawn = self._augmented(self.training, imputations)
-            return self._chains(self.training).augmentation.conditionals(drawn.functions, drawn.noises)
+            return self._chains(self.training).augmentation.conditionals(*drawn.of_links)
 
         return self.cholesky_cache.get(self.chain, "functions", (self.seed, tuple(imputations)), conditionals)
 

@@ -28,7 +28,7 @@ def table(n_rows: int = 1001) -> pd.DataFrame:
 
 
 def fitted(frame: pd.DataFrame, **settings: object) -> MGPImputer:
-    return MGPImputer(random_state=0, n_neighbors=0, **settings).fit(frame)
+    return MGPImputer(random_state=0, n_neighbors=0, inputs="others", **settings).fit(frame)
 
 
 @cache

@@ -75,7 +75,8 @@ def test_a_folder_is_fitted_file_by_file(tmp_path: Path, capsys: pytest.CaptureF
     options = ("--drop", "id", "--steps", 5, "--scratch", tmp_path)
     assert run(tmp_path / "in", "-o", tmp_path / "m", *options) == 0
     assert "1100 rows, 3 columns" in capsys.readouterr().out
-    expected = MGPImputer(random_state=0, max_steps=5, progress=False).fit(frame.drop(columns="id"))
+    expected = MGPImputer(inputs="others", random_state=0, max_steps=5, progress=False)
+    expected.fit(frame.drop(columns="id"))
     assert MGPImputer.load(tmp_path / "m").history_.loss == expected.history_.loss
     assert run(tmp_path / "in", "-o", tmp_path / "m", *options, "--resume") == 0
     assert "is complete" in capsys.readouterr().out

@@ -131,7 +131,7 @@ def test_rules_of_whole_rows_are_refused(folder: Path) -> None:
     specs = {"plain": ColumnSpec(only_if="few > 0")}
     with pytest.raises(ValueError, match="one column at a time is in memory: fit a sample"):
         MGPImputer(specs=specs).fit_parquet(folder)
-    with pytest.raises(ValueError, match='inputs="earlier" is for tables of at most 1000 rows'):
+    with pytest.raises(ValueError, match='inputs="earlier" needs the table in memory'):
         MGPImputer(inputs="earlier").fit_parquet(folder)
 
 

@@ -93,7 +93,7 @@ def test_loss_draws_and_gradients_are_those_of_the_pyro_model(build, kernel, pro
 
     chain.zero_grad()
     expected = TraceMeanField_ELBO().differentiable_loss(
-        chain.model, chain.guide, table[here], observed[here], rows, noise=noise
+        chain.marginal_model, chain.marginal_guide, table[here], observed[here], rows, noise=noise
     )
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
@@ -116,7 +116,7 @@ def test_q_moves_as_by_the_natural_gradient(build, rows, step_size, silence_of):
 
     chain.zero_grad()
     TraceMeanField_ELBO().differentiable_loss(
-        chain.model, chain.guide, table[here], observed[here], rows, noise=noise
+        chain.marginal_model, chain.marginal_guide, table[here], observed[here], rows, noise=noise
     ).backward()
     for link in chain.links:
         # Links whose sites change with q go half as far.
@@ -203,6 +203,16 @@ def test_only_q_moves_when_only_q_is_wanted(silence_of):
     assert all(parameter.grad is None for parameter in chain.parameters())
     torch.testing.assert_close((same_loss, same_redrawn), (loss, redrawn))
     torch.testing.assert_close(other.posterior.mean, step.posterior.mean)
+
+
+@pytest.mark.parametrize("build", [make, make_ordinal])
+def test_a_fill_that_counts_as_data_is_not_redrawn(build, silence_of):
+    chain, table, observed, noise = build()
+    silence_of(noise)
+    _, kept = ConjugateStep(chain, redraw=False)(table, observed, None, 1.0)
+    _, redrawn = ConjugateStep(chain)(table, observed, None, 1.0)
+    torch.testing.assert_close(kept, table)
+    assert (redrawn != table)[~observed].any()
 
 
 def test_a_posterior_that_is_not_finite_makes_the_loss_nan():

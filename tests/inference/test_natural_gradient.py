@@ -125,7 +125,9 @@ def test_one_full_step_on_a_link_is_the_optimal_sparse_gp() -> None:
     link.u_scale_tril = random_tril(6, torch.Generator().manual_seed(1))
     chain = Chain([link], ["y"], n_rows=40)
     table = torch.tensor(np.stack([x, y], 1))
-    loss = TraceMeanField_ELBO().differentiable_loss(chain.model, chain.guide, table, table.isfinite())
+    loss = TraceMeanField_ELBO().differentiable_loss(
+        chain.marginal_model, chain.marginal_guide, table, table.isfinite()
+    )
     loss.backward()
     natural_step(variational_pairs(chain), 1.0)
     # Titsias (2009), unwhitened: q(u) = N(K A⁻¹ K_zx y / s², K A⁻¹ K) with A = K + K_zx K_xz / s².

@@ -166,8 +166,8 @@ def test_factorise_unchecked_raises_the_jitter_once():
 @pytest.mark.parametrize("kernel", [linear_matern32, matern32])
 def test_single_precision_gives_the_same_moments_to_four_digits(kernel, drawn):
     link, rows = make_link(kernel, torch.randn(8, 3).double(), jitter=1e-6), torch.randn(4, 6, 4).double()
-    link.u_loc = torch.randn(8).double()
-    functions = [torch.randn(4, 8).double()] if drawn else None
+    link.u_loc = torch.randn(link.n_values).double()
+    functions = [torch.randn(4, link.n_values).double()] if drawn else None
     with torch.no_grad(), local_parameters():
         single, double = (
             condition([link], functions, dtype)[0].moments(rows) for dtype in (torch.float32, torch.float64)
@@ -202,8 +202,8 @@ def test_the_mean_of_a_quantity_is_that_of_its_observations():
 @pytest.mark.parametrize(("jitter", "dtype"), [(1e-10, None), (1e-6, torch.float64), (1e-6, torch.float32)])
 def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, drawn, jitter, dtype):
     link, rows = make_link(kernel, torch.randn(8, 3).double(), jitter=jitter), torch.randn(4, 6, 4).double()
-    link.u_loc = torch.randn(8).double()
-    functions = [torch.randn(4, 8).double()] if drawn else None
+    link.u_loc = torch.randn(link.n_values).double()
+    functions = [torch.randn(4, link.n_values).double()] if drawn else None
     paths, cells = torch.tensor([3, 0, 0, 2, 1]), torch.tensor([5, 1, 4, 0, 1])
     with torch.no_grad(), local_parameters():
         (conditional,) = condition([link], functions, dtype or torch.float64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +14,7 @@ from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.build import build_chain
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods import Gaussian
-from pyro_mgp.model.link_specs import LinkSpec, plan_links, sequence_of
+from pyro_mgp.model.link_specs import LinkSpec, log_evidence, plan_links, plan_sequence, recoded
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 
@@ -130,72 +128,76 @@ def curved(n_rows: int = 60) -> pd.DataFrame:
     return frame
 
 
-def planned(frame: pd.DataFrame, specs: Any = None, **switches: bool) -> list[str] | None:
+def planned(frame: pd.DataFrame, every: bool = False) -> list[str]:
     """Return the names of the columns with a link in a sequential chain, in order."""
-    codec = TableCodec.fit(frame, False, 0, specs)
-    switches = {"every": False, "curved_only": True, **switches}
-    plan = sequence_of(codec, codec.encode_cells(frame), frame, specs or {}, **switches)
-    return None if plan is None else [codec.names[d] for d in plan.columns]
+    codec = TableCodec.fit(frame, False, 0)
+    observed = codec.encode_cells(frame).observed
+    completed = codec.encode_cells(complete_version()[frame.columns]).values[None]
+    return [codec.names[d] for d in plan_sequence(codec, completed, ~observed.all(0).numpy(), every)]
+
+
+def complete_version(n_rows: int = 60) -> pd.DataFrame:
+    """Return the table of `curved` before cells were removed."""
+    generator = np.random.default_rng(0)
+    root = generator.normal(size=n_rows)
+    square = root**2 + 0.3 * generator.normal(size=n_rows)
+    other = generator.normal(size=n_rows)
+    return pd.DataFrame(
+        {"square": square, "root": root, "other": other, "kind": generator.random(n_rows) < 0.5}
+    )
 
 
 def test_a_sequence_is_of_incomplete_columns_and_those_behind_the_first_of_them() -> None:
-    frame = curved().drop(columns="other")
+    frame, complete = curved(), complete_version()
     assert planned(frame) == ["root", "square"]
-    assert planned(frame.assign(square=frame["square"].fillna(1.0))) == ["root", "square"]
-    complete_root = frame.assign(root=frame["root"].fillna(0.0))
+    # A complete outcome comes late, with a link, if the columns that it depends on are incomplete.
+    assert planned(frame.assign(square=complete["square"])) == ["root", "square"]
+    complete_root = frame.assign(root=complete["root"])
     assert planned(complete_root) == ["square"]
-    assert planned(complete_root, every=True) == ["root", "square"]
+    assert set(planned(complete_root, every=True)) == {"root", "square", "other", "kind"}
 
 
-def test_whether_all_columns_get_a_link_all_say_whether_the_table_is_curved() -> None:
-    complete = curved().dropna()
-    assert planned(complete) is None
-    assert planned(complete, curved_only=False) == []
-    assert planned(complete, every=True) is not None
+def test_tables_without_missing_cells_have_an_empty_sequence() -> None:
+    assert planned(complete_version()) == []
+    assert len(planned(complete_version(), every=True)) == 4
 
 
-def test_straight_tables_are_not_in_need_of_a_sequence() -> None:
-    straight = curved().assign(square=lambda f: f["root"].fillna(0.0) + f["other"])
-    assert planned(straight) is None
-    assert planned(straight, curved_only=False) is not None
+def test_the_evidence_is_in_units_of_the_columns() -> None:
+    """In units a thousand times as large, each cell of a column has a thousand times the density."""
+    frame = complete_version()
+    thousands = frame.assign(square=frame["square"] / 1000)
+    codecs = [TableCodec.fit(each, False, 0) for each in (frame, thousands)]
+    evidence = [
+        log_evidence(codec, codec.encode_cells(each).values[None], [1, 0])
+        for codec, each in zip(codecs, (frame, thousands), strict=True)
+    ]
+    assert evidence[1] - evidence[0] == pytest.approx(60 * np.log(1000))
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        pytest.param(lambda f: pd.concat([f] * 20, ignore_index=True), id="many rows"),
-        pytest.param(
-            lambda f: f.assign(**{f"more {i}": np.random.default_rng(i).normal(size=60) for i in range(6)}),
-            id="many columns",
-        ),
-        pytest.param(lambda f: f.assign(kind=f["kind"].astype(object).where(f.index % 7 > 0)), id="boolean"),
-        pytest.param(lambda f: f.assign(square=f["square"].where(f.index < 30)), id="few complete rows"),
-        pytest.param(lambda f: f.assign(square=f["square"].where(f["root"].isna())), id="no complete rows"),
-    ],
-)
-def test_tables_that_do_not_suit(spoilt: Any) -> None:
-    assert planned(spoilt(curved()), curved_only=False) is None
+def test_rows_are_recoded_without_a_transform_and_back() -> None:
+    frame = complete_version().assign(skewed=lambda f: np.exp(2 * f["root"]))
+    straight, transformed = (TableCodec.fit(frame, warp, 0) for warp in (False, True))
+    assert any(column.warp is not None for column in transformed.columns)
+    expected = straight.encode_cells(frame).values
+    found = recoded(transformed, straight, transformed.encode_cells(frame).values)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(recoded(straight, transformed, found), transformed.encode_cells(frame).values)
 
 
-def test_twenty_complete_rows_are_enough() -> None:
-    frame = curved()
-    whole = frame.dropna().index
-    frame.loc[whole[20:], "root"] = np.nan
-    assert planned(frame, curved_only=False) is not None
-    frame.loc[whole[0], "root"] = np.nan
-    assert planned(frame, curved_only=False) is None
-
-
-@pytest.mark.parametrize("spec", [ColumnSpec(predicts=False), ColumnSpec(predictors=("root",))])
-def test_columns_that_may_not_predict_each_other_have_no_sequence(spec: ColumnSpec) -> None:
-    assert planned(curved(), {"square": spec}, curved_only=False) is None
+@pytest.mark.parametrize("spec", [ColumnSpec(predicts=False), ColumnSpec(predictors=("other",))])
+def test_a_sequence_respects_which_columns_may_predict_which(spec: ColumnSpec) -> None:
+    codec = TableCodec.fit(curved(), False, 0)
+    label = "root" if not spec.predicts else "square"
+    incomplete = np.array([True, True, False, False])
+    links = plan_links(codec, incomplete, None, specs={label: spec}, sequence=[1, 0])
+    assert [link.inputs for link in links] == [(2, 3), (2, 3) if not spec.predicts else (2,)]
 
 
 def test_a_sequential_link_sees_complete_columns_and_earlier_links() -> None:
     codec = TableCodec.fit(curved(), False, 0)
     incomplete = np.array([True, True, False, False])
     specs = plan_links(codec, incomplete, None, sequence=[1, 0])
-    assert specs == [LinkSpec("root", 1, (2, 3)), LinkSpec("square", 0, (2, 3, 1))]
+    assert specs == [LinkSpec("root", 1, (2, 3)), LinkSpec("square", 0, (1, 2, 3))]
     rows = torch.zeros(2, 4).double()
     chain = build_chain(
         specs,

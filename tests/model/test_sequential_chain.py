@@ -18,7 +18,7 @@ from pyro_mgp.inference.closed_form_rows import Share, Sweep
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments, Shifted
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods import Gaussian, Ordinal
+from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -224,13 +224,6 @@ def test_links_see_earlier_ones_only() -> None:
     links = [Link(matern32(1), Xu, d, [1 - d], Gaussian(0.5)) for d in (0, 1)]
     with pytest.raises(ValueError, match="link 'a' has the column of a later link, or its own, as input"):
         SequentialChain(links, ["a", "b"], n_rows=3)
-
-
-def test_observations_have_to_be_gaussian() -> None:
-    values = torch.tensor([-1.0, 1.0]).double()
-    link = Link(matern32(1), torch.zeros(1, 1).double(), 1, [0], Ordinal(values, torch.full((2,), 0.5)))
-    with pytest.raises(ValueError, match="link 'yes': observations in a sequential chain must be Gaussian"):
-        SequentialChain([link], ["yes"], n_rows=3)
 
 
 @pytest.mark.parametrize("missing", [(0.4, 0.6), (0.5, 0.5), (0.1, 0.3)])

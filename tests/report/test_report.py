@@ -111,7 +111,7 @@ def test_a_report_is_complete(tmp_path: Path, fitted: tuple[MGPImputer, Imputati
         "4 imputations are few",
         "max_steps=2",
         "2204.04648",
-        f"{100 * calibration.overall['coverage_90']:.1f} %",
+        f"{100 * calibration.overall['coverage_90']:.1f}",
         f"{int(draws.frame[EVIL].isna().sum())} (16.7 %)",
     ):
         assert words in read.text, words

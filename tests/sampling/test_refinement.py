@@ -71,9 +71,17 @@ def test_candidates_scored_together_equal_those_scored_alone() -> None:
         torch.testing.assert_close(found, alone - crps(values, at.mean[0], at.variance[0] + left.variance))
 
 
+def conditional(frame: pd.DataFrame) -> MGPImputer:
+    """Fit links that see all other columns, without local GPs."""
+    imputer = MGPImputer(inputs="others", columns="all", n_neighbors=0, random_state=0, progress=False)
+    return imputer.fit(frame)
+
+
 def small_fit(frame: pd.DataFrame) -> _Fit:
     """Return the initial state of the refinement of a fitted imputer."""
-    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
+    imputer = MGPImputer(random_state=0, n_neighbors=0, inputs="others", columns="all", progress=False).fit(
+        frame
+    )
     rows = imputer.codec_.encode(frame)
     with torch.no_grad(), local_parameters():
         return _Fit(imputer.chain_, imputer.initial_fill_, rows, 24, True, 0)
@@ -216,7 +224,9 @@ def test_refine_without_neighbours_and_values_returns_nothing() -> None:
 def test_discrete_support_is_fitted_without_neighbours() -> None:
     frame = wave(300)
     frame["y"] = (2 * frame["y"]).round()
-    imputer = MGPImputer(random_state=0, n_neighbors=0, columns="all", progress=False).fit(frame)
+    imputer = MGPImputer(random_state=0, n_neighbors=0, inputs="others", columns="all", progress=False).fit(
+        frame
+    )
     assert imputer.neighbours_ is None
     found = dict(zip(imputer.order_, imputer.discrete_support_, strict=True))
     assert found["x"] is None
