@@ -30,6 +30,7 @@ from torch import Tensor
 
 from pyro_mgp.inference.closed_form_rows import SITE_STEP, site_parameters
 from pyro_mgp.inference.coefficient_scales import CoefficientScales
+from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Chain, Noise, by_column
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
@@ -387,6 +388,8 @@ class GibbsChains:
         noises = [link.likelihood.noise.expand(len(filled), 1) for link in chain.links]
         scales = [torch.ones_like(function) for function in functions]
         self.state = State(functions, noises, scales, [None] * len(functions), by_column(filled))
+        cells = enumerate(chain.holes(augmentation.observed))
+        self.record = Record({i: (rows, chain.links[i].column) for i, rows in cells if len(rows)})
 
     def draws(self, imputations: Sequence[int]) -> Drawn:
         """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
@@ -398,10 +401,13 @@ class GibbsChains:
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
         n_sweeps, before, state = self.augmentation.chain.n_sweeps, self.state.filled, self.state
+        record = self.record
         for sweep in range(0 if self.kept else self.first, n_sweeps):
             before, state = state.filled, self._iterate(state, sweep)
+            record = record if sweep < 0 else record.with_iteration(state.filled)
         cells = before[:, ~self.augmentation.observed]
-        self.state, self.kept = state, [*self.kept, Drawn(state.functions, state.noises, state.scales, cells)]
+        drawn = Drawn(state.functions, state.noises, state.scales, cells)
+        self.state, self.record, self.kept = state, record, [*self.kept, drawn]
 
     @torch.no_grad()
     def _iterate(self, state: State, sweep: int) -> State:

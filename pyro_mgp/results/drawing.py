@@ -22,6 +22,7 @@ from pyro_mgp.data.encoded_table import RowIds
 from pyro_mgp.data.table import missing
 from pyro_mgp.data.table_encoder import InputTable
 from pyro_mgp.results.imputations import Imputations
+from pyro_mgp.results.mixing import mixing
 from pyro_mgp.results.table_files import write_chunks
 from pyro_mgp.sampling.fitted_model import FEW_ROWS, FittedModel
 from pyro_mgp.sampling.kept_draws import Batches, keep
@@ -70,9 +71,11 @@ def draw(
     batches = _batches(model, given, sampler, wanted, batch_size, kept)
     batches = _watched(batches, len(given.incomplete), progress)
     draws = model.encoder.decode(given, batches, n, model.supported_columns())
-    cells = model.observed_cells(given, sampler) if isinstance(wanted, range) else None
+    cells, partial = model.observed_cells(given, sampler), model.encoder.rules.may_stay_missing
+    if (mixed := mixing(given, cells)) is not None:
+        mixed.warn()
     discard_own(kept, checkpoint)
-    return Imputations(given.frame, draws, n, model.encoder.rules.may_stay_missing, cells)
+    return Imputations(given.frame, draws, n, partial, cells if isinstance(wanted, range) else None, mixed)
 
 
 def draw_to_parquet(

@@ -21,6 +21,7 @@ from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
 from pyro_mgp.data.cells import complete, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
+from pyro_mgp.results.mixing import Mixing
 from pyro_mgp.results.table_files import table_names, write_table
 from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
 from pyro_mgp.storage.atomic import atomic_file, atomic_folder
@@ -78,6 +79,8 @@ class Imputations:
     """Columns that may lack some or all draws, since they do not apply to some rows, or are not imputed."""
     observed_cells: ObservedCells | None = None
     """Predictive distributions of the observed cells, for `to_arviz`; neither compared, saved nor copied."""
+    mixing: Mixing | None = None
+    """How well the chains mixed from which the draws come; None without chains. It is not compared."""
 
     def __post_init__(self) -> None:
         m = operator.index(self.m)
@@ -247,6 +250,7 @@ class Imputations:
         with atomic_folder(path, overwrite=overwrite) as folder:
             partial = [to_json(label) for label in self.may_stay_missing]
             fields = {"m": self.m, "columns": columns, "may_stay_missing": partial}
+            fields["mixing"] = None if self.mixing is None else self.mixing.to_json()
             write_frame(folder / _FRAME, self.frame)
             write_arrays(folder / _DRAWS, arrays)
             write_header(folder, "Imputations", _FORMAT_VERSION, fields, (_FRAME, _DRAWS))
@@ -266,7 +270,9 @@ class Imputations:
             expected = {c["array"]: (header["m"], holes[c["array"]]) for c in header["columns"]}
             arrays = read_arrays(Path(path) / _DRAWS, functools.partial(_check_shapes, expected))
             values = {from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
-            return cls(frame, values, header["m"], [from_json(each) for each in header["may_stay_missing"]])
+            partial = [from_json(each) for each in header["may_stay_missing"]]
+            mixed = header.get("mixing")  # folders of earlier releases have none
+            return cls(frame, values, header["m"], partial, None, mixed and Mixing.from_json(mixed))
         except MALFORMED as error:
             raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error
 

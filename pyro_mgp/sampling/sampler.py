@@ -137,7 +137,7 @@ class Sampler:
 
         Rows of the training table repeat the last sweep of their chains; other rows have sweeps of their own.
         """
-        place = self._place(rows)
+        place = self.place(rows)
         kinds = [kind for kind in (place >= 0, place < 0) if kind.any()]
         if len(kinds) == 1:
             return self._drawn(rows, place, imputations)
@@ -290,7 +290,7 @@ class Sampler:
             if self.training is None:
                 return self.chain.conditionals(self.functions(imputations))
             drawn = self._augmented(self.training, imputations)
-            return self._chains(self.training).augmentation.conditionals(*drawn.of_links)
+            return self.chains(self.training).augmentation.conditionals(*drawn.of_links)
 
         return self.cholesky_cache.get(self.chain, "functions", (self.seed, tuple(imputations)), conditionals)
 
@@ -303,10 +303,10 @@ class Sampler:
 
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> Drawn:
         """Return what the chains of the training table drew for imputations."""
-        draw = functools.partial(self._chains(training).draws, imputations)
+        draw = functools.partial(self.chains(training).draws, imputations)
         return self.cholesky_cache.get(self.chain, "draws", (self.seed, tuple(imputations)), draw)
 
-    def _chains(self, training: EncodedTable) -> GibbsChains:
+    def chains(self, training: EncodedTable) -> GibbsChains:
         """Return the chains that draw functions given the completed training table."""
         n = n_chains(len(training))
 
@@ -354,7 +354,7 @@ class Sampler:
 
         return predictive
 
-    def _place(self, rows: EncodedTable) -> Tensor:
+    def place(self, rows: EncodedTable) -> Tensor:
         """Return the number of each row in the training table, `[n]`; -1 for rows that are not in it."""
         training = self.training
         if training is None or not self.joint:

@@ -134,7 +134,7 @@ def test_rows_of_the_training_table_have_their_draws_in_any_table(settings):
         pd.testing.assert_frame_equal(together[j].loc[changed.index], other[j])
 
     sampler, rows = imputer.model_.sampler(), imputer.model_.training
-    chains = sampler._chains(rows)
+    chains = sampler.chains(rows)
     while len(chains.kept) < 2:
         chains._draw()
     imputations = range(chains.n_chains, 2 * chains.n_chains)
