@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyro_mgp.imputer import MGPImputer
     from pyro_mgp.results.arviz_export import to_arviz
     from pyro_mgp.results.imputations import Imputations
+    from pyro_mgp.results.leave_one_out import leave_one_out
     from pyro_mgp.scaling.dask_engine import impute_dask
     from pyro_mgp.scaling.partitions import impute_partition
     from pyro_mgp.settings import Engine
@@ -33,6 +34,7 @@ __all__ = [
     "data_parallel",
     "impute_dask",
     "impute_partition",
+    "leave_one_out",
     "likelihood_ratio_test",
     "mix",
     "pool",
@@ -54,6 +56,7 @@ _HOME = {
     "data_parallel": "pyro_mgp._support.processes",
     "impute_dask": "pyro_mgp.scaling.dask_engine",
     "impute_partition": "pyro_mgp.scaling.partitions",
+    "leave_one_out": "pyro_mgp.results.leave_one_out",
     "likelihood_ratio_test": "pyro_mgp.analysis.joint_tests",
     "mix": "pyro_mgp.analysis.posterior_mixture",
     "pool": "pyro_mgp.analysis.pooling",

@@ -8,16 +8,24 @@ One imputation is one draw. Variables have the dimensions chain and draw, and th
                           u_<link>                  inducing; whitened inducing values of the drawn function
                           <part>_lengthscale_<link> <link>_input; and other parameters of kernels
                           noise_<link>              and other parameters of likelihoods
-    posterior_predictive  <column>                  <column>_row; a replicate of each observed cell
+    in_sample_predictive  <column>                  <column>_row; a replicate of each observed cell
     log_likelihood        <column>                  <column>_row; log density of each observed cell
     observed_data         <column>                  <column>_row; the observed cells (without chain and draw)
     predictions           <column>                  <column>_row; the imputed cells
     constant_data         observed, mean, scale     row, column; which cells are observed, and their moments
+    sample_stats          rhat_mean_<column>, ...   R-hat in the chains of data augmentation, without draw:
+                                                    the fields of `mixing.ColumnMixing`
+                          rhat_<column>             <column>_row; R-hat of each missing cell, without draw
 
 Each column is a variable with a row dimension of its own, since columns differ in their missing cells.
 Coordinates are the index labels, and `<column>_position`, the position of the row in the table. All values
 are numbers. Labels are positions of their levels (attribute `levels`, JSON), -1 where a draw is missing;
 booleans are 0 and 1; times are seconds, since 1970 (UTC) if they are points in time.
+
+Replicates of observed cells come from functions that have learnt from these cells: they flatter the model.
+The group is not called `posterior_predictive` for that reason; where a function of ArviZ asks for that name,
+write `tree["posterior_predictive"] = tree["in_sample_predictive"]`. `leave_one_out` corrects log densities
+where that is possible.
 """
 
 from __future__ import annotations
@@ -27,7 +35,7 @@ import operator
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -43,6 +51,7 @@ from pyro_mgp.data.table import missing
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.results.imputations import Imputations, is_same_table
+from pyro_mgp.results.mixing import Mixing
 from pyro_mgp.sampling.observed_cells import ObservedCells
 
 Numbers = NDArray[np.float64]
@@ -58,11 +67,12 @@ _POINT = "point estimate, repeated over draws"
 _UNITS = {"datetime": "seconds since 1970 (UTC)", "duration": "seconds"}
 _GROUPS = {
     "posterior": "summaries of imputed cells, parameters of links and their drawn functions",
-    "posterior_predictive": "replicates of observed cells, drawn like missing cells",
+    "in_sample_predictive": "replicates of observed cells, by functions that have learnt from these cells",
     "log_likelihood": "log densities of observed cells in the columns' own units, given the drawn functions",
     "observed_data": "observed cells of the columns with a link",
     "predictions": "imputed cells",
     "constant_data": "which cells are observed, and their moments",
+    "sample_stats": "R-hat and effective sample sizes of missing cells in the chains of data augmentation",
 }
 
 
@@ -72,10 +82,11 @@ def to_arviz(
     """Export imputations to an `InferenceData` (ArviZ 0.x) or `xarray.DataTree` (ArviZ 1.0 onwards).
 
     Imputations of one table by fits with different seeds become chains. R-hat of `imputed_mean_...` and
-    `imputed_share_...` measures whether the fits agree. R-hat of parameters and of `u` is not informative,
-    since each fit has one point estimate, and its own inducing inputs.
+    `imputed_share_...` measures whether the fits agree, `sample_stats` whether the chains of data
+    augmentation within a fit do. R-hat of parameters and of `u` is not informative, since each fit has one
+    point estimate, and its own inducing inputs.
 
-    `posterior_predictive`, `log_likelihood` and the parameters are computed from the current state of the
+    `in_sample_predictive`, `log_likelihood` and the parameters are computed from the current state of the
     imputer that drew. They are absent for imputations that were loaded, copied or made by hand. The target of
     `fit(X, y)` has no predictions. Shifts by `delta` apply to imputed cells only.
 
@@ -185,6 +196,7 @@ class _Table:
         self.labels = _index_labels(frame.index)
         self.holes: dict[Label, Any] = dict(zip(frame.columns, missing(frame).T, strict=True))
         self.has_observed_cells = all(chain.observed_cells is not None for chain in chains)
+        self.has_mixing = all(chain.mixing is not None for chain in chains)
         taken = set(_RESERVED)
         self.names: dict[Label, str] = {label: _new_name(str(label), taken) for label in frame.columns}
         self.link_names: dict[str, str] = {}
@@ -204,7 +216,7 @@ class _Table:
             cells.append(_observed(frame[label]))
             self.coders[label] = _coder(frame[label].dtype, cells, levels.get(label, ()))
 
-    def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: dict[str, str]) -> DataArray:
+    def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: Mapping[str, Any]) -> DataArray:
         """Return the cells of a column in the given rows, `[..., n]`, as a `DataArray`."""
         row = f"{name}_row"
         coords = {row: (row, self.labels[rows]), f"{name}_position": (row, rows.astype(np.int64))}
@@ -216,7 +228,7 @@ class _Table:
 
 
 def _variable(
-    values: Array, dims: tuple[str, ...], attrs: dict[str, str], coords: Coords | None = None
+    values: Array, dims: tuple[str, ...], attrs: Mapping[str, Any], coords: Coords | None = None
 ) -> DataArray:
     """Return the values of one chain as a `DataArray`; an additional first dimension is the draw."""
     draw = ("draw",) * (values.ndim - len(dims))
@@ -298,7 +310,22 @@ def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, DataArray
             name = table.names[label]
             groups["observed_data"][name] = table.cells(name, rows, cells, table.attrs(label))
     groups["constant_data"] = _constant(table)
+    if draws.mixing is not None and table.has_mixing:
+        groups["sample_stats"] = dict(_mixing(draws.mixing, table))
     return groups
+
+
+def _mixing(mixing: Mixing, table: _Table) -> Iterator[tuple[str, DataArray]]:
+    """Yield R-hat and effective sample sizes of each column, and R-hat of its missing cells."""
+    about = {"chains": mixing.n_chains, "iterations": mixing.n_iterations, "largest_rhat": mixing.largest}
+    for label, own in mixing.columns.items():
+        if label in table.names:  # the target is not in the table
+            name, attrs = table.names[label], {"column": str(label), **about}
+            for figure, value in asdict(own).items():
+                yield f"{figure}_{name}", DataArray(value, attrs=attrs)
+            rows = np.flatnonzero(table.holes[label])
+            cells = mixing.cells.get(label, np.full(len(rows), np.nan))  # loaded imputations have none
+            yield f"rhat_{name}", table.cells(name, rows, cells, attrs)
 
 
 def _summary(name: str, coder: _Coder, values: Array) -> dict[str, DataArray]:
@@ -336,7 +363,7 @@ def _add_observed_cells(
         attrs = {"column": str(label), **coder.attrs}
         unit = "log probability" if cells.is_probability else "log density, per unit of the column"
         density = {"column": str(label), "unit": unit}
-        groups["posterior_predictive"][name] = table.cells(name, rows, values, attrs)
+        groups["in_sample_predictive"][name] = table.cells(name, rows, values, attrs)
         groups["log_likelihood"][name] = table.cells(name, rows, cells.log_density[:, kept], density)
         observed = coder(observed[kept]).astype(values.dtype)
         groups["observed_data"][name] = table.cells(name, rows, observed, attrs)
@@ -412,8 +439,10 @@ def _dataset(chains: Sequence[Mapping[str, DataArray]], group: str) -> Dataset:
             found = f"{name!r} in {group} has shapes {shapes}"
             raise ValueError(f"chains must come from fits of the same settings: {found}")
         variables[name] = first
-        if "draw" in first.dims:
+        if "draw" in first.dims or group == "sample_stats":
             values = np.stack([chain[name].to_numpy() for chain in chains])
-            coords = {"chain": np.arange(values.shape[0]), "draw": np.arange(values.shape[1])}
+            coords = {"chain": np.arange(values.shape[0])}
+            if "draw" in first.dims:
+                coords["draw"] = np.arange(values.shape[1])
             variables[name] = DataArray(values, first.coords, ("chain", *first.dims), attrs=first.attrs)
     return Dataset(variables, coords, {"description": _GROUPS[group]})

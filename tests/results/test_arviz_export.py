@@ -121,7 +121,7 @@ def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
 
     log_density = group(tree, "log_likelihood")["y"][0].to_numpy()
     np.testing.assert_allclose(log_density, predictive.logpdf(frame["y"][seen]), atol=1e-4)
-    ranks = predictive.cdf(group(tree, "posterior_predictive")["y"][0].to_numpy())
+    ranks = predictive.cdf(group(tree, "in_sample_predictive")["y"][0].to_numpy())
     assert stats.kstest(ranks.ravel(), "uniform").pvalue > 0.01
     # Beyond means and variances: a cell's replicates are independent of those of its neighbour.
     assert abs(np.corrcoef(ranks[:, :-1].ravel(), ranks[:, 1:].ravel())[0, 1]) < 0.05
@@ -146,7 +146,7 @@ def test_the_posterior_holds_the_parameters_of_the_links(of_gaussian):
 def test_ranks_of_observed_cells_are_uniform_under_the_true_model(of_gaussian):
     _, tree = of_gaussian
     observed = group(tree, "observed_data")["y"].to_numpy()
-    ranks = (group(tree, "posterior_predictive")["y"] <= observed).mean(("chain", "draw"))
+    ranks = (group(tree, "in_sample_predictive")["y"] <= observed).mean(("chain", "draw"))
     assert stats.kstest(ranks, "uniform").pvalue > 0.05
 
 
@@ -206,7 +206,7 @@ def test_log_densities_integrate_to_the_distribution_of_replicates(kind):
     log_density = group(tree, "log_likelihood")["y"]
     values = group(tree, "observed_data")["y"].to_numpy().astype(float)
     density = np.exp(log_density).mean(("chain", "draw")).to_numpy()
-    replicates = group(tree, "posterior_predictive")["y"].to_numpy().ravel()
+    replicates = group(tree, "in_sample_predictive")["y"].to_numpy().ravel()
     if log_density.attrs["unit"] == "log probability":
         values, first = np.unique(values, return_index=True)
         expected = np.array([(replicates == value).mean() for value in values])
@@ -270,7 +270,7 @@ def test_coverage_of_observed_and_missing_cells_agrees_with_neighbours(jumps):
     """Checks of observed cells are valid for missing cells only if both have the same coverage."""
     full, _, imputer = jumps
     tree = imputer.impute(m=100).to_arviz()
-    for name, least in (("posterior_predictive", 0.85), ("predictions", 0.8)):
+    for name, least in (("in_sample_predictive", 0.85), ("predictions", 0.8)):
         values = group(tree, name)["y"]
         truth = full["y"].to_numpy()[values["y_position"]]
         ranks = (values <= truth).mean(("chain", "draw"))
@@ -282,7 +282,7 @@ def test_measurement_errors_widen_replicates_but_not_imputed_cells():
     frame = gaussian().assign(error=2.0)
     imputer = small(n_neighbors=0, warp=False, specs={"y": ColumnSpec(standard_error="error")}).fit(frame)
     tree = imputer.impute(m=200).to_arviz()
-    replicates = group(tree, "posterior_predictive")["y"].std(("chain", "draw")).mean()
+    replicates = group(tree, "in_sample_predictive")["y"].std(("chain", "draw")).mean()
     imputed = group(tree, "predictions")["y"].std(("chain", "draw")).mean()
     assert float(replicates) ** 2 == pytest.approx(float(imputed) ** 2 + 4, rel=0.1)
 
@@ -309,7 +309,7 @@ def test_predictions_are_the_draws(of_mixed):
 def test_observed_cells_have_replicates_and_finite_log_densities(of_mixed):
     tree, frame = of_mixed.to_arviz(), of_mixed.frame
     observed, replicates, densities = (
-        group(tree, name) for name in ("observed_data", "posterior_predictive", "log_likelihood")
+        group(tree, name) for name in ("observed_data", "in_sample_predictive", "log_likelihood")
     )
     assert list(observed) == list(replicates) == list(densities)
     assert {found.attrs["column"] for found in observed.values()} == set(of_mixed.values)
@@ -348,7 +348,8 @@ def test_imputations_without_an_imputer_export_draws_and_observed_cells(of_mixed
     }[load]()
     assert draws == of_mixed
     tree = draws.to_arviz()
-    assert groups(tree) == {"posterior", "predictions", "observed_data", "constant_data"}
+    mixing = {"sample_stats"} if draws.mixing else set()
+    assert groups(tree) == {"posterior", "predictions", "observed_data", "constant_data", *mixing}
     assert group(tree, "predictions").identical(group(of_mixed.to_arviz(), "predictions"))
     assert all(name.startswith("imputed_") for name in group(tree, "posterior"))
 
@@ -421,7 +422,7 @@ def test_a_sequential_chain_predicts_from_earlier_columns_with_drawn_noises():
     assert posterior[f"noise_{second}"].attrs["estimate"] == "drawn"
     assert len(np.unique(posterior[f"noise_{second}"])) == 200
     for name, observed in group(tree, "observed_data").items():
-        ranks = (group(tree, "posterior_predictive")[name] <= observed).mean(("chain", "draw"))
+        ranks = (group(tree, "in_sample_predictive")[name] <= observed).mean(("chain", "draw"))
         assert stats.kstest(ranks, "uniform").pvalue > 0.01
         assert np.isfinite(group(tree, "log_likelihood")[name]).all()
 
@@ -563,6 +564,8 @@ def test_arviz_draws_pictures(of_mixed, of_gaussian):
     plt = pytest.importorskip("matplotlib.pyplot")
     plt.switch_backend("agg")
     (_, tree), several = of_gaussian, of_mixed.to_arviz()
+    for each in (tree, several):
+        each["posterior_predictive"] = each["in_sample_predictive"]
     columns = ["number", "day", "wait"]
     if BEFORE_1:
         pictures = {

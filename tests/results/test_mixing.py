@@ -13,6 +13,7 @@ import pytest
 
 from pyro_mgp import Engine, Imputations, MGPImputer
 from pyro_mgp._support.messages import MixingWarning
+from pyro_mgp.results.arviz_export import to_arviz
 from pyro_mgp.results.mixing import ColumnMixing, Mixing
 
 
@@ -129,3 +130,28 @@ def test_without_chains_there_is_nothing_to_say(settings: dict[str, Any]) -> Non
     ).fit(table())
     assert imputer.impute(m=2).mixing is None
     assert imputer.impute(table().dropna(), m=2).mixing is None
+
+
+def test_it_is_exported_to_arviz(imputed: tuple[MGPImputer, Imputations]) -> None:
+    _, draws = imputed
+    other = MGPImputer(random_state=1, max_steps=5, progress=False).fit(table()).impute(m=40)
+    tree = to_arviz([draws, other])
+    for chain, mixing in enumerate([draws.mixing, other.mixing]):
+        assert mixing is not None
+        for label, own in mixing.columns.items():
+            found = tree["sample_stats"][f"rhat_mean_{label}"]
+            assert found.dims == ("chain",) and float(found[chain]) == own.rhat_mean
+            assert found.attrs["chains"] == 20 and found.attrs["largest_rhat"] == draws.mixing.largest
+            assert float(tree["sample_stats"][f"ess_sd_{label}"][chain]) == own.ess_sd
+            cells = tree["sample_stats"][f"rhat_{label}"]
+            assert cells.dims == ("chain", f"{label}_row")
+            assert cells[f"{label}_row"].equals(tree["predictions"][label][f"{label}_row"])
+            np.testing.assert_array_equal(cells[chain], mixing.cells[label])
+    by_hand = Imputations(draws.frame, draws.values, draws.m)
+    assert not hasattr(to_arviz([draws, by_hand]), "sample_stats")
+
+
+def test_imputations_with_r_hat_are_written_by_arviz(
+    imputed: tuple[MGPImputer, Imputations], tmp_path: Path
+) -> None:
+    imputed[1].to_arviz().to_netcdf(str(tmp_path / "draws.nc"))
