@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -122,6 +123,7 @@ def write_report(
         "cells": _cells(draws, imputed),
         "relevance": _relevance(draws, imputer),
         "training": _training(imputer),
+        "mixing": _mixing(draws),
         "warnings": _warnings(draws, imputer, found),
         "made": "" if imputer is None else _changed_settings(imputer),
     }
@@ -273,11 +275,30 @@ def _training(imputer: MGPImputer | None) -> Part:
     return image(figure)
 
 
+def _mixing(draws: Imputations) -> Part:
+    """Return the table of R-hat and effective sample sizes, and what they say."""
+    mixing = draws.mixing
+    if mixing is None:
+        return None
+    rows = []
+    for label, own in mixing.columns.items():
+        rhats = [_figure_text(rhat, "{:.2f}") for rhat in (own.rhat_mean, own.rhat_sd, own.rhat_cell)]
+        sizes = [_figure_text(size, "{:.0f}") for size in (own.ess_mean, own.ess_sd)]
+        rows.append([_short(label), "slow" if label in mixing.slow else "well", *rhats, *sizes])
+    return {"rows": rows, "words": mixing.words, "advice": mixing.n_sweeps if mixing.slow else None}
+
+
+def _figure_text(x: float, form: str) -> str:
+    """Format a number; NaN as a dash."""
+    return "-" if math.isnan(x) else "∞" if math.isinf(x) else form.format(x)
+
+
 def _warnings(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
-    """Collect warnings of fitting, of columns that are mostly missing, and of calibration."""
+    """Collect warnings of fitting, of chains, of columns that are mostly missing, and of calibration."""
     half = len(draws.frame) / 2
     return {
         "table": [] if imputer is None else _table_warnings(draws.frame, imputer),
+        "slow": [] if draws.mixing is None else [_short(label) for label in draws.mixing.slow],
         "sparse": [_short(label) for label, values in draws.values.items() if values.shape[1] > half],
         "miscalibrated": [] if calibration is None else _miscalibrated(calibration).to_dict("records"),
         "not_judged": [] if calibration is None else calibration.left_out.to_dict("records"),

@@ -69,7 +69,8 @@ def page(name: str = "t", column: str = "x", rows: Sequence[Sequence[str]] = ())
             "cells": None,
             "relevance": None,
             "training": None,
-            "warnings": {"table": [], "sparse": [], "miscalibrated": [], "not_judged": []},
+            "mixing": None,
+            "warnings": {"table": [], "slow": [], "sparse": [], "miscalibrated": [], "not_judged": []},
             "made": "",
         }
     )

@@ -15,6 +15,7 @@ from pyro_mgp import ColumnSpec, Imputations, MGPImputer, cli
 from pyro_mgp.evaluation.calibration import CAVEAT, Calibration
 from pyro_mgp.evaluation.diagnostics import calibrate
 from pyro_mgp.report.report import write_report
+from pyro_mgp.results.mixing import ColumnMixing, Mixing
 from tests.report.test_page import Reader
 
 EVIL = "<script>alert('x')</script>"
@@ -99,6 +100,7 @@ def test_a_report_is_complete(tmp_path: Path, fitted: tuple[MGPImputer, Imputati
         "Some missing cells, one by one",
         "Which column informs which",
         "How the model learnt",
+        "Whether the chains mixed",
         "Warnings",
         "How this was made",
         "How to cite",
@@ -118,6 +120,24 @@ def test_a_report_is_complete(tmp_path: Path, fitted: tuple[MGPImputer, Imputati
     alts = " ".join(a["alt"] or "" for name, a in read.found if name == "img")
     assert f"{100 * calibration.overall['coverage_50']:.0f} % at 50 %" in alts
     assert f"Loss over {len(imputer.history_.loss)} training steps" in alts
+
+
+def test_a_report_says_whether_the_chains_mixed(tmp_path: Path) -> None:
+    nan = float("nan")
+    columns: dict[Any, ColumnMixing] = {
+        EVIL: ColumnMixing(2.134, nan, 41.3, nan, float("inf"), 0.4),
+        7: ColumnMixing(1.004, 1.01, 990.0, 870.0, 1.2, 0.0),
+    }
+    frame, values = pd.DataFrame({EVIL: [1.0, None], 7: [None, 2.0]}), {EVIL: [[2.0]] * 2, 7: [[1.0]] * 2}
+    slow = ["mix slowly in columns", "n_sweeps=89 or more.", "slow 2.13 - ∞ 41 -", "mix slowly in: <script"]
+    well = ["The chains mix well", "7 well 1.00 1.01 1.20 990 870"]
+    for own, words in ((columns, slow), ({7: columns[7]}, well)):
+        draws = Imputations(frame, values, 2, mixing=Mixing(own, 20, 50, 10))
+        read = check(write_report(draws, tmp_path / "r.html", overwrite=True).read_text("utf-8"))
+        for each in words:
+            assert each in " ".join(read.text.split()), each
+    without = write_report(Imputations(frame, values, 2), tmp_path / "r.html", overwrite=True)
+    assert "Whether the chains mixed" not in without.read_text("utf-8")
 
 
 def test_a_report_on_draws_alone_states_that_calibration_is_missing(
