@@ -15,7 +15,8 @@ import pandas as pd
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (scikit-learn needs it)
 from sklearn.impute import IterativeImputer
 
-from pyro_mgp import MGPImputer, calibrate, compare, to_arviz
+from pyro_mgp import MGPImputer, calibrate, compare, leave_one_out, to_arviz
+from pyro_mgp.imputer import FitWarning
 from pyro_mgp.plots import plot_calibration, plot_pit
 
 quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws and fits
@@ -84,7 +85,7 @@ overall[["coverage_50", "coverage_90", "se_90", "rmse_sd", "crps_sd", "verdict"]
 # %%
 def too_certain(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
     """Return completed tables in which the spread of numbers is half of what it should be."""
-    fitted = MGPImputer(max_steps=steps, random_state=seed, progress=False).fit(frame)
+    fitted = MGPImputer(max_steps=steps, n_sweeps=10, random_state=seed, progress=False).fit(frame)
     means, draws = fitted.transform(frame)[measured], fitted.impute(m=m)
     return [table.assign(**(table[measured] + means) / 2) for table in draws]
 
@@ -103,26 +104,40 @@ fits = [
     MGPImputer(max_steps=steps, random_state=seed, progress=False).fit(penguins)
     for seed in range(2 if quick else 4)
 ]
-tree = to_arviz([fit.impute(m=50) for fit in fits])
+imputations = [fit.impute(m=50) for fit in fits]
+tree = to_arviz(imputations)
 
 if int(version("arviz").split(".")[0]) < 1:
-    elpd_of, forest = "elpd_loo", {"data": tree.predictions, "combined": False}
+    forest = {"data": tree.predictions, "combined": False}
     loo_pit, ppc = {"y": "body_mass_g", "ecdf": True}, az.plot_ppc
     some = {"num_pp_samples": 50, "random_seed": 0}
 else:
-    elpd_of, forest = "elpd", {"dt": tree, "group": "predictions", "combined": False}
+    forest = {"dt": tree, "group": "predictions", "combined": False}
     loo_pit, ppc = {"var_names": "body_mass_g"}, az.plot_ppc_dist
     some = {"num_samples": 50}
 
 {name: list(tree[name].data_vars)[:4] for name in ("posterior", "predictions", "log_likelihood")}
 
 # %% [markdown]
+# ## Did the chains mix?
+#
+# Imputations are drawn by several chains of Gibbs sampling within a fit. `mixing` holds R-hat and effective
+# sample sizes of what the chains passed through after burn-in, by column; `impute` warns of columns in which
+# draws still depend on each other, and how many sweeps they need. R-hat approaches 1 with more iterations:
+# compare it with `largest`, which chance allows. In the export the figures are in `sample_stats`, with R-hat
+# of every missing cell.
+
+# %%
+mixing = imputations[0].mixing
+print(mixing.words)
+mixing.table.round(2)
+
+# %% [markdown]
 # ## Do restarts agree?
 #
-# A variational fit has no Markov chain, but the seed chooses the held-out cells and the random numbers of
-# training. Fits with different seeds should give similar imputations. R-hat of the means of imputed cells
-# measures this: near 1 the fits agree. (R-hat of kernel parameters is not informative, since each fit has one
-# point estimate of them.)
+# The seed of a fit chooses the held-out cells and the random numbers of training. Fits with different seeds
+# should give similar imputations. R-hat of the means of imputed cells measures this: near 1 the fits agree.
+# (R-hat of kernel parameters is not informative, since each fit has one point estimate of them.)
 
 # %%
 az.summary(tree, var_names=["imputed"], filter_vars="like", kind="diagnostics")
@@ -133,32 +148,25 @@ plots = az.plot_forest(**forest, var_names=["body_mass_g"])
 # %% [markdown]
 # ## Posterior predictive checks
 #
-# The model also predicts observed cells, as if they were missing. Replicates of a column should have the
-# distribution of the column:
+# The model also predicts observed cells, as if they were missing, by functions that have learnt from these
+# cells. The export calls such replicates `in_sample_predictive`; ArviZ looks for `posterior_predictive`.
+# Their distribution should be that of the column:
 
 # %%
+tree["posterior_predictive"] = tree["in_sample_predictive"]
 plots = ppc(tree, var_names=measured, **some)
 
 # %% [markdown]
-# The cells that the model predicts were also used to fit it. Leave-one-out cross-validation (PSIS-LOO)
-# corrects for this by importance weights. `elpd` is the sum of the expected log densities of left-out cells;
-# use it to compare settings on the same table (higher is better). Weights with a large Pareto k are
-# unreliable; for such cells, hold out and impute again, as `calibrate` did above.
+# Leave-one-out cross-validation (PSIS-LOO) corrects for this by importance weights. `elpd` is the sum of the
+# expected log densities of left-out cells; use it to compare settings on the same table (higher is better).
+# Weights with a large Pareto k are unreliable; a column with such cells gets no estimate, and a warning that
+# says so: hold its cells out and impute again, as `calibrate` did above.
 
 # %%
-rows = {}
-for column in measured:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto")  # counted here instead
-        loo = az.loo(tree, var_name=column, pointwise=True)
-    doubtful = int((loo.pareto_k > loo.good_k).sum())
-    rows[column] = {
-        "elpd": float(getattr(loo, elpd_of)),
-        "se": float(loo.se),
-        "cells": loo.n_data_points,
-        "doubtful": doubtful,
-    }
-pd.DataFrame(rows).T.round(1)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FitWarning)  # the table shows which columns are refused
+    table = leave_one_out(imputations)
+table.round(2)
 
 # %% [markdown]
 # This is the leave-one-out probability integral transform of each cell. The line shows its deviation from a
