@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -280,17 +279,15 @@ def _mixing(draws: Imputations) -> Part:
     mixing = draws.mixing
     if mixing is None:
         return None
-    rows = []
-    for label, own in mixing.columns.items():
-        rhats = [_figure_text(rhat, "{:.2f}") for rhat in (own.rhat_mean, own.rhat_sd, own.rhat_cell)]
-        sizes = [_figure_text(size, "{:.0f}") for size in (own.ess_mean, own.ess_sd)]
-        rows.append([_short(label), "slow" if label in mixing.slow else "well", *rhats, *sizes])
+    rows = [
+        [
+            _short(label),
+            "slow" if label in mixing.slow else "well",
+            *(f"{x:.{0 if x > 99 else 2}f}" for x in own),
+        ]
+        for label, *own in mixing.table.to_numpy().tolist()
+    ]
     return {"rows": rows, "words": mixing.words, "advice": mixing.n_sweeps if mixing.slow else None}
-
-
-def _figure_text(x: float, form: str) -> str:
-    """Format a number; NaN as a dash."""
-    return "-" if math.isnan(x) else "∞" if math.isinf(x) else form.format(x)
 
 
 def _warnings(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:

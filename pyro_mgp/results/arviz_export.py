@@ -14,7 +14,7 @@ One imputation is one draw. Variables have the dimensions chain and draw, and th
     predictions           <column>                  <column>_row; the imputed cells
     constant_data         observed, mean, scale     row, column; which cells are observed, and their moments
     sample_stats          rhat_mean_<column>, ...   R-hat in the chains of data augmentation, without draw:
-                                                    the fields of `mixing.ColumnMixing`
+                                                    the columns of `Mixing.table`
                           rhat_<column>             <column>_row; R-hat of each missing cell, without draw
 
 Each column is a variable with a row dimension of its own, since columns differ in their missing cells.
@@ -35,7 +35,7 @@ import operator
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -318,10 +318,10 @@ def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, DataArray
 def _mixing(mixing: Mixing, table: _Table) -> Iterator[tuple[str, DataArray]]:
     """Yield R-hat and effective sample sizes of each column, and R-hat of its missing cells."""
     about = {"chains": mixing.n_chains, "iterations": mixing.n_iterations, "largest_rhat": mixing.largest}
-    for label, own in mixing.columns.items():
+    for label, *figures in mixing.table.to_numpy().tolist():
         if label in table.names:  # the target is not in the table
             name, attrs = table.names[label], {"column": str(label), **about}
-            for figure, value in asdict(own).items():
+            for figure, value in zip(mixing.table.columns[1:], figures, strict=True):
                 yield f"{figure}_{name}", DataArray(value, attrs=attrs)
             rows = np.flatnonzero(table.holes[label])
             cells = mixing.cells.get(label, np.full(len(rows), np.nan))  # loaded imputations have none

@@ -14,7 +14,7 @@ import pytest
 from pyro_mgp import Engine, Imputations, MGPImputer
 from pyro_mgp._support.messages import MixingWarning
 from pyro_mgp.results.arviz_export import to_arviz
-from pyro_mgp.results.mixing import ColumnMixing, Mixing
+from pyro_mgp.results.mixing import Mixing
 
 
 def table(n_rows: int = 120) -> pd.DataFrame:
@@ -33,17 +33,17 @@ def imputed() -> tuple[MGPImputer, Imputations]:
 
 
 def slow(**changes: float) -> Mixing:
-    known = {"rhat_mean": 1.4, "rhat_sd": 2.0, "ess_mean": 40.0, "ess_sd": 9.0}
-    known |= {"rhat_cell": 3.0, "cells_above": 0.4}
-    well = ColumnMixing(1.0, float("nan"), 900.0, float("nan"), float("inf"), 0.0)
-    return Mixing({"income": ColumnMixing(**{**known, **changes}), 7: well}, 20, 50, 10)
+    row = {"column": "income", "rhat_mean": 1.4, "rhat_sd": 2.0, "ess_mean": 40.0, "ess_sd": 9.0}
+    row |= {"rhat_cell": 3.0, "cells_above": 0.4}
+    well = [7, 1.0, float("nan"), 900.0, float("nan"), float("inf"), 0.0]
+    return Mixing(pd.DataFrame([{**row, **changes}, dict(zip(row, well, strict=True))]), 20, 50, 10)
 
 
 def test_incomplete_columns_have_r_hat_and_effective_sample_sizes(
     imputed: tuple[MGPImputer, Imputations],
 ) -> None:
     mixing = imputed[1].mixing
-    assert mixing is not None and set(mixing.columns) == {"a", "b", "level"}
+    assert mixing is not None and set(mixing.table["column"]) == {"a", "b", "level"}
     assert (mixing.n_chains, mixing.n_iterations, mixing.n_draws) == (20, 10, 2)
     found = mixing.table.set_index("column")
     assert found.loc[:, :"rhat_sd"].to_numpy().min() > 0.9 and found["rhat_mean"].max() < mixing.largest
@@ -105,8 +105,8 @@ def test_slow_columns_are_named_with_what_to_do() -> None:
         warnings.simplefilter("error")
         slow(rhat_mean=1.04, rhat_sd=1.05).warn()
     nothing = slow(rhat_mean=float("nan"), rhat_sd=float("nan"))
-    assert nothing.slow == []
-    few = Mixing({"x": ColumnMixing(*[float("nan")] * 6)}, 20, 1, 1)
+    assert nothing.slow == [] and nothing.worst == 1.0
+    few = Mixing(nothing.table.iloc[:1], 20, 1, 1)
     assert few.words == "1 iterations of 20 chains are too few to judge whether the chains mix"
 
 
@@ -138,11 +138,12 @@ def test_it_is_exported_to_arviz(imputed: tuple[MGPImputer, Imputations]) -> Non
     tree = to_arviz([draws, other])
     for chain, mixing in enumerate([draws.mixing, other.mixing]):
         assert mixing is not None
-        for label, own in mixing.columns.items():
+        for _, own in mixing.table.iterrows():
+            label = own["column"]
             found = tree["sample_stats"][f"rhat_mean_{label}"]
-            assert found.dims == ("chain",) and float(found[chain]) == own.rhat_mean
+            assert found.dims == ("chain",) and float(found[chain]) == own["rhat_mean"]
             assert found.attrs["chains"] == 20 and found.attrs["largest_rhat"] == draws.mixing.largest
-            assert float(tree["sample_stats"][f"ess_sd_{label}"][chain]) == own.ess_sd
+            assert float(tree["sample_stats"][f"ess_sd_{label}"][chain]) == own["ess_sd"]
             cells = tree["sample_stats"][f"rhat_{label}"]
             assert cells.dims == ("chain", f"{label}_row")
             assert cells[f"{label}_row"].equals(tree["predictions"][label][f"{label}_row"])
