@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 from pyro.ops.stats import gelman_rubin
 from scipy.stats import f, rankdata
@@ -27,6 +28,7 @@ from torch import Tensor
 _FEWEST_ITERATIONS = 4
 # R-hat that is never too large, and the probability that any R-hat exceeds the largest one by chance.
 _NEGLIGIBLE, _BY_CHANCE = 1.05, 0.01
+_ZERO = torch.zeros(())
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,9 @@ class Record:
     """Rows of the missing cells, and their column, by the number of the link."""
     trace: tuple[Tensor, ...] = ()
     """Mean and standard deviation of each link's missing cells in each iteration, `[S, 2, links]`."""
-    mean: Tensor | None = None
+    mean: Tensor = _ZERO
     """Mean of each cell over the iterations, link after link, `[S, cells]`."""
-    squares: Tensor | None = None
+    squares: Tensor = _ZERO
     """Sum of squared deviations from it, `[S, cells]`."""
 
     def with_iteration(self, filled: Tensor) -> Self:
@@ -49,8 +51,6 @@ class Record:
             return self
         moments = [torch.stack([own.mean(1), own.std(1, correction=0)], 1) for own in of_links]
         trace, cells = (*self.trace, torch.stack(moments, -1)), torch.cat(of_links, 1).float()
-        if self.mean is None or self.squares is None:
-            return replace(self, trace=trace, mean=cells, squares=torch.zeros_like(cells))
         # Welford, Technometrics 4:419-420, 1962
         step = cells - self.mean
         mean = self.mean + step / len(trace)
@@ -62,11 +62,8 @@ class Record:
 
     def rhat_of_cells(self) -> list[Tensor]:
         """Return R-hat of each link's missing cells, neither split nor ranked; NaN for constant ones."""
-        if self.mean is None or self.squares is None:
-            return []
         n = len(self.trace)
-        within = self.squares.mean(0) / (n - 1) if n > 1 else torch.full_like(self.mean[0], math.nan)
-        rhat = ((n - 1) / n + self.mean.var(0) / within).sqrt()
+        rhat = ((n - 1) / n + (n - 1) * self.mean.var(0) / self.squares.mean(0)).sqrt()
         return list(rhat.split([len(rows) for rows, _ in self.places.values()]))
 
 
@@ -78,7 +75,7 @@ def split_rhat(traces: Tensor) -> Tensor:
     if traces.shape[1] < _FEWEST_ITERATIONS:
         return torch.full_like(traces[0, 0], math.nan)
     halves = _halves(traces)
-    median = halves.flatten(0, 1).quantile(0.5, dim=0)
+    median = torch.as_tensor(np.median(halves.numpy(), axis=(0, 1)))
     bulk, folded = (gelman_rubin(_ranked(each)) for each in (halves, (halves - median).abs()))
     return torch.maximum(bulk, folded.nan_to_num(0.0))
 
@@ -123,11 +120,11 @@ def largest_rhat(n_chains: int, n_iterations: int, n_draws: int, n_compared: int
 def _halves(traces: Tensor) -> Tensor:
     """Split chains in halves, `[2 · chains, iterations // 2, ...]`; an odd one in the middle is left out."""
     half = traces.shape[1] // 2
-    return torch.cat([traces[:, :half], traces[:, -half:]])
+    return torch.cat([traces[:, :half], traces[:, -half:]]).cpu()
 
 
 def _ranked(traces: Tensor) -> Tensor:
     """Replace values by normal scores of their ranks among all chains."""
-    values = traces.flatten(0, 1).cpu()
+    values = traces.flatten(0, 1)
     ranks = torch.as_tensor(rankdata(values.numpy(), axis=0))
     return torch.special.ndtri((ranks - 0.375) / (len(values) + 0.25)).view(traces.shape)

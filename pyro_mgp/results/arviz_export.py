@@ -84,7 +84,8 @@ def to_arviz(
     Imputations of one table by fits with different seeds become chains. R-hat of `imputed_mean_...` and
     `imputed_share_...` measures whether the fits agree, `sample_stats` whether the chains of data
     augmentation within a fit do. R-hat of parameters and of `u` is not informative, since each fit has one
-    point estimate, and its own inducing inputs.
+    point estimate, and its own inducing inputs. Parameters whose shapes differ between fits, since these have
+    other inputs, are left out.
 
     `in_sample_predictive`, `log_likelihood` and the parameters are computed from the current state of the
     imputer that drew. They are absent for imputations that were loaded, copied or made by hand. The target of
@@ -105,7 +106,7 @@ def to_arviz(
 
     Raises:
         TypeError: If a chain is not `Imputations`.
-        ValueError: If chains differ in table, m or settings, or `rows` are outside the table.
+        ValueError: If chains differ in table or m, or `rows` are outside the table.
 
     Example:
         >>> from pyro_mgp import MGPImputer
@@ -436,6 +437,8 @@ def _dataset(chains: Sequence[Mapping[str, DataArray]], group: str) -> Dataset:
     for name, first in chains[0].items():
         shapes = [chain[name].shape if name in chain else None for chain in chains]
         if shapes.count(shapes[0]) != len(shapes):
+            if group == "posterior":  # a link need not have the same inputs in all fits
+                continue
             found = f"{name!r} in {group} has shapes {shapes}"
             raise ValueError(f"chains must come from fits of the same settings: {found}")
         variables[name] = first

@@ -85,9 +85,11 @@ def test_a_record_keeps_the_moments_of_columns_and_cells() -> None:
     for own, cells in zip(found, (first, second), strict=True):
         rhat = [float(az.rhat(cells[..., i], method="identity")) for i in range(cells.shape[2])]
         np.testing.assert_allclose(own, rhat, rtol=1e-4)
-    assert record.mean is not None and record.mean.dtype == torch.float32
+    assert record.mean.dtype == record.squares.dtype == torch.float32
+    one = Record({0: (rows[0], 2)}).with_iteration(tables[0])
+    assert one.rhat_of_cells()[0].isnan().all()
 
 
 def test_a_record_of_a_complete_table_is_empty() -> None:
     record = Record({}).with_iteration(torch.zeros(2, 3, 2))
-    assert not record.trace and not record.rhat_of_cells()
+    assert not record.trace
