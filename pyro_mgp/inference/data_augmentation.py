@@ -97,20 +97,20 @@ class Drawn:
 class FunctionPosterior:
     """Normal distribution of a link's whitened inducing values v in S chains."""
 
-    precision: Tensor
-    """Precisions A, `[S, M, M]`."""
+    gram: Tensor
+    """Precisions that the rows add to the prior's, `[S, M, M]`."""
     shift: Tensor
-    """Precisions times means, `[S, M]`."""
+    """Precisions A times means, `[S, M]`."""
     mean: Tensor
     """Means, `[S, M]`."""
     factor: Tensor
-    """Cholesky factors of the precisions, `[S, M, M]`."""
+    """Cholesky factors of A, the sum of both precisions, `[S, M, M]`."""
 
     @classmethod
-    def natural(cls, precision: Tensor, shift: Tensor) -> FunctionPosterior:
-        """Return the distribution with a precision and a shift."""
-        factor = torch.linalg.cholesky(precision)
-        return cls(precision, shift, torch.cholesky_solve(shift[..., None], factor)[..., 0], factor)
+    def natural(cls, prior: Tensor, gram: Tensor, shift: Tensor) -> FunctionPosterior:
+        """Return the distribution with a prior of variances `[S, M]`, what rows add to it, and a shift."""
+        factor = torch.linalg.cholesky(gram + torch.diag_embed(prior.reciprocal()))
+        return cls(gram, shift, torch.cholesky_solve(shift[..., None], factor)[..., 0], factor)
 
     def draw(self, eps: Tensor) -> Tensor:
         """Draw v `[S, M]`, given standard normal numbers `[S, M]`."""
@@ -297,13 +297,13 @@ class Augmentation:
         the prior) to the variational one: whole steps oscillate if values are linearly separable.
         """
         n_chains, n_values, _ = given.completed.basis.shape
-        ones = self.inverse.new_ones(n_chains, n_values)
-        prior = torch.diag_embed(ones if scales is None else scales.square().reciprocal())
+        prior = self.inverse.new_ones(n_chains, n_values) if scales is None else scales.square()
         link = self.chain.links[number]
         if link.is_gaussian or isinstance(link.likelihood, Ordinal):
             gram, products = given.totals()
-            return FunctionPosterior.natural(prior + gram / noise[..., None], products / noise)
-        last = last or FunctionPosterior.natural(prior, torch.zeros_like(prior[..., 0]))
+            return FunctionPosterior.natural(prior, gram / noise[..., None], products / noise)
+        if last is None:
+            last = FunctionPosterior.natural(prior, torch.diag_embed(0 * prior), 0 * prior)
         basis, rest, targets = given.joined()
         mean, variance = last.moments(basis)
         rows = torch.cat([self.known_rows[number], self.completed_rows[number]])
@@ -311,9 +311,10 @@ class Augmentation:
         if given.counts is not None:
             counts = torch.nn.functional.pad(given.counts, (len(given.known.targets), 0), value=True)
             pull, weights = pull * counts, weights * counts
-        precision = prior + (basis * weights[:, None]) @ basis.mT
+        gram = (basis * weights[:, None]) @ basis.mT
         return FunctionPosterior.natural(
-            last.precision.lerp(precision, SITE_STEP),
+            prior,
+            last.gram.lerp(gram, SITE_STEP),
             last.shift.lerp(_times(pull, basis.mT), SITE_STEP),
         )
 
@@ -445,9 +446,8 @@ class GibbsChains:
             posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
             function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
             if (prior := augmentation.scales[i]) is not None:
-                gram = posterior.precision - torch.diag_embed(scales.square().reciprocal())
                 normal = self.fresh(N_NUMBERS, _RESCALING, *stream)
-                function, scales = prior.rescale(function, scales, gram, posterior.shift, normal)
+                function, scales = prior.rescale(function, scales, posterior.gram, posterior.shift, normal)
             state.functions[i] = function
             if augmentation.chain.links[i].is_gaussian:
                 eps = self.fresh(1, _VARIANCE, *stream)

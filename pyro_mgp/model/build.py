@@ -81,14 +81,20 @@ def likelihoods(
     codec: TableCodec, link_specs: Sequence[LinkSpec], noise: Sequence[float], device: torch.device
 ) -> list[Likelihood]:
     """Return the untrained likelihood of each link, given the initial variances of their noises."""
-    like = torch.ones((), device=device).double()
-    found: list[Likelihood] = []
-    for link, column, variance in zip(link_specs, _codecs(codec, link_specs), noise, strict=True):
-        model: ObservationModel = GaussianObservation()  # of a target
-        if column is not None:
-            first = codec.slices[column.name].start
-            model = column.observation(link.column - first, [d - first for d in link.unless])
-        found.append(_LIKELIHOODS[type(model)](model, variance, like))
+    like, models = torch.ones((), device=device).double(), _observations(codec, link_specs)
+    pairs = zip(models, noise, strict=True)
+    return [_LIKELIHOODS[type(model)](model, variance, like) for model, variance in pairs]
+
+
+def _observations(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ObservationModel]:
+    """Return the observation model of each link's column; a target's is Gaussian."""
+    found: list[ObservationModel] = []
+    for link, column in zip(link_specs, _codecs(codec, link_specs), strict=True):
+        if column is None:
+            found.append(GaussianObservation())
+            continue
+        first = codec.slices[column.name].start
+        found.append(column.observation(link.column - first, [d - first for d in link.unless]))
     return found
 
 
@@ -127,17 +133,19 @@ def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[T
 def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[tuple[int, int]]]:
     """Return for each link the pairs of inputs whose products are more than linear; none if too many.
 
-    Squares of an indicator, and products of indicators of one variable, are linear.
+    Squares of an indicator, and products of indicators of one variable, are linear. Counts have none: the
+    exponential of a linear function multiplies already, that of a quadratic one has no bounds.
     """
     groups = [*codec.groups.tolist(), len(codec.columns)]
     indicators = [column.indicators is not None for column in codec.columns for _ in column.names] + [False]
     found = []
-    for link in link_specs:
+    for link, model in zip(link_specs, _observations(codec, link_specs), strict=True):
         numbered = itertools.combinations_with_replacement(enumerate(link.inputs), 2)
         pairs = [
             (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not indicators[a])
         ]
-        found.append(pairs if len(pairs) <= _MOST_PRODUCTS else [])
+        none = len(pairs) > _MOST_PRODUCTS or isinstance(model, CountObservation)
+        found.append([] if none else pairs)
     return found
 
 

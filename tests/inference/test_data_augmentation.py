@@ -269,7 +269,7 @@ def test_known_rows_give_the_same_posterior_as_rows_that_are_computed_anew(
         given = augmentation.regression(1, filled)
         posterior = augmentation.posterior(1, given, noise, None)
         drawn = draw_noise(given, posterior.mean, noise, torch.zeros(3, 1).double())
-        found.append((posterior.precision, posterior.mean, drawn))
+        found.append((posterior.gram, posterior.mean, drawn))
     for kept, anew in zip(*found, strict=True):
         torch.testing.assert_close(kept, anew)
 
