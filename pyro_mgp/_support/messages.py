@@ -40,10 +40,6 @@ class FitWarning(UserWarning):
     """Warning that a setting could not be used as given; the message names what was used instead."""
 
 
-class MixingWarning(FitWarning):
-    """Warning that the chains from which imputations come mix slowly."""
-
-
 def warn_user(message: str, category: type[Warning]) -> None:
     """Warn at the line of the nearest caller outside this package and the wrappers around it."""
     level, frame = 1, sys._getframe()

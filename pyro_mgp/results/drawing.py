@@ -72,10 +72,9 @@ def draw(
     batches = _watched(batches, len(given.incomplete), progress)
     draws = model.encoder.decode(given, batches, n, model.supported_columns())
     cells, partial = model.observed_cells(given, sampler), model.encoder.rules.may_stay_missing
-    if (mixed := mixing(given, cells)) is not None:
-        mixed.warn()
     discard_own(kept, checkpoint)
-    return Imputations(given.frame, draws, n, partial, cells if isinstance(wanted, range) else None, mixed)
+    observed_cells = cells if isinstance(wanted, range) else None
+    return Imputations(given.frame, draws, n, partial, observed_cells, mixing(given, cells))
 
 
 def draw_to_parquet(

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp._support.messages import Hinted, MixingWarning, listing, warn_user
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
 from pyro_mgp.data.table_encoder import InputTable
@@ -79,14 +79,9 @@ class Mixing:
             return f"the chains mix well: R-hat of the mean and the spread of a column's {found}"
         return (
             f"the chains mix slowly in columns {listing(self.slow)}: R-hat of the mean or the spread of "
-            f"their {found}. Draws may still depend on the initial fill and on each other"
+            f"their {found}. Draws may still depend on the initial fill and on each other: fit with "
+            f"n_sweeps={self.n_sweeps} or more"
         )
-
-    def warn(self) -> None:
-        """Warn of columns in which the chains mix slowly."""
-        if self.slow:
-            advice = f"fit with n_sweeps={self.n_sweeps} or more"
-            warn_user(Hinted(f"{self.words}: ", advice, shell=f"{advice}, in Python"), MixingWarning)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON, without `cells`."""
