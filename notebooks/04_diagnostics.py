@@ -34,7 +34,7 @@ imputer = MGPImputer(max_steps=steps, random_state=0, progress=False)
 # of your analysis will be too small; if there are more, they will be larger than necessary.
 
 # %%
-calibration = calibrate(imputer, penguins, folds=2 if quick else 5, m=50 if quick else 100)
+calibration = calibrate(imputer, penguins, folds=2 if quick else 5, m=20 if quick else 100)
 calibration
 
 # %% [markdown]
@@ -104,7 +104,7 @@ fits = [
     MGPImputer(max_steps=steps, random_state=seed, progress=False).fit(penguins)
     for seed in range(2 if quick else 4)
 ]
-imputations = [fit.impute(m=50) for fit in fits]
+imputations = [fit.impute(m=20 if quick else 50) for fit in fits]
 tree = to_arviz(imputations)
 
 if int(version("arviz").split(".")[0]) < 1:
@@ -122,10 +122,10 @@ else:
 # ## Did the chains mix?
 #
 # Imputations are drawn by several chains of Gibbs sampling within a fit. `mixing` holds R-hat and effective
-# sample sizes of what the chains passed through after burn-in, by column; `impute` warns of columns in which
-# draws still depend on each other, and how many sweeps they need. R-hat approaches 1 with more iterations:
-# compare it with `largest`, which chance allows. In the export the figures are in `sample_stats`, with R-hat
-# of every missing cell.
+# sample sizes of what the chains passed through after burn-in, by column; `mixing.words` names columns in
+# which draws still depend on each other, and how many sweeps they need. R-hat approaches 1 with more
+# iterations: compare it with `largest`, which chance allows. In the export the figures are in `sample_stats`,
+# with R-hat of every missing cell.
 
 # %%
 mixing = imputations[0].mixing

@@ -37,7 +37,8 @@ class History:
     loss: list[float] = field(default_factory=list)
     """Negative evidence bound (nats, whole table) at each step."""
     validation: list[float] = field(default_factory=list)
-    """Mean predictive log density per held-out cell (standardised units) at each check; none without any."""
+    """Mean predictive log density per held-out cell (standardised units) at each check; without any, the mean
+    bound per observed cell."""
     steps: list[int] = field(default_factory=list)
     """Number of steps taken at each check."""
     best_step: int = 0
@@ -139,8 +140,7 @@ def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, identity: Identit
                 _keep(run, checkpoint, identity)
     run.chain.load_state_dict(run.best)
     run.step.restore()
-    validation = run.validation if len(run.validation_rows) else []
-    return History(run.losses, validation, run.steps, run.best_step, run.out_of_patience)
+    return History(run.losses, run.validation, run.steps, run.best_step, run.out_of_patience)
 
 
 def _identity(run: Run) -> Identity:

@@ -26,8 +26,9 @@ _MOST_WRITTEN = 12
 def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = None) -> NDArray[Any]:
     """Plot the loss at each training step, and below it the score of held-out cells if there are any.
 
-    The loss is the negative ELBO, the score the mean predictive log density of held-out cells. A line marks
-    the step whose parameters were kept. `training` is a fitted imputer, or its `history_`.
+    The loss is the negative ELBO, the score the mean predictive log density of held-out cells or, where none
+    are held out, the ELBO per observed cell. A line marks the step whose parameters were kept. `training` is
+    a fitted imputer, or its `history_`.
 
     Raises:
         ValueError: If the history has no steps.
@@ -51,7 +52,7 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
     if scored:
         line = {"color": VERMILION, "linewidth": 1.2, "marker": "s", "markersize": 4}
         axes[1].plot(history.steps, history.validation, **line)
-        axes[1].set_ylabel("held-out log density\n(nats per cell)")
+        axes[1].set_ylabel("score\n(nats per cell)")
         for ax in axes:
             ax.axvline(history.best_step, color=REFERENCE, linewidth=1, linestyle="--", label="kept")
         axes[1].legend(loc="best", frameon=False)
