@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from known_function import Known
 from scipy import stats
 from torch import Tensor
 
-from pyro_mgp.model.conditional import GaussianConditional, Moments
+from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.later_links import Later, LaterLinks, choose_level, resample, slice_sample
 
 N_CELLS = 20_000
-
-
-@dataclass(frozen=True)
-class Known(GaussianConditional):
-    """Conditional with a given latent function, without variance of its own."""
-
-    function: Callable[[Tensor], Tensor]
-    """Return the function at rows `[..., D]`."""
-    noise: Tensor
-
-    def moments(self, rows: Tensor) -> Moments:
-        mean = self.function(rows)
-        return Moments(mean, torch.zeros_like(mean))
-
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        return self.moments(rows)
 
 
 def square_later(start: np.ndarray, y: float, noise: float) -> LaterLinks:

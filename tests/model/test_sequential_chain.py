@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from known_function import Known
 from scipy.stats import kstest, norm
 from torch import Tensor
 
@@ -16,33 +16,11 @@ from pyro_mgp import MGPImputer
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.inference.closed_form_rows import Share, Sweep
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
-from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments, Shifted
+from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.sequential_chain import SequentialChain
-
-
-@dataclass(frozen=True)
-class Known(GaussianConditional):
-    """Conditional with a given latent function."""
-
-    function: Callable[[Tensor], Tensor]
-    """Return the moments of rows `[..., D]`."""
-    noise: Tensor
-
-    def moments(self, rows: Tensor) -> Moments:
-        mean = self.function(rows)
-        return Moments(mean, torch.zeros_like(mean))
-
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        return self.moments(rows)
-
-    def mean(self, rows: Tensor) -> Tensor:
-        return self.function(rows)
-
-    def functions(self, rows: Tensor) -> Tensor:
-        return self.function(rows)[None]
 
 
 def sequential(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import xarray
 
 from pyro_mgp import Engine, Imputations, MGPImputer
 from pyro_mgp.results.arviz_export import to_arviz
@@ -150,4 +151,9 @@ def test_it_is_exported_to_arviz(imputed: tuple[MGPImputer, Imputations]) -> Non
 def test_imputations_with_r_hat_are_written_by_arviz(
     imputed: tuple[MGPImputer, Imputations], tmp_path: Path
 ) -> None:
-    imputed[1].to_arviz().to_netcdf(str(tmp_path / "draws.nc"))
+    tree = imputed[1].to_arviz()
+    tree.to_netcdf(str(tmp_path / "draws.nc"))
+    with xarray.open_dataset(tmp_path / "draws.nc", group="sample_stats") as found:
+        assert len(found.data_vars) > 0
+        for name, own in tree["sample_stats"].data_vars.items():
+            np.testing.assert_array_equal(found[name].values, own.values)
