@@ -6,7 +6,6 @@ Chain ──training──▶ trained chain ──leave-one-out errors──▶ 
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,9 +38,8 @@ from pyro_mgp.model.build import (
     values_of_links,
 )
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
-from pyro_mgp.model.link_specs import LinkSpec, log_evidence, plan_links, plan_sequence, recoded
+from pyro_mgp.model.link_specs import LinkSpec, best_plan, plan_links, recoded
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
@@ -63,8 +61,9 @@ _FEWEST_OBSERVED = 20
 # A holdout of fewer cells says too little about when to stop; the bound is watched instead.
 _FEWEST_HELD_OUT = 100
 
-# Largest table in files that is fitted in memory.
-_SMALL_ROWS = 1000
+# Largest table in files that is fitted in memory, and rows that the order of columns is learnt from: those
+# with the smallest keys, whose terms take some 60 MB with 20 columns.
+_SMALL_ROWS, _ROWS_OF_ORDER = 1000, 5000
 # Most times that the order of the columns is planned on draws of the last plan's model, and their number.
 _MOST_PLANS, _COMPLETIONS = 3, 4
 # Most missing cells, times the number of links, that are weighted by later links.
@@ -206,50 +205,20 @@ def _fit_in_order(
         encodings.append(codec.untransformed(given.modelled, table, support, specs))
     # A plan on draws of links that see all other columns is rough: they smooth interactions away, and
     # confirm the transforms with which they were fitted. (Structural EM; Friedman, ICML 1997.)
+    codecs, incomplete = [codec for codec, _ in encodings], ~table.observed.all(0).numpy()
+    some = table.keys.argsort()[:_ROWS_OF_ORDER].cpu()
     here, sequence = 0, list[int]()
     for _ in range(_MOST_PLANS):
         draws = fitted[0].sampler().draws(encodings[here][1], range(_COMPLETIONS))
         completed = torch.cat([drawn.cpu() for _, drawn in draws], dim=1)
-        plan = _plan(given, encodings, completed, here, sequence)
+        plan = best_plan(codecs, completed[:, some], here, sequence, incomplete, parameters.columns == "all")
         if plan == (here, sequence):
             break
-        completed = recoded(encodings[here][0], encodings[plan[0]][0], completed)
+        completed = recoded(codecs[here], codecs[plan[0]], completed[0])
         here, sequence = plan
-        tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
+        tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed)
         fitted = _fit(parameters, engine, *tables, None)
     return fitted
-
-
-def _plan(
-    given: _Given,
-    encodings: Sequence[tuple[TableCodec, EncodedTable]],
-    completed: Tensor,
-    here: int,
-    sequence: list[int],
-) -> tuple[int, list[int]]:
-    """Choose the encoding of a table and the order of its columns.
-
-    Args:
-        given: The table.
-        encodings: Codecs, and the table encoded by them.
-        completed: The table completed by S draws, `[S, N, D]`.
-        here: Number of the draw's codec.
-        sequence: The encoded columns with a link in the last plan, in order; empty without one.
-
-    Returns:
-        Number of the codec, and the encoded columns with a link: those of the last plan unless others are
-        clearly better.
-    """
-    incomplete, every = ~encodings[0][1].observed.all(0).numpy(), given.parameters.columns == "all"
-    plan, best = (here, sequence), -math.inf
-    if sequence:
-        best = log_evidence(encodings[here][0], completed, sequence) + CLEARLY
-    for number, (codec, _) in enumerate(encodings):
-        rows = recoded(encodings[here][0], codec, completed)
-        other = plan_sequence(codec, rows, incomplete, every)
-        if (evidence := log_evidence(codec, rows, other)) > best:
-            plan, best = (number, other), evidence
-    return plan
 
 
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:

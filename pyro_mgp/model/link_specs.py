@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.model.column_order import Evidence, Variables, best_order
+from pyro_mgp.model.column_order import CLEARLY, Evidence, Variables, best_order
 
 _NO_SPEC = ColumnSpec()
 
@@ -93,8 +93,42 @@ def plan_links(
     return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
 
 
+def best_plan(
+    codecs: Sequence[TableCodec],
+    completed: Tensor,
+    here: int,
+    sequence: list[int],
+    incomplete: NDArray[np.bool_],
+    every: bool,
+) -> tuple[int, list[int]]:
+    """Choose the codec of a table and the order of its columns.
+
+    Args:
+        codecs: Codecs that differ in their transforms.
+        completed: Rows with their missing cells drawn S times, `[S, n, D]`.
+        here: Number of the codec that encoded these rows.
+        sequence: The encoded columns with a link in the last plan, in order; empty without one.
+        incomplete: Bool `[D]`, the encoded columns with missing cells.
+        every: Whether all columns get a link.
+
+    Returns:
+        Number of the codec, and the encoded columns with a link: those of the last plan unless others are
+        clearly better.
+    """
+    plan, best = (here, sequence), -math.inf
+    for number in sorted(range(len(codecs)), key=lambda number: number != here):
+        codec, rows = codecs[number], recoded(codecs[here], codecs[number], completed)
+        evidence = evidence_of(codec, rows)
+        if number == here and sequence:
+            best = log_evidence(codec, evidence, rows, sequence) + CLEARLY
+        other = plan_sequence(codec, evidence, incomplete, every)
+        if (found := log_evidence(codec, evidence, rows, other)) > best:
+            plan, best = (number, other), found
+    return plan
+
+
 def plan_sequence(
-    codec: TableCodec, completed: Tensor, incomplete: NDArray[np.bool_], every: bool
+    codec: TableCodec, evidence: Evidence, incomplete: NDArray[np.bool_], every: bool
 ) -> list[int]:
     """Return the encoded columns with a link in a sequential chain, in the order of the largest evidence.
 
@@ -102,7 +136,7 @@ def plan_sequence(
 
     Args:
         codec: The table's codec.
-        completed: Rows with their missing cells drawn S times, `[S, n, D]`.
+        evidence: Evidence of its columns; see `evidence_of`.
         incomplete: Bool `[D]`, the encoded columns with missing cells.
         every: Whether all columns get a link.
     """
@@ -111,27 +145,32 @@ def plan_sequence(
     least = {variable: float(scale[groups == variable].min()) for variable in holes}
     first, then = [v for v in holes if not holes[v]], [v for v in holes if holes[v]]
     then.sort(key=lambda variable: least[variable])
-    order = best_order(_evidence(codec, completed), first, then)
+    order = best_order(evidence, first, then)
     needed = 0 if every else min((i for i, v in enumerate(order) if holes[v]), default=len(order))
     return [d for v in order[needed:] for d in np.flatnonzero(groups == v).tolist()]
 
 
-def _evidence(codec: TableCodec, completed: Tensor) -> Evidence:
+def evidence_of(codec: TableCodec, completed: Tensor) -> Evidence:
+    """Return the evidence of the columns of rows whose missing cells were drawn S times, `[S, n, D]`."""
     indicators = [column.indicators is not None for column in codec.columns for _ in column.names]
     variables = Variables(codec.groups.tolist(), indicators)
     return Evidence(completed.flatten(0, 1), variables, completed.shape[1])
 
 
-def log_evidence(codec: TableCodec, completed: Tensor, sequence: Sequence[int]) -> float:
-    """Return the log evidence of the columns of rows completed S times, `[S, n, D]`, in own units, nats.
+def log_evidence(codec: TableCodec, evidence: Evidence, completed: Tensor, sequence: Sequence[int]) -> float:
+    """Return the log evidence of an order of the columns in their own units, nats.
 
-    Columns without a link come before those of the `sequence`.
+    Args:
+        codec: The table's codec.
+        evidence: Evidence of its columns, in standardised units; see `evidence_of`.
+        completed: The rows of the evidence, `[S, n, D]`.
+        sequence: Encoded columns with a link, in order; columns without one come before them.
     """
     linked = list(dict.fromkeys(codec.groups[list(sequence)].tolist()))
     order = [v for v in dict.fromkeys(codec.groups.tolist()) if v not in linked] + linked
     slices = [(column, codec.slices[column.name]) for column in codec.columns if column.width]
     slopes = sum(_log_slope(column, completed[..., here]) for column, here in slices)
-    return _evidence(codec, completed).of_order(order) + slopes
+    return evidence.of_order(order) + slopes
 
 
 def _log_slope(column: ColumnCodec, cells: Tensor) -> float:

@@ -14,7 +14,15 @@ from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.build import build_chain
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods import Gaussian
-from pyro_mgp.model.link_specs import LinkSpec, log_evidence, plan_links, plan_sequence, recoded
+from pyro_mgp.model.link_specs import (
+    LinkSpec,
+    best_plan,
+    evidence_of,
+    log_evidence,
+    plan_links,
+    plan_sequence,
+    recoded,
+)
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 
@@ -132,8 +140,8 @@ def planned(frame: pd.DataFrame, every: bool = False) -> list[str]:
     """Return the names of the columns with a link in a sequential chain, in order."""
     codec = TableCodec.fit(frame, False, 0)
     observed = codec.encode_cells(frame).observed
-    completed = codec.encode_cells(complete_version()[frame.columns]).values[None]
-    return [codec.names[d] for d in plan_sequence(codec, completed, ~observed.all(0).numpy(), every)]
+    evidence = evidence_of(codec, codec.encode_cells(complete_version()[frame.columns]).values[None])
+    return [codec.names[d] for d in plan_sequence(codec, evidence, ~observed.all(0).numpy(), every)]
 
 
 def complete_version(n_rows: int = 60) -> pd.DataFrame:
@@ -157,6 +165,17 @@ def test_a_sequence_is_of_incomplete_columns_and_those_behind_the_first_of_them(
     assert set(planned(complete_root, every=True)) == {"root", "square", "other", "kind"}
 
 
+def test_a_plan_stays_unless_another_is_clearly_better() -> None:
+    frame = complete_version().assign(skewed=lambda f: np.exp(2 * f["root"]))
+    codecs = [TableCodec.fit(frame, warp, 0) for warp in (True, False)]
+    rows, every = codecs[0].encode_cells(frame).values[None], np.ones(codecs[0].n_encoded, dtype=bool)
+    number, sequence = best_plan(codecs, rows, 0, [], every, every=False)
+    assert number == 0  # the exponential of a normal variable needs its transform
+    assert best_plan(codecs, rows, 0, sequence, every, every=False) == (0, sequence)
+    backwards = sequence[::-1]
+    assert best_plan(codecs, rows, 0, backwards, every, every=False) != (0, backwards)
+
+
 def test_tables_without_missing_cells_have_an_empty_sequence() -> None:
     assert planned(complete_version()) == []
     assert len(planned(complete_version(), every=True)) == 4
@@ -167,9 +186,11 @@ def test_the_evidence_is_in_units_of_the_columns() -> None:
     frame = complete_version()
     thousands = frame.assign(square=frame["square"] / 1000)
     codecs = [TableCodec.fit(each, False, 0) for each in (frame, thousands)]
+    pairs = zip(codecs, (frame, thousands), strict=True)
+    rows = [codec.encode_cells(each).values[None] for codec, each in pairs]
     evidence = [
-        log_evidence(codec, codec.encode_cells(each).values[None], [1, 0])
-        for codec, each in zip(codecs, (frame, thousands), strict=True)
+        log_evidence(codec, evidence_of(codec, own), own, [1, 0])
+        for codec, own in zip(codecs, rows, strict=True)
     ]
     assert evidence[1] - evidence[0] == pytest.approx(60 * np.log(1000))
 
