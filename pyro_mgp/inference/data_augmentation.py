@@ -31,7 +31,7 @@ from torch import Tensor
 from pyro_mgp.inference.closed_form_rows import SITE_STEP, site_parameters
 from pyro_mgp.inference.coefficient_scales import CoefficientScales
 from pyro_mgp.inference.mixing import Record
-from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
 from pyro_mgp.model.chain import Chain, Noise, by_column
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import (
@@ -132,16 +132,16 @@ class Rows(NamedTuple):
     targets: Tensor
     """Cells of the link's column, `[n]`."""
 
-    def sums(self) -> tuple[Tensor, Tensor]:
-        """Return the Gram matrix ΦΦᵀ, `[M, M]`, and the products Φt, `[M]`."""
-        return self.basis @ self.basis.mT, _times(self.targets, self.basis.mT)
+    def sums(self, noise: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return ΦWΦᵀ, `[S, M, M]`, and ΦWt, `[S, M]`, with weights W of one over the targets' variances.
 
-    def squares(self, function: Tensor, noise: Tensor) -> Tensor:
-        """Return the expected sum of squared noises of these rows, `[S, 1]`; see `draw_noise`."""
-        # Residuals contain the part of the function that inducing values do not determine, which is no noise.
-        share = noise / (noise + self.rest)
-        residual = self.targets - _times(function, self.basis)
-        return ((share * residual).square() + share * self.rest).sum(-1, keepdim=True)
+        Given the inducing values, a target has the noise's variance `[S, 1]` and that of the rest.
+        """
+        weights = 1 / (noise + self.rest)
+        if counts is not None:
+            weights = weights * counts
+        basis = self.basis * weights[:, None]
+        return basis @ self.basis.mT, _times(self.targets, basis.mT)
 
 
 class Regression(NamedTuple):
@@ -149,21 +149,15 @@ class Regression(NamedTuple):
 
     known: Rows
     """Rows whose inputs and target are observed: they are the same in all chains."""
-    sums: tuple[Tensor, Tensor]
-    """Their sums."""
     completed: Rows
     """The other rows, completed in S chains."""
     counts: Tensor | None
     """Bool `[S, n]`, the completed rows without an earlier level of the link's variable; None for all."""
 
-    def totals(self) -> tuple[Tensor, Tensor]:
-        """Return the Gram matrices of all rows, `[S, M, M]`, and the products with the targets, `[S, M]`."""
-        basis, _, targets = self.completed
-        if self.counts is not None:
-            basis = basis * self.counts[:, None]
-        known, _ = self.sums
-        gram = known + basis @ basis.mT
-        return gram, _times(self.known.targets, self.known.basis.mT) + _times(targets, basis.mT)
+    def sums(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weighted sums of all rows at noise variances `[S, 1]`; see `Rows.sums`."""
+        known, completed = self.known.sums(noise), self.completed.sums(noise, self.counts)
+        return known[0] + completed[0], known[1] + completed[1]
 
     def joined(self) -> Rows:
         """Return all rows in S chains, the known ones first."""
@@ -210,7 +204,6 @@ class Augmentation:
             self.completed_rows.append((learnt_from & ~known).nonzero()[:, 0])
         pairs = enumerate(self.known_rows)
         self.known = [Rows(*(each[0] for each in self._rows(i, values[None, rows]))) for i, rows in pairs]
-        self.sums = [known.sums() for known in self.known]
 
     def conditionals(
         self, functions: Sequence[Tensor], noises: Sequence[Tensor], scales: Sequence[Tensor] | None = None
@@ -244,7 +237,7 @@ class Augmentation:
             spread = scales[:, -1:].square()
             known, completed = (each._replace(rest=each.rest * spread) for each in (known, completed))
         counts = (rows[..., unless] < 0).all(-1) if unless else None
-        return Regression(known, self.sums[number], completed, counts)
+        return Regression(known, completed, counts)
 
     def with_latents(self, number: int, given: Regression, function: Tensor, normal: Tensor) -> Regression:
         """Return rows with latent variables drawn for the values of a link with an `Ordinal` likelihood.
@@ -300,8 +293,7 @@ class Augmentation:
         prior = self.inverse.new_ones(n_chains, n_values) if scales is None else scales.square()
         link = self.chain.links[number]
         if link.is_gaussian or isinstance(link.likelihood, Ordinal):
-            gram, products = given.totals()
-            return FunctionPosterior.natural(prior, gram / noise[..., None], products / noise)
+            return FunctionPosterior.natural(prior, *given.sums(noise))
         if last is None:
             last = FunctionPosterior.natural(prior, torch.diag_embed(0 * prior), 0 * prior)
         basis, rest, targets = given.joined()
@@ -324,18 +316,28 @@ def _times(vector: Tensor, matrix: Tensor) -> Tensor:
     return (vector[..., None, :] @ matrix)[..., 0, :]
 
 
-def draw_noise(given: Regression, function: Tensor, noise: Tensor, eps: Tensor) -> Tensor:
-    """Draw the noise variances `[S, 1]` of a Gaussian link.
+def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tensor) -> Tensor:
+    """Draw the noise variances `[S, 1]` of a Gaussian link, whose roots have half-Cauchy priors of scale 1.
 
     Args:
         given: The rows from which it learns.
         function: Whitened inducing values, `[S, M]`.
         noise: The noise variances drawn last, `[S, 1]`.
-        eps: Standard normal numbers, `[S, 1]`.
+        normal: Standard normal numbers, `[S, N_NUMBERS]`.
     """
-    total = given.known.squares(function, noise) + given.completed.squares(function, noise)
-    n_rows = len(given.known.targets) + given.completed.targets.shape[1]
-    return (total / _chi_squared(n_rows, eps)).clamp(min=MIN_NOISE)
+    parts = given.known, given.completed
+    squares = torch.cat([(own.targets - _times(function, own.basis)).square() for own in parts], dim=1)
+    rest = torch.cat([own.rest.expand(len(function), -1) for own in parts], dim=1)
+
+    def log_density(log_noise: Tensor) -> Tensor:
+        variance = log_noise.exp()[:, None] + rest
+        prior = 0.5 * log_noise - log_noise.exp().log1p()
+        return prior - 0.5 * (variance.log() + squares / variance).sum(1)
+
+    # Four standard deviations of log s² if the rest is small.
+    width = 4 * math.sqrt(2 / max(squares.shape[1], 1))
+    drawn = slice_step(log_density, noise[:, 0].log(), normal, min(width, 1.0))
+    return drawn.exp().clamp(min=MIN_NOISE)[:, None]
 
 
 class State(NamedTuple):
@@ -450,8 +452,8 @@ class GibbsChains:
                 function, scales = prior.rescale(function, scales, posterior.gram, posterior.shift, normal)
             state.functions[i] = function
             if augmentation.chain.links[i].is_gaussian:
-                eps = self.fresh(1, _VARIANCE, *stream)
-                state.noises[i] = draw_noise(given, function, noise, eps)
+                normal = self.fresh(N_NUMBERS, _VARIANCE, *stream)
+                state.noises[i] = draw_noise(given, function, noise, normal)
             elif not isinstance(augmentation.chain.links[i].likelihood, Ordinal):
                 state.posteriors[i] = posterior
             if prior is not None:
@@ -466,9 +468,3 @@ def n_chains(n_rows: int) -> int:
     """Return the number of chains for a table: more for small tables, whose chains move slowly."""
     fitting = _ROWS_AT_ONCE // max(n_rows, 1) // _FEWEST_CHAINS * _FEWEST_CHAINS
     return min(max(fitting, _FEWEST_CHAINS), _MOST_CHAINS)
-
-
-def _chi_squared(freedom: int, normal: Tensor) -> Tensor:
-    """Draw approximate χ² variates from normal numbers (Wilson and Hilferty, 1931)."""
-    spread = 2 / (9 * freedom)
-    return freedom * (1 - spread + math.sqrt(spread) * normal).clamp(min=0.05) ** 3

@@ -38,10 +38,15 @@ def slice_step(
     # The extensions are divided between both sides at random: otherwise an interval could be found from one
     # of its points, but not from another.
     to_left = (uniform[:, 2] * (_EXTENSIONS + 1)).floor()
+    left, right = (torch.ones_like(current, dtype=torch.bool) for _ in range(2))
     for k in range(_EXTENSIONS):
-        low = torch.where((k < to_left) & (log_density(low) > level), low - width, low)
-        to_right = k < _EXTENSIONS - to_left
-        high = torch.where(to_right & (log_density(high) > level), high + width, high)
+        left, right = left & (k < to_left), right & (k < _EXTENSIONS - to_left)
+        if left.any():
+            left = left & (log_density(low) > level)
+            low = torch.where(left, low - width, low)
+        if right.any():
+            right = right & (log_density(high) > level)
+            high = torch.where(right, high + width, high)
     moved, waiting = current, torch.ones_like(current, dtype=torch.bool)
     for share in uniform[:, 3:].unbind(1):
         proposal = low + share * (high - low)
