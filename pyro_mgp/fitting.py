@@ -203,22 +203,28 @@ def _fit_in_order(
         # No transform is needed if nonlinear dependence on other columns explains long tails.
         support, specs = parameters.discrete_support, given.rules.modelled_specs
         encodings.append(codec.untransformed(given.modelled, table, support, specs))
-    # A plan on draws of links that see all other columns is rough: they smooth interactions away, and
-    # confirm the transforms with which they were fitted. (Structural EM; Friedman, ICML 1997.)
     codecs, incomplete = [codec for codec, _ in encodings], ~table.observed.all(0).numpy()
-    some = table.keys.argsort()[:_ROWS_OF_ORDER].cpu()
-    here, sequence = 0, list[int]()
+    some, every = table.keys.argsort()[:_ROWS_OF_ORDER].cpu(), parameters.columns == "all"
+    # Draws confirm the transforms and the order with which they were made, and links that see all other
+    # columns smooth interactions away. The first plan is therefore one without transforms, and further ones
+    # are made on draws of the last (structural EM; Friedman, ICML 1997).
+    here = len(codecs) - 1
+    completed = recoded(codec, codecs[here], _completions(fitted[0], table))
+    _, sequence = best_plan(codecs[here:], completed[:, some], 0, [], incomplete, every)
     for _ in range(_MOST_PLANS):
-        draws = fitted[0].sampler().draws(encodings[here][1], range(_COMPLETIONS))
-        completed = torch.cat([drawn.cpu() for _, drawn in draws], dim=1)
-        plan = best_plan(codecs, completed[:, some], here, sequence, incomplete, parameters.columns == "all")
-        if plan == (here, sequence):
-            break
-        completed = recoded(codecs[here], codecs[plan[0]], completed[0])
-        here, sequence = plan
-        tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed)
+        tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
         fitted = _fit(parameters, engine, *tables, None)
+        last, completed = (here, sequence), _completions(fitted[0], encodings[here][1])
+        here, sequence = best_plan(codecs, completed[:, some], here, sequence, incomplete, every)
+        if (here, sequence) == last:
+            break
+        completed = recoded(codecs[last[0]], codecs[here], completed)
     return fitted
+
+
+def _completions(fitted: FittedModel, table: EncodedTable) -> Tensor:
+    """Return a table with its missing cells drawn several times, `[S, N, D]`."""
+    return torch.cat([drawn.cpu() for _, drawn in fitted.sampler().draws(table, range(_COMPLETIONS))], dim=1)
 
 
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
