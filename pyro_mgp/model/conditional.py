@@ -12,7 +12,7 @@ These are the equations of `pyro.contrib.gp.util.conditional`, which factorises 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.tiles import whole_registers
-from pyro_mgp.model.kernel_stack import KernelStack
+from pyro_mgp.model.kernel_stack import KernelStack, squares
+from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square
 from pyro_mgp.model.likelihoods import Observation, Quantity, mean_under_normal
 
 # Keeps the square root of a vanishing variance differentiable.
@@ -37,6 +38,10 @@ class Moments:
     """Variance at each row, `[S, n]`, non-negative."""
 
 
+Along = Callable[[Tensor, Tensor, Tensor], Moments]
+"""Moments `[k]` of a latent function on some paths, at rows by number, given values `[k, C]` of C columns."""
+
+
 class Conditional(Protocol):
     """Predictive distribution of a link given its current parameters, at any rows."""
 
@@ -49,6 +54,9 @@ class Conditional(Protocol):
 
     def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
         """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
+
+    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
+        """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
 
     def mean(self, rows: Tensor) -> Tensor:
         """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
@@ -68,6 +76,16 @@ class Conditional(Protocol):
 
 class GaussianConditional:
     """Base of conditionals whose observations are a latent function plus Gaussian noise."""
+
+    def along(self: Conditional, table: Tensor, columns: Sequence[int]) -> Along:
+        """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
+
+        def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
+            rows = table[paths, numbers]
+            rows[:, list(columns)] = values
+            return self.moments_on(paths, rows)
+
+        return moments
 
     def mean(self: Conditional, rows: Tensor) -> Tensor:
         """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
@@ -104,6 +122,9 @@ class _Wrapper:
 
     def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
         return self.conditional.moments_on(paths, rows)
+
+    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
+        return self.conditional.along(table, columns)
 
     def mean(self, rows: Tensor) -> Tensor:
         return self.expectation(self.moments(rows))
@@ -312,6 +333,54 @@ class TrendConditional(GaussianConditional):
         """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
         basis, variance = self._basis(rows)
         return _moments(_on_path(self.weights, basis, paths), variance * self.scale[paths, 0].square())
+
+    @torch.no_grad()
+    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
+        """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns.
+
+        Only what depends on these columns is computed anew for each of their values.
+        """
+        trend, rest = self.kernels.parts[self.number]
+        if trend is None or type(rest) is not Matern32:
+            return super().along(table, columns)
+        inputs = self.kernels.links[self.number][2].tolist()
+        seen = [k for k, column in enumerate(columns) if column in inputs]
+        own = [inputs.index(columns[k]) for k in seen]
+        scale, Z, norm, variance = self.kernels.matern32(self.number)
+        X = table.flatten(0, 1)[:, inputs]
+        X[:, own] = 0.0
+        # By rows, which are gathered faster than columns.
+        apart = squares(norm, Z, X * scale).T.contiguous()
+        slopes = torch.cat([-2 * Z[:, own].T, torch.ones_like(Z[:, :1].T)])
+        terms, (first, second) = self._terms(trend, X, own)
+        n_rows, log_variance = table.shape[1], variance.log()
+        form = torch.cat([self.form, self.weights[:, trend.n_features :]]).T
+
+        def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
+            here, values = paths * n_rows + numbers, values[:, seen]
+            scaled = values * scale[own]
+            place = torch.cat([scaled, scaled.square().sum(1, keepdim=True)], dim=1)
+            cross = matern32_of_square(apart[here].addmm_(place, slopes), log_variance)
+            product = cross @ form
+            left = variance - (product[:, : len(norm)] * cross).sum(1)
+            powers = trend.powers(values)
+            mean = (terms[here] * powers[:, first] * powers[:, second]).sum(1)
+            mean += product[:, len(norm) :].gather(1, paths[:, None])[:, 0]
+            return _moments(mean, left * self.scale[paths, 0].square())
+
+        return moments
+
+    def _terms(self, trend: Trend, X: Tensor, own: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the trend of all paths' inputs `[S · n, P]` as coefficients `[S · n, G]` of G factors.
+
+        The factors `[2, G]` are products of two of the `powers` of the inputs `own`.
+        """
+        X = X.index_fill(1, torch.tensor(own, device=X.device), 1.0)
+        groups, factors = trend.factors(own)
+        features = trend.features(X).T.unflatten(1, (len(self.weights), -1))
+        parts = (self.weights.T[: trend.n_features, :, None] * features).flatten(1)
+        terms = parts.new_zeros(factors.shape[1], len(X)).index_add_(0, groups, parts)
+        return terms.T.contiguous(), factors
 
     @torch.no_grad()
     def functions(self, rows: Tensor) -> Tensor:

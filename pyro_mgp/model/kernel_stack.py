@@ -163,17 +163,22 @@ class KernelStack:
         return X.new_zeros(0, len(X)) if trend is None else trend.features(X).T, cross, variance
 
     def _matern32(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return K_Zf and variances of a Matérn kernel at inputs `[n, P]`; its parameters are read once."""
+        """Return K_Zf and variances of a Matérn kernel at inputs `[n, P]`."""
+        scale, Z, norm, variance = self.matern32(number)
+        return matern32_of_square(squares(norm, Z, X * scale), variance.log()), variance.expand(len(X))
+
+    def matern32(self, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return √3/lengthscales `[P]`, scaled Z `[M, P]`, its squared norms `[M, 1]`, and the variance.
+
+        They are those of the Matérn kernel of a link, which is all of its kernel besides the trend.
+        """
         if number not in self._read:
             (_, rest), (_, Xu, _) = self.parts[number], self.links[number]
             with local_parameters():
-                scale, variance = (math.sqrt(3) / rest.lengthscale).expand(X.shape[1]), rest.variance
+                scale, variance = (math.sqrt(3) / rest.lengthscale).expand(Xu.shape[1]), rest.variance
             Z = Xu * scale
             self._read[number] = scale, Z, Z.square().sum(1, keepdim=True), variance
-        scale, Z, norm, variance = self._read[number]
-        X = X * scale
-        squared = torch.addmm(norm, Z, X.T, alpha=-2).add_(X.square().sum(1))
-        return matern32_of_square(squared, variance.log()), variance.expand(len(X))
+        return self._read[number]
 
     @torch.enable_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
@@ -200,6 +205,11 @@ class KernelStack:
     def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
         """Return tensors computed from the parameters, and their gradients, as arguments of `send_back`."""
         return []
+
+
+def squares(norm: Tensor, Z: Tensor, X: Tensor) -> Tensor:
+    """Return squared distances `[M, n]` of points `[n, P]` to points Z `[M, P]` with norms `[M, 1]`."""
+    return torch.addmm(norm, Z, X.T, alpha=-2).add_(X.square().sum(1))
 
 
 def _among(trend: Trend | None, rest: Kernel, Xu: Tensor) -> Tensor:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pyro_mgp._support.tiles import filled_up
-from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.model.conditional import Along, Conditional, Moments
 
 # Angles tried in a slice move before the cell keeps its value.
 _ANGLES = 16
@@ -61,21 +62,36 @@ class LaterLinks:
         """Current values of the cells, `[S, k]`, or of the first indicator."""
         return self.table[..., self.columns[0]]
 
+    @cached_property
+    def _parts(self) -> list[tuple[Later, Along, Tensor | None]]:
+        """The links, their moments along the columns, and Bool `[S, k]`, where they count; None for all."""
+        parts = list[tuple[Later, Along, Tensor | None]]()
+        for link in self.links:
+            counts = link.informative.expand(self.table.shape[:2])
+            if link.unless:
+                counts = counts & (self.table[..., list(link.unless)] < 0).all(-1)
+            along = link.conditional.along(self.table, self.columns)
+            parts.append((link, along, None if counts.all() else counts))
+        return parts
+
     def log_likelihood(self, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
         """Return the log likelihood `[j]` of candidate values of some cells, `[j]` or `[j, indicators]`."""
-        rows = self.table[paths, cells]
-        rows[:, list(self.columns)] = values.view(len(rows), -1)
-        total = rows.new_zeros(len(rows))
-        for link in self.links:
-            here = link.informative[cells]
-            if link.unless:
-                here = here & (rows[:, list(link.unless)] < 0).all(1)
-            chosen = here.nonzero()[:, 0]
-            whole = filled_up(chosen)
-            at = link.conditional.moments_on(paths[whole], rows[whole])
-            density = link.conditional.log_prob(rows[whole, link.column], at, paths[whole])
-            total[chosen] += density[: len(chosen)]
+        values = values.view(len(paths), -1)
+        total = values.new_zeros(len(paths))
+        for link, along, counts in self._parts:
+            if counts is None:
+                total += self._of_link(link, along, paths, cells, values)
+            else:
+                chosen = counts[paths, cells].nonzero()[:, 0]
+                whole = filled_up(chosen)
+                of_link = self._of_link(link, along, paths[whole], cells[whole], values[whole])
+                total[chosen] += of_link[: len(chosen)]
         return total
+
+    def _of_link(self, link: Later, along: Along, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
+        """Return the log likelihood `[j]` under one link."""
+        own = self.table[paths, cells, link.column]
+        return link.conditional.log_prob(own, along(paths, cells, values), paths)
 
     def everywhere(self, values: Tensor) -> Tensor:
         """Return the log likelihood `[S, k]` of values that all cells have, or of `[S, k]` values."""

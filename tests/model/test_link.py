@@ -12,7 +12,14 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
 
 from pyro_mgp.model.cholesky import factorise, factorise_unchecked, invert, invert_by_blocks
-from pyro_mgp.model.conditional import BasisConditional, Moments, QuadraticConditional, one_sided
+from pyro_mgp.model.conditional import (
+    BasisConditional,
+    Moments,
+    QuadraticConditional,
+    TrendConditional,
+    one_sided,
+)
+from pyro_mgp.model.kernel_stack import KernelStack
 from pyro_mgp.model.kernels import linear_matern32, linear_quadratic_matern32, matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link, condition
@@ -213,6 +220,27 @@ def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, dr
     tolerance = 1e-4 if dtype == torch.float32 else 1e-9
     for found, among_all in ((some.mean, whole.mean), (some.variance, whole.variance)):
         torch.testing.assert_close(found, among_all[paths, cells], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("columns", [[2], [4, 1], [0, 2, 3]])
+@pytest.mark.parametrize("products", [None, [(0, 1), (1, 1), (0, 3)]])
+def test_moments_along_some_columns_are_those_of_rows_with_their_values(columns, products):
+    """Values beyond eight standard deviations enter products as if they were there."""
+    trend = linear_quadratic_matern32(4, products, n_features=16)
+    link = make_link(lambda _: trend, torch.randn(6, 4).double(), jitter=1e-6)
+    table, values = 5 * torch.randn(3, 7, 5).double(), 9 * torch.randn(20, len(columns)).double()
+    paths, numbers = torch.arange(20) % 3, torch.arange(20) % 7
+    with torch.no_grad(), local_parameters():
+        kernels = KernelStack([link])
+        form, scale = torch.randn(6, 6).double(), torch.rand(3, 1).double()
+        weights = torch.randn(3, link.n_values).double()
+        conditional = TrendConditional(kernels, 0, weights, form @ form.T / 100, scale, scale)
+        found = conditional.along(table, columns)(paths, numbers, values)
+        rows = table[paths, numbers]
+        rows[:, columns] = values
+        expected = conditional.moments_on(paths, rows)
+    assert (expected.variance > 0).any()
+    torch.testing.assert_close((found.mean, found.variance), (expected.mean, expected.variance))
 
 
 @pytest.mark.parametrize("invert", [invert, invert_by_blocks])
