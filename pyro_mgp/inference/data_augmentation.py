@@ -385,6 +385,8 @@ class GibbsChains:
         self.augmentation, self.holes, self.check = augmentation, holes, check
         self.fresh, self.sweep_noise, self.predictive = fresh, sweep_noise, predictive
         self.n_chains, self.kept, self.lock = len(filled), list[Drawn](), Lock()
+        self.passed = list[Drawn]()
+        """Functions of all iterations after burn-in, without cells."""
         chain = augmentation.chain
         self.first = (1 - _BURN_IN) * chain.n_sweeps
         functions = chain.functions(lambda link, n: fresh(n, _FUNCTION, link))
@@ -401,16 +403,29 @@ class GibbsChains:
                 self._draw()
         return Drawn.cat(self.kept)[list(imputations)]
 
+    def iterations(self, paths: Sequence[int]) -> Drawn:
+        """Return functions for averages, without cells; number j is iteration j // S of chain j % S.
+
+        Those of consecutive iterations depend on each other, but more of them make an average more precise.
+        """
+        with self.lock:
+            while len(self.passed) * self.n_chains <= max(paths):
+                self._draw()
+        return Drawn.cat(self.passed)[list(paths)]
+
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
         n_sweeps, before, state = self.augmentation.chain.n_sweeps, self.state.filled, self.state
-        record = self.record
+        record, passed = self.record, list[Drawn]()
         for sweep in range(0 if self.kept else self.first, n_sweeps):
             before, state = state.filled, self._iterate(state, sweep)
-            record = record if sweep < 0 else record.with_iteration(state.filled)
-        cells = before[:, ~self.augmentation.observed]
-        drawn = Drawn(state.functions, state.noises, state.scales, cells)
+            if sweep >= 0:
+                record = record.with_iteration(state.filled)
+                functions = state.functions, state.noises, state.scales
+                passed.append(Drawn(*functions, before.new_zeros(self.n_chains, 0)))
+        drawn = replace(passed[-1], cells=before[:, ~self.augmentation.observed])
         self.state, self.record, self.kept = state, record, [*self.kept, drawn]
+        self.passed = [*self.passed, *passed]
 
     @torch.no_grad()
     def _iterate(self, state: State, sweep: int) -> State:

@@ -29,6 +29,7 @@ from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
+from pyro_mgp.sampling.gaussian_mixture import GaussianMixture
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
 
@@ -47,35 +48,6 @@ _ROWS_AT_ONCE = 20_000
 def burn_in(n_sweeps: int) -> int:
     """Return the number of sweeps to discard as burn-in, which still depend on the initial fill."""
     return n_sweeps // 3
-
-
-@dataclass(frozen=True)
-class GaussianMixture:
-    """Predictive distribution of n cells as an equally weighted mixture of K Gaussians."""
-
-    mean: Tensor
-    """Means of the components, `[K, n]`."""
-    variance: Tensor
-    """Variances of the components, `[K, n]`."""
-
-    def expectation(self) -> Tensor:
-        """Return the mean of each cell, `[n]`."""
-        return self.mean.mean(0)
-
-    def standard_deviation(self) -> Tensor:
-        """Return the standard deviation of each cell, `[n]`."""
-        return (self.variance.mean(0) + self.mean.var(0, correction=0)).sqrt()
-
-    def quantile(self, level: float) -> Tensor:
-        """Return the quantile of each cell `[n]`, by bisection to about 1e-9 of its range."""
-        scale = self.variance.sqrt()
-        low = (self.mean - 10 * scale).amin(0)
-        high = (self.mean + 10 * scale).amax(0)
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = torch.special.ndtr((middle - self.mean) / scale).mean(0) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
 
 
 @dataclass(frozen=True)
@@ -182,9 +154,9 @@ class Sampler:
         parts = [self.start.expected(rows[:0].to(self.start.device))]
         for here, batch in self._batches(rows, len(imputations)):
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
-            total, conditionals = torch.zeros_like(point), self.conditionals(batch, imputations)
-            first = burn_in(self.chain.n_sweeps)
-            for filled, visited in islice(self._all_sweeps(conditionals, batch, imputations), first, None):
+            total, first = torch.zeros_like(point), burn_in(self.chain.n_sweeps)
+            conditionals, sweeps = self._all_sweeps(batch, imputations)
+            for filled, visited in islice(sweeps, first, None):
                 self._add_means(total, self._expected(conditionals, filled, visited, holes), holes)
             total /= self.chain.n_sweeps - first
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
@@ -235,9 +207,9 @@ class Sampler:
         """
         parts = []
         for here, batch in self._batches(rows, len(imputations)):
-            conditionals = self.conditionals(batch, imputations)
-            sweeps = [visited[-1] for _, visited in self._all_sweeps(conditionals, batch, imputations)]
-            counted, n_rows = sweeps[burn_in(self.chain.n_sweeps) :], here.stop - here.start
+            conditionals, sweeps = self._all_sweeps(batch, imputations)
+            counted = [visited[-1] for _, visited in sweeps][burn_in(self.chain.n_sweeps) :]
+            n_rows = here.stop - here.start
             variance = torch.cat([at.variance + conditionals[-1].noise for at in counted])
             parts.append((torch.cat([at.mean for at in counted])[:, :n_rows], variance[:, :n_rows]))
         return GaussianMixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
@@ -267,12 +239,14 @@ class Sampler:
         imputations: Sequence[int],
         cells: Sequence[Tensor] | None = None,
         own: Tensor | None = None,
+        sparse: Sequence[Conditional] | None = None,
     ) -> Sequence[Conditional]:
         """Return the predictive distribution of each link at its cells: sparse GP, local GP, observation.
 
-        The rows of each link's `cells` default to those of its missing cells. For `own` see `Neighbours`.
+        The rows of each link's `cells` default to those of its missing cells, the `sparse` GPs to those of
+        the imputations. For `own` see `Neighbours`.
         """
-        conditionals = self.sparse(imputations)
+        conditionals = self.sparse(imputations) if sparse is None else sparse
         if self.neighbours is not None:
             marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
             self.neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
@@ -390,11 +364,19 @@ class Sampler:
         return KeyedNoise(self.seed, torch.arange(n, device=self.start.device), imputations)
 
     def _all_sweeps(
-        self, conditionals: Sequence[Conditional], rows: EncodedTable, imputations: Sequence[int]
-    ) -> Iterator[tuple[Tensor, list[Moments]]]:
-        """Yield the result of each sweep of rows as if none were in the training table."""
-        start, n_sweeps = self._start(rows, torch.full_like(rows.keys, -1), imputations)
-        return self._sweeps(conditionals, start, n_sweeps, rows, imputations)
+        self, rows: EncodedTable, paths: Sequence[int]
+    ) -> tuple[Sequence[Conditional], Iterator[tuple[Tensor, list[Moments]]]]:
+        """Return conditionals, and the results of sweeps of rows as if none were in the training table.
+
+        For averages, more functions are better than independent ones: they are those of iterations.
+        """
+        sparse, training = None, self.training
+        if training is not None and self.joint:
+            of_links = self.chains(training).iterations(paths).of_links
+            sparse = self.chains(training).augmentation.conditionals(*of_links)
+        conditionals = self.conditionals(rows, paths, sparse=sparse)
+        start, n_sweeps = self._start(rows, torch.full_like(rows.keys, -1), paths)
+        return conditionals, self._sweeps(conditionals, start, n_sweeps, rows, paths)
 
     def _sweeps(
         self,
@@ -486,14 +468,9 @@ class Sampler:
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once))
-        return _slices(len(rows), size)
+        return (slice(i, min(i + size, len(rows))) for i in range(0, len(rows), size))
 
     def _batch(self, rows: EncodedTable, here: slice) -> EncodedTable:
         """Return the rows of a slice on the sampler's device, filled up to whole tiles."""
         index = filled_up(torch.arange(here.start, here.stop, device=rows.keys.device))
         return rows[index].to(self.start.device)
-
-
-def _slices(n: int, size: int) -> Iterator[slice]:
-    """Yield slices of at most `size` entries that cover n entries."""
-    return (slice(i, min(i + size, n)) for i in range(0, n, size))
