@@ -224,7 +224,9 @@ def _fit_in_order(
 
 def _completions(fitted: FittedModel, table: EncodedTable) -> Tensor:
     """Return a table with its missing cells drawn several times, `[S, N, D]`."""
-    return torch.cat([drawn.cpu() for _, drawn in fitted.sampler().draws(table, range(_COMPLETIONS))], dim=1)
+    # Chains of a sequential model go on in `impute`; those of the first model serve here only.
+    sampler = fitted.sampler(chains=None if fitted.is_sequential else _COMPLETIONS)
+    return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, range(_COMPLETIONS))], dim=1)
 
 
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
+from pyro_mgp.inference.data_augmentation import n_chains
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.build import bounds_of_links
 from pyro_mgp.model.chain import Chain
@@ -100,10 +101,13 @@ class FittedModel:
             tensors |= {"near.rows": self.neighbours.rows, "near.residuals": self.neighbours.residuals}
         return tensors
 
-    def sampler(self, seed: int | None = None, shifts: dict[int, float] | None = None) -> Sampler:
+    def sampler(
+        self, seed: int | None = None, shifts: dict[int, float] | None = None, chains: int | None = None
+    ) -> Sampler:
         """Return the sampler of missing cells, with the seed of the fit unless `seed` is given.
 
-        Functions are shifted by `shifts`, by the encoded column of their link.
+        Functions are shifted by `shifts`, by the encoded column of their link. The number of `chains` of
+        Gibbs sampling is chosen by the size of the table unless it is given.
         """
         bounds = bounds_of_links(self.encoder.codec, self.link_specs)
         pairs = zip(self.discrete_support, bounds, strict=True)
@@ -120,6 +124,7 @@ class FittedModel:
             shifts or {},
             self.cholesky_cache,
             self.training,
+            chains or n_chains(self.chain.n_rows),
         )
 
     def observed_cells(self, given: InputTable, sampler: Sampler) -> ObservedCells:

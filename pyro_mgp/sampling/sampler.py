@@ -22,7 +22,7 @@ from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.tiles import filled_up, mean_over_paths, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.transforms import InverseTransform
-from pyro_mgp.inference.data_augmentation import Augmentation, Drawn, GibbsChains, n_chains
+from pyro_mgp.inference.data_augmentation import Augmentation, Drawn, GibbsChains
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.model.likelihoods import Observation
@@ -74,6 +74,8 @@ class Sampler:
     """Cache shared by all samplers of a chain."""
     training: EncodedTable | None
     """Training rows, given which functions are drawn; None to draw them from q(u)."""
+    n_chains: int
+    """Number of chains of Gibbs sampling of the training rows."""
 
     @torch.no_grad()
     def draws(
@@ -282,7 +284,7 @@ class Sampler:
 
     def chains(self, training: EncodedTable) -> GibbsChains:
         """Return the chains that draw functions given the completed training table."""
-        n = n_chains(len(training))
+        n = self.n_chains
 
         def fresh(n_numbers: int, *stream: int) -> Tensor:
             return self._noise(n_numbers, range(n)).normal(_AUGMENTATION, *stream)
@@ -301,7 +303,7 @@ class Sampler:
                 lambda filled: self._check(filled, training),
             )
 
-        return self.cholesky_cache.get(self.chain, "chains", self.seed, chains)
+        return self.cholesky_cache.get(self.chain, "chains", (self.seed, n), chains)
 
     def _predictive(
         self, training: EncodedTable, paths: Sequence[int]
