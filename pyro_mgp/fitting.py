@@ -22,7 +22,7 @@ from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.codecs.base import GaussianObservation
+from pyro_mgp.data.codecs.base import GaussianObservation, ObservationModel, OrdinalObservation
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.rules import Rules
@@ -99,14 +99,28 @@ class TrainingTable:
     @property
     def is_gaussian(self) -> bool:
         """True if all links have Gaussian observations, with one noise variance per link."""
-        columns = self.encoder.codec.columns
-        of_link = [column for column in columns for _ in column.names]
-        linked = [link.column for link in self.link_specs]
-        return not any(column in self.error_variances for column in linked) and all(
-            isinstance(of_link[column].observation(), GaussianObservation)
-            for column in linked
-            if column < len(of_link)
+        return not any(link.column in self.error_variances for link in self.link_specs) and all(
+            isinstance(model, GaussianObservation) for model in self._observations
         )
+
+    @property
+    def has_shapes(self) -> bool:
+        """True if some likelihoods have parameters besides a noise variance or a single threshold.
+
+        A threshold between two values is learnt with the intercept of the function.
+        """
+        return any(
+            len(model.values) > 2
+            if isinstance(model, OrdinalObservation)
+            else not isinstance(model, GaussianObservation)
+            for model in self._observations
+        )
+
+    @property
+    def _observations(self) -> list[ObservationModel]:
+        of_link = [column for column in self.encoder.codec.columns for _ in column.names]
+        linked = [link.column for link in self.link_specs]
+        return [of_link[column].observation() for column in linked if column < len(of_link)]
 
 
 # -------------------------------------------------------------------------------------- training table
@@ -301,7 +315,8 @@ def _fit(
 ) -> tuple[FittedModel, Settings]:
     """Build and train the chain, and fit local GPs and discrete support where they apply."""
     current().check_same(given.encoded.keys)
-    settings = choose(parameters, engine, given.inputs, len(given.encoded), all_gaussian=given.is_gaussian)
+    kinds = {"all_gaussian": given.is_gaussian, "shapes": given.has_shapes}
+    settings = choose(parameters, engine, given.inputs, len(given.encoded), **kinds)
     if own is not None:
         _check_memory(given, settings.n_inducing.value)
     seed, on_device = settings.seed.value, torch.device(settings.device.value)

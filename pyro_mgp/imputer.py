@@ -55,7 +55,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         order: Labels of the linked columns in the order of the chain; None takes ascending standard
             deviation in the columns' own units or, for "earlier" columns, the order of largest evidence.
         max_steps: Most training steps; None takes 15 where local GPs correct every link, 40 in links that
-            see "earlier" columns if some are not Gaussian, else 20.
+            see "earlier" columns if some are counts, ordered values or have outliers, else 20.
         learning_rate: Adam's step size.
         batch_size: Rows in a minibatch; smaller tables are one batch.
         precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64;

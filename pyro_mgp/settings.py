@@ -248,7 +248,7 @@ _GIVEN = "as given"
 
 
 def choose(
-    parameters: Parameters, engine: Engine, inputs: Choice, n_rows: int, *, all_gaussian: bool
+    parameters: Parameters, engine: Engine, inputs: Choice, n_rows: int, *, all_gaussian: bool, shapes: bool
 ) -> Settings:
     """Resolve the settings that the user left to the package, with a reason for each.
 
@@ -258,10 +258,12 @@ def choose(
         inputs: Inputs of the links.
         n_rows: Rows of the table.
         all_gaussian: Whether the observations of all links are Gaussian.
+        shapes: Whether some likelihoods have parameters besides a noise variance or a single threshold.
     """
     sequential = inputs.value == "earlier"
     n_inducing, seed = choose_n_inducing(parameters, n_rows, sequential), choose_seed(parameters)
-    steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, all_gaussian=all_gaussian)
+    kinds = {"all_gaussian": all_gaussian, "shapes": shapes}
+    steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, **kinds)
     kernel = choose_kernel(parameters, n_rows, sequential)
     seed = Choice(current().broadcast_number(seed.value), seed.reason)
     return Settings(inputs, kernel, n_inducing, steps, choose_device(parameters), seed)
@@ -297,7 +299,13 @@ def choose_n_inducing(parameters: Parameters, n_rows: int, is_sequential: bool =
 
 
 def choose_max_steps(
-    parameters: Parameters, engine: Engine, n_rows: int, *, is_sequential: bool, all_gaussian: bool
+    parameters: Parameters,
+    engine: Engine,
+    n_rows: int,
+    *,
+    is_sequential: bool,
+    all_gaussian: bool,
+    shapes: bool = False,
 ) -> Choice:
     """Choose the maximum number of training steps, unless the user gave one.
 
@@ -309,7 +317,7 @@ def choose_max_steps(
     corrected = parameters.n_neighbors > 0 and engine.propagate == "predictive" and not is_sequential
     if corrected and n_rows > FEW_ROWS and all_gaussian:
         return Choice(STEPS_WITH_NEIGHBOURS, "local GPs correct every link")
-    if is_sequential and not all_gaussian:
+    if is_sequential and shapes:
         return Choice(STEPS_OF_OTHER_KINDS, "likelihoods of some links have parameters to learn")
     return Choice(STEPS, "links have no local GP" if is_sequential else "some links have no local GP")
 

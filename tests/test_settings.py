@@ -90,3 +90,19 @@ def test_an_engine_of_another_type_is_refused() -> None:
     frame = pd.DataFrame({"a": [1.0, None, 3.0], "b": [1.0, 2.0, 4.0]})
     with pytest.raises(TypeError, match=r"engine must be a pyro_mgp\.Engine or None, got 'fast'"):
         MGPImputer(engine="fast").fit(frame)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("column", "steps"),
+    [
+        ([1.5, 0.2, -0.7, 0.1], 20),
+        (pd.array([True, False, False, True], dtype="boolean"), 20),
+        (["u", "v", "w", "u"], 20),
+        (pd.Categorical(["u", "v", "w", "u"], ordered=True), 40),
+    ],
+)
+def test_links_in_an_order_take_more_steps_if_likelihoods_have_more_than_one_threshold(column, steps) -> None:
+    frame = pd.DataFrame({"x": [0.1, 2.0, 1.0, -0.4] * 8, "y": pd.Series(column).repeat(8).array})
+    frame["y"] = frame["y"].mask(frame.index < 4)
+    imputer = MGPImputer(inputs="earlier", random_state=0, progress=False, n_sweeps=1).fit(frame)
+    assert imputer.settings_.max_steps.value == steps
