@@ -135,7 +135,7 @@ ax = plot_scatter(draws, "bill_length_mm", "body_mass_g", n=60)
 # standard deviations of the draws should be much smaller than that of the column.
 
 # %%
-cells = imputer.impute(m=100).cells().set_index(["row", "column"])
+cells = imputer.impute(m=m if quick else 100).cells().set_index(["row", "column"])
 removed = cells[cells["mean"].notna()].assign(truth=penguins.stack()).dropna(subset="truth")
 removed["covered"] = removed["truth"].between(removed["q05"], removed["q95"])
 removed["error"] = (removed["truth"] - removed["mean"]).abs()
@@ -168,7 +168,8 @@ print(same == draws)
 # %%
 bird = pd.DataFrame([{"species": "Gentoo", "island": "Biscoe", "flipper_length_mm": 222, "year": 2009}])
 bird = bird.reindex(columns=table.columns).astype(table.dtypes)
-again.impute(bird, m=100).cells()[["column", "mean", "q05", "q95", "mode", "mode_share"]].round(2)
+cells = again.impute(bird, m=m if quick else 100).cells()
+cells[["column", "mean", "q05", "q95", "mode", "mode_share"]].round(2)
 
 # %% [markdown]
 # ## Limits

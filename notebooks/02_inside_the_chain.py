@@ -139,7 +139,7 @@ def masses(filled: torch.Tensor) -> np.ndarray:
 chain.n_sweeps = 10 if quick else 30
 longer = Predictive(chain.model, guide=chain.guide, num_samples=n_draws, parallel=True)(start, is_observed)
 chain.n_sweeps = imputer.n_sweeps
-cells = imputer.impute(m=500).cells().query("column == 'body_mass_g'").set_index("row")
+cells = imputer.impute(m=20 if quick else 500).cells().query("column == 'body_mass_g'").set_index("row")
 means = {
     "5 sweeps from zeros": masses(drawn["filled"]).mean(0),
     "more sweeps": masses(longer["filled"]).mean(0),

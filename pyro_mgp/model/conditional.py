@@ -354,18 +354,17 @@ class TrendConditional(GaussianConditional):
         slopes = torch.cat([-2 * Z[:, own].T, torch.ones_like(Z[:, :1].T)])
         terms, (first, second) = self._terms(trend, X, own)
         n_rows, log_variance = table.shape[1], variance.log()
-        form = torch.cat([self.form, self.weights[:, trend.n_features :]]).T
+        weights = self.weights[:, trend.n_features :].contiguous()
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
             here, values = paths * n_rows + numbers, values[:, seen]
             scaled = values * scale[own]
             place = torch.cat([scaled, scaled.square().sum(1, keepdim=True)], dim=1)
             cross = matern32_of_square(apart[here].addmm_(place, slopes), log_variance)
-            product = cross @ form
-            left = variance - (product[:, : len(norm)] * cross).sum(1)
+            left = variance - (cross @ self.form).mul_(cross).sum(1)
             powers = trend.powers(values)
             mean = (terms[here] * powers[:, first] * powers[:, second]).sum(1)
-            mean += product[:, len(norm) :].gather(1, paths[:, None])[:, 0]
+            mean += (weights[paths] * cross).sum(1)
             return _moments(mean, left * self.scale[paths, 0].square())
 
         return moments
