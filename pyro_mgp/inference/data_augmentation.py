@@ -367,8 +367,8 @@ class GibbsChains:
         fresh: Standard normal numbers of functions and variances.
         sweep_noise: Standard normal numbers of a sweep, by the numbers of draw and sweep.
         holes: Rows of each link's missing cells.
-        predictive: Predictive distribution of a link's missing cells, given its number and its conditional
-            at drawn functions; None for the conditional itself.
+        predictive: Predictive distribution of a link's missing cells, given the numbers of the draw and
+            of the link, and its conditional at drawn functions; None for the conditional itself.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
     """
 
@@ -379,7 +379,7 @@ class GibbsChains:
         fresh: Fresh,
         sweep_noise: Callable[[int, int], Noise],
         holes: Sequence[Tensor],
-        predictive: Callable[[int, Conditional], Conditional] = lambda _, conditional: conditional,
+        predictive: Callable[[int, int, Conditional], Conditional] = lambda _, __, conditional: conditional,
         check: Callable[[Tensor], None] = lambda _: None,
     ) -> None:
         self.augmentation, self.holes, self.check = augmentation, holes, check
@@ -476,7 +476,7 @@ class GibbsChains:
                     function, scales, lambda n, kind: self.fresh(n, _SCALE, kind, *stream)
                 )
         drawn = state.functions[i], state.noises[i], state.scales[i]
-        return self.predictive(i, augmentation.conditional(i, *drawn))
+        return self.predictive(len(self.kept), i, augmentation.conditional(i, *drawn))
 
 
 def n_chains(n_rows: int) -> int:

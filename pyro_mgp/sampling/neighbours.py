@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +19,7 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink, gather_neighbours
+from pyro_mgp.sampling.residual_process import ResidualProcess
 
 # Values stored for the neighbourhoods of the rows of one batch: 500 MB; and of a table, for many sweeps.
 _KEPT_AT_ONCE, _KEPT_FOR_LONG = 2**26, 2**28
@@ -35,6 +36,8 @@ class PathPosteriors:
     """Local GP at G · c cells: the c cells in each metric, one metric after the other."""
     paths: Tensor
     """Indices of the paths of each metric, `[S', G]`; shorter columns repeat their last index."""
+    process: ResidualProcess | None = None
+    """Functions by which the cells of a path vary together; None for independent cells."""
 
     @classmethod
     def of(
@@ -53,16 +56,24 @@ class PathPosteriors:
         neighbourhood = gather_neighbours([metrics[number] for number in used], nearest)
         return cls(metrics[0].condition(neighbourhood), torch.stack(even, dim=1))
 
-    def given_functions(self, drawn: Conditional, mean: Conditional) -> PathPosteriors:
-        """Return the posteriors around S drawn functions of the sparse GP, see `LocalPosterior`."""
+    def given_functions(
+        self, drawn: Conditional, mean: Conditional, process: ResidualProcess | None = None
+    ) -> PathPosteriors:
+        """Return the posteriors around S drawn functions of the sparse GP, and of the local one if given."""
         local, nearest = self.posterior.local, self.posterior.neighbourhood.nearest
         used, place = nearest.unique(return_inverse=True)
-        there = local.rows[local.references[filled_up(used)]]
-        difference = (drawn.functions(there) - mean.functions(there))[self.paths]
+        used = filled_up(used)
+        there = local.rows[local.references[used]]
         n_paths, n_metrics = self.paths.shape
         of_metrics = place.view(1, n_metrics, -1).expand(n_paths, -1, -1)
-        of_cells = difference.gather(2, of_metrics).view(n_paths, *nearest.shape)
-        return replace(self, posterior=self.posterior.given_functions(of_cells))
+
+        def of_cells(of_references: Tensor) -> Tensor:
+            return of_references[self.paths].gather(2, of_metrics).view(n_paths, *nearest.shape)
+
+        difference = of_cells(drawn.functions(there) - mean.functions(there))
+        if process is not None:
+            difference += self.posterior.scale.sqrt()[:, None] * of_cells(process.references[:, used])
+        return replace(self, posterior=self.posterior.given_functions(difference), process=process)
 
     def first(self, n: int) -> PathPosteriors:
         """Return the posteriors of the first n cells."""
@@ -75,16 +86,22 @@ class PathPosteriors:
     def moments(self, rows: Tensor) -> Moments:
         """Return mean and variance of the cells on each path, given the cells' rows `[S, c, D]`."""
         n_metrics = self.paths.shape[1]
-        if n_metrics == 1:
-            return self.posterior.moments(rows)
-        at = self.posterior.moments(rows[self.paths].flatten(1, 2))
-        place = torch.empty(len(rows), dtype=torch.long, device=rows.device)
-        place[self.paths.flatten()] = torch.arange(self.paths.numel(), device=rows.device)
+        at = self.posterior.moments(rows if n_metrics == 1 else rows[self.paths].flatten(1, 2))
+        if n_metrics > 1:
+            at = Moments(self._of_paths(at.mean), self._of_paths(at.variance))
+        if self.process is None:
+            return at
+        scale = self._of_paths(self.posterior.scale.expand(len(self.paths), -1))
+        mean = at.mean + scale.sqrt() * self.process.functions(rows)
+        return Moments(mean, scale * self.process.nugget)
 
-        def in_order(values: Tensor) -> Tensor:
-            return values.unflatten(1, (n_metrics, -1)).flatten(0, 1)[place]
-
-        return Moments(in_order(at.mean), in_order(at.variance))
+    def _of_paths(self, values: Tensor) -> Tensor:
+        """Return values `[S', G · c]` of the paths of each metric in the order of the paths, `[S, c]`."""
+        n_metrics = self.paths.shape[1]
+        n_paths = int(self.paths.max()) + 1
+        place = torch.empty(n_paths, dtype=torch.long, device=values.device)
+        place[self.paths.flatten()] = torch.arange(self.paths.numel(), device=values.device)
+        return values.unflatten(1, (n_metrics, -1)).flatten(0, 1)[place]
 
 
 @dataclass(frozen=True)
@@ -195,20 +212,37 @@ class Neighbours:
         cells: Sequence[Tensor],
         imputations: Sequence[int],
         own: Tensor | None = None,
+        processes: Sequence[ResidualProcess | None] | None = None,
     ) -> list[Conditional]:
         """Add the local GPs, conditioned on the neighbours of cells, to the links that have one.
 
         The conditionals are at drawn functions, or the marginals themselves, to which the residuals of
         neighbours refer. `point` and `own` are those of `fill_means`, `cells` the rows of each link's cells.
+        Cells vary together by the functions `processes`, or are independent.
         """
         corrected = list(conditionals)
         for i, here in enumerate(cells):
             local = self.posterior(i, point, here, imputations, own)
             if local is not None:
                 if conditionals is not marginals:
-                    local = local.given_functions(conditionals[i], marginals[i])
+                    process = None if processes is None else processes[i]
+                    local = local.given_functions(conditionals[i], marginals[i], process)
                 corrected[i] = LocalConditional(conditionals[i], local.first(len(here)))
         return corrected
+
+    def processes(
+        self, imputations: Sequence[int], together: Sequence[bool], normal: Callable[..., Tensor]
+    ) -> list[ResidualProcess | None]:
+        """Draw the functions by which cells of an imputation vary together, for links `together` that may.
+
+        `normal(n, *stream)` returns standard normal numbers `[S, n]`.
+        """
+
+        def process(i: int) -> ResidualProcess:
+            return ResidualProcess.of(self.links[i], imputations, lambda n, kind: normal(n, i, kind))
+
+        pairs = enumerate(zip(self.links, together, strict=True))
+        return [process(i) if metrics and may else None for i, (metrics, may) in pairs]
 
     def posterior(
         self, i: int, point: Tensor, here: Tensor, imputations: Sequence[int], own: Tensor | None = None

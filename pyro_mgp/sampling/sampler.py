@@ -32,9 +32,10 @@ from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.gaussian_mixture import GaussianMixture
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
+from pyro_mgp.sampling.residual_process import ResidualProcess
 
 # Streams of keyed noise; number 0 is that of the initial fill.
-_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN = range(1, 7)
+_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN, _RESIDUAL = range(1, 8)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # Observed cells are the same if they differ by no more than this: keys of rows are hashes of rounded cells.
@@ -124,7 +125,7 @@ class Sampler:
     def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
         """Return rows with missing cells drawn, `[S, n, D]`; `place` is that of `_start`."""
         start, n_sweeps = self._start(rows, place, imputations)
-        conditionals = self.conditionals(rows, imputations)
+        conditionals = self.conditionals(rows, imputations, processes=self._processes(imputations))
         if self.shifts:
             return self._shifted(conditionals, start, n_sweeps, rows, imputations)
         *_, (filled, _) = self._sweeps(conditionals, start, n_sweeps, rows, imputations)
@@ -242,18 +243,20 @@ class Sampler:
         cells: Sequence[Tensor] | None = None,
         own: Tensor | None = None,
         sparse: Sequence[Conditional] | None = None,
+        processes: Sequence[ResidualProcess | None] | None = None,
     ) -> Sequence[Conditional]:
         """Return the predictive distribution of each link at its cells: sparse GP, local GP, observation.
 
         The rows of each link's `cells` default to those of its missing cells, the `sparse` GPs to those of
-        the imputations. For `own` see `Neighbours`.
+        the imputations. For `own` and `processes` see `Neighbours`.
         """
         conditionals = self.sparse(imputations) if sparse is None else sparse
         if self.neighbours is not None:
             marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
             self.neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
             cells = self._holes(rows.observed, imputations) if cells is None else cells
-            conditionals = self.neighbours.correct(conditionals, marginals, point, cells, imputations, own)
+            here = point, cells, imputations, own, processes
+            conditionals = self.neighbours.correct(conditionals, marginals, *here)
         return observed_as(conditionals, self.observations)
 
     @torch.no_grad()
@@ -307,11 +310,14 @@ class Sampler:
 
     def _predictive(
         self, training: EncodedTable, paths: Sequence[int]
-    ) -> Callable[[int, Conditional], Conditional]:
-        """Return the function that adds local GP and observation model to a link's conditional."""
+    ) -> Callable[[int, int, Conditional], Conditional]:
+        """Return the function that adds local GP and observation model to a link's conditional.
+
+        It takes the number of the chains' draw and that of the link.
+        """
         neighbours = self.neighbours
         if neighbours is None:
-            return lambda i, conditional: observed_as([conditional], [self.observations[i]])[0]
+            return lambda _, i, conditional: observed_as([conditional], [self.observations[i]])[0]
         marginals = self.cholesky_cache.marginals(self.chain)
         point, holes = self.start.expected(training), self._holes(training.observed, paths)
         neighbours.fill_means(self.chain, marginals, point, self._holes(training.observed))
@@ -321,14 +327,29 @@ class Sampler:
 
         kept = functools.cache(local) if neighbours.fits(holes) else local
 
-        def predictive(i: int, conditional: Conditional) -> Conditional:
+        def predictive(draw: int, i: int, conditional: Conditional) -> Conditional:
             posterior = kept(i)
             if posterior is not None:
-                posterior = posterior.given_functions(conditional, marginals[i])
+                process = self._processes([draw * len(paths) + path for path in paths])[i]
+                posterior = posterior.given_functions(conditional, marginals[i], process)
                 conditional = LocalConditional(conditional, posterior.first(len(holes[i])))
             return observed_as([conditional], [self.observations[i]])[0]
 
         return predictive
+
+    def _processes(self, imputations: Sequence[int]) -> Sequence[ResidualProcess | None]:
+        """Return the functions by which cells vary together; not those of a discrete support, see its fit."""
+        neighbours = self.neighbours
+        if neighbours is None or not self.joint:
+            return [None] * len(self.chain.links)
+
+        together = [observation is None for observation in self.observations]
+
+        def normal(n: int, *stream: int) -> Tensor:
+            return self._noise(n, imputations).normal(_RESIDUAL, *stream)
+
+        draw = functools.partial(neighbours.processes, imputations, together, normal)
+        return self.cholesky_cache.get(self.chain, "processes", (self.seed, tuple(imputations)), draw)
 
     def place(self, rows: EncodedTable) -> Tensor:
         """Return the number of each row in the training table, `[n]`; -1 for rows that are not in it."""

@@ -1,0 +1,86 @@
+"""Functions of a local GP's prior, by which the residuals of nearby cells vary together.
+
+If each cell were drawn from its own predictive distribution, the errors of nearby cells would be independent
+given the functions of the sparse GP, and the mean of a group of cells would look too certain. Instead an
+imputation draws a function g of the local GP's prior and conditions it on the neighbours N of each cell
+(Matheron's rule; Wilson et al., ICML 2020), in the notation of `local_gp`:
+
+    y(x) = μ(x) + cᵀ C⁻¹ (e_N - s (g_N + √η ε_N)) + s (g(x) + √η ε),   s² = τ² a(x)
+
+At a single cell this is the predictive distribution of the local GP. All cells share g and the noise of the
+neighbours. g is a sum of random Fourier features (Rahimi and Recht, NeurIPS 2007). Their frequencies differ
+between imputations, over which covariances are therefore those of the local GP on average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_mgp.sampling.local_gp import LocalLink
+
+# Random Fourier features of a function.
+_FEATURES = 256
+# Streams of noise: phases, weights, the noise of references, three for a χ² variate, and the frequencies.
+_PHASE, _WEIGHT, _NOISE, _CHI, _FREQUENCY = 0, 1, 2, 3, 6
+
+
+@dataclass(frozen=True)
+class ResidualProcess:
+    """Functions of a local GP's prior on S paths, in units of its scale."""
+
+    columns: Tensor
+    """Columns of the table that are the inputs, `[P]`."""
+    frequencies: Tensor
+    """Frequencies of the features, `[S, P, F]`."""
+    phases: Tensor
+    """Phases of the features, `[S, 1, F]`."""
+    weights: Tensor
+    """Coefficients of the features, `[S, F, 1]`."""
+    nugget: Tensor
+    """Nugget η, `[S, 1]`."""
+    references: Tensor
+    """Function plus noise at the n reference rows, `[S, n]`."""
+
+    @classmethod
+    def of(
+        cls, metrics: Sequence[LocalLink], imputations: Sequence[int], normal: Callable[[int, int], Tensor]
+    ) -> ResidualProcess:
+        """Draw functions for imputations; number j uses the metric j modulo G.
+
+        Args:
+            metrics: Local GPs of one link, equal but for ℓ and η.
+            imputations: Numbers of the S imputations.
+            normal: Function that returns standard normal numbers `[S, n]`, given n and a stream.
+        """
+        local, metric = metrics[0], torch.tensor(imputations) % len(metrics)
+        lengthscales = torch.stack([each.lengthscales for each in metrics])[metric]
+        nugget = lengthscales.new_tensor([each.params.nugget for each in metrics])[metric, None]
+        # The spectral density of a Matérn 3/2 kernel is a multivariate t of three degrees of freedom.
+        chi = torch.stack([normal(_FEATURES, _CHI + i) for i in range(3)]).square().mean(0)
+        dimensions = range(lengthscales.shape[1])
+        normals = torch.stack([normal(_FEATURES, _FREQUENCY + p) for p in dimensions], dim=1)
+        frequencies = normals / chi.sqrt()[:, None] / lengthscales[..., None]
+        phases = 2 * math.pi * torch.special.ndtr(normal(_FEATURES, _PHASE))[:, None]
+        weights = normal(_FEATURES, _WEIGHT)[..., None] * math.sqrt(2 / _FEATURES)
+        noise = normal(len(local.references), _NOISE) * nugget.sqrt()
+        process = cls(local.columns, frequencies, phases, weights, nugget, noise)
+        rows = local.rows[local.references]
+        # One path at a time: its features of 10,000 rows take 20 MB.
+        functions = torch.cat([process._path(s).functions(rows[None]) for s in range(len(metric))])
+        return cls(local.columns, frequencies, phases, weights, nugget, functions + noise)
+
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return the functions at rows `[S, c, D]`, `[S, c]`."""
+        angles = torch.baddbmm(self.phases, rows[..., self.columns], self.frequencies)
+        return (angles.cos_() @ self.weights)[..., 0]
+
+    def _path(self, s: int) -> ResidualProcess:
+        """Return the function of one path."""
+        here = slice(s, s + 1)
+        own = self.frequencies[here], self.phases[here], self.weights[here], self.nugget[here]
+        return ResidualProcess(self.columns, *own, self.references[here])
