@@ -22,7 +22,7 @@ from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.codecs.base import GaussianObservation, ObservationModel, OrdinalObservation
+from pyro_mgp.data.codecs.base import GaussianObservation, OrdinalObservation
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.rules import Rules
@@ -33,6 +33,7 @@ from pyro_mgp.model.build import (
     build_chain,
     categories,
     likelihoods,
+    observation_models,
     products_of,
     starting_noise,
     values_of_links,
@@ -100,7 +101,8 @@ class TrainingTable:
     def is_gaussian(self) -> bool:
         """True if all links have Gaussian observations, with one noise variance per link."""
         return not any(link.column in self.error_variances for link in self.link_specs) and all(
-            isinstance(model, GaussianObservation) for model in self._observations
+            isinstance(model, GaussianObservation)
+            for model in observation_models(self.encoder.codec, self.link_specs)
         )
 
     @property
@@ -113,14 +115,8 @@ class TrainingTable:
             len(model.values) > 2
             if isinstance(model, OrdinalObservation)
             else not isinstance(model, GaussianObservation)
-            for model in self._observations
+            for model in observation_models(self.encoder.codec, self.link_specs)
         )
-
-    @property
-    def _observations(self) -> list[ObservationModel]:
-        of_link = [column for column in self.encoder.codec.columns for _ in column.names]
-        linked = [link.column for link in self.link_specs]
-        return [of_link[column].observation() for column in linked if column < len(of_link)]
 
 
 # -------------------------------------------------------------------------------------- training table

@@ -23,9 +23,6 @@ class Known(GaussianConditional):
         mean = self.function(rows)
         return Moments(mean, torch.zeros_like(mean))
 
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        return self.moments(rows)
-
     def mean(self, rows: Tensor) -> Tensor:
         return self.function(rows)
 

@@ -81,12 +81,12 @@ def likelihoods(
     codec: TableCodec, link_specs: Sequence[LinkSpec], noise: Sequence[float], device: torch.device
 ) -> list[Likelihood]:
     """Return the untrained likelihood of each link, given the initial variances of their noises."""
-    like, models = torch.ones((), device=device).double(), _observations(codec, link_specs)
+    like, models = torch.ones((), device=device).double(), observation_models(codec, link_specs)
     pairs = zip(models, noise, strict=True)
     return [_LIKELIHOODS[type(model)](model, variance, like) for model, variance in pairs]
 
 
-def _observations(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ObservationModel]:
+def observation_models(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ObservationModel]:
     """Return the observation model of each link's column; a target's is Gaussian."""
     found: list[ObservationModel] = []
     for link, column in zip(link_specs, _codecs(codec, link_specs), strict=True):
@@ -139,7 +139,7 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
     groups = [*codec.groups.tolist(), len(codec.columns)]
     indicators = [column.indicators is not None for column in codec.columns for _ in column.names] + [False]
     found = []
-    for link, model in zip(link_specs, _observations(codec, link_specs), strict=True):
+    for link, model in zip(link_specs, observation_models(codec, link_specs), strict=True):
         numbered = itertools.combinations_with_replacement(enumerate(link.inputs), 2)
         pairs = [
             (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not indicators[a])

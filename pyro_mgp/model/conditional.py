@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -52,9 +52,6 @@ class Conditional(Protocol):
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]` of S filled tables."""
 
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
-
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
         """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
 
@@ -77,13 +74,18 @@ class Conditional(Protocol):
 class GaussianConditional:
     """Base of conditionals whose observations are a latent function plus Gaussian noise."""
 
-    def along(self: Conditional, table: Tensor, columns: Sequence[int]) -> Along:
+    def on(self: Any, paths: Tensor) -> Any:
+        """Return the conditional whose paths are k of these, with repetitions."""
+        return self
+
+    def along(self: Any, table: Tensor, columns: Sequence[int]) -> Along:
         """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
             rows = table[paths, numbers]
             rows[:, list(columns)] = values
-            return self.moments_on(paths, rows)
+            at = self.on(paths).moments(rows[:, None])
+            return Moments(at.mean[:, 0], at.variance[:, 0])
 
         return moments
 
@@ -119,9 +121,6 @@ class _Wrapper:
 
     def moments(self, rows: Tensor) -> Moments:
         return self.conditional.moments(rows)
-
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        return self.conditional.moments_on(paths, rows)
 
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
         return self.conditional.along(table, columns)
@@ -207,15 +206,14 @@ class BasisConditional(GaussianConditional):
     noise: Tensor
     """Variance of the observation noise, a scalar."""
 
+    def on(self, paths: Tensor) -> Self:
+        """Return the conditional whose paths are k of these, with repetitions."""
+        return self if len(self.weights) == 1 else replace(self, weights=self.weights[paths])
+
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]`."""
         basis, variance = self._basis(rows.flatten(0, 1))
         return _moments(_per_path(self.weights, basis, len(rows)), variance)
-
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
-        basis, variance = self._basis(rows)
-        return _moments(_on_path(self.weights, basis, paths), variance)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the latent function's mean, or each drawn function, at rows `[n, D]`."""
@@ -255,6 +253,10 @@ class QuadraticConditional(GaussianConditional):
     inverse: Tensor | None
     """Inverse factor W, `[M, M]`, if rows are whitened."""
 
+    def on(self, paths: Tensor) -> Self:
+        """Return the conditional whose paths are k of these, with repetitions."""
+        return self if len(self.weights) == 1 else replace(self, weights=self.weights[paths])
+
     @torch.no_grad()
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]`."""
@@ -275,14 +277,6 @@ class QuadraticConditional(GaussianConditional):
             mean = _per_path(self.weights, basis, len(rows))
         variance = variance + product[: len(basis)].sum(0)
         return _moments(mean.to(rows), variance.to(rows))
-
-    @torch.no_grad()
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
-        basis, variance = self._basis(rows)
-        form = -basis if self.form is None else self.form[: len(basis)] @ basis
-        variance = variance + (form * basis).sum(0)
-        return _moments(_on_path(self.weights, basis, paths).to(rows), variance.to(rows))
 
     @torch.no_grad()
     def mean(self, rows: Tensor) -> Tensor:
@@ -321,18 +315,16 @@ class TrendConditional(GaussianConditional):
     scale: Tensor
     """Scale ρ on each path, `[S, 1]`."""
 
+    def on(self, paths: Tensor) -> Self:
+        """Return the conditional whose paths are k of these, with repetitions."""
+        return replace(self, weights=self.weights[paths], scale=self.scale[paths])
+
     @torch.no_grad()
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]`."""
         basis, variance = self._basis(rows.flatten(0, 1))
         mean = _per_path(self.weights, basis, len(rows))
         return _moments(mean, variance.view_as(mean) * self.scale.square())
-
-    @torch.no_grad()
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Return the moments `[k]` of the latent function at rows `[k, D]`, each on its own path."""
-        basis, variance = self._basis(rows)
-        return _moments(_on_path(self.weights, basis, paths), variance * self.scale[paths, 0].square())
 
     @torch.no_grad()
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
@@ -466,12 +458,6 @@ def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:
     # One product per path would do with less than whole tiles.
     product = weights.T.contiguous()[:, :, None] * basis.unflatten(1, (n_paths, -1))
     return product.flatten(1).sum(0).view(n_paths, -1)
-
-
-def _on_path(weights: Tensor, basis: Tensor, paths: Tensor) -> Tensor:
-    """Return the products `[k]` of columns `[M, k]` with the weights of their paths, `[1, M]` or `[S, M]`."""
-    own = weights if len(weights) == 1 else weights[paths]
-    return (own * basis.T).sum(-1)
 
 
 def _moments(mean: Tensor, variance: Tensor) -> Moments:

@@ -63,35 +63,28 @@ class LaterLinks:
         return self.table[..., self.columns[0]]
 
     @cached_property
-    def _parts(self) -> list[tuple[Later, Along, Tensor | None]]:
-        """The links, their moments along the columns, and Bool `[S, k]`, where they count; None for all."""
-        parts = list[tuple[Later, Along, Tensor | None]]()
-        for link in self.links:
-            counts = link.informative.expand(self.table.shape[:2])
-            if link.unless:
-                counts = counts & (self.table[..., list(link.unless)] < 0).all(-1)
-            along = link.conditional.along(self.table, self.columns)
-            parts.append((link, along, None if counts.all() else counts))
-        return parts
+    def _parts(self) -> list[tuple[Later, Along, Tensor]]:
+        """The links, their moments along the columns, and Bool `[S, k]`, the cells of which they tell."""
+        informative = [link.informative.expand(self.table.shape[:2]) for link in self.links]
+        off = [(self.table[..., list(link.unless)] < 0).all(-1) for link in self.links]
+        along = [link.conditional.along(self.table, self.columns) for link in self.links]
+        tells = [rows & free for rows, free in zip(informative, off, strict=True)]
+        return list(zip(self.links, along, tells, strict=True))
 
     def log_likelihood(self, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
         """Return the log likelihood `[j]` of candidate values of some cells, `[j]` or `[j, indicators]`."""
         values = values.view(len(paths), -1)
         total = values.new_zeros(len(paths))
-        for link, along, counts in self._parts:
-            if counts is None:
-                total += self._of_link(link, along, paths, cells, values)
-            else:
-                chosen = counts[paths, cells].nonzero()[:, 0]
-                whole = filled_up(chosen)
-                of_link = self._of_link(link, along, paths[whole], cells[whole], values[whole])
-                total[chosen] += of_link[: len(chosen)]
+        for link, along, tells in self._parts:
+            chosen = tells[paths, cells].nonzero()[:, 0]
+            if len(chosen) == 0:
+                continue
+            whole = filled_up(chosen)
+            on, at = paths[whole], cells[whole]
+            moments = along(on, at, values[whole])
+            density = link.conditional.log_prob(self.table[on, at, link.column], moments, on)
+            total[chosen] += density[: len(chosen)]
         return total
-
-    def _of_link(self, link: Later, along: Along, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
-        """Return the log likelihood `[j]` under one link."""
-        own = self.table[paths, cells, link.column]
-        return link.conditional.log_prob(own, along(paths, cells, values), paths)
 
     def everywhere(self, values: Tensor) -> Tensor:
         """Return the log likelihood `[S, k]` of values that all cells have, or of `[S, k]` values."""

@@ -123,10 +123,6 @@ class LocalConditional(GaussianConditional):
         local = self.local.moments(rows)
         return Moments(self.sparse.mean(rows) + local.mean, local.variance)
 
-    def moments_on(self, paths: Tensor, rows: Tensor) -> Moments:
-        """Raise a TypeError: neighbours are found for whole paths."""
-        raise TypeError("a local GP has moments at all paths of its cells only")
-
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""
         return self.sparse.functions(rows)
