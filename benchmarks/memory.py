@@ -22,7 +22,7 @@ from pyro_mgp._support import memory
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.settings import with_engine
 
-_BY_GRADIENT: dict[str, Any] = {"natural_gradient": False, "backpropagate": True}
+_BY_GRADIENT: dict[str, Any] = {"backpropagate": True}
 Case = tuple[int, int, int, dict[str, Any]]
 """Rows, columns, imputations, and settings that differ from the defaults."""
 

@@ -62,6 +62,9 @@ _FEWEST_OBSERVED = 20
 # A holdout of fewer cells says too little about when to stop; the bound is watched instead.
 _FEWEST_HELD_OUT = 100
 
+# Training steps by SVI from check to check.
+_STEPS_OF_SVI_TO_CHECK = 25
+
 # Largest table in files that is fitted in memory, and rows that the order of columns is learnt from: those
 # with the smallest keys, whose terms take some 60 MB with 20 columns.
 _SMALL_ROWS, _ROWS_OF_ORDER = 1000, 5000
@@ -255,7 +258,7 @@ def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
 def _why_not_sequential(given: _Given) -> str:
     """Return why a table cannot have links in an order; an empty text if it can."""
     if not given.engine.suits_sequential_chain:
-        return "it needs joint predictive draws and natural gradients, which the engine switches off"
+        return "it needs joint predictive draws and a bound in closed form, which the engine switches off"
     if given.target[0] is not None:
         return "there is a target"
     if given.rules.derived or given.rules.only_if:
@@ -291,6 +294,8 @@ def fit_files(
 
 
 def _checkpoint(parameters: Parameters, place: CheckpointLike) -> Checkpoint | None:
+    if place is not None and parameters.optimizer is not None:
+        raise ValueError("a checkpoint does not keep the state of an optimizer: take optimizer=None")
     if place is not None and not isinstance(parameters.random_state, numbers.Integral):
         raise ValueError(
             f"a checkpoint needs random_state=<an integer>, got {parameters.random_state!r}: with other "
@@ -425,15 +430,17 @@ def _train(
     # The chain of a small table is trained by each process alone: its rows are too few to share.
     workers = ALONE if given.is_sequential else current()
     if given.link_specs:
+        by_svi = settings.inference.value == "svi"
         options = Options(
             max_steps=settings.max_steps.value,
-            learning_rate=parameters.learning_rate,
+            learning_rate=settings.learning_rate.value,
             weight_decay=engine.weight_decay,
             batch_size=parameters.batch_size,
-            natural_gradient=engine.natural_gradient,
+            closed_form=not by_svi,
             redraw=given.completed is None,
             refresh_fill=engine.refresh_fill,
             patience=engine.patience,
+            check_every=_STEPS_OF_SVI_TO_CHECK if by_svi else Options.check_every,
         )
         history = train(
             chain,
@@ -442,6 +449,8 @@ def _train(
             filled,
             options,
             seed=settings.seed.value,
+            loss=parameters.loss,
+            optimizer=parameters.optimizer,
             progress=parameters.progress,
             workers=workers,
             keep_fill=False,

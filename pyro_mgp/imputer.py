@@ -11,6 +11,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from pyro.infer import ELBO
+from pyro.optim import PyroOptim
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -26,7 +28,7 @@ from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.results import drawing
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.settings import PAPER, Engine, Inputs, Settings, check_settings, with_engine
+from pyro_mgp.settings import PAPER, Engine, Inference, Inputs, Settings, check_settings, with_engine
 from pyro_mgp.storage.checkpoint import CheckpointLike
 
 
@@ -55,8 +57,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         order: Labels of the linked columns in the order of the chain; None takes ascending standard
             deviation in the columns' own units or, for "earlier" columns, the order of largest evidence.
         max_steps: Most training steps; None takes 15 where local GPs correct every link, 40 in links that
-            see "earlier" columns if some are counts, ordered values or have outliers, else 20.
-        learning_rate: Adam's step size.
+            see "earlier" columns if some are counts, ordered values or have outliers, 1000 by SVI, else 20.
+        learning_rate: Adam's step size; None takes .25, or .03 by SVI.
         batch_size: Rows in a minibatch; smaller tables are one batch.
         precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64;
             the third decimal of a draw, in standard deviations, may then depend on `batch_size`.
@@ -67,6 +69,11 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         add_indicator: Whether `transform` appends a boolean column `missingindicator_...` for each column
             that was incomplete at fit, True where its cell was missing.
         engine: Rarely needed switches of training and sampling; see `Engine`.
+        inference: Training in "closed_form", by tens of steps, or by hundreds of `pyro.infer.SVI`, "svi".
+            "auto" takes the former where the engine allows it.
+        optimizer: Optimiser of `pyro.optim` for "svi"; None takes Adam with `learning_rate`.
+        loss: Evidence bound of `pyro.infer` for "svi", of `chain_.model` and `chain_.guide`; None takes the
+            paper's, with functions integrated out.
 
     Attributes:
         model_: Everything that was learnt; see `FittedModel`.
@@ -108,7 +115,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         columns: Literal["incomplete", "all"] = "incomplete",
         order: Sequence[Label] | None = None,
         max_steps: int | None = None,
-        learning_rate: float = 0.25,
+        learning_rate: float | None = None,
         batch_size: int = 2000,
         precision: Precision = "double",
         device: str = "auto",
@@ -117,6 +124,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         specs: Specs | None = None,
         add_indicator: bool = False,
         engine: Engine | None = None,
+        inference: Inference = "auto",
+        optimizer: PyroOptim | None = None,
+        loss: ELBO | None = None,
     ) -> None:
         self.kernel = kernel
         self.inputs = inputs
@@ -137,6 +147,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.specs = specs
         self.add_indicator = add_indicator
         self.engine = engine
+        self.inference = inference
+        self.optimizer = optimizer
+        self.loss = loss
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:

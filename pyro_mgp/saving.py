@@ -83,6 +83,8 @@ def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Setti
     order, specs, engine = own["order"], own["specs"] or {}, own["engine"]
     kernel = own["kernel"] if isinstance(own["kernel"], str) else None
     own |= {"random_state": model.seed, "kernel": kernel, "order": None, "specs": None}
+    # Objects of Pyro's, which have done their work.
+    own |= {"optimizer": None, "loss": None}
     if engine is not None:
         own["engine"] = {name: to_json(value) for name, value in vars(engine).items()}
     return {
@@ -143,9 +145,12 @@ def read(
 
 def _upgraded(header: Header) -> Header:
     """Convert the header of an older format version to the names of the current one."""
-    if "few_values" not in header:
-        return header
     settings = dict(header["settings"])
+    switches = settings if "few_values" in header else dict(settings["engine"] or {})
+    if not switches.pop("natural_gradient", True):
+        settings["inference"] = "svi"
+    if "few_values" not in header:
+        return {**header, "settings": {**settings, "engine": switches or None}}
     settings["discrete_support"] = settings.pop("few_values")
     grouped = {"engine": Engine(), **with_engine(settings)}
     grouped["engine"] = vars(grouped["engine"])
@@ -173,9 +178,11 @@ def _read_choices(header: Header, parameters: Parameters, model: FittedModel, de
     unknown = "fitted by an earlier version"
     return Settings(
         inputs=found.get("inputs", Choice("earlier" if model.is_sequential else "others", unknown)),
+        inference=found.get("inference", Choice("closed_form", unknown)),
         kernel=found.get("kernel", choose_kernel(parameters, model.chain.n_rows, model.is_sequential)),
         n_inducing=Choice(model.n_inducing, found["n_inducing"].reason if found else unknown),
         max_steps=found.get("max_steps", Choice(parameters.max_steps, unknown)),
+        learning_rate=found.get("learning_rate", Choice(parameters.learning_rate, unknown)),
         device=Choice(str(resolve_device(device)), "where it was loaded"),
         seed=Choice(model.seed, found["seed"].reason if found else unknown),
     )

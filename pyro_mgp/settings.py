@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, get_args
 
 import pandas as pd
+from pyro.infer import ELBO
+from pyro.optim import PyroOptim
 
 from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
 from pyro_mgp._support.devices import resolve_device
@@ -26,11 +28,15 @@ from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS
 
 Inputs = Literal["auto", "others", "earlier"]
 """Inputs of a link: all other columns, or complete and earlier columns only."""
+Inference = Literal["auto", "closed_form", "svi"]
+"""How a chain is trained."""
 
 # Largest size of a discrete support: each draw computes a weight for each of its values.
 _LARGEST_SUPPORT = 1000
 # Default number of inducing inputs per link.
 _N_INDUCING, _N_INDUCING_BESIDES_TREND = 100, 50
+# Adam's step size beside steps in closed form, and without them, where it moves q(u) as well.
+_LEARNING_RATE, _LEARNING_RATE_OF_SVI, STEPS_OF_SVI = 0.25, 0.03, 1000
 # Default number of training steps where local GPs correct the links' remaining errors, and elsewhere. In
 # sequential chains nothing corrects the parameters of likelihoods that are not Gaussian.
 STEPS_WITH_NEIGHBOURS, STEPS, STEPS_OF_OTHER_KINDS = 15, 20, 40
@@ -48,9 +54,8 @@ class Engine:
         backpropagate: Whether gradients pass through the draws into earlier links.
         joint_draws: Whether one posterior function per imputation is shared by all rows, or each cell is
             drawn alone.
-        natural_gradient: Whether q(u) moves by natural-gradient steps, or by Adam.
         train_inducing: Whether the inducing inputs are trained.
-        n_paths: Monte Carlo paths per row in training; more than one need `natural_gradient=False`.
+        n_paths: Monte Carlo paths per row in training.
         target_is_input: Whether the columns' links see the target of `fit(X, y)`, as imputations that are
             to be analysed with it must; the paper's do not.
         weight_decay: Pull of kernels and noises back to their initial values, per unit of learning rate.
@@ -67,7 +72,6 @@ class Engine:
     propagate: Propagate = "predictive"
     backpropagate: bool = False
     joint_draws: bool = True
-    natural_gradient: bool = True
     train_inducing: bool = False
     n_paths: int = 1
     target_is_input: bool = True
@@ -87,27 +91,25 @@ class Engine:
         one_of("initial_fill", self.initial_fill, get_args(FillName))
         within("weight_decay", self.weight_decay, 0, 1)
         within("validation_fraction", self.validation_fraction, 0, 0.5)
-        if self.natural_gradient and self.n_paths > 1:
-            raise ValueError(
-                f"natural_gradient=True needs n_paths=1, got n_paths={self.n_paths}: the bound over several "
-                "paths has no closed form; pass natural_gradient=False to train q(u) by Adam"
-            )
-        if self.natural_gradient and self.backpropagate:
-            raise ValueError(
-                "natural_gradient=True needs backpropagate=False: steps of size 1 follow each link's own "
-                "cells, and diverge when gradients of later links are mixed in"
-            )
+
+    @property
+    def needs_svi(self) -> str:
+        """Why the bound of a chain with these options has no closed form; empty if it has."""
+        if self.backpropagate:
+            return "gradients pass through the draws"
+        return f"n_paths={self.n_paths}" if self.n_paths > 1 else ""
 
     @property
     def suits_sequential_chain(self) -> bool:
         """True if a sequential chain can be trained and sampled with these options."""
-        return self.propagate == "predictive" and self.joint_draws and self.natural_gradient
+        return self.propagate == "predictive" and self.joint_draws and not self.needs_svi
 
 
 ENGINE_FIELDS = tuple(asdict(Engine()))
 """Names of the switches of an `Engine`."""
 
 PAPER: Mapping[str, Any] = {
+    "inference": "svi",
     "kernel": "matern32",
     "inputs": "others",
     "n_inducing": 100,
@@ -123,7 +125,6 @@ PAPER: Mapping[str, Any] = {
     "propagate": "latent",
     "backpropagate": True,
     "joint_draws": False,
-    "natural_gradient": False,
     "train_inducing": True,
     "n_paths": 20,
     "target_is_input": False,
@@ -159,7 +160,7 @@ class Parameters(Protocol):
     columns: Literal["incomplete", "all"]
     order: Sequence[Label] | None
     max_steps: int | None
-    learning_rate: float
+    learning_rate: float | None
     batch_size: int
     precision: Precision
     device: str
@@ -167,6 +168,9 @@ class Parameters(Protocol):
     progress: bool
     specs: Specs | None
     engine: Engine | None
+    inference: Inference
+    optimizer: PyroOptim | None
+    loss: ELBO | None
 
 
 def check_settings(parameters: Parameters) -> Engine:
@@ -187,16 +191,33 @@ def check_settings(parameters: Parameters) -> Engine:
     one_of("precision", parameters.precision, get_args(Precision))
     one_of("columns", parameters.columns, ("incomplete", "all"))
     one_of("inputs", parameters.inputs, get_args(Inputs))
-    if not 0 < number("learning_rate", parameters.learning_rate) < math.inf:
-        raise ValueError(f"learning_rate must be positive and finite, got {parameters.learning_rate}")
+    rate = parameters.learning_rate
+    if rate is not None and not 0 < number("learning_rate", rate) < math.inf:
+        raise ValueError(f"learning_rate must be positive and finite, got {rate}")
     engine = Engine() if parameters.engine is None else parameters.engine
     if not isinstance(engine, Engine):
         raise TypeError(f"engine must be a pyro_mgp.Engine or None, got {engine!r}")
     engine.check()
+    _check_inference(parameters, engine)
     if parameters.kernel != "auto":
         resolve_kernel(parameters.kernel)
     resolve_device(parameters.device)
     return engine
+
+
+def _check_inference(parameters: Parameters, engine: Engine) -> None:
+    """Raise an error if a chain cannot be trained as asked."""
+    one_of("inference", parameters.inference, get_args(Inference))
+    if parameters.inference == "closed_form" and engine.needs_svi:
+        raise ValueError(
+            f'inference="closed_form" cannot be used: {engine.needs_svi}. Take inference="auto" or "svi"'
+        )
+    for name, kind in (("optimizer", PyroOptim), ("loss", ELBO)):
+        given = getattr(parameters, name)
+        if given is not None and parameters.inference != "svi":
+            raise ValueError(f'{name} needs inference="svi", got inference={parameters.inference!r}')
+        if not isinstance(given, kind | None):
+            raise TypeError(f"{name} must be a {kind.__module__}.{kind.__name__} or None, got {given!r}")
 
 
 # ------------------------------------------------------------------------------------------------- choices
@@ -218,12 +239,16 @@ class Settings:
 
     inputs: Choice
     """Inputs of the links: "others" or "earlier"."""
+    inference: Choice
+    """How the chain was trained: "closed_form" or "svi"."""
     kernel: Choice
     """Name of the kernel, or the user's factory."""
     n_inducing: Choice
     """Inducing inputs per link."""
     max_steps: Choice
     """Most training steps."""
+    learning_rate: Choice
+    """Adam's step size."""
     device: Choice
     """Torch device of the chain."""
     seed: Choice
@@ -266,7 +291,12 @@ def choose(
     steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, **kinds)
     kernel = choose_kernel(parameters, n_rows, sequential)
     seed = Choice(current().broadcast_number(seed.value), seed.reason)
-    return Settings(inputs, kernel, n_inducing, steps, choose_device(parameters), seed)
+    inference, device = choose_inference(parameters, engine), choose_device(parameters)
+    by_svi = inference.value == "svi"
+    rate = Choice(_LEARNING_RATE_OF_SVI if by_svi else _LEARNING_RATE, "the default")
+    if parameters.learning_rate is not None:
+        rate = Choice(parameters.learning_rate, _GIVEN)
+    return Settings(inputs, inference, kernel, n_inducing, steps, rate, device, seed)
 
 
 def warn_of_inducing_inputs(parameters: Parameters, n_rows: int) -> None:
@@ -276,6 +306,15 @@ def warn_of_inducing_inputs(parameters: Parameters, n_rows: int) -> None:
             f"n_inducing={parameters.n_inducing} is more than the {n_rows} rows of the table; using {n_rows}",
             FitWarning,
         )
+
+
+def choose_inference(parameters: Parameters, engine: Engine) -> Choice:
+    """Choose how the chain is trained."""
+    if parameters.inference != "auto":
+        return Choice(parameters.inference, _GIVEN)
+    if engine.needs_svi:
+        return Choice("svi", engine.needs_svi)
+    return Choice("closed_form", "the evidence bound has a closed form")
 
 
 def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> Choice:
@@ -314,6 +353,8 @@ def choose_max_steps(
     """
     if parameters.max_steps is not None:
         return Choice(parameters.max_steps, _GIVEN)
+    if choose_inference(parameters, engine).value == "svi":
+        return Choice(STEPS_OF_SVI, "training by SVI")
     corrected = parameters.n_neighbors > 0 and engine.propagate == "predictive" and not is_sequential
     if corrected and n_rows > FEW_ROWS and all_gaussian:
         return Choice(STEPS_WITH_NEIGHBOURS, "local GPs correct every link")

@@ -22,6 +22,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pyro.infer import Trace_ELBO
+from pyro.optim import Adam
 from safetensors.numpy import load_file, save_file
 from signing import sign
 from sklearn.base import clone
@@ -280,7 +282,7 @@ def test_a_column_entirely_missing_in_new_rows_is_filled(fitted_mixed: MGPImpute
     assert completed["float"].nunique() == 4
 
 
-@pytest.mark.parametrize("training", [{}, {"natural_gradient": False, "n_paths": 2}], ids=["natural", "Adam"])
+@pytest.mark.parametrize("training", [{}, {"n_paths": 2}], ids=["closed form", "SVI"])
 @pytest.mark.parametrize(
     "names",
     [[7, "a.b c", 3], ["", "7", "µ/g"], ["x", "u_x", "z"], ["rows", "paths", "z"], ["filled", "links", "z"]],
@@ -696,8 +698,25 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
         r"validation_fraction must lie between 0 and 0\.5, got -0\.1",
     ),
     ({"validation_fraction": 0.6}, ValueError, r"validation_fraction must lie between 0 and 0\.5, got 0\.6"),
-    ({"backpropagate": True}, ValueError, "natural_gradient=True needs backpropagate=False"),
-    ({"n_paths": 2}, ValueError, "natural_gradient=True needs n_paths=1, got n_paths=2"),
+    (
+        {"inference": "closed_form", "backpropagate": True},
+        ValueError,
+        'inference="closed_form" cannot be used: gradients pass through the draws',
+    ),
+    (
+        {"inference": "closed_form", "n_paths": 2},
+        ValueError,
+        'inference="closed_form" cannot be used: n_paths=2',
+    ),
+    ({"inference": "mcmc"}, ValueError, "inference must be one of .*'svi'.* got 'mcmc'"),
+    ({"optimizer": Adam({"lr": 0.1})}, ValueError, "optimizer needs inference=\"svi\", got inference='auto'"),
+    ({"loss": Trace_ELBO()}, ValueError, "loss needs inference=\"svi\", got inference='auto'"),
+    (
+        {"inference": "svi", "optimizer": torch.optim.Adam},
+        TypeError,
+        r"optimizer must be a pyro\.optim\.optim\.PyroOptim or None",
+    ),
+    ({"inference": "svi", "loss": 1}, TypeError, r"loss must be a pyro\.infer\.elbo\.ELBO or None, got 1"),
     (
         {"kernel": "rbf"},
         ValueError,
@@ -1236,10 +1255,10 @@ def test_the_papers_corner() -> None:
         {"refresh_fill": False},
         {"propagate": "latent"},
         {"joint_draws": False},
-        {"natural_gradient": False},
-        {"natural_gradient": False, "backpropagate": True},
+        {"inference": "svi"},
+        {"backpropagate": True},
         {"train_inducing": True},
-        {"natural_gradient": False, "n_paths": 3},
+        {"n_paths": 3},
         {"columns": "all"},
         {"order": ["y", "x"]},
         {"learning_rate": 0.01},
@@ -1316,12 +1335,12 @@ def test_inducing_inputs_stay_unless_they_are_trained() -> None:
 
 
 def test_adam_moves_the_posterior_by_its_step_and_natural_gradients_at_once() -> None:
-    def largest(natural: bool) -> float:
-        chain = small(max_steps=1, learning_rate=0.1, natural_gradient=natural).fit(toy()).chain_
+    def largest(inference: str) -> float:
+        chain = small(max_steps=1, learning_rate=0.1, inference=inference).fit(toy()).chain_
         return max(float(link.u_loc.detach().abs().max()) for link in chain.links)
 
-    assert largest(False) == pytest.approx(0.1, rel=1e-3)
-    assert largest(True) > 0.3
+    assert largest("svi") == pytest.approx(0.1, rel=1e-3)
+    assert largest("closed_form") > 0.3
 
 
 def test_joint_draws_share_their_function_and_single_ones_do_not() -> None:
@@ -1373,7 +1392,7 @@ def test_training_with_steps_to_spare_stops_by_itself() -> None:
 
 def test_training_is_recorded_and_learns() -> None:
     history = small(max_steps=25, inputs="others").fit(toy(100)).history_
-    untrained = small(max_steps=1, natural_gradient=False).fit(toy(100)).history_
+    untrained = small(max_steps=1, inference="svi").fit(toy(100)).history_
     assert len(history.loss) == 25
     assert history.steps == [5, 10, 15, 20, 25]
     assert len(history.validation) == 5
@@ -1612,8 +1631,7 @@ def test_an_order_of_the_users_is_that_of_earlier_links() -> None:
     [
         {"propagate": "latent"},
         {"joint_draws": False},
-        {"natural_gradient": False},
-        {"natural_gradient": False, "n_paths": 2},
+        {"n_paths": 2},
     ],
     ids=str,
 )

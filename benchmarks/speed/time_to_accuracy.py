@@ -48,8 +48,8 @@ def measure_training(folder: Path, steps: int = _ADAM_STEPS) -> list[Row]:
         progress=False,
     )
     natural = imputer.fit(train).history_
-    by_adam = Engine(natural_gradient=False, patience=steps, weight_decay=0.0)
-    imputer.set_params(engine=by_adam, max_steps=steps, learning_rate=_ADAM_RATE)
+    by_adam = Engine(patience=steps, weight_decay=0.0)
+    imputer.set_params(engine=by_adam, inference="svi", max_steps=steps, learning_rate=_ADAM_RATE)
     adam = imputer.fit(train).history_
     goal = smoothed(adam)[-1]
     reached = [step for step, score in zip(natural.steps, smoothed(natural), strict=True) if score >= goal]

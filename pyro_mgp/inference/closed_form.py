@@ -151,7 +151,7 @@ class ConjugateStep:
             # Sites have precisions of their own; their noise variance is one.
             gaussian = own_noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0
             noise = own_noise.where(gaussian, 1.0)
-            among = kernels.among()
+            among, log_prior = kernels.among(), self.chain.log_prior()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
                 jitter = max(link.jitter for link in self.chain.links)
@@ -172,8 +172,9 @@ class ConjugateStep:
                 # All processes have the following gradients in full; they are not added up.
                 self.workers.add_gradients(self.chain.parameters())
                 of_among, of_noise = (torch.cat(part) for part in zip(*gradients, strict=True))
-                send_back([(among, of_among), (noise, of_noise), *kernels.pending(self.workers.total)])
-        loss = -torch.cat([bound.value for bound in bounds]).sum()
+                sent = [(among, of_among), (noise, of_noise), (log_prior, -torch.ones_like(log_prior))]
+                send_back([*sent, *kernels.pending(self.workers.total)])
+        loss = -torch.cat([bound.value for bound in bounds]).sum() - log_prior.detach()
         return loss, self.workers.gather(share.paths[0], len(filled))
 
     @torch.no_grad()

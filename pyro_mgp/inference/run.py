@@ -7,6 +7,7 @@ minibatches; the state of the random generators; and the fill of the missing cel
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO
+from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
@@ -64,8 +66,8 @@ class Options:
     """Decay of kernels and noises towards their starting values; see `Adam`."""
     batch_size: int = 2000
     """Rows in a minibatch; smaller tables are used whole."""
-    natural_gradient: bool = True
-    """Natural-gradient steps for q(u), if the bound has a closed form; otherwise by Adam, as in the paper."""
+    closed_form: bool = True
+    """Steps in closed form where `closed_form.applies_to` the chain; otherwise by `pyro.infer.SVI`."""
     redraw: bool = True
     """Redraw missing cells in each step; False trains on the fill as if it were data."""
     refresh_fill: bool = True
@@ -89,21 +91,25 @@ class Run:
         held_out: Tensor,
         filled: Tensor,
         options: Options,
-        elbo: ELBO | None,
         workers: Workers,
+        loss: ELBO | None = None,
+        optimizer: PyroOptim | None = None,
     ) -> None:
         self.chain, self.table, self.held_out = chain, table, held_out
         self.filled, self.options, self.workers = filled, options, workers
         self.device = next(chain.parameters()).device
         self.holds_out = True
-        self.step: SviStep | closed_form.ConjugateStep = SviStep(
-            chain, elbo or TraceMeanField_ELBO(), workers
-        )
-        natural = options.natural_gradient and elbo is None
-        if natural and isinstance(chain, Chain) and closed_form.applies_to(chain):
+        self.loss = loss
+        self.own_rate = optimizer is None
+        self.step: SviStep | closed_form.ConjugateStep
+        closed = options.closed_form and loss is None and optimizer is None
+        if closed and isinstance(chain, Chain) and closed_form.applies_to(chain):
             self.step = closed_form.ConjugateStep(chain, workers, redraw=options.redraw)
+        else:
+            update = self._update if optimizer is None else copy.deepcopy(optimizer)
+            self.step = SviStep(chain, loss, update, workers, redraw=options.redraw)
         self.moves_q = isinstance(self.step, closed_form.ConjugateStep)
-        leaves = [(name.endswith(_OF_Q), p) for name, p in chain.named_parameters()]
+        leaves = [(name.endswith(_OF_Q), p) for name, p in chain.named_parameters() if self.own_rate]
         others = [p for of_q, p in leaves if p.requires_grad and not of_q]
         q = [p for of_q, p in leaves if of_q and not self.moves_q]
         self.adams = [Adam(others, options.weight_decay), Adam(q)]
@@ -161,7 +167,8 @@ class Run:
         self.safe = [*self.safe[-1:], _snapshot(self.chain)]
         why = ""
         # The cause may lie in the last step before this window: later rescues start one check earlier.
-        for state in (self.safe[-1], *[self.safe[0]] * (_RESCUES - 1), None):
+        rescues = (self.safe[-1], *[self.safe[0]] * (_RESCUES - 1)) if self.own_rate else ()
+        for state in (*rescues, None):
             self.overwritten = []
             try:
                 losses = torch.stack([self._advance(first + k) for k in range(n_steps)]).tolist()
@@ -175,7 +182,7 @@ class Run:
                 self._go_back(state)
         raise FloatingPointError(
             f"the evidence bound is no longer finite after {first + n_steps} steps{why}; "
-            f"use a learning rate below {self.rate:g}"
+            f"use a learning rate below {f'{self.rate:g}' if self.own_rate else 'that of the optimizer'}"
         )
 
     def _go_back(self, state: dict[str, Tensor]) -> None:
@@ -189,13 +196,18 @@ class Run:
         self.rate /= 4
 
     def _advance(self, number: int) -> Tensor:
-        """Take one step of q(u) and of Adam on the next minibatch, and return the loss."""
+        """Take one step on the next minibatch, and return the loss."""
         if not self.ahead:
             self.ahead = list(self.minibatches())
         loss = self._step_on(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
+        if self.moves_q:
+            self._update()
+        return loss
+
+    def _update(self, parameters: Any = None) -> None:
+        """Move the parameters of the chain, but those of q(u) in closed form, by Adam."""
         for adam in self.adams:
             adam.step(self.rate)
-        return loss
 
     def minibatches(self) -> Iterator[Tensor | None]:
         """Yield the row indices of the minibatches of one shuffled pass; None if the whole table is used."""

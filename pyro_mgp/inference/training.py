@@ -1,8 +1,9 @@
 """Stochastic variational inference for a chain, or for any other `Trainable` Pyro model of a table.
 
-Each step scores a minibatch under a bound of the `Trace_ELBO` family, moves every q(u) by a natural-gradient
-step and everything else by Adam, and writes the model's draws back as the next fill of its rows. Some
-observed cells are held out; training stops when their predictive log density stops improving.
+Each step scores a minibatch under an evidence bound, moves every q(u) by a natural-gradient step and
+everything else by Adam, or everything by `pyro.infer.SVI`, and writes the model's draws back as the next fill
+of its rows. Some observed cells are held out; training stops when their predictive log density stops
+improving.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from pyro.infer import ELBO
+from pyro.optim import PyroOptim
 from torch import Tensor
 from tqdm import tqdm
 
@@ -57,7 +59,8 @@ def train(
     options: Options,
     *,
     seed: int,
-    elbo: ELBO | None = None,
+    loss: ELBO | None = None,
+    optimizer: PyroOptim | None = None,
     progress: bool = True,
     workers: Workers = ALONE,
     keep_fill: bool = True,
@@ -73,8 +76,9 @@ def train(
         filled: The table with its missing and held-out cells filled, `[N, D]`.
         options: Settings of training.
         seed: Seed of the draws; the global random generators are left as they were.
-        elbo: Bound to maximise. By default `TraceMeanField_ELBO()`, in closed form where
-            `closed_form.applies_to` the chain.
+        loss: Bound of `chain.model` and `chain.guide` to maximise by `pyro.infer.SVI`; None for the bound
+            with functions integrated out, in closed form where that applies and `optimizer` is None.
+        optimizer: Optimiser of `pyro.infer.SVI`, of which a copy is used; None for `Adam`.
         progress: Show a progress bar, on terminals only.
         workers: The processes that train together; all of them call this with the same arguments.
         keep_fill: Whether to leave `filled` as it is; False overwrites it and needs no copy.
@@ -106,7 +110,7 @@ def train(
     ):
         torch.manual_seed(seed)
         fill = filled.clone() if keep_fill else filled
-        run = Run(chain, table, held_out, fill, options, elbo, workers)
+        run = Run(chain, table, held_out, fill, options, workers, loss, optimizer)
         history = _search(run, bar, checkpoint, {"seed": seed})
         run.finish()
         workers.broadcast(chain.state_dict().values())
@@ -150,6 +154,7 @@ def _identity(run: Run) -> Identity:
         **{f"training {name}": value for name, value in dataclasses.asdict(run.options).items()},
         **versions(),
         "steps": type(run.step).__name__,
+        "loss": type(run.loss).__name__,
         "table": fingerprint([("observed", table.observed), ("values", table.values)]),
         "initial fill or held-out cells": fingerprint([("filled", run.filled), ("held out", run.held_out)]),
         "chain": fingerprint(run.chain.state_dict().items()),

@@ -33,6 +33,7 @@ from pyro_mgp.model.likelihoods import (
 )
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.link_specs import LinkSpec
+from pyro_mgp.model.local_parameters import estimate
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 _LIKELIHOODS: dict[type[ObservationModel], Callable[[Any, float, Tensor], Likelihood]] = {
@@ -199,4 +200,5 @@ def build_chain(
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
     kind = SequentialChain if sequential else Chain
-    return kind(links, [spec.name for spec in link_specs], n_rows, **switches)
+    priors = [prior for link in links for prior in estimate(link)]
+    return kind(links, [spec.name for spec in link_specs], n_rows, priors=priors, **switches)

@@ -25,7 +25,7 @@ from pyro_mgp.model.conditional import Conditional, Moments, Observing, gaussian
 from pyro_mgp.model.joint_density import JointDensity
 from pyro_mgp.model.likelihoods import Category, Observation
 from pyro_mgp.model.link import Link, condition
-from pyro_mgp.model.local_parameters import LocalModule, local_method
+from pyro_mgp.model.local_parameters import LocalModule, Prior, local_method
 
 Propagate = Literal["predictive", "latent"]
 Precision = Literal["double", "mixed"]
@@ -57,6 +57,7 @@ class Chain(LocalModule):
         categories: Variables of several indicators, exactly one of which is on.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
             through the draws.
+        priors: Priors of parameters that are estimated, which enter the bound.
 
     Raises:
         ValueError: If names and links do not pair up, two links predict the same column, or the links of a
@@ -86,6 +87,7 @@ class Chain(LocalModule):
         backpropagate: bool = True,
         categories: Sequence[Category] = (),
         precision: Precision = "double",
+        priors: Sequence[Prior] = (),
     ) -> None:
         columns = [link.column for link in links]
         if len(names) != len(links) or len(set(columns)) != len(columns):
@@ -109,6 +111,7 @@ class Chain(LocalModule):
                 )
         self.categories = tuple(categories)
         self.precision = precision
+        self.priors = tuple(priors)
 
     @local_method
     def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -129,6 +132,8 @@ class Chain(LocalModule):
             NotImplementedError: If many samples are drawn at once and a kernel's parameter has a prior.
         """
         joint = self._joint_density
+        if self.priors:
+            pyro.factor("log_prior", self.log_prior())
         return joint.cells(joint.prior(), filled, observed, rows, scored=True)
 
     @local_method
@@ -165,22 +170,30 @@ class Chain(LocalModule):
 
     @local_method
     def marginal_model(
-        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None = None,
+        noise: Noise | None = None,
+        redraw: bool = True,
     ) -> Tensor:
         """Score the observed cells under the marginals q(f), and draw the missing ones, on several paths.
 
         A program for training only, not a generative model: it reads q(u) to integrate functions out of the
         expected log density, as the paper does. Under `Trace_ELBO` with `marginal_guide` it gives the bound
         of `model` and `guide` with less noise; in a `SequentialChain`, drawn cells that inform later links
-        count as data. Takes the arguments of `model`, and standard normal numbers of the sweep, which are
-        drawn when not given.
+        count as data. Takes the arguments of `model`, standard normal numbers of the sweep, which are
+        drawn when not given, and whether to draw missing cells at all: otherwise their fill is kept.
 
         Returns:
             The rows with their missing cells drawn, `[S, B, D]`, or `[B, D]` for a single path.
         """
         self._joint_density.prior()
+        if self.priors:
+            pyro.factor("log_prior", self.log_prior())
         start = filled.expand(self.n_paths, *filled.shape)
-        end, visited = self.sweep(self.conditionals(), start, observed, noise or fresh_noise(start))
+        kept = observed if redraw else torch.ones_like(observed)
+        end, visited = self.sweep(self.conditionals(), start, kept, noise or fresh_noise(start))
         with contextlib.ExitStack() as plates:
             if self.n_paths > 1:
                 plates.enter_context(poutine.scale(scale=1 / self.n_paths))
@@ -199,6 +212,11 @@ class Chain(LocalModule):
     ) -> None:
         """Draw the whitened inducing values of every link from q(u); takes the arguments of its model."""
         self._joint_density.posterior()
+
+    @local_method
+    def log_prior(self) -> Tensor:
+        """Return the log density of estimated parameters under their priors, zero without any."""
+        return sum((prior.log_prob() for prior in self.priors), torch.zeros(()))
 
     @property
     def row_dtype(self) -> torch.dtype:

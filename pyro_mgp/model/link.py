@@ -179,9 +179,10 @@ def refuse_priors(links: Sequence[Link]) -> None:
     for link in links:
         for parameter in priors_of(link):
             raise ValueError(
-                f"{parameter!r} of the link of column {link.column} has a prior (PyroSample), and the "
-                "package's own training and imputation estimate parameters without priors: infer it by "
-                "`pyro.infer` with `chain.model` and a guide of your own, or by NUTS (see docs/pyro.md)"
+                f"{parameter!r} of the link of column {link.column} has a prior (PyroSample), and a built "
+                "chain is trained and imputed from at estimates of its parameters: let the kernel that is "
+                "passed to `MGPImputer(kernel=...)` have the prior, under which `fit` estimates it, or infer "
+                "it by `pyro.infer` with `chain.model` (see docs/pyro.md)"
             )
 
 

@@ -10,13 +10,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import pyro
-from pyro.nn import PyroModule, pyro_method
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.nn import PyroModule, PyroParam, pyro_method
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import transform_to
+
+# Draws whose median is that of a prior.
+_DRAWS = 1001
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,6 +78,45 @@ def priors_of(module: nn.Module) -> list[str]:
         if isinstance(part, PyroModule)
         for name in part._pyro_samples
     ]
+
+
+class Prior(NamedTuple):
+    """Prior of a parameter that is estimated: a penalty of the evidence bound."""
+
+    module: PyroModule
+    """Module that has the parameter."""
+    name: str
+    """Name of the parameter in it."""
+    given: Any
+    """The prior distribution, or a function of the module that returns it."""
+
+    @property
+    def distribution(self) -> TorchDistribution:
+        """The prior distribution."""
+        found: TorchDistribution = self.given if hasattr(self.given, "sample") else self.given(self.module)
+        return found
+
+    def log_prob(self) -> Tensor:
+        """Return the log density of the parameter; call it inside `local_parameters`."""
+        return self.distribution.log_prob(getattr(self.module, self.name)).sum()
+
+
+def estimate(module: nn.Module) -> list[Prior]:
+    """Turn all attributes with a prior into parameters, at the medians of the priors; return the priors."""
+    like = next(module.parameters())
+    found = [
+        Prior(part, name, given)
+        for part in module.modules()
+        if isinstance(part, PyroModule)
+        for name, given in part._pyro_samples.items()
+    ]
+    for prior in found:
+        distribution = prior.distribution
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            median = distribution.sample((_DRAWS,)).median(0).values.to(like)
+        setattr(prior.module, prior.name, PyroParam(median, distribution.support))
+    return found
 
 
 def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tensor]], Tensor]) -> Tensor:

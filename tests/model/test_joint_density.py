@@ -348,15 +348,6 @@ def test_samples_of_mcmc_predict_in_parallel_without_priors_of_kernels() -> None
 
 
 def test_training_and_imputing_refuse_priors_by_name() -> None:
-    def with_prior(input_dim: int) -> Any:
-        kernel = matern32(input_dim)
-        kernel.lengthscale = PyroSample(dist.LogNormal(LIKE, 1.0).expand([input_dim]).to_event(1))
-        return kernel
-
-    frame = {"a": [1.0, None, 3.0, 4.0, 2.5] * 6, "b": [2.0, 1.0, None, 5.0, 4.0] * 6}
-    imputer = MGPImputer(kernel=with_prior, random_state=0, progress=False)
-    with pytest.raises(ValueError, match=r"'kernel\.lengthscale' of the link of column . has a prior"):
-        imputer.fit(pd.DataFrame(frame))
     chain, filled, observed = small()
     conditionals = with_priors(chain).conditionals
     for refused in (

@@ -136,7 +136,7 @@ def test_training_that_goes_on_takes_the_same_steps(
     tmp_path: Path, backpropagate: bool, batch_size: int, writes: int
 ) -> None:
     natural = not backpropagate
-    options = Options(max_steps=22, batch_size=batch_size, natural_gradient=natural, patience=10)
+    options = Options(max_steps=22, batch_size=batch_size, closed_form=natural, patience=10)
     whole, expected = trained(options, backpropagate, None)
     with pytest.raises(Crash):
         trained(options, backpropagate, Crashing(tmp_path / "it", writes))
@@ -174,7 +174,7 @@ def _identity(path: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"options": Options(max_steps=21, natural_gradient=False)}, "training max_steps is 20 there and 21"),
+        ({"options": Options(max_steps=21, closed_form=False)}, "training max_steps is 20 there and 21"),
         ({"seed": 4}, "seed is 3 there and 4 here"),
         ({"table": 1.0}, "another table"),
     ],
@@ -183,7 +183,7 @@ def test_training_of_something_else_is_refused(tmp_path: Path, change: dict[str,
     def run(kept: Checkpoint, seed: int = 3, table: float = 0.0, **more: object) -> History:
         chain, encoded, held_out, filled = problem()
         encoded = dataclasses.replace(encoded, values=encoded.values + table)
-        options = {"options": Options(max_steps=20, natural_gradient=False)} | more
+        options = {"options": Options(max_steps=20, closed_form=False)} | more
         return train(chain, encoded, held_out, filled, seed=seed, progress=False, checkpoint=kept, **options)
 
     with pytest.raises(Crash):
@@ -194,7 +194,7 @@ def test_training_of_something_else_is_refused(tmp_path: Path, change: dict[str,
 
 def test_observed_cells_are_not_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(Crash):
-        trained(Options(max_steps=20, natural_gradient=False), True, Crashing(tmp_path / "it", 1))
+        trained(Options(max_steps=20, closed_form=False), True, Crashing(tmp_path / "it", 1))
     _, encoded, held_out, _ = problem()
     kept = checkpoint.read(tmp_path / "it", _identity(tmp_path / "it"))
     assert kept.arrays["fill"].shape == (int((~(encoded.observed & ~held_out)).sum()),)
