@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -19,7 +18,6 @@ from pyro.nn import PyroParam, PyroSample
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp import MGPImputer
 from pyro_mgp.inference.closed_form import ConjugateStep
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.model.chain import Chain
