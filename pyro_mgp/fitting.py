@@ -62,8 +62,8 @@ _FEWEST_OBSERVED = 20
 # A holdout of fewer cells says too little about when to stop; the bound is watched instead.
 _FEWEST_HELD_OUT = 100
 
-# Training steps by SVI from check to check.
-_STEPS_OF_SVI_TO_CHECK = 25
+# Adam's step size where it moves q(u) as well, and such steps from check to check.
+_RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
 
 # Largest table in files that is fitted in memory, and rows that the order of columns is learnt from: those
 # with the smallest keys, whose terms take some 60 MB with 20 columns.
@@ -433,7 +433,7 @@ def _train(
         by_svi = settings.inference.value == "svi"
         options = Options(
             max_steps=settings.max_steps.value,
-            learning_rate=settings.learning_rate.value,
+            learning_rate=parameters.learning_rate or (_RATE_OF_SVI if by_svi else Options.learning_rate),
             weight_decay=engine.weight_decay,
             batch_size=parameters.batch_size,
             closed_form=not by_svi,

@@ -82,9 +82,8 @@ def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Setti
     own = dict(parameters)
     order, specs, engine = own["order"], own["specs"] or {}, own["engine"]
     kernel = own["kernel"] if isinstance(own["kernel"], str) else None
-    own |= {"random_state": model.seed, "kernel": kernel, "order": None, "specs": None}
-    # Objects of Pyro's, which have done their work.
-    own |= {"optimizer": None, "loss": None}
+    unused = dict.fromkeys(("order", "specs", "optimizer", "loss"))
+    own |= {"random_state": model.seed, "kernel": kernel, **unused}
     if engine is not None:
         own["engine"] = {name: to_json(value) for name, value in vars(engine).items()}
     return {
@@ -182,7 +181,6 @@ def _read_choices(header: Header, parameters: Parameters, model: FittedModel, de
         kernel=found.get("kernel", choose_kernel(parameters, model.chain.n_rows, model.is_sequential)),
         n_inducing=Choice(model.n_inducing, found["n_inducing"].reason if found else unknown),
         max_steps=found.get("max_steps", Choice(parameters.max_steps, unknown)),
-        learning_rate=found.get("learning_rate", Choice(parameters.learning_rate, unknown)),
         device=Choice(str(resolve_device(device)), "where it was loaded"),
         seed=Choice(model.seed, found["seed"].reason if found else unknown),
     )

@@ -35,11 +35,9 @@ Inference = Literal["auto", "closed_form", "svi"]
 _LARGEST_SUPPORT = 1000
 # Default number of inducing inputs per link.
 _N_INDUCING, _N_INDUCING_BESIDES_TREND = 100, 50
-# Adam's step size beside steps in closed form, and without them, where it moves q(u) as well.
-_LEARNING_RATE, _LEARNING_RATE_OF_SVI, STEPS_OF_SVI = 0.25, 0.03, 1000
 # Default number of training steps where local GPs correct the links' remaining errors, and elsewhere. In
-# sequential chains nothing corrects the parameters of likelihoods that are not Gaussian.
-STEPS_WITH_NEIGHBOURS, STEPS, STEPS_OF_OTHER_KINDS = 15, 20, 40
+# sequential chains nothing corrects the parameters of likelihoods that are not Gaussian. SVI is slower.
+STEPS_WITH_NEIGHBOURS, STEPS, STEPS_OF_OTHER_KINDS, STEPS_OF_SVI = 15, 20, 40, 1000
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,7 @@ def check_settings(parameters: Parameters) -> Engine:
     one_of("precision", parameters.precision, get_args(Precision))
     one_of("columns", parameters.columns, ("incomplete", "all"))
     one_of("inputs", parameters.inputs, get_args(Inputs))
-    rate = parameters.learning_rate
-    if rate is not None and not 0 < number("learning_rate", rate) < math.inf:
+    if (rate := parameters.learning_rate) is not None and not 0 < number("learning_rate", rate) < math.inf:
         raise ValueError(f"learning_rate must be positive and finite, got {rate}")
     engine = Engine() if parameters.engine is None else parameters.engine
     if not isinstance(engine, Engine):
@@ -247,8 +244,6 @@ class Settings:
     """Inducing inputs per link."""
     max_steps: Choice
     """Most training steps."""
-    learning_rate: Choice
-    """Adam's step size."""
     device: Choice
     """Torch device of the chain."""
     seed: Choice
@@ -291,12 +286,8 @@ def choose(
     steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, **kinds)
     kernel = choose_kernel(parameters, n_rows, sequential)
     seed = Choice(current().broadcast_number(seed.value), seed.reason)
-    inference, device = choose_inference(parameters, engine), choose_device(parameters)
-    by_svi = inference.value == "svi"
-    rate = Choice(_LEARNING_RATE_OF_SVI if by_svi else _LEARNING_RATE, "the default")
-    if parameters.learning_rate is not None:
-        rate = Choice(parameters.learning_rate, _GIVEN)
-    return Settings(inputs, inference, kernel, n_inducing, steps, rate, device, seed)
+    inference = choose_inference(parameters, engine)
+    return Settings(inputs, inference, kernel, n_inducing, steps, choose_device(parameters), seed)
 
 
 def warn_of_inducing_inputs(parameters: Parameters, n_rows: int) -> None:

@@ -25,7 +25,7 @@ from pyro_mgp._support.processes import Workers
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference import closed_form
 from pyro_mgp.inference.adam import Adam
-from pyro_mgp.inference.svi import SviStep, Trainable
+from pyro_mgp.inference.svi import SviStep
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import NotPositiveDefiniteError
 from pyro_mgp.storage.checkpoint import State
@@ -86,7 +86,7 @@ class Run:
 
     def __init__(
         self,
-        chain: Trainable,
+        chain: Chain,
         table: EncodedTable,
         held_out: Tensor,
         filled: Tensor,
@@ -103,7 +103,7 @@ class Run:
         self.own_rate = optimizer is None
         self.step: SviStep | closed_form.ConjugateStep
         closed = options.closed_form and loss is None and optimizer is None
-        if closed and isinstance(chain, Chain) and closed_form.applies_to(chain):
+        if closed and closed_form.applies_to(chain):
             self.step = closed_form.ConjugateStep(chain, workers, redraw=options.redraw)
         else:
             update = self._update if optimizer is None else copy.deepcopy(optimizer)
@@ -362,5 +362,5 @@ def _part(arrays: Mapping[str, NDArray[Any]], part: str, device: torch.device) -
     return {name.removeprefix(f"{part}."): torch.as_tensor(own[name], device=device) for name in own}
 
 
-def _snapshot(chain: Trainable) -> dict[str, Tensor]:
+def _snapshot(chain: Chain) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in chain.state_dict().items()}

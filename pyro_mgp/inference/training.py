@@ -1,4 +1,4 @@
-"""Stochastic variational inference for a chain, or for any other `Trainable` Pyro model of a table.
+"""Stochastic variational inference for a chain.
 
 Each step scores a minibatch under an evidence bound, moves every q(u) by a natural-gradient step and
 everything else by Adam, or everything by `pyro.infer.SVI`, and writes the model's draws back as the next fill
@@ -25,7 +25,7 @@ from pyro_mgp._support.processes import ALONE, Workers
 from pyro_mgp._support.signals import Stopped
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.run import Options, Run
-from pyro_mgp.inference.svi import Trainable
+from pyro_mgp.model.chain import Chain
 from pyro_mgp.storage.checkpoint import Checkpoint, Identity, damaged, fingerprint, versions
 from pyro_mgp.storage.untrusted import MALFORMED
 
@@ -52,7 +52,7 @@ class History:
 
 
 def train(
-    chain: Trainable,
+    chain: Chain,
     table: EncodedTable,
     held_out: Tensor,
     filled: Tensor,
@@ -69,7 +69,7 @@ def train(
     """Train a chain in place until its held-out score stops improving.
 
     Args:
-        chain: Module with `model` and `guide`, see `Trainable`.
+        chain: The chain.
         table: The training table. If it is on another device than the chain, such as the host of a GPU, it is
             moved minibatch by minibatch.
         held_out: Bool `[N, D]`, the observed cells that are held out.

@@ -25,7 +25,7 @@ from pyro_mgp.model.conditional import Conditional, Moments, Observing, gaussian
 from pyro_mgp.model.joint_density import JointDensity
 from pyro_mgp.model.likelihoods import Category, Observation
 from pyro_mgp.model.link import Link, condition
-from pyro_mgp.model.local_parameters import LocalModule, Prior, local_method
+from pyro_mgp.model.local_parameters import LocalModule, local_method
 
 Propagate = Literal["predictive", "latent"]
 Precision = Literal["double", "mixed"]
@@ -57,7 +57,7 @@ class Chain(LocalModule):
         categories: Variables of several indicators, exactly one of which is on.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
             through the draws.
-        priors: Priors of parameters that are estimated, which enter the bound.
+        priors: Functions that return log densities of parameters under their priors, terms of the bound.
 
     Raises:
         ValueError: If names and links do not pair up, two links predict the same column, or the links of a
@@ -87,7 +87,7 @@ class Chain(LocalModule):
         backpropagate: bool = True,
         categories: Sequence[Category] = (),
         precision: Precision = "double",
-        priors: Sequence[Prior] = (),
+        priors: Sequence[Callable[[], Tensor]] = (),
     ) -> None:
         columns = [link.column for link in links]
         if len(names) != len(links) or len(set(columns)) != len(columns):
@@ -216,7 +216,7 @@ class Chain(LocalModule):
     @local_method
     def log_prior(self) -> Tensor:
         """Return the log density of estimated parameters under their priors, zero without any."""
-        return sum((prior.log_prob() for prior in self.priors), torch.zeros(()))
+        return sum((log_density() for log_density in self.priors), torch.zeros(()))
 
     @property
     def row_dtype(self) -> torch.dtype:

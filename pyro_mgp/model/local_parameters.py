@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyro
 import torch
@@ -80,43 +80,28 @@ def priors_of(module: nn.Module) -> list[str]:
     ]
 
 
-class Prior(NamedTuple):
-    """Prior of a parameter that is estimated: a penalty of the evidence bound."""
+def estimate(module: nn.Module) -> list[Callable[[], Tensor]]:
+    """Turn attributes with a prior into parameters, which start at the medians of their priors.
 
-    module: PyroModule
-    """Module that has the parameter."""
-    name: str
-    """Name of the parameter in it."""
-    given: Any
-    """The prior distribution, or a function of the module that returns it."""
-
-    @property
-    def distribution(self) -> TorchDistribution:
-        """The prior distribution."""
-        found: TorchDistribution = self.given if hasattr(self.given, "sample") else self.given(self.module)
-        return found
-
-    def log_prob(self) -> Tensor:
-        """Return the log density of the parameter; call it inside `local_parameters`."""
-        return self.distribution.log_prob(getattr(self.module, self.name)).sum()
-
-
-def estimate(module: nn.Module) -> list[Prior]:
-    """Turn all attributes with a prior into parameters, at the medians of the priors; return the priors."""
-    like = next(module.parameters())
-    found = [
-        Prior(part, name, given)
-        for part in module.modules()
-        if isinstance(part, PyroModule)
-        for name, given in part._pyro_samples.items()
-    ]
-    for prior in found:
-        distribution = prior.distribution
+    Returns:
+        Functions that return the log densities of the parameters under their priors.
+    """
+    found = list[Callable[[], Tensor]]()
+    for path in priors_of(module):
+        owner, _, name = path.rpartition(".")
+        part: Any = module.get_submodule(owner)
+        given = part._pyro_samples[name]
+        prior = given if hasattr(given, "sample") else given(part)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            median = distribution.sample((_DRAWS,)).median(0).values.to(like)
-        setattr(prior.module, prior.name, PyroParam(median, distribution.support))
+            median = prior.sample((_DRAWS,)).median(0).values
+        setattr(part, name, PyroParam(median.to(next(module.parameters())), prior.support))
+        found.append(functools.partial(_log_density, prior, part, name))
     return found
+
+
+def _log_density(prior: TorchDistribution, module: PyroModule, name: str) -> Tensor:
+    return prior.log_prob(getattr(module, name)).sum()
 
 
 def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tensor]], Tensor]) -> Tensor:

@@ -31,13 +31,6 @@ SIZE = 2
 SETTINGS: dict[str, Any] = {"random_state": 3, "max_steps": 7, "n_inducing": 20, "progress": False}
 
 
-class Disguised:
-    """A chain that does not say that it is one."""
-
-    def __init__(self, chain: Any) -> None:
-        self.model, self.guide, self.parameters = chain.model, chain.guide, chain.parameters
-
-
 def conjugate_step(build: Callable[..., Any], kernel: Any, rows: Any, workers: Workers) -> dict[str, Any]:
     """What a step in closed form gives and leaves."""
     torch.manual_seed(0)
@@ -181,11 +174,6 @@ def work(rank: int, port: int, folder: Path) -> None:
             "interrupted": interrupted(workers, folder),
             "other table": complaint(lambda: MGPImputer(**SETTINGS).fit(table(rank))),
             "too few": complaint(lambda: workers.share(1)),
-            "no chain": complaint(
-                lambda: SviStep(Disguised(make_chain(matern32)[0]), None, print, workers)(
-                    torch.zeros(2, 3).double(), torch.ones(2, 3) > 0, None, 1.0
-                )
-            ),
             "seed": MGPImputer(max_steps=1, n_inducing=5, n_neighbors=0, progress=False)
             .fit(table()[["a", "e"]])
             .seed_,
@@ -265,7 +253,6 @@ def test_a_process_that_was_given_another_table_is_told(processes: list[dict[str
 def test_what_cannot_be_shared_is_refused_with_a_reason(processes: list[dict[str, Any]]) -> None:
     for seen in processes:
         assert seen["too few"].startswith("ValueError: 1 rows cannot be shared by 2 processes")
-        assert seen["no chain"] == "TypeError: several processes can train a Chain only, got Disguised"
 
 
 def test_the_context_ends_where_it_began(processes: list[dict[str, Any]]) -> None:

@@ -112,8 +112,9 @@ class Scripted(LocalModule):
         self.asked: list[tuple[Tensor, ...]] = []
 
     @local_method
-    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
+    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Tensor:
         pyro.factor("bound", -((self.weight + self.frozen - 9) ** 2))
+        return filled
 
     def guide(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
         pass
@@ -124,16 +125,15 @@ class Scripted(LocalModule):
         return torch.tensor(next(self.scores))
 
 
-def train_scripted(
-    chain: Scripted, n_rows: int = 2, held_out: bool = True, loss: Any = None, **options: Any
-) -> History:
+def train_scripted(chain: Scripted, n_rows: int = 2, held_out: bool = True, **options: Any) -> History:
     """Train on a table whose first column is held out."""
     observed = torch.ones(n_rows, 2, dtype=torch.bool)
     held = torch.zeros_like(observed)
     held[:, 0] = held_out
     values = torch.arange(2.0 * n_rows).reshape(n_rows, 2)
     encoded = EncodedTable(values, observed, torch.arange(n_rows))
-    return trained((chain, encoded, held, values.clone()), loss=loss, **options)[1]
+    options = {"loss": TraceMeanField_ELBO(), **options}
+    return trained((chain, encoded, held, values.clone()), **options)[1]
 
 
 # ------------------------------------------------------------------------ stopping, on a script typed by hand
@@ -219,11 +219,11 @@ class LostAboveARate(Scripted):
     """Chain whose bound is infinite beyond a weight that only large steps reach."""
 
     @local_method
-    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
+    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Tensor:
         if self.weight > 1.5:
             pyro.factor("bound", 0 * self.weight - torch.inf)
-        else:
-            super().model(filled, observed, rows)
+            return filled
+        return super().model(filled, observed, rows)
 
 
 def test_steps_into_numbers_that_are_not_finite_are_taken_back_and_made_smaller() -> None:
