@@ -52,11 +52,10 @@ def with_prior(input_dim: int) -> Any:
 @pytest.mark.parametrize("kernel", ["auto", with_prior])
 def test_the_loss_of_a_step_is_the_bound_in_closed_form(inputs: str, kernel: Any) -> None:
     fitted = imputer(inputs=inputs, kernel=kernel).fit(frame())
-    chain, rows = fitted.chain_.train(), fitted.model_.training
-    filled = fitted.codec_.encode(fitted.transform(frame())).values[rows.keys.argsort().argsort()]
-    filled = torch.where(rows.observed, rows.values, filled)
+    chain, observed = fitted.chain_.train(), fitted.codec_.encode(frame()).observed
+    filled = fitted.codec_.encode(fitted.transform(frame())).values
     step = ConjugateStep(chain, redraw=False)
-    closed, _ = step(filled, rows.observed, None, 1.0)
+    closed, _ = step(filled, observed, None, 1.0)
     step.publish()
     gradients = {name: p.grad.clone() for name, p in chain.named_parameters() if p.grad is not None}
     chain.zero_grad()
@@ -65,7 +64,7 @@ def test_the_loss_of_a_step_is_the_bound_in_closed_form(inputs: str, kernel: Any
     def record(parameters: Any) -> None:
         seen.update((name, p.grad.clone()) for name, p in chain.named_parameters() if p.grad is not None)
 
-    by_svi, _ = SviStep(chain, None, record, redraw=False)(filled, rows.observed, None)
+    by_svi, _ = SviStep(chain, None, record, redraw=False)(filled, observed, None)
     assert float(by_svi) == pytest.approx(float(closed.detach()), abs=1e-8)
     for name, gradient in gradients.items():
         torch.testing.assert_close(seen[name], gradient, rtol=1e-6, atol=1e-6)
