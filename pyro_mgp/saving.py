@@ -177,7 +177,9 @@ def _read_choices(header: Header, parameters: Parameters, model: FittedModel, de
     unknown = "fitted by an earlier version"
     return Settings(
         inputs=found.get("inputs", Choice("earlier" if model.is_sequential else "others", unknown)),
-        inference=found.get("inference", Choice("closed_form", unknown)),
+        inference=found.get(
+            "inference", Choice("svi" if parameters.inference == "svi" else "closed_form", unknown)
+        ),
         kernel=found.get("kernel", choose_kernel(parameters, model.chain.n_rows, model.is_sequential)),
         n_inducing=Choice(model.n_inducing, found["n_inducing"].reason if found else unknown),
         max_steps=found.get("max_steps", Choice(parameters.max_steps, unknown)),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from signing import sign
 
 from pyro_mgp import Engine, Imputations, MGPImputer
 
@@ -39,3 +42,14 @@ def test_the_settings_of_a_fit_are_saved_with_their_reasons(tmp_path: Path) -> N
         assert getattr(loaded, name) == getattr(saved, name)
     assert loaded.to_frame().loc["max_steps"].tolist() == [2, "as given"]
     assert "n_inducing=8: as given" in str(saved).splitlines()
+
+
+def test_an_imputer_trained_without_natural_gradients_was_trained_by_svi(tmp_path: Path) -> None:
+    folder = shutil.copytree(SAVED / "version_9" / "imputer", tmp_path / "it")
+    header = json.loads((folder / "header.json").read_text("utf-8"))
+    header["settings"]["natural_gradient"] = False
+    (folder / "header.json").write_text(json.dumps(header), "utf-8")
+    sign(folder)
+    imputer = MGPImputer.load(folder)
+    assert imputer.inference == imputer.settings_.inference.value == "svi"
+    assert imputer.engine == MGPImputer.load(SAVED / "version_9" / "imputer").engine
