@@ -72,8 +72,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         inference: Training in "closed_form", by tens of steps, or by hundreds of `pyro.infer.SVI`, "svi".
             "auto" takes the former where the engine allows it.
         optimizer: Optimiser of `pyro.optim` for "svi"; None takes Adam with `learning_rate`.
-        loss: Evidence bound of `pyro.infer` for "svi", of `chain_.model` and `chain_.guide`; None takes the
-            paper's, with functions integrated out.
+        loss: Bound of `chain_.model` and `chain_.guide` for "svi"; None takes the paper's, less noisy one.
 
     Attributes:
         model_: Everything that was learnt; see `FittedModel`.

@@ -215,6 +215,8 @@ def _check_inference(parameters: Parameters, engine: Engine) -> None:
             raise ValueError(f'{name} needs inference="svi", got inference={parameters.inference!r}')
         if not isinstance(given, kind | None):
             raise TypeError(f"{name} must be a {kind.__module__}.{kind.__name__} or None, got {given!r}")
+    if callable(getattr(parameters.optimizer, "pt_optim_args", None)):
+        raise ValueError("optimizer must have a dict of settings: a chain's parameters have no global names")
 
 
 # ------------------------------------------------------------------------------------------------- choices

@@ -716,6 +716,11 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
         TypeError,
         r"optimizer must be a pyro\.optim\.optim\.PyroOptim or None",
     ),
+    (
+        {"inference": "svi", "optimizer": Adam(lambda name: {"lr": 0.1})},
+        ValueError,
+        "optimizer must have a dict of settings",
+    ),
     ({"inference": "svi", "loss": 1}, TypeError, r"loss must be a pyro\.infer\.elbo\.ELBO or None, got 1"),
     (
         {"kernel": "rbf"},

@@ -33,12 +33,7 @@ class SviStep:
     """
 
     def __init__(
-        self,
-        chain: Chain,
-        loss: ELBO | None,
-        update: Update,
-        workers: Workers = ALONE,
-        redraw: bool = True,
+        self, chain: Chain, loss: ELBO | None, update: Update, workers: Workers = ALONE, redraw: bool = True
     ) -> None:
         self.chain, self.update, self.workers = chain, update, workers
         self.switches = {"redraw": redraw} if loss is None else {}
