@@ -71,7 +71,7 @@ _SMALL_ROWS, _ROWS_OF_ORDER = 1000, 5000
 # Most times that the order of the columns is planned on draws of the last plan's model, and their number.
 _MOST_PLANS, _COMPLETIONS = 3, 4
 # Most missing cells, times the number of links, that are weighted by later links.
-_MOST_WEIGHTED = 200_000
+_MOST_WEIGHTED = 300_000
 
 NOT_SEQUENTIAL = (
     'inputs="earlier" needs the table in memory: call fit(frame) instead, or take inputs="others"'
@@ -224,9 +224,11 @@ def _fit_in_order(
     here = len(codecs) - 1
     completed = recoded(codec, codecs[here], _completions(fitted[0], table))
     _, sequence = best_plan(codecs[here:], completed[:, some], 0, [], incomplete, every)
-    for _ in range(_MOST_PLANS):
+    for remaining in reversed(range(_MOST_PLANS)):
         tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
         fitted = _fit(parameters, engine, *tables, None)
+        if not remaining:
+            break
         last, completed = (here, sequence), _completions(fitted[0], encodings[here][1])
         here, sequence = best_plan(codecs, completed[:, some], here, sequence, incomplete, every)
         if (here, sequence) == last:

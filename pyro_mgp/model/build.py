@@ -20,6 +20,7 @@ from pyro_mgp.data.codecs.base import (
 )
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.column_order import MOST_PRODUCTS
 from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import (
     Category,
@@ -57,10 +58,6 @@ _CURVED_NOISE_SHARE = 0.2
 
 # Inducing inputs are rows of the table and often close to each other; the jitter keeps K_ZZ well conditioned.
 _JITTER = 1e-6
-
-
-# Most products of inputs in a trend.
-_MOST_PRODUCTS = 300
 
 
 def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: bool = False) -> list[float]:
@@ -145,7 +142,7 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
         pairs = [
             (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not indicators[a])
         ]
-        none = len(pairs) > _MOST_PRODUCTS or isinstance(model, CountObservation)
+        none = len(pairs) > MOST_PRODUCTS or isinstance(model, CountObservation)
         found.append([] if none else pairs)
     return found
 

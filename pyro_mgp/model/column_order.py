@@ -31,6 +31,8 @@ CLEARLY = 3.0
 # Nats by which an order must be better if complete columns follow incomplete ones: they then need links. A
 # few nats are gained by moving unrelated columns to the end, where they are no inputs of others.
 _VERY_CLEARLY = 15.0
+MOST_PRODUCTS = 120
+"""Most products of inputs that are terms of a link, all those of 15 numbers; links with more have none."""
 # Prior variances of linear terms, products and curves, before division by the number of columns.
 _VARIANCES = ((1.0, 0.0, 0.0), (1.0, 0.3, 0.0), (1.0, 0.3, 0.5))
 _NOISES = tuple(10.0 ** (step / 2) for step in range(-8, 5))
@@ -133,8 +135,11 @@ class Evidence:
         seen = torch.zeros(len(self.variables.groups), dtype=torch.bool)
         seen[list(inputs)] = True
         terms = (seen[self.first] & seen[self.second]).nonzero()[:, 0]
-        found = []
-        for variances in _VARIANCES if inputs else _VARIANCES[:1]:
+        if (self.kinds[terms] == 1).sum() > MOST_PRODUCTS:
+            terms = terms[self.kinds[terms] != 1]
+        found, present = [], set(self.kinds[terms].tolist())
+        variants = [tuple(v if kind in present else 0.0 for kind, v in enumerate(own)) for own in _VARIANCES]
+        for variances in dict.fromkeys(variants):
             prior = (torch.tensor(variances).to(total) / max(len(inputs), 1))[self.kinds[terms]].sqrt()
             kept, prior = terms[prior > 0], prior[prior > 0]
             spectrum, vectors = torch.linalg.eigh(prior[:, None] * self.products[kept][:, kept] * prior)
