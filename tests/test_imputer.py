@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -756,7 +757,9 @@ def test_links_that_nearby_rows_correct_take_fewer_steps(
 
 
 @pytest.mark.parametrize(
-    ("setting", "error", "sentence"), BAD_SETTINGS, ids=[str(s).strip("{}") for s, _, _ in BAD_SETTINGS]
+    ("setting", "error", "sentence"),
+    BAD_SETTINGS,
+    ids=[re.sub(r" at 0x\w+", "", str(s)) for s, _, _ in BAD_SETTINGS],
 )
 def test_fit_refuses_a_setting_out_of_range(
     setting: dict[str, Any], error: type[Exception], sentence: str
