@@ -70,6 +70,8 @@ _RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
 _SMALL_ROWS, _ROWS_OF_ORDER = 1000, 5000
 # Most times that the order of the columns is planned on draws of the last plan's model, and their number.
 _MOST_PLANS, _COMPLETIONS = 3, 4
+# Most rows given which functions are drawn, times the number of links; 10,000 rows always are.
+_MOST_AUGMENTED = 500_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
 
@@ -351,7 +353,8 @@ def _fit(
             joint=engine.joint_draws,
             seed=seed,
         )
-    augments = engine.joint_draws and engine.propagate == "predictive" and len(rows) <= MAX_ROWS
+    is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
+    augments = is_small and engine.joint_draws and engine.propagate == "predictive"
     training = rows.to(on_device) if augments and given.link_specs else None
     model = FittedModel(
         given.encoder, given.link_specs, chain, initial, neighbours, support, training, history, seed,

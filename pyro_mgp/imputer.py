@@ -41,7 +41,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             up to 300 rows with a trend that is not shrunk.
         inputs: Inputs of a link: all "others", or complete and "earlier" columns only, a joint density of
             the columns in an order that the table shows. "auto" takes the latter unless nearby rows improve
-            predictions, draws come from a discrete support, more than 200,000 cells times links would have
+            predictions, draws come from a discrete support, more than 300,000 cells times links would have
             to be weighted, or a setting rules it out; `settings_` says which.
         n_inducing: Inducing inputs per link; None takes 100, or 50 in links that see "earlier" columns.
         n_neighbors: Nearest training rows on which local GPs of the residuals condition, in links where
@@ -360,9 +360,9 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Save the fitted imputer to the folder `path` atomically; `load` reads it back.
 
-        The folder holds `header.json` and `arrays.safetensors`. Of the fitted table it holds the encoded
-        rows if these are at most 10,000, since functions are drawn given them; of larger tables with local
-        GPs 10,000 rows, completed. Keep it as safe as the table.
+        The folder holds `header.json` and `arrays.safetensors`, with the encoded rows of the fitted table if
+        these are at most 10,000, or 500,000 over the number of links: functions are drawn given them. Of
+        larger tables with local GPs it holds 10,000 rows, completed. Keep it as safe as the table.
 
         Args:
             path: Folder to make; missing parents are made too.
