@@ -81,14 +81,15 @@ print(trace.format_shapes().split("Sample Sites:")[1])
 # ## A training loop of our own
 #
 # The imputer trains q(u) by natural gradients, which Pyro does not offer. Pyro's optimisers work too, but
-# need many more steps. Here is `Adam`, which starts from an imputer after one step. (The imputer's own loss
-# is for a tenth fewer cells, since it holds some out for validation.) Parameters belong to the module; Pyro's
-# global parameter store stays empty, which keeps imputers independent of each other.
+# need many more steps: `MGPImputer(inference="svi")` calls them. Here is a loop of our own with `Adam`, which
+# starts from an imputer after one step. (The imputer's own loss is for a tenth fewer cells, since it holds
+# some out for validation.) Parameters belong to the module; Pyro's global parameter store stays empty, which
+# keeps imputers independent of each other.
 
 # %%
-engine = Engine(natural_gradient=False)
-untrained = MGPImputer(engine=engine, max_steps=1, n_inducing=50, random_state=0, progress=False)
-ours = untrained.set_params(n_neighbors=0).fit(penguins).chain_.train()
+options = {"inference": "svi", "inputs": "others", "n_neighbors": 0, "n_inducing": 50}
+untrained = MGPImputer(max_steps=1, random_state=0, progress=False, **options)
+ours = untrained.fit(penguins).chain_.train()
 pyro.set_rng_seed(0)
 svi = SVI(ours.model, ours.guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
 losses = [svi.step(filled, observed) for _ in range(10 if quick else 100)]
@@ -225,9 +226,9 @@ paper = MGPImputer.paper(max_steps=5 if quick else 20, n_paths=5, random_state=0
 paper.fit(penguins)
 settings = {name: each.get_params() for name, each in {"default": MGPImputer(), "paper": paper}.items()}
 engines = {name: asdict(each["engine"] or Engine()) for name, each in settings.items()}
-chosen = ["initial_fill", "refresh_fill", "propagate", "joint_draws", "natural_gradient"]
+chosen = ["initial_fill", "refresh_fill", "propagate", "joint_draws"]
 pd.concat(
-    [pd.DataFrame(settings).loc[["kernel", "n_sweeps"]], pd.DataFrame(engines).loc[chosen]],
+    [pd.DataFrame(settings).loc[["kernel", "n_sweeps", "inference"]], pd.DataFrame(engines).loc[chosen]],
     keys=["MGPImputer", "Engine"],
 )
 

@@ -214,7 +214,7 @@ def _fit_in_order(
             return fitted[0], replace(fitted[1], inputs=Choice("others", why))
     reason = "as given" if parameters.inputs == "earlier" else "a joint density of the columns"
     encodings = [(codec, table)]
-    if any(column.warp is not None for column in codec.columns):
+    if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
         # No transform is needed if nonlinear dependence on other columns explains long tails.
         support, specs = parameters.discrete_support, given.rules.modelled_specs
         encodings.append(codec.untransformed(given.modelled, table, support, specs))

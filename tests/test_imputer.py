@@ -32,6 +32,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
+from benchmarks.coverage import curves
 from pyro_mgp import ColumnSpec, Imputations, MGPImputer
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning
@@ -460,6 +461,7 @@ def test_results_do_not_depend_on_what_is_global(fitted: MGPImputer) -> None:
 
 ALONE = """
 import sys, numpy as np, pandas as pd
+from benchmarks.coverage import curves
 from pyro_mgp import MGPImputer
 draws = MGPImputer(max_steps=5, n_inducing=10, random_state=0).fit(pd.read_pickle(sys.argv[1])).impute(m=2)
 np.save(sys.argv[2], draws.values["y"])
@@ -1378,7 +1380,10 @@ def test_mixed_precision_draws_nearly_the_same_and_survives_saving(tmp_path: Pat
     draws = mixed.impute(frame, m=50)
     for label, values in double.impute(frame, m=50).values.items():
         scale = frame[label].std()
-        assert np.abs(draws.values[label] - values).mean() < 0.02 * scale
+        # Rounding decides a few steps of slice sampling otherwise; the rest of such a chain differs.
+        difference = np.abs(draws.values[label] - values) / scale
+        assert np.median(difference) < 0.005 and (difference < 0.15).mean() > 0.85
+        assert np.abs(draws.values[label].mean(0) - values.mean(0)).max() < 0.1 * scale
         assert not np.array_equal(draws.values[label], values)
     mixed.save(tmp_path / "imputer")
     loaded = MGPImputer.load(tmp_path / "imputer")
@@ -1806,3 +1811,21 @@ def test_slopes_of_products_survive_earlier_links_and_not_all_others() -> None:
     }  # fmt: skip
     assert off["auto"] < 0.12
     assert off["others"] > 1.5 * off["auto"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_long_tails_that_a_product_explains_are_not_transformed(seed: int) -> None:
+    """Draws of a model with the transform confirm it; on other draws it loses."""
+    frame = curves.DESIGNS["product_30"].draw(np.random.default_rng(seed)).frame
+    imputer = MGPImputer(random_state=seed, progress=False).fit(frame)
+    assert imputer.sequential_
+    assert [column.warp for column in imputer.codec_.columns] == [None] * 3
+
+
+def test_long_tails_that_nothing_explains_are_transformed() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 2))
+    frame = pd.DataFrame({"x": x[:, 0], "y": np.exp(1.5 * x[:, 0] + x[:, 1])})
+    frame.loc[generator.random(200) < 0.3, "y"] = NAN
+    imputer = MGPImputer(inputs="earlier", random_state=0, progress=False).fit(frame)
+    assert [column.warp is not None for column in imputer.codec_.columns] == [False, True]

@@ -169,10 +169,13 @@ class TableCodec:
     def untransformed(
         self, frame: pd.DataFrame, encoded: EncodedTable, discrete_support: int, specs: Specs
     ) -> tuple[TableCodec, EncodedTable]:
-        """Return the codec refitted without transforms, and the table encoded with it."""
+        """Return the codec refitted without transforms, and the table encoded with it.
+
+        Columns with bounds keep theirs: without them, draws beyond a bound would pile up there.
+        """
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):
-            if column.warp is not None:
+            if column.warp is not None and not column.warp.keeps_bounds:
                 cells = frame[column.name]
                 columns[i] = fit_column(cells, False, discrete_support, specs.get(column.name))
                 values[:, self.slices[column.name]] = columns[i].encode(cells)

@@ -96,7 +96,7 @@ PLAIN = {
 @pytest.fixture(scope="module")
 def of_gaussian():
     imputer = small(**PLAIN).fit(gaussian())
-    return imputer, imputer.impute(m=400).to_arviz()
+    return imputer, imputer.impute(m=1000).to_arviz()
 
 
 def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
@@ -130,16 +130,16 @@ def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
 def test_the_posterior_holds_the_parameters_of_the_links(of_gaussian):
     imputer, tree = of_gaussian
     posterior, (link,) = group(tree, "posterior"), imputer.chain_.links
-    assert posterior["u_y"].dims == ("chain", "draw", "inducing") and posterior["u_y"].shape == (1, 400, 30)
+    assert posterior["u_y"].dims == ("chain", "draw", "inducing") and posterior["u_y"].shape == (1, 1000, 30)
     noise = posterior["noise_y"]
-    assert noise.attrs["estimate"] == "drawn" and noise.shape == (1, 400)
+    assert noise.attrs["estimate"] == "drawn" and noise.shape == (1, 1000)
     # With n cells and k parameters its standard deviation is √(2 / (n - k)) in relation to its mean.
     n_cells = int(gaussian()["y"].notna().sum())
     assert float(noise.mean()) == pytest.approx(link.likelihood.noise.item(), rel=0.15)
     assert float(noise.std() / noise.mean()) == pytest.approx((2 / (n_cells - 8)) ** 0.5, rel=0.15)
     lengthscale = posterior["matern32_lengthscale_y"]
     assert lengthscale.coords["y_input"].values.tolist() == ["x"]
-    means = imputer.impute(m=400).values["y"].mean(axis=1)
+    means = imputer.impute(m=1000).values["y"].mean(axis=1)
     np.testing.assert_allclose(posterior["imputed_mean_y"][0], means)
 
 
