@@ -21,7 +21,7 @@ Update = Callable[[Any], None]
 class SviStep:
     """Training step by `pyro.infer.SVI`, for any chain.
 
-    The methods besides `__call__` do nothing: all parameters are in the chain.
+    Closed-form steps keep q(u) outside the chain; here all parameters are in it, so only `__call__` acts.
 
     Args:
         chain: The chain.
@@ -78,17 +78,17 @@ class SviStep:
         return workers.total([loss])[0], workers.gather(self.redrawn, n_rows)
 
     def publish(self) -> None:
-        """Write q(u) into the chain."""
+        """Do nothing: q(u) is always in the chain."""
 
     def restore(self) -> None:
-        """Reload q(u) after the chain was reset."""
+        """Do nothing: q(u) is reset with the chain."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state outside the chain, for `resume`."""
+        """Return the state outside the chain, for `resume`; there is none."""
         return {}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the output of `state`."""
+        """Do nothing: `state` is empty."""
 
     def _model(self, *table: Any, **noise: Any) -> None:
         """Run the model, and keep the rows that it redrew, on the first path if there are several."""

@@ -338,7 +338,7 @@ class Sampler:
         return predictive
 
     def _processes(self, imputations: Sequence[int]) -> Sequence[ResidualProcess | None]:
-        """Return the functions by which cells vary together; not those of a discrete support, see its fit."""
+        """Draw each link's residual process; None without a local GP, or with an observation model."""
         neighbours = self.neighbours
         if neighbours is None or not self.joint:
             return [None] * len(self.chain.links)
