@@ -250,8 +250,6 @@ def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
     """Return why links of a fitted model should see all other columns; an empty text if they need not."""
     if fitted.neighbours is not None and any(fitted.neighbours.links):
         return "nearby rows improve predictions, which links in an order do not use"
-    if any(support is not None for support in fitted.discrete_support):
-        return "columns of discrete support"
     missing_cells = (~table.observed).sum(0).tolist()
     links = len(fitted.chain.links)
     if sum(missing_cells[link.column] for link in fitted.chain.links) * links > _MOST_WEIGHTED:
@@ -343,15 +341,16 @@ def _fit(
     initial = InitialFill(gaussian.to(on_device), start.drawn)
     neighbours: Neighbours | None = None
     support: list[DiscreteSupport | None] = [None] * len(given.link_specs)
-    if given.link_specs and engine.propagate == "predictive" and not given.is_sequential:
+    if given.link_specs and engine.propagate == "predictive":
         neighbours, support = refine(
             chain,
             initial,
             rows[:MAX_ROWS].to(on_device),
-            parameters.n_neighbors,
+            0 if given.is_sequential else parameters.n_neighbors,
             values_of_links(given.encoder.codec, given.link_specs, on_device),
             joint=engine.joint_draws,
             seed=seed,
+            completed=None if given.completed is None else filled.to(on_device),
         )
     is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
     augments = is_small and engine.joint_draws and engine.propagate == "predictive"

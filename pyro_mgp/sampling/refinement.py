@@ -85,6 +85,7 @@ def refine(
     *,
     joint: bool,
     seed: int,
+    completed: Tensor | None = None,
 ) -> tuple[Neighbours | None, list[DiscreteSupport | None]]:
     """Estimate the local GPs (or None) and each link's discrete support (or None) of a trained chain.
 
@@ -96,11 +97,13 @@ def refine(
         values: Values of each link's column if it has a discrete support, ascending, `[J]`; otherwise None.
         joint: Whether imputations draw functions, see `sampler.Sampler`.
         seed: Seed of the draws and random subsets.
+        completed: The rows completed by draws, `[n, D]`; None to draw them from the chain.
     """
     if n_neighbours == 0 and all(of_link is None for of_link in values):
         return None, [None] * len(values)
     with torch.no_grad(), local_parameters():
-        fit = _Fit(chain, start, rows[:MAX_ROWS], n_neighbours, joint, seed)
+        completed = None if completed is None else completed[:MAX_ROWS]
+        fit = _Fit(chain, start, rows[:MAX_ROWS], n_neighbours, joint, seed, completed)
         neighbours = fit.find_neighbours() if n_neighbours else None
         supports = [fit.fit_support(i, of_link, neighbours) for i, of_link in enumerate(values)]
         return None if neighbours is None else fit.calibrate(neighbours, supports), supports
@@ -110,7 +113,14 @@ class _Fit:
     """State of a refinement: the training rows with missing cells at means (`point`) and drawn (`drawn`)."""
 
     def __init__(
-        self, chain: Chain, start: InitialFill, rows: EncodedTable, n_neighbours: int, joint: bool, seed: int
+        self,
+        chain: Chain,
+        start: InitialFill,
+        rows: EncodedTable,
+        n_neighbours: int,
+        joint: bool,
+        seed: int,
+        completed: Tensor | None = None,
     ) -> None:
         self.chain, self.start, self.rows = chain, start, rows
         self.n_neighbours, self.joint, self.seed = n_neighbours, joint, seed
@@ -123,8 +133,10 @@ class _Fit:
         n_components = _COMPONENTS if self.n_metrics == 1 else _OF_SEVERAL
         self.n_paths = math.ceil(n_components / self.n_counted)
         self.holes = chain.holes(rows.observed)
-        self.point = start.expected(rows)
+        self.point = start.expected(rows) if completed is None else completed
         self.drawn = self.point.clone()
+        if completed is not None:
+            return
         fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
         self.draw(self.marginals, _SWEEPS)
 
