@@ -39,8 +39,16 @@ from pyro_mgp.model.build import (
     values_of_links,
 )
 from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
-from pyro_mgp.model.link_specs import LinkSpec, best_plan, plan_links, recoded
+from pyro_mgp.model.link_specs import (
+    LinkSpec,
+    best_plan,
+    plan_links,
+    recoded,
+    rival_sequence,
+    symmetrised_gain,
+)
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
@@ -226,16 +234,25 @@ def _fit_in_order(
     here = len(codecs) - 1
     completed = recoded(codec, codecs[here], _completions(fitted[0], table))
     _, sequence = best_plan(codecs[here:], completed[:, some], 0, [], incomplete, every)
-    for remaining in reversed(range(_MOST_PLANS)):
+
+    def fit(here: int, sequence: list[int], completed: Tensor) -> tuple[FittedModel, Settings]:
         tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
-        fitted = _fit(parameters, engine, *tables, None)
-        if not remaining:
-            break
-        last, completed = (here, sequence), _completions(fitted[0], encodings[here][1])
+        return _fit(parameters, engine, *tables, None)
+
+    for _ in range(_MOST_PLANS):
+        fitted, plan = fit(here, sequence, completed), (here, sequence)
+        completed = _completions(fitted[0], encodings[here][1])
         here, sequence = best_plan(codecs, completed[:, some], here, sequence, incomplete, every)
-        if (here, sequence) == last:
+        if (here, sequence) == plan:
             break
-        completed = recoded(codecs[last[0]], codecs[here], completed)
+        completed = recoded(codecs[plan[0]], codecs[here], completed)
+    completed, (here, sequence) = recoded(codecs[here], codecs[plan[0]], completed), plan
+    rival = rival_sequence(codecs[here], completed[:, some], sequence)
+    if rival is not None:
+        other = fit(here, rival, completed)
+        drawn = [completed[:, some], _completions(other[0], encodings[here][1])[:, some]]
+        if symmetrised_gain(codecs[here], drawn, [sequence, rival]) > CLEARLY:
+            return other
     return fitted
 
 

@@ -131,19 +131,20 @@ def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[T
 def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[tuple[int, int]]]:
     """Return for each link the pairs of inputs whose products are more than linear; none if too many.
 
-    Squares of an indicator, and products of indicators of one variable, are linear. Counts have none: the
-    exponential of a linear function multiplies already, that of a quadratic one has no bounds.
+    Squares of a binary column, and products of indicators of one variable, are linear. Counts have products
+    with binary columns only: the exponential of a function that is quadratic in numbers has no bounds.
     """
     groups = [*codec.groups.tolist(), len(codec.columns)]
-    indicators = [column.indicators is not None for column in codec.columns for _ in column.names] + [False]
+    binary = [column.is_binary for column in codec.columns for _ in column.names] + [False]
     found = []
     for link, model in zip(link_specs, observation_models(codec, link_specs), strict=True):
         numbered = itertools.combinations_with_replacement(enumerate(link.inputs), 2)
         pairs = [
-            (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not indicators[a])
+            (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not binary[a])
         ]
-        none = len(pairs) > MOST_PRODUCTS or isinstance(model, CountObservation)
-        found.append([] if none else pairs)
+        if isinstance(model, CountObservation):
+            pairs = [(i, j) for i, j in pairs if binary[link.inputs[i]] or binary[link.inputs[j]]]
+        found.append([] if len(pairs) > MOST_PRODUCTS else pairs)
     return found
 
 

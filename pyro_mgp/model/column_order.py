@@ -48,8 +48,8 @@ class Variables:
 
     groups: Sequence[int]
     """Number of the variable of each encoded column, `[D]`."""
-    indicators: Sequence[bool]
-    """Whether each encoded column is an indicator of a level, `[D]`."""
+    binary: Sequence[bool]
+    """Whether each encoded column is an indicator of a level, or has two values, `[D]`."""
 
     def columns(self, variable: int) -> list[int]:
         """Return the encoded columns of a variable."""
@@ -78,18 +78,18 @@ class Evidence:
         scale = values.std(0)
         shares = (values > (values.amin(0) + values.amax(0)) / 2).double().mean(0)
         self.most = [self.n_rows * self._entropy(d, shares) for d in range(values.shape[1])]
-        """Most that other columns can add to the evidence of an indicator, nats."""
+        """Most that other columns can add to the evidence of a binary column, nats."""
         standard = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
         terms, pairs, kinds = [standard], [(d, d) for d in range(values.shape[1])], [0] * values.shape[1]
         for a, b in itertools.combinations_with_replacement(range(values.shape[1]), 2):
             same = variables.groups[a] == variables.groups[b]
-            if not same or (a == b and not variables.indicators[a]):
+            if not same or (a == b and not variables.binary[a]):
                 product = standard[:, a] * standard[:, b]
                 terms.append((product - product.mean())[:, None])
                 pairs.append((a, b))
                 kinds.append(1)
-        for d, is_indicator in enumerate(variables.indicators):
-            if not is_indicator:
+        for d, is_binary in enumerate(variables.binary):
+            if not is_binary:
                 terms.append(_curves(standard[:, d]))
                 pairs += [(d, d)] * terms[-1].shape[1]
                 kinds += [2] * terms[-1].shape[1]
@@ -104,7 +104,12 @@ class Evidence:
         """Return the log evidence of variables, each given the earlier ones and `before`."""
         return sum(self.of(each, frozenset([*before, *order[:i]])) for i, each in enumerate(order))
 
-    def _of(self, variable: int, before: frozenset[int]) -> float:
+    def of_curvature(self, variable: int) -> float:
+        """Return by how much products and curves raise the log evidence of a variable given all others."""
+        others = frozenset(self.variables.groups) - {variable}
+        return self.of(variable, others) - self._of(variable, others, only_linear=True)
+
+    def _of(self, variable: int, before: frozenset[int], only_linear: bool = False) -> float:
         columns = self.variables.columns(variable)
         inputs = [d for d, group in enumerate(self.variables.groups) if group in before]
         if len(columns) > 1:
@@ -112,8 +117,8 @@ class Evidence:
             columns = columns[:-1]
         total = 0.0
         for i, d in enumerate(columns):
-            found = self._of_column(d, [*inputs, *columns[:i]])
-            if self.variables.indicators[d]:
+            found = self._of_column(d, [*inputs, *columns[:i]], only_linear)
+            if self.variables.binary[d]:
                 found = min(found, self._of_column(d, columns[:i]) + self.most[d])
             total += found
         return total
@@ -125,7 +130,7 @@ class Evidence:
         on = (shares[column] / rest).clamp(0, 1)
         return float(rest * (torch.special.entr(on) + torch.special.entr(1 - on)))
 
-    def _of_column(self, column: int, inputs: Sequence[int]) -> float:
+    def _of_column(self, column: int, inputs: Sequence[int], only_linear: bool = False) -> float:
         """Return the log evidence of a column given others."""
         noises = torch.tensor(_NOISES).to(self.products)
         total = self.products[column, column]
@@ -139,7 +144,7 @@ class Evidence:
             terms = terms[self.kinds[terms] != 1]
         found, present = [], set(self.kinds[terms].tolist())
         variants = [tuple(v if kind in present else 0.0 for kind, v in enumerate(own)) for own in _VARIANCES]
-        for variances in dict.fromkeys(variants):
+        for variances in dict.fromkeys(variants[:1] if only_linear else variants):
             prior = (torch.tensor(variances).to(total) / max(len(inputs), 1))[self.kinds[terms]].sqrt()
             kept, prior = terms[prior > 0], prior[prior > 0]
             spectrum, vectors = torch.linalg.eigh(prior[:, None] * self.products[kept][:, kept] * prior)

@@ -180,6 +180,10 @@ def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
     given = ({"predicts": False}, {"lower": 0}, {"kind": "integer"})
     chosen = [fit_column(series(visits), discrete_support=50, spec=ColumnSpec(**each)).kind for each in given]
     assert chosen == [Kind.COUNT, Kind.INTEGER, Kind.INTEGER]
+    # Integers of a column with missing cells are floating-point numbers in a file that pandas has read.
+    with_holes = series(np.where(generator.random(500) < 0.2, np.nan, visits))
+    assert fit_column(with_holes, discrete_support=50).kind is Kind.COUNT
+    assert fit_column(with_holes + 0.5, discrete_support=50).kind is Kind.CONTINUOUS
     found, asked = fit_column(series(visits), discrete_support=50), fit(visits, kind="count")
     assert found.decode([[50.0]])[0] == 2 * visits.max()
     assert asked.decode([[50.0]])[0] > 10 * visits.max()

@@ -285,7 +285,7 @@ def test_columns_with_impute_false_stay_missing_and_change_nothing_else() -> Non
 def test_links_have_the_predictors_of_the_specs() -> None:
     frame = asked([1.5, 2.5, 3.0], "float64").assign(code=["u", "v", "w", None] * 10)
     specs = {"x": ColumnSpec(predictors=["code", "age"]), "age": ColumnSpec(predicts=False)}
-    imputer = small(specs).fit(frame)
+    imputer = small(specs, inputs="others").fit(frame)
     names = imputer.codec_.names
     seen = {link.name: {names[i] for i in link.inputs} for link in imputer.model_.link_specs}
     codes = {name for name in names if name.startswith("code=")}

@@ -131,7 +131,7 @@ def test_indicators_of_a_variable_are_one_variable() -> None:
     """Its evidence is that of all indicators but the last, each given the earlier ones."""
     table, variables = level_and_number(1)
     together = Evidence(table, variables)
-    apart = Evidence(table, Variables([0, 1, 2, 3, 4], variables.indicators))
+    apart = Evidence(table, Variables([0, 1, 2, 3, 4], variables.binary))
     expected = apart.of(0, frozenset([3])) + apart.of(1, frozenset([3, 0]))
     # Products of indicators of one variable are no terms, but here they add little.
     assert together.of(0, frozenset([1])) == pytest.approx(expected, abs=5)

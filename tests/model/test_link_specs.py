@@ -11,7 +11,7 @@ from linked_table import CODEC, FRAME, INCOMPLETE, names
 from pyro_mgp.data.codecs import fit_column
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.model.build import build_chain
+from pyro_mgp.model.build import build_chain, products_of
 from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link_specs import (
@@ -22,6 +22,8 @@ from pyro_mgp.model.link_specs import (
     plan_links,
     plan_sequence,
     recoded,
+    rival_sequence,
+    symmetrised_gain,
 )
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -203,6 +205,49 @@ def test_rows_are_recoded_without_a_transform_and_back() -> None:
     found = recoded(transformed, straight, transformed.encode_cells(frame).values)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(recoded(straight, transformed, found), transformed.encode_cells(frame).values)
+
+
+def test_a_complete_outcome_of_a_curve_is_a_rival_and_of_a_line_is_none() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(300, 2))
+    noise = generator.normal(size=300)
+    frames = [
+        pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": mean + noise})
+        for mean in (x.sum(1), x[:, 0] + 0.5 * x.prod(1))
+    ]
+    codecs = [TableCodec.fit(frame, False, 0) for frame in frames]
+    line, product = (c.encode_cells(f).values[None] for c, f in zip(codecs, frames, strict=True))
+    assert rival_sequence(codecs[0], line, [0, 1]) is None
+    assert rival_sequence(codecs[1], product, [0, 1]) == [0, 1, 2]
+    gain = symmetrised_gain(codecs[1], [product, product], [[0, 1], [0, 1, 2]])
+    assert gain > 10
+    assert symmetrised_gain(codecs[1], [product, product], [[0, 1, 2], [0, 1]]) == pytest.approx(-gain)
+    # The mean of what draws under either order say.
+    alone = [symmetrised_gain(codecs[1], [rows, rows], [[0, 1], [0, 1, 2]]) for rows in (product, line)]
+    mixed = symmetrised_gain(codecs[1], [product, line], [[0, 1], [0, 1, 2]])
+    assert mixed == pytest.approx(sum(alone) / 2)
+
+
+def test_counts_come_after_the_columns_on_which_their_logarithm_depends() -> None:
+    generator = np.random.default_rng(0)
+    x, treated = generator.normal(size=500), generator.random(500) < 0.5
+    visits = generator.poisson(np.exp(0.3 + 0.4 * x + 0.4 * x * treated))
+    frame = pd.DataFrame({"x": x, "treated": treated, "visits": visits})
+    codec = TableCodec.fit(frame, True, 50)
+    rows = codec.encode_cells(frame).values[None]
+    assert [column.kind for column in codec.columns] == ["continuous", "boolean", "count"]
+    assert symmetrised_gain(codec, [rows, rows], [[2, 0, 1], [0, 1, 2]]) > 10
+
+
+def test_products_of_binary_columns_and_those_of_counts() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": generator.normal(size=50), "z": generator.normal(size=50)})
+    frame["on"], frame["visits"] = generator.random(50) < 0.5, generator.poisson(3, 50)
+    codec = TableCodec.fit(frame, False, 50)
+    links = plan_links(codec, np.ones(4, dtype=bool), None, sequence=[0, 1, 2, 3])
+    x, z, on, visits = products_of(codec, links)
+    assert (x, z, on) == ([], [(0, 0)], [(0, 0), (0, 1), (1, 1)])
+    assert visits == [(0, 2), (1, 2)]  # no square of a binary column, no exponential of a quadratic function
 
 
 @pytest.mark.parametrize("spec", [ColumnSpec(predicts=False), ColumnSpec(predictors=("other",))])

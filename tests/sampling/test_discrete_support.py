@@ -184,7 +184,9 @@ def test_values_that_later_columns_inform_have_the_probabilities_of_bayes_theore
     x = np.round(2 * generator.normal(size=n).clip(-2, 2)) / 2
     z = generator.normal(size=n)
     y, missing = x * z + 0.5 * generator.normal(size=n), generator.random(n) < 0.4
-    imputer = MGPImputer(random_state=0).fit(pd.DataFrame({"x": np.where(missing, np.nan, x), "z": z, "y": y}))
+    imputer = MGPImputer(random_state=0).fit(
+        pd.DataFrame({"x": np.where(missing, np.nan, x), "z": z, "y": y})
+    )
     drawn = np.asarray(imputer.impute(m=100).values["x"])
     values, counts = np.unique(x[~missing], return_counts=True)
     likelihood = norm.pdf(y[missing, None], values * z[missing, None], 0.5)

@@ -153,6 +153,11 @@ class ColumnCodec:
         """Standardised values of 0 and of 1 in each indicator, `[width]` each; None without indicators."""
         return None
 
+    @property
+    def is_binary(self) -> bool:
+        """True if each encoded column has two values, whose square is a linear function of them."""
+        return self.indicators is not None or (self.shares is not None and len(self.shares) == 2)
+
     def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
         """Return the observation model of one encoded column.
 

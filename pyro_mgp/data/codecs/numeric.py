@@ -68,6 +68,10 @@ class NumberCodec(ColumnCodec):
         yield raw > upper, f"numbers of at most {upper:g}"
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        bounded = self.lower is not None or self.upper is not None
+        if options.spec.kind is None and not bounded and options.discrete_support and _are_counts(observed):
+            most = _MOST_TIMES * float(observed.max())
+            return CountCodec(self.name, self.family, self.dtype, most=most)._learn(observed, options)
         warp = Warp.choose(observed[:, 0], self.lower, self.upper) if options.warp else None
         return self._fitted(observed, warp=warp, support=_support(observed, options.discrete_support))
 
@@ -203,10 +207,6 @@ class IntegerCodec(NumberCodec):
             yield _is_fraction(raw), "whole numbers"
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
-        bounded = self.lower is not None or self.upper is not None
-        if options.spec.kind is None and not bounded and options.discrete_support and _are_counts(observed):
-            most = _MOST_TIMES * float(observed.max())
-            return CountCodec(self.name, self.family, self.dtype, most=most)._learn(observed, options)
         if len(np.unique(observed)) > 2:
             return super()._learn(observed, options)
         return self._fitted(observed, shares=shares_of(observed))
@@ -317,8 +317,8 @@ def _is_fraction(numbers: Numbers) -> NDArray[np.bool_]:
 
 
 def _are_counts(observed: Numbers) -> bool:
-    """Return whether integers start at 0 and are nearly negative binomial."""
-    if observed.min() != 0 or observed.max() < _LEAST_REACH:
+    """Return whether numbers are whole, start at 0 and are nearly negative binomial."""
+    if observed.min() != 0 or observed.max() < _LEAST_REACH or _is_fraction(observed).any():
         return False
     values, counts = np.unique(observed, return_counts=True)
     mean, share = observed.mean(), counts / len(observed)
