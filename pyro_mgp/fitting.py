@@ -75,7 +75,7 @@ _RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
 
 # Largest table in files that is fitted in memory, and rows that the order of columns is learnt from: those
 # with the smallest keys, whose terms take some 60 MB with 20 columns.
-_SMALL_ROWS, _ROWS_OF_ORDER = 1000, 5000
+_SMALL_ROWS, _ROWS_OF_ORDER = 10_000, 5000
 # Most times that the order of the columns is planned on draws of the last plan's model, and their number.
 _MOST_PLANS, _COMPLETIONS = 3, 4
 # Most rows given which functions are drawn, times the number of links; 10,000 rows always are.
@@ -305,7 +305,7 @@ def fit_files(
     with_link = np.isin(codec.groups, incomplete) | (parameters.columns == "all")
     link_specs = plan_links(codec, with_link, parameters.order, specs=specs)
     encoder = TableEncoder(rules, codec, None, [*map(label_of, table.columns)], incomplete)
-    inputs = Choice("others", f"more than {_SMALL_ROWS} rows")
+    inputs = Choice("others", f"more than {_SMALL_ROWS:,} rows in files")
     given = TrainingTable(encoder, link_specs, rows, {}, inputs, files)
     fitted = _fit(parameters, engine, given, None, kept)
     discard_own(kept, checkpoint)

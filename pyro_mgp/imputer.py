@@ -198,8 +198,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Fit the chain of Gaussian processes to Parquet files that may be larger than memory.
 
         The result is the imputer of `fit(table)` without the table: `impute(X)` imputes it part by part.
-        One column at a time is in memory; the encoded table lies in temporary files, 19 bytes per cell,
-        which are removed when this returns or the process ends.
+        Up to 10,000 rows it is read at once. Of more, one column at a time is in memory; the encoded table
+        lies in temporary files, 19 bytes per cell, which are removed when this returns or the process ends.
 
         Args:
             path: A file, a folder of files, or several files, whose rows follow each other.
@@ -212,7 +212,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Raises:
             ValueError, TypeError: As in `fit`; a file cannot be read; or specs ask for derived columns,
-                conditions or standard errors, which need whole rows, in over 1000 rows.
+                conditions or standard errors, which need whole rows, in over 10,000 rows.
             OSError: The disk has no room for the temporary files, or the checkpoint cannot be written.
         """
         engine, table = check_settings(self), ParquetTable(path, dropped)

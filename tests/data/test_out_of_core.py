@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pyro_mgp import ColumnSpec, MGPImputer
+from pyro_mgp import ColumnSpec, MGPImputer, fitting
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.table import TableCodec, TableWarning
 from pyro_mgp.imputer import FitWarning
@@ -39,6 +39,12 @@ def mixed(n_rows: int) -> pd.DataFrame:
     frame["few"] = x[:, 5].round()
     frame = frame.astype({"yes": "boolean", "count": "Int64"}).mask(generator.random(frame.shape) < 0.1)
     return pd.concat([frame, frame.iloc[: n_rows // 4]], ignore_index=True)
+
+
+@pytest.fixture(autouse=True)
+def _small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit tables of more than 1000 rows as if they were larger than memory."""
+    monkeypatch.setattr(fitting, "_SMALL_ROWS", 1000)
 
 
 @pytest.fixture
