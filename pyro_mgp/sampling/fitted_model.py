@@ -22,6 +22,7 @@ from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
+from pyro_mgp.sampling.imputation_guide import ImputationGuide
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
@@ -126,6 +127,10 @@ class FittedModel:
             self.training,
             chains or n_chains(self.chain.n_rows),
         )
+
+    def guide(self, seed: int | None = None) -> ImputationGuide:
+        """Return a guide for `Predictive(chain.model, guide=...)` whose samples are imputations."""
+        return ImputationGuide(self.sampler(seed))
 
     def observed_cells(self, given: InputTable, sampler: Sampler) -> ObservedCells:
         """Return the observed cells of a table, given the sampler of its missing cells."""
