@@ -2,9 +2,7 @@
 
     value ~ N(0, σ²),   σ · (trained standard deviation) ~ half-Cauchy(scale of the value's group)
 
-A trend has many coefficients, of which few matter. With a standard deviation of its own for each, large ones
-are hardly shrunk, and the others are (horseshoe prior; Carvalho, Polson and Scott, Biometrika 97:465-480,
-2010). The inducing values of the rest of the kernel share one.
+The priors are those of `model.priors`. The inducing values of the rest of the kernel share one.
 """
 
 from __future__ import annotations
@@ -20,16 +18,8 @@ from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.model.priors import REST, group_scales
 
-# Scales of the half-Cauchy priors of intercept, linear terms, products and the rest, in standardised units.
-# That of products decides how much an interaction of two standard errors is shrunk: a smaller one biases it,
-# a larger one widens its intervals (bias -.09, -.055 and -.05, width .62, .69 and .73 at a drawn scale, at
-# .3 and at 1 in design "slade" of the coverage study).
-_WIDE = (1.0, 1.0, 0.3, 0.3)
-# Factor of these scales for likelihoods other than Gaussian: with noise of variance one, a function that
-# explains nine tenths of the variance has variance nine.
-_OF_OTHER_KINDS = 3.0
-_REST = 3
 # Range of the logarithms of standard deviations.
 _LOG_RANGE = (-8.0, 5.0)
 
@@ -51,13 +41,12 @@ class CoefficientScales:
         trend, rest = trend_of(link.kernel)
         if trend is None:
             return None
-        groups = torch.nn.functional.pad(trend.groups, (0, link.n_inducing), value=_REST).to(link.Xu.device)
+        groups = torch.nn.functional.pad(trend.groups, (0, link.n_inducing), value=REST).to(link.Xu.device)
         with local_parameters():
             amplitude = rest(link.Xu[:1], diag=True).sqrt().expand(link.n_inducing)
         typical = torch.cat([trend.spread.to(link.Xu), amplitude])
         coefficients = ((groups == 1) | (groups == 2)) & (typical > 0)
-        wide = typical.new_tensor(_WIDE) * (1.0 if link.is_gaussian else _OF_OTHER_KINDS)
-        return cls(coefficients, groups == _REST, wide[groups] / typical)
+        return cls(coefficients, groups == REST, group_scales(link)[groups] / typical)
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int, int], Tensor]) -> Tensor:
         """Draw standard deviations `[S, M]` given values and the last standard deviations, `[S, M]` each.

@@ -127,6 +127,8 @@ class Trend(Kernel):
 
     places: Tensor
     """Inputs whose products are features, `[2, Q]`."""
+    deviations: Tensor
+    """Standard deviations of the coefficients of linear terms and products, `[P + Q]`."""
 
     def __init__(
         self,
@@ -140,14 +142,16 @@ class Trend(Kernel):
         if products is None:
             products = list(itertools.combinations_with_replacement(range(input_dim), 2))
         self.register_buffer("places", torch.tensor(products, dtype=torch.long).view(-1, 2).T, False)
-        spread = [INTERCEPT**0.5, *[linear**0.5] * input_dim, *[quadratic**0.5] * len(products)]
-        spread += [0.0] * (n_features - len(spread))
-        self.register_buffer("spread", torch.tensor(spread, dtype=torch.float64), False)
+        deviations = [*[linear**0.5] * input_dim, *[quadratic**0.5] * len(products)]
+        self.register_buffer("deviations", torch.tensor(deviations, dtype=torch.float64), False)
+        self.n_features = max(n_features, 1 + len(deviations))
+        """Number F of features."""
 
     @property
-    def n_features(self) -> int:
-        """Number F of features."""
-        return len(self.spread)
+    def spread(self) -> Tensor:
+        """Standard deviations of the coefficients of all features, `[F]`."""
+        known = torch.nn.functional.pad(self.deviations, (1, 0), value=INTERCEPT**0.5)
+        return torch.nn.functional.pad(known, (0, self.n_features - len(known)))
 
     @property
     def groups(self) -> Tensor:

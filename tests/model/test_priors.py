@@ -1,0 +1,103 @@
+"""Priors of the Pyro model are those under which the chains of `impute` draw noises and coefficients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from scipy import stats
+
+from pyro_mgp.inference.coefficient_scales import CoefficientScales
+from pyro_mgp.inference.data_augmentation import Augmentation, Regression, Rows, draw_noise
+from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.model.kernels import linear_quadratic_matern32
+from pyro_mgp.model.likelihoods import Gaussian, Ordinal
+from pyro_mgp.model.link import Link
+from pyro_mgp.model.priors import with_priors
+from pyro_mgp.model.sequential_chain import SequentialChain
+
+VALUES = torch.as_tensor(np.random.default_rng(0).normal(size=(30, 2)))
+OBSERVED = torch.as_tensor(np.random.default_rng(1).random((30, 2)) < 0.7)
+KERNEL, RATE = "links.1.kernel.kern0.deviations", "links.1.kernel.kern1.variance"
+
+
+def chain() -> SequentialChain:
+    """Return two columns, the second a curve of the first."""
+    Xu = VALUES[:4, :1]
+    first = Link(linear_quadratic_matern32(0, [], 3), VALUES[:4, :0], 0, [], Gaussian(0.8))
+    second = Link(linear_quadratic_matern32(1), Xu, 1, [0], Gaussian(0.5))
+    return SequentialChain([first, second], ["a", "b"], n_rows=30)
+
+
+def sites() -> dict[str, torch.distributions.Distribution]:
+    trace = poutine.trace(with_priors(chain()).model).get_trace(VALUES, OBSERVED)
+    return {name: trace.nodes[name]["fn"] for name in trace.stochastic_nodes}
+
+
+def test_the_noise_has_the_density_under_which_it_is_drawn() -> None:
+    """Without rows from which to learn, draws of the Gibbs sampler are draws from the prior."""
+    n = 4000
+    nothing = Rows(torch.zeros(n, 1, 0).double(), torch.zeros(n, 0).double(), torch.zeros(n, 0).double())
+    known = Rows(*(part[0] for part in nothing))
+    noise = torch.ones(n, 1).double()
+    for step in range(60):
+        normal = torch.as_tensor(np.random.default_rng(step).normal(size=(n, N_NUMBERS)))
+        noise = draw_noise(Regression(known, nothing, None), torch.zeros(n, 1).double(), noise, normal)
+    prior = sites()["links.0.likelihood.noise"]
+    grid = torch.linspace(np.log(1e-5), np.log(1e5), 20_001).double()
+    density = (prior.log_prob(grid.exp()) + grid).exp().cumsum(0)
+    found = noise[:, 0].log().clamp(min=float(grid[0])).numpy()
+    # Below the smallest noise draws are cut off.
+    distance = stats.kstest(found, lambda x: np.interp(x, grid, density / density[-1])).statistic
+    assert distance < 0.035
+
+
+def test_coefficients_have_the_scales_under_which_they_are_drawn() -> None:
+    link, priors = chain().links[1], sites()
+    own = CoefficientScales.of(link)
+    assert own is not None
+    prior = priors[KERNEL]
+    assert prior.event_shape == (2,)  # a slope and a square
+    typical = link.kernel.kern0.deviations
+    scales = torch.tensor([0.5, 2.0]).double()
+    wide = own.wide[own.coefficients].detach()
+    expected = stats.halfcauchy.logpdf(scales, scale=wide).sum() - float(typical.log().sum())
+    assert float(prior.log_prob(scales * typical)) == pytest.approx(expected)
+    amplitude = float(link.kernel.kern1.variance.detach()) ** 0.5
+    rest = stats.halfcauchy(scale=float(own.wide[own.rest][0].detach()) * amplitude)
+    assert float(priors[RATE].log_prob(torch.tensor(0.04).double())) == pytest.approx(
+        rest.logpdf(0.2) - np.log(2 * 0.2)
+    )
+
+
+def test_drawn_deviations_change_the_function_and_nothing_else_is_changed() -> None:
+    own, one = chain(), with_priors(chain())
+    before = {name: value.clone() for name, value in own.state_dict().items()}
+    u = torch.zeros(own.links[1].n_values).double()
+    u[1] = 1.0  # the slope
+    drawn = {"u_b": u, "e_b": torch.zeros(30).double()}
+    deviations = own.links[1].kernel.kern0.deviations
+    slopes = []
+    for factor in (3.0, 1.0):
+        given = poutine.condition(one.model, drawn | {KERNEL: factor * deviations})
+        site = poutine.trace(given).get_trace(VALUES, torch.ones_like(OBSERVED)).nodes["x_b"]["fn"]
+        slopes.append(site.mean / VALUES[:, 0])
+    torch.testing.assert_close(slopes[0], 3 * slopes[1])
+    torch.testing.assert_close(slopes[1], deviations[0].expand(30))
+    assert {name: value.equal(before[name]) for name, value in own.state_dict().items()} == dict.fromkeys(
+        before, True
+    )
+    Augmentation(own, VALUES, OBSERVED)
+    with pytest.raises(ValueError, match="has a prior"):
+        Augmentation(one, VALUES, OBSERVED)
+
+
+def test_likelihoods_without_noise_keep_their_parameters() -> None:
+    values, shares = torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double()
+    link = Link(linear_quadratic_matern32(1), VALUES[:4, :1], 1, [0], Ordinal(values, shares))
+    one = with_priors(SequentialChain([link], ["b"], n_rows=30))
+    assert not one.links[0].likelihood._pyro_samples
+    trace = poutine.trace(one.model).get_trace(VALUES.sign(), torch.ones_like(OBSERVED))
+    prior = trace.nodes["links.0.kernel.kern0.deviations"]["fn"]
+    torch.testing.assert_close(prior.base_dist.scale, torch.tensor([3.0, 0.9]).double())
