@@ -64,19 +64,6 @@ class Workers:
             )
         return slice(self.rank, None, self.size)
 
-    def parts(self, n_rows: int, device: torch.device) -> list[slice]:
-        """Split this process's share of `n_rows` rows into slices whose sums are computed one by one.
-
-        A single process has two parts on a CPU and therefore sums in the order of two processes. One part
-        would change the draws of a single process, by flips of discrete values. On a GPU there is one.
-        """
-        n_parts = min(2, n_rows) if self.is_alone and device.type != "cuda" else 1
-        return [slice(first, None, n_parts) for first in range(n_parts)]
-
-    def largest_part(self, n_rows: int) -> int:
-        """Return the number of rows of the largest part of a minibatch on CPUs, equal in all processes."""
-        return -(-n_rows // max(self.size, 2))
-
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Sum tensors of one dtype elementwise over processes; all processes get the same sums."""
         if self.is_alone:

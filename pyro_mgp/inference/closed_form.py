@@ -25,7 +25,6 @@ decomposition*), and the last matrix is symmetrised.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +129,7 @@ class ConjugateStep:
     def __init__(self, chain: Chain, workers: Workers = ALONE, redraw: bool = True) -> None:
         refuse_priors(chain.links)
         self.chain, self.workers, self.redraw = chain, workers, redraw
-        self.workspaces = [Workspace()]
+        self.workspace = Workspace()
         self.stack = fastest_stack(chain.links)
         with torch.no_grad():
             self.posterior = Posterior.of(chain)
@@ -146,7 +145,7 @@ class ConjugateStep:
         """Update q(u), then set the loss's gradients on the other parameters; see `svi.SviStep`."""
         share = self._share(filled, observed, rows)
         with local_parameters():
-            kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspaces[0])
+            kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
             own_noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             # Sites have precisions of their own; their noise variance is one.
             gaussian = own_noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0
@@ -164,7 +163,7 @@ class ConjugateStep:
                     bounds.append(bound)
                     if not only_q:
                         gradients.append(group.pull(bound))
-                        scores += [part.score() for part in group.parts]
+                        scores.append(group.part.score())
                 self.posterior = Posterior.cat([bound.posterior for bound in bounds])
             if not only_q:
                 for score in scores:
@@ -200,11 +199,10 @@ class ConjugateStep:
     def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> Share:
         """Return this process's rows of a minibatch; takes the arguments of a step."""
         workers, n_rows = self.workers, len(filled)
-        parts = workers.parts(n_rows, filled.device)
         numbers = torch.arange(n_rows, device=filled.device) if rows is None else rows
         if workers.is_alone:
             paths = by_column(filled[None])
-            return Share(paths, observed, numbers, fresh_noise(paths), parts, n_rows)
+            return Share(paths, observed, numbers, fresh_noise(paths), n_rows)
         own = workers.share(n_rows)
         paths = by_column(filled[None, own])
         drawn = [draws[:, own] for draws in self._draws(fresh_noise(paths), observed)]
@@ -212,7 +210,7 @@ class ConjugateStep:
         def noise(number: int, here: Tensor) -> Tensor:
             return drawn[number][:, here]
 
-        return Share(paths, observed[own], numbers[own], noise, parts, n_rows)
+        return Share(paths, observed[own], numbers[own], noise, n_rows)
 
     def _draws(self, fresh: Noise, observed: Tensor) -> Iterator[Tensor]:
         """Iterate over each link's noise `[1, n]`, as one process alone would draw it for a minibatch."""
@@ -230,14 +228,11 @@ class ConjugateStep:
         loc, covariance = self.posterior.mean[:, None], self.posterior.covariance
         latent = quadratic_conditionals(kernels, inverse, loc, covariance, noise)
         sweep = Sweep(self.chain, observing(latent, self.chain.links), share, self.redraw)
-        self.workspaces += [Workspace() for _ in share.parts[len(self.workspaces) :]]
-        twins = [kernels.twin(workspace) for workspace in self.workspaces[: len(share.parts)]]
-        # One process with two parts takes the same links together as two processes with one each.
-        n_rows = 2 * self.workers.largest_part(share.n_rows)
+        # All processes must take the same links together.
+        n_rows = math.ceil(share.n_rows / self.workers.size)
         for links in slices(len(inverse), n_rows * inverse.shape[-1], noise.device):
-            visited = zip(twins, sweep.visit(links), strict=True)
-            parts = [Part(twin, inverse[links], *saw, factor) for twin, saw in visited]
-            yield _Group(links, inverse[links], parts, self.workers)
+            part = Part(kernels, inverse[links], *sweep.visit(links), factor)
+            yield _Group(links, inverse[links], part, self.workers)
 
 
 @dataclass(frozen=True)
@@ -278,27 +273,26 @@ class _Group:
     """Numbers of the links."""
     inverse: Tensor
     """Inverse factors W of the links, `[G, M, M]`."""
-    parts: Sequence[Part]
-    """Rows of each part of the share."""
+    part: Part
+    """Rows of this process."""
     workers: Workers
     """All processes, each with rows of its own."""
 
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
         """Update the links' q(v) by a natural-gradient step, and return the bound at the new q(v)."""
         statistics = self._statistics()
-        steps = [step_size * (SITE_STEP if by_site else 1.0) for by_site in self.parts[0].by_sites]
+        steps = [step_size * (SITE_STEP if by_site else 1.0) for by_site in self.part.by_sites]
         moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
         return Bound.of(statistics, moved, noise)
 
     def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
         """Backpropagate the negative bound through the rows; return its gradients for K_ZZ and noise."""
         W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
-        weight = self.parts[0].factor / noise
+        weight = self.part.factor / noise
         of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r
-        if not self.parts[0].whitens_rows:
+        if not self.part.whitens_rows:
             of_gram, of_projection = W.mT @ of_gram @ W, _times(W.mT, of_projection)
-        for part in self.parts:
-            part.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
+        self.part.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
         gram, projection = bound.statistics.gram, bound.statistics.projection[:, None, :]
         inner = torch.baddbmm(R @ gram, r[:, :, None], projection, alpha=-1).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
@@ -307,10 +301,8 @@ class _Group:
         return (of_among + of_among.mT) / 2, of_noise
 
     def _statistics(self) -> Whitened:
-        sums = zip(*(part.sums() for part in self.parts), strict=True)
-        whole = self.workers.total([functools.reduce(torch.add, each) for each in sums])
-        gram, projection, *others = whole
-        if not self.parts[0].whitens_rows:
+        gram, projection, *others = self.workers.total(self.part.sums())
+        if not self.part.whitens_rows:
             W = self.inverse
             gram, projection = W @ gram @ W.mT, _times(W, projection)
         return Whitened(gram, projection, *others)

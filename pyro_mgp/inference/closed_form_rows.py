@@ -1,10 +1,8 @@
-"""Sums over the rows of a training step in closed form, part by part, along a sweep through the chain.
+"""Sums over the rows of a training step in closed form, along a sweep through the chain.
 
-One process adds up the sums over rows in two parts, each of every second row. Two processes have one of these
-parts each, and get the same sums to the last bit. Another order of summation would not do: rounding errors
-are multiplied by the condition number of K_ZZ, once for q(u) and again for its gradient. For the same reason
-rows are padded: with the default kernel in double precision and up to 128 inducing inputs, one, two and three
-threads give the same bits, as tested on one kind of processor.
+Rounding errors are multiplied by the condition number of K_ZZ, once for q(u) and again for its gradient. Rows
+are therefore padded: with the default kernel in double precision and up to 128 inducing inputs, one, two and
+three threads give the same bits, as tested on one kind of processor.
 
 Observations that are not Gaussian are replaced by Gaussian sites with a target and a precision of their own.
 Near q(f) = N(m, v) of a row, the expected log density E of its observation changes as
@@ -38,7 +36,7 @@ from pyro_mgp.model.link import Link
 _ENTRIES_AT_ONCE = 2**20
 # On a GPU all links are best in one group; this bounds its memory to a few times 0.5 GB.
 _ENTRIES_AT_ONCE_CUDA = 2**26
-# Rows of a part are padded to a multiple of this: half a tile is whole registers for each of 3 threads.
+# Rows are padded to a multiple of this: half a tile is whole registers for each of 3 threads.
 # Whole tiles would add a third to the rows of small tables.
 _FILLED_UP_TO = TILE // 2
 # Groups are a multiple of this many links: threads get whole matrices, and two threads equally many.
@@ -105,15 +103,13 @@ class Share:
     """Numbers of the rows in the training table, `[n]`."""
     noise: Noise
     """Standard normal numbers of the sweep."""
-    parts: Sequence[slice]
-    """Slices of the rows that are added up together."""
     n_rows: int
     """Number of rows of the whole minibatch."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one part of a share, for a group of links."""
+    """Rows of a share from which a group of links learns."""
 
     kernels: KernelStack
     """Kernels of the links, with the intermediate results for the gradient."""
@@ -176,18 +172,15 @@ class Sweep:
         self.learnt_from = [chain.learns_from(i, values, observed) for i in range(len(conditionals))]
         self.visited = list[Moments]()
 
-    def visit(self, group: slice) -> list[tuple[Seen, list[Sites | None]]]:
-        """Sweep through the next links; return each part's rows from which they learn, and the sites."""
-        views = [
-            _View(self.share, *_observed_rows(self.learnt_from[group], part)) for part in self.share.parts
-        ]
+    def visit(self, group: slice) -> tuple[Seen, list[Sites | None]]:
+        """Sweep through the next links; return the rows from which they learn, and the sites."""
+        view = _View(self.share, *_observed_rows(self.learnt_from[group]))
         members = zip(self.chain.links[group], self.conditionals[group], self.gaussian[group], strict=True)
         for link, conditional, gaussian in members:
-            for view in views:
-                view.take(link, None if gaussian else conditional)
+            view.take(link, None if gaussian else conditional)
             if self.redraw:
                 self._redraw(link)
-        return [(view.seen(group.start), view.sites) for view in views]
+        return view.seen(group.start), view.sites
 
     def _redraw(self, link: Link) -> None:
         """Redraw the missing cells of the next link's column."""
@@ -208,7 +201,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class _View:
-    """Rows of one part of a share, as each link of a group finds them during a sweep."""
+    """Rows of a share, as each link of a group finds them during a sweep."""
 
     share: Share
     kept: Sequence[Tensor | None]
@@ -256,15 +249,12 @@ def missing_rows(observed: Tensor) -> Tensor | None:
     return None if observed.is_cuda else (~observed).nonzero()[:, 0]
 
 
-def _observed_rows(
-    observed: Sequence[Tensor], part: slice
-) -> tuple[Sequence[Tensor | None], Tensor | None, int]:
-    """Return the rows of a part observed in each of G columns, padded to equal number; see `_View`."""
+def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | None], Tensor | None, int]:
+    """Return the rows observed in each of G columns `[n]`, padded to equal number; see `_View`."""
     if observed[0].is_cuda:
         # The host would have to wait for the number of observed cells; using all rows takes less time.
         return [None] * len(observed), torch.stack(tuple(observed)), 0
-    first, step = part.start or 0, part.step or 1
-    kept = [column[part].nonzero()[:, 0] * step + first for column in observed]
+    kept = [column.nonzero()[:, 0] for column in observed]
     counts = [len(here) for here in kept]
     fewest, most = min(counts), max(counts) + -max(counts) % _FILLED_UP_TO
     if fewest == most:

@@ -8,12 +8,11 @@ Rows are rows of the whole table, `[n, D]`: a stack reads the inputs of each lin
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from pyro.contrib.gp.kernels import Kernel
@@ -131,12 +130,6 @@ class KernelStack:
         self._read = dict[int, tuple[Tensor, Tensor, Tensor, Tensor]]()
         self.dtype = dtype
         self.workspace = workspace or Workspace()
-
-    def twin(self, workspace: Workspace) -> Self:
-        """Return a copy with scratch memory of its own, for other rows; gradients of both are added up."""
-        twin = copy.copy(self)
-        twin.workspace = workspace
-        return twin
 
     def among(self) -> Tensor:
         """Return the covariances K_ZZ of every link's inducing inputs, `[L, M, M]`."""

@@ -12,7 +12,6 @@ from natural_gradient import natural_step, variational_pairs
 from pyro.infer import TraceMeanField_ELBO
 
 from benchmarks.speed.step import Problem
-from pyro_mgp._support.processes import Workers
 from pyro_mgp.inference import closed_form, closed_form_rows
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.inference.closed_form import ConjugateStep, Posterior
@@ -144,11 +143,9 @@ def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, m
     silence_of(noise)
     expected = gradients_of(chain, table, observed)
 
-    def all_rows(learnt_from, part):
-        assert part == slice(0, None, 1)
+    def all_rows(learnt_from):
         return [None] * len(learnt_from), torch.stack(learnt_from), 0
 
-    monkeypatch.setattr(Workers, "parts", lambda *_: [slice(0, None, 1)])
     monkeypatch.setattr(closed_form_rows, "_observed_rows", all_rows)
     monkeypatch.setattr(closed_form_rows, "missing_rows", lambda _: None)
     # To how many digits depends on the processor.

@@ -25,20 +25,17 @@ def test_two_threads_get_equally_many_links_and_a_gpu_all():
     assert len(list(closed_form_rows.slices(24, 200_000, torch.device("cuda")))) == 1
 
 
-@pytest.mark.parametrize("part", [slice(0, None, 1), slice(1, None, 2), slice(0, None, 2)])
-def test_observed_rows_of_a_part_fill_half_tiles_and_those_that_do_not_count_are_named(part):
+def test_observed_rows_fill_half_tiles_and_those_that_do_not_count_are_named():
     torch.manual_seed(0)
     observed = [torch.rand(351) > share for share in (0.1, 0.5, 0.99)]
-    kept, valid, n_sure = closed_form_rows._observed_rows(observed, part)
-    assert n_sure == min(int(column[part].sum()) for column in observed)
+    kept, valid, n_sure = closed_form_rows._observed_rows(observed)
+    assert n_sure == min(int(column.sum()) for column in observed)
     assert valid.shape[1] % (TILE // 2) == 0 and valid.shape[1] - max(valid.sum(1)) < TILE // 2
-    within = torch.zeros(351, dtype=torch.bool)
-    within[part] = True
     for column, rows, counts in zip(observed, kept, valid, strict=True):
-        assert rows[counts].tolist() == (column & within).nonzero()[:, 0].tolist()
+        assert rows[counts].tolist() == column.nonzero()[:, 0].tolist()
 
 
 def test_full_columns_of_half_tiles_need_no_mask():
-    kept, valid, n_sure = closed_form_rows._observed_rows([torch.ones(2 * TILE) > 0] * 2, slice(1, None, 2))
+    kept, valid, n_sure = closed_form_rows._observed_rows([torch.ones(TILE) > 0] * 2)
     assert valid is None and n_sure == TILE
-    assert kept[0].tolist() == list(range(1, 2 * TILE, 2))
+    assert kept[0].tolist() == list(range(TILE))

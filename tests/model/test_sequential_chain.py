@@ -234,9 +234,7 @@ def test_copies_of_a_missing_cell_get_the_same_draw() -> None:
         visited.append(Moments(holes, holes))
 
     chain.visit = visit  # type: ignore[method-assign]
-    share = Share(
-        by_column(table[None]), observed, torch.arange(200), fresh_noise(table[None]), [slice(None)], 200
-    )
+    share = Share(by_column(table[None]), observed, torch.arange(200), fresh_noise(table[None]), 200)
     Sweep(chain, [Known(square_of_first, torch.tensor(1.0))] * 3, share).visit(slice(0, 3))
     assert len(asked) == 6
     for _, rows, numbers in asked:
