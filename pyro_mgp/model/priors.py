@@ -67,8 +67,9 @@ def with_priors(chain: Chain) -> Chain:
             trend, rest = trend_of(link.kernel)
             if trend is not None:
                 scales = group_scales(link)
-                own = scales[trend.groups[1 : 1 + len(trend.deviations)].to(scales.device)]
-                trend.deviations = PyroSample(dist.HalfCauchy(own).to_event(1))
+                if n := len(trend.deviations):
+                    own = scales[trend.groups[1 : 1 + n].to(scales.device)]
+                    trend.deviations = PyroSample(dist.HalfCauchy(own).to_event(1))
                 rest.variance = PyroSample(_squared_half_cauchy(scales[REST]))
     return chain
 

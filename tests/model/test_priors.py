@@ -58,6 +58,8 @@ def test_coefficients_have_the_scales_under_which_they_are_drawn() -> None:
     own = CoefficientScales.of(link)
     assert own is not None
     prior = priors[KERNEL]
+    # A site without numbers is none: samples of NUTS could not be put together.
+    assert KERNEL.replace("links.1", "links.0") not in priors
     assert prior.event_shape == (2,)  # a slope and a square
     typical = link.kernel.kern0.deviations
     scales = torch.tensor([0.5, 2.0]).double()
