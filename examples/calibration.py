@@ -68,15 +68,15 @@ DESIGNS: dict[str, Callable[[Numbers, Numbers, np.random.Generator], pd.Series]]
 }
 
 
-def table(design: str, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def table(design: str, seed: int, n_rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a complete table, and the table with missing cells."""
     generator = np.random.default_rng(seed)
-    x1 = generator.normal(size=N_ROWS)
-    x2 = 0.5 * x1 + np.sqrt(0.75) * generator.normal(size=N_ROWS)
+    x1 = generator.normal(size=n_rows)
+    x2 = 0.5 * x1 + np.sqrt(0.75) * generator.normal(size=n_rows)
     full = pd.DataFrame({"x1": x1, "x2": x2, "y": DESIGNS[design](x1, x2, generator)})
     incomplete = full.copy()
-    incomplete.loc[generator.random(N_ROWS) < 1 / (1 + np.exp(0.9 - x1)), "y"] = None
-    incomplete.loc[generator.random(N_ROWS) < 0.2, "x2"] = np.nan
+    incomplete.loc[generator.random(n_rows) < 1 / (1 + np.exp(0.9 - x1)), "y"] = None
+    incomplete.loc[generator.random(n_rows) < 0.2, "x2"] = np.nan
     return full, incomplete
 
 
@@ -93,13 +93,13 @@ def calibration_error(probabilities: Numbers, outcomes: NDArray[np.bool_]) -> fl
     return float(sum(abs(probabilities[c].mean() - outcomes[c].mean()) * c.mean() for c in cells))
 
 
-def run(design: str, repetitions: int) -> str:
+def run(design: str, repetitions: int, n_rows: int = N_ROWS, n_draws: int = N_DRAWS) -> str:
     """Run the repetitions of a design and return a summary in words."""
     probabilities, outcomes, inside, errors, widths, complete = [], [], [], [], [], []
     for seed in tqdm(range(repetitions), desc=design, disable=None):
-        full, incomplete = table(design, seed)
+        full, incomplete = table(design, seed, n_rows)
         imputer = MGPImputer(random_state=seed, progress=False).fit(incomplete)
-        draws, truth = imputer.impute(m=N_DRAWS).values["y"], full["y"][incomplete["y"].isna()].to_numpy()
+        draws, truth = imputer.impute(m=n_draws).values["y"], full["y"][incomplete["y"].isna()].to_numpy()
         for value in np.unique(draws.astype(str)):
             probabilities.append((draws.astype(str) == value).mean(0))
             outcomes.append(truth.astype(str) == value)
@@ -124,11 +124,11 @@ def main() -> None:
     )
     parser.add_argument("--designs", nargs="+", choices=list(DESIGNS), default=list(DESIGNS))
     parser.add_argument("--repetitions", type=int, default=300)
-    parser.add_argument("--quick", action="store_true", help="one repetition only")
+    parser.add_argument("--quick", action="store_true", help="one repetition with a small table only")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     for design in args.designs:
-        print(run(design, 1 if args.quick else args.repetitions), flush=True)
+        print(run(design, 1, 100, 20) if args.quick else run(design, args.repetitions), flush=True)
 
 
 if __name__ == "__main__":

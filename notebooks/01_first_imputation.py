@@ -27,10 +27,10 @@ from pyro_mgp.plots import (
     plot_strips,
 )
 
-quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws
+quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer rows and draws
 m = 5 if quick else 20
 examples = Path("examples") if Path("examples").exists() else Path("..", "examples")
-penguins = pd.read_csv(examples / "data" / "penguins.csv")
+penguins = pd.read_csv(examples / "data" / "penguins.csv")[:: 3 if quick else 1]
 penguins.head()
 
 # %% [markdown]

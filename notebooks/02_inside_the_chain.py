@@ -23,9 +23,9 @@ from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.plots import plot_relevance
 
-quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer steps and draws
+quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer rows, steps and draws
 examples = Path("examples") if Path("examples").exists() else Path("..", "examples")
-penguins = pd.read_csv(examples / "data" / "penguins.csv")
+penguins = pd.read_csv(examples / "data" / "penguins.csv")[:: 3 if quick else 1]
 imputer = MGPImputer(n_neighbors=0, max_steps=5 if quick else 40, random_state=0, progress=False)
 chain = imputer.fit(penguins).chain_
 

@@ -241,7 +241,7 @@ def test_an_object_array_and_a_list_of_rows_are_tables_too() -> None:
 def test_transform_is_the_posterior_mean() -> None:
     frame = toy()
     fitted = small(n_sweeps=10).fit(frame)
-    point, draws = fitted.transform(frame), fitted.impute(m=800)
+    point, draws = fitted.transform(frame), fitted.impute(m=400)
     for label, values in draws.values.items():
         filled = point[label][frame[label].isna()].to_numpy()
         # 20 functions or more are averaged: the error is below sd / sqrt(20) = .22 sd.
@@ -254,7 +254,7 @@ def test_transform_is_the_posterior_mean() -> None:
 def test_transform_takes_the_mode_of_labels_and_booleans(fitted_mixed: MGPImputer) -> None:
     frame = mixed()
     point = fitted_mixed.transform(frame)
-    cells = fitted_mixed.impute(m=200).cells()
+    cells = fitted_mixed.impute(m=100).cells()
     clear = cells[cells["column"].isin(["boolean", "flag", "str", "string", "text", "size"])]
     clear = clear[clear["mode_share"] > 0.7]
     assert clear["column"].nunique() >= 4
