@@ -105,11 +105,12 @@ def table(seed: int = 0) -> pd.DataFrame:
 
 
 FITS: dict[str, dict[str, Any]] = {
-    "seen whole": {"batch_size": 1000, "n_neighbors": 4},
-    "minibatches": {"batch_size": 50, "n_neighbors": 0},
+    "seen whole": {"batch_size": 1000, "n_neighbors": 4, "inputs": "others"},
+    "minibatches": {"batch_size": 50, "n_neighbors": 0, "inputs": "others"},
     "bound sampled": {
         "batch_size": 50,
         "n_neighbors": 0,
+        "inputs": "others",
         "engine": Engine(backpropagate=True, n_paths=2),
     },
     "few rows, earlier links": {"inputs": "earlier"},
