@@ -7,7 +7,7 @@ Chain ──training──▶ trained chain ──leave-one-out errors──▶ 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.codecs.base import GaussianObservation, OrdinalObservation
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.rules import Rules
@@ -33,7 +32,6 @@ from pyro_mgp.model.build import (
     build_chain,
     categories,
     likelihoods,
-    observation_models,
     products_of,
     starting_noise,
     values_of_links,
@@ -64,11 +62,7 @@ from pyro_mgp.settings import (
 )
 from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
 from pyro_mgp.storage.scratch import Memory, Scratch, pieces
-
-# No cells are held out of columns with fewer observed cells.
-_FEWEST_OBSERVED = 20
-# A holdout of fewer cells says too little about when to stop; the bound is watched instead.
-_FEWEST_HELD_OUT = 100
+from pyro_mgp.training_table import TrainingTable
 
 # Adam's step size where it moves q(u) as well, and such steps from check to check.
 _RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
@@ -86,50 +80,6 @@ _MOST_WEIGHTED = 300_000
 NOT_SEQUENTIAL = (
     'inputs="earlier" needs the table in memory: call fit(frame) instead, or take inputs="others"'
 )
-
-
-@dataclass(frozen=True)
-class TrainingTable:
-    """Encoded training table, with the specifications of the links and the choice of their inputs."""
-
-    encoder: TableEncoder
-    link_specs: list[LinkSpec]
-    encoded: EncodedTable
-    """Rows sorted by their keys: in the same order however the table was sorted, and well shuffled."""
-    error_variances: Mapping[int, Tensor]
-    """Variances of measurement errors by encoded column, each `[N]`."""
-    inputs: Choice
-    """Inputs of the links: "others" or "earlier"."""
-    memory: Memory
-    """Where further tensors of the table's size are allocated."""
-    completed: Tensor | None = None
-    """The table completed by a draw of another model, `[N, D]`, to train on as on data; None to redraw."""
-
-    @property
-    def is_sequential(self) -> bool:
-        """True if the inputs of links are complete and earlier columns only."""
-        return self.inputs.value == "earlier"
-
-    @property
-    def is_gaussian(self) -> bool:
-        """True if all links have Gaussian observations, with one noise variance per link."""
-        return not any(link.column in self.error_variances for link in self.link_specs) and all(
-            isinstance(model, GaussianObservation)
-            for model in observation_models(self.encoder.codec, self.link_specs)
-        )
-
-    @property
-    def has_shapes(self) -> bool:
-        """True if some likelihoods have parameters besides a noise variance or a single threshold.
-
-        A threshold between two values is learnt with the intercept of the function.
-        """
-        return any(
-            len(model.values) > 2
-            if isinstance(model, OrdinalObservation)
-            else not isinstance(model, GaussianObservation)
-            for model in observation_models(self.encoder.codec, self.link_specs)
-        )
 
 
 # -------------------------------------------------------------------------------------- training table
@@ -342,7 +292,7 @@ def _fit(
     seed, on_device = settings.seed.value, torch.device(settings.device.value)
     rows = given.encoded.to(home(given.encoded.values, on_device))
     fraction = engine.validation_fraction if given.completed is None else 0.0
-    held_out = _hold_out(given, rows.observed, fraction, seed)
+    held_out = given.hold_out(rows.observed, fraction, seed)
     start, filled = _initial_fill(engine, given, rows, held_out, seed)
     if given.completed is not None:
         filled = given.completed.to(rows.values)
@@ -479,29 +429,6 @@ def _train(
         )
     chain.eval()
     return history
-
-
-def _hold_out(given: TrainingTable, observed: Tensor, fraction: float, seed: int) -> Tensor:
-    """Choose observed cells to hold out of training for validation, Bool `[N, D]`."""
-    groups = torch.as_tensor(given.encoder.codec.groups)
-    if given.encoder.target is not None:
-        groups = torch.cat([groups, groups.max()[None] + 1])
-    linked = torch.zeros(len(groups), dtype=torch.bool)
-    linked[[link.column for link in given.link_specs]] = True
-    # The last indicator of a category has no link, but would give its level away.
-    linked = linked.new_tensor([bool(linked[groups == group].any()) for group in groups])
-    linked &= observed.sum(0).cpu() >= _FEWEST_OBSERVED
-    # The indicators of a category are one cell.
-    first = torch.cat([torch.ones_like(groups[:1], dtype=torch.bool), groups.diff() != 0])
-    generator, n_cells = torch.Generator().manual_seed(seed), 0
-    held_out = given.memory.like(observed)
-    for here in pieces(len(observed)):
-        known = observed[here].cpu()
-        chance = torch.rand(len(known), int(groups.max()) + 1, generator=generator)[:, groups]
-        known = known & (chance < fraction) & linked
-        n_cells += int(known[:, first].sum())
-        held_out[here] = known.to(observed.device)
-    return held_out if n_cells >= _FEWEST_HELD_OUT else held_out.zero_()
 
 
 def _check_memory(given: TrainingTable, n_inducing: int) -> None:
