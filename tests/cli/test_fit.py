@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import MGPImputer, cli, settings
+from pyro_mgp import MGPImputer, cli, fitting, settings
 from pyro_mgp._support import processes
 from tests.cli.test_impute import CSV, stop_with
 
@@ -66,7 +66,10 @@ def test_a_run_that_was_interrupted_goes_on(
     assert (table.parent / "m" / name).read_bytes() == (table.parent / "whole" / name).read_bytes()
 
 
-def test_a_folder_is_fitted_file_by_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_fitted_file_by_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "_SMALL_ROWS", 1000)
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(1100, 3)).cumsum(1), columns=list("abc"))
     frame = frame.mask(np.arange(3300).reshape(1100, 3) % 7 == 0).assign(id=range(1100))
     (tmp_path / "in").mkdir()

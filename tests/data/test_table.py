@@ -771,7 +771,7 @@ def permutation(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(n)
 
 
-any_table = settings(max_examples=500, deadline=None)
+any_table = settings(max_examples=200, deadline=None)
 
 
 @any_table

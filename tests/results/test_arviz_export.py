@@ -70,7 +70,7 @@ def mixed(n_rows=60, seed=0):
 
 
 def small(**settings):
-    fast = {"random_state": 0, "max_steps": 5, "n_inducing": 20, "progress": False}
+    fast = {"random_state": 0, "max_steps": 5, "n_inducing": 20, "n_sweeps": 2, "progress": False}
     return MGPImputer(**with_engine({**fast, **settings}))
 
 
