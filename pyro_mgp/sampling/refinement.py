@@ -110,7 +110,10 @@ def refine(
 
 
 class _Fit:
-    """State of a refinement: the training rows with missing cells at means (`point`) and drawn (`drawn`)."""
+    """State of a refinement: the training rows with missing cells at means (`point`) and drawn (`drawn`).
+
+    Both are the completed rows if these are given.
+    """
 
     def __init__(
         self,
@@ -135,10 +138,9 @@ class _Fit:
         self.holes = chain.holes(rows.observed)
         self.point = start.expected(rows) if completed is None else completed
         self.drawn = self.point.clone()
-        if completed is not None:
-            return
-        fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
-        self.draw(self.marginals, _SWEEPS)
+        if completed is None:
+            fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
+            self.draw(self.marginals, _SWEEPS)
 
     def find_neighbours(self) -> Neighbours | None:
         """Estimate the local GPs; None if no link has one."""
