@@ -24,6 +24,9 @@ class ImputationGuide:
     Args:
         sampler: Sampler of the missing cells.
 
+    Raises:
+        ValueError: If the chain propagates latent functions, whose model has no sites of missing numbers.
+
     Example:
         >>> import pandas as pd
         >>> from pyro.infer import Predictive
@@ -38,12 +41,24 @@ class ImputationGuide:
     """
 
     def __init__(self, sampler: Sampler) -> None:
+        if sampler.chain.propagate == "latent":
+            raise ValueError(
+                'this imputer propagates latent functions (propagate="latent", as in paper()), and the model '
+                "of its chain has no sites of missing numbers: call impute, or fit with "
+                'engine=Engine(propagate="predictive")'
+            )
         self.sampler = sampler
         self.n_drawn = 0
 
     @torch.no_grad()
     def __call__(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
-        """Draw one imputation for each sample of the enclosing plates; takes the arguments of `model`."""
+        """Draw one imputation for each sample of the enclosing plates.
+
+        Args:
+            filled: Rows of the table, `[B, D]`, standardised units; only observed cells are read.
+            observed: Bool `[B, D]`.
+            rows: As in `model`; not used, since rows of the training table are recognised by their cells.
+        """
         # Its shape is that of the plates, of several samples in parallel or of none.
         shape = pyro.sample(
             "imputation", dist.Delta(filled.new_zeros(())), infer={"is_auxiliary": True}

@@ -65,3 +65,9 @@ def test_local_gps_and_supports_are_those_of_the_test(fitted: tuple[MGPImputer, 
     if "place" in frame:
         assert any(support is not None for support in imputer.discrete_support_)
         assert (imputer.model_.neighbours is None) == imputer.sequential_
+
+
+def test_chains_that_propagate_functions_are_refused() -> None:
+    imputer = MGPImputer.paper(max_steps=2, n_inducing=10, random_state=0, progress=False)
+    with pytest.raises(ValueError, match="propagates latent functions"):
+        imputer.fit(jumps(60)).model_.guide()
