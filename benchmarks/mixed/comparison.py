@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-from pyro_mgp.evaluation.scores import fair_crps
+from pyro_mgp.analysis.scores import fair_crps
 from pyro_mgp.imputer import MGPImputer
 
 _DRAWS = 20

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.paper.imputed import Cells, Imputed, cells_of
-from pyro_mgp.evaluation.scores import central_interval, fair_crps
+from pyro_mgp.analysis.scores import central_interval, fair_crps
 
 LEVELS = (0.50, 0.90, 0.95)
 """Levels of the central intervals whose coverage and width are reported."""

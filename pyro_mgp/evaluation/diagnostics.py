@@ -14,16 +14,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from pyro_mgp.analysis import scores
+from pyro_mgp.analysis.scores import Floats
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import as_frame, missing
-from pyro_mgp.evaluation import scores
 from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
 from pyro_mgp.evaluation.calibration import Calibration, Verdict
 from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
 from pyro_mgp.evaluation.missingness import without_cells
-from pyro_mgp.evaluation.scores import Floats
 
 __all__ = ["Calibration", "Verdict", "calibrate", "compare"]
 

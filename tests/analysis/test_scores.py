@@ -12,7 +12,7 @@ from scipy import stats
 from benchmarks.paper.imputed import GaussianMixture, Imputed, imputed_by_mixtures
 from benchmarks.paper.protocol import rmse
 from benchmarks.paper.scores import score, unit
-from pyro_mgp.evaluation.scores import (
+from pyro_mgp.analysis.scores import (
     central_interval,
     counts_of,
     fair_brier,
