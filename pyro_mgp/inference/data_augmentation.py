@@ -20,9 +20,8 @@ joint density, whose functions are independent given the completed table: it dra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -30,13 +29,11 @@ from torch import Tensor
 
 from pyro_mgp.inference.closed_form_rows import SITE_STEP, site_parameters
 from pyro_mgp.inference.coefficient_scales import CoefficientScales
-from pyro_mgp.inference.mixing import Record
-from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
-from pyro_mgp.model.chain import Chain, Noise, by_column
+from pyro_mgp.inference.slice_sampling import slice_step
+from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import (
     Conditional,
-    Moments,
     TrendConditional,
     quadratic_conditionals,
 )
@@ -45,52 +42,9 @@ from pyro_mgp.model.likelihoods import MIN_NOISE, Ordinal
 from pyro_mgp.model.linear_matern32_stack import stack_kernels
 from pyro_mgp.model.link import observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.model.sequential_chain import SequentialChain
 
-# Fewest and most chains of Gibbs sampling, and the rows that all of them sweep together if possible. Their
-# number is a multiple of the fewest: imputations alternate between as many metrics, see `Neighbours`.
-_FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
-# Iterations until the first draw, in multiples of those between draws.
-_BURN_IN = 2
 # Entries of the basis of known rows that are kept, all links together: 256 MB.
 _KNOWN_ENTRIES = 2**25
-# Streams of noise.
-_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT = range(5)
-
-Fresh = Callable[..., Tensor]
-"""Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Functions and noise variances drawn for S imputations, and the cells from which they were drawn."""
-
-    functions: list[Tensor]
-    """Whitened inducing values of each link, `[S, M]`."""
-    noises: list[Tensor]
-    """Noise variances of each link, `[S, 1]`."""
-    scales: list[Tensor]
-    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
-    cells: Tensor
-    """Missing cells of the training table before the last iteration, row by row, `[S, cells]`."""
-
-    @property
-    def of_links(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Functions, noise variances and scales."""
-        return self.functions, self.noises, self.scales
-
-    @classmethod
-    def cat(cls, parts: Sequence[Drawn]) -> Drawn:
-        """Concatenate the draws of consecutive imputations."""
-        functions, noises, scales = (
-            [torch.cat(own) for own in zip(*(getattr(part, name) for part in parts), strict=True)]
-            for name in ("functions", "noises", "scales")
-        )
-        return cls(functions, noises, scales, torch.cat([part.cells for part in parts]))
-
-    def __getitem__(self, imputations: Sequence[int]) -> Drawn:
-        functions, noises, scales = ([each[imputations] for each in own] for own in self.of_links)
-        return Drawn(functions, noises, scales, self.cells[imputations])
 
 
 @dataclass(frozen=True)
@@ -338,148 +292,3 @@ def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tenso
     width = 4 * math.sqrt(2 / max(squares.shape[1], 1))
     drawn = slice_step(log_density, noise[:, 0].log(), normal, min(width, 1.0))
     return drawn.exp().clamp(min=MIN_NOISE)[:, None]
-
-
-class State(NamedTuple):
-    """State of S chains after an iteration."""
-
-    functions: list[Tensor]
-    """Whitened inducing values of each link, `[S, M]`."""
-    noises: list[Tensor]
-    """Noise variances of each link, `[S, 1]`."""
-    scales: list[Tensor]
-    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
-    posteriors: list[FunctionPosterior | None]
-    """Distributions of the functions; None before the first iteration."""
-    filled: Tensor
-    """Completed tables, `[S, N, D]`."""
-
-
-class GibbsChains:
-    """Chains of Gibbs sampling of functions, noise variances and missing cells; they continue on demand.
-
-    There are `n_sweeps` of the chain from draw to draw, and twice as many before the first. They have the
-    numbers of other sweeps before a draw, up to `n_sweeps - 1`; those of burn-in begin at `-n_sweeps`.
-
-    Args:
-        augmentation: Distributions of the functions.
-        filled: Initial fill of the training table in S chains, `[S, N, D]`.
-        fresh: Standard normal numbers of functions and variances.
-        sweep_noise: Standard normal numbers of a sweep, by the numbers of draw and sweep.
-        holes: Rows of each link's missing cells.
-        predictive: Predictive distribution of a link's missing cells, given the numbers of the draw and
-            of the link, and its conditional at drawn functions; None for the conditional itself.
-        check: Function that raises an error if completed tables `[S, N, D]` have diverged.
-    """
-
-    def __init__(
-        self,
-        augmentation: Augmentation,
-        filled: Tensor,
-        fresh: Fresh,
-        sweep_noise: Callable[[int, int], Noise],
-        holes: Sequence[Tensor],
-        predictive: Callable[[int, int, Conditional], Conditional] = lambda _, __, conditional: conditional,
-        check: Callable[[Tensor], None] = lambda _: None,
-    ) -> None:
-        self.augmentation, self.holes, self.check = augmentation, holes, check
-        self.fresh, self.sweep_noise, self.predictive = fresh, sweep_noise, predictive
-        self.n_chains, self.kept, self.lock = len(filled), list[Drawn](), Lock()
-        self.passed = list[Drawn]()
-        """Functions of all iterations after burn-in, without cells."""
-        chain = augmentation.chain
-        self.first = (1 - _BURN_IN) * chain.n_sweeps
-        functions = chain.functions(lambda link, n: fresh(n, _FUNCTION, link))
-        noises = [link.likelihood.noise.expand(len(filled), 1) for link in chain.links]
-        scales = [torch.ones_like(function) for function in functions]
-        self.state = State(functions, noises, scales, [None] * len(functions), by_column(filled))
-        cells = enumerate(chain.holes(augmentation.observed))
-        self.record = Record({i: (rows, chain.links[i].column) for i, rows in cells if len(rows)})
-
-    def draws(self, imputations: Sequence[int]) -> Drawn:
-        """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
-        with self.lock:
-            while len(self.kept) * self.n_chains <= max(imputations):
-                self._draw()
-        return Drawn.cat(self.kept)[list(imputations)]
-
-    def iterations(self, paths: Sequence[int]) -> Drawn:
-        """Return functions for averages, without cells; number j is iteration j // S of chain j % S.
-
-        Those of consecutive iterations depend on each other, but more of them make an average more precise.
-        """
-        with self.lock:
-            while len(self.passed) * self.n_chains <= max(paths):
-                self._draw()
-        return Drawn.cat(self.passed)[list(paths)]
-
-    def _draw(self) -> None:
-        """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
-        n_sweeps, before, state = self.augmentation.chain.n_sweeps, self.state.filled, self.state
-        record, passed = self.record, list[Drawn]()
-        for sweep in range(0 if self.kept else self.first, n_sweeps):
-            before, state = state.filled, self._iterate(state, sweep)
-            if sweep >= 0:
-                record = record.with_iteration(state.filled)
-                functions = state.functions, state.noises, state.scales
-                passed.append(Drawn(*functions, before.new_zeros(self.n_chains, 0)))
-        drawn = replace(passed[-1], cells=before[:, ~self.augmentation.observed])
-        self.state, self.record, self.kept = state, record, [*self.kept, drawn]
-        self.passed = [*self.passed, *passed]
-
-    @torch.no_grad()
-    def _iterate(self, state: State, sweep: int) -> State:
-        """Draw the functions and the missing cells of all links."""
-        chain, observed = self.augmentation.chain, self.augmentation.observed
-        noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
-        functions, noises, scales, posteriors, filled = state
-        new = State([*functions], [*noises], [*scales], [*posteriors], filled.clone())
-        links, conditionals = range(len(self.holes)), list[Conditional]()
-        try:
-            with local_parameters():
-                for i in links:
-                    # All links of a joint density learn from the same table.
-                    learning = [i] if not isinstance(chain, SequentialChain) else links if i == 0 else []
-                    conditionals += [self._learn(new, each, sweep) for each in learning]
-                    chain.visit(conditionals, new.filled, observed, noise, visited, self.holes[i])
-        except RuntimeError:
-            self.check(new.filled)  # functions learnt from diverged cells have no finite precision
-            raise
-        self.check(new.filled)
-        return new
-
-    def _learn(self, state: State, i: int, sweep: int) -> Conditional:
-        """Draw the function and the noise variance of a link, in place; return the predictive distribution.
-
-        In the first sweep the function is still the one from q(u).
-        """
-        augmentation, noise, scales = self.augmentation, state.noises[i], state.scales[i]
-        if (len(self.kept), sweep) != (0, self.first):
-            given = augmentation.regression(i, state.filled, scales)
-            stream = len(self.kept), sweep, i
-            if isinstance(augmentation.chain.links[i].likelihood, Ordinal):
-                normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
-                given = augmentation.with_latents(i, given, state.functions[i], normal)
-            posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
-            function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
-            if (prior := augmentation.scales[i]) is not None:
-                normal = self.fresh(N_NUMBERS, _RESCALING, *stream)
-                function, scales = prior.rescale(function, scales, posterior.gram, posterior.shift, normal)
-            state.functions[i] = function
-            if augmentation.chain.links[i].is_gaussian:
-                normal = self.fresh(N_NUMBERS, _VARIANCE, *stream)
-                state.noises[i] = draw_noise(given, function, noise, normal)
-            elif not isinstance(augmentation.chain.links[i].likelihood, Ordinal):
-                state.posteriors[i] = posterior
-            if prior is not None:
-                state.scales[i] = prior.draw(
-                    function, scales, lambda n, kind: self.fresh(n, _SCALE, kind, *stream)
-                )
-        drawn = state.functions[i], state.noises[i], state.scales[i]
-        return self.predictive(len(self.kept), i, augmentation.conditional(i, *drawn))
-
-
-def n_chains(n_rows: int) -> int:
-    """Return the number of chains for a table: more for small tables, whose chains move slowly."""
-    fitting = _ROWS_AT_ONCE // max(n_rows, 1) // _FEWEST_CHAINS * _FEWEST_CHAINS
-    return min(max(fitting, _FEWEST_CHAINS), _MOST_CHAINS)

@@ -56,6 +56,12 @@ class Record:
         mean = self.mean + step / len(trace)
         return replace(self, trace=trace, mean=mean, squares=self.squares + step * (cells - mean))
 
+    def beside(self, other: Record) -> Self:
+        """Return the record of these chains and of others with as many iterations."""
+        trace = tuple(torch.cat(pair) for pair in zip(self.trace, other.trace, strict=True))
+        mean, squares = torch.cat([self.mean, other.mean]), torch.cat([self.squares, other.squares])
+        return replace(self, trace=trace, mean=mean, squares=squares)
+
     def traces(self) -> Tensor:
         """Return mean and standard deviation of each link's missing cells, `[S, iterations, 2, links]`."""
         return torch.stack(self.trace, 1)

@@ -27,9 +27,9 @@ _FIGURES = ("rhat_mean", "rhat_sd", "ess_mean", "ess_sd", "rhat_cell", "cells_ab
 class Mixing:
     """How well the chains mixed that completed the training table.
 
-    R-hat is computed from all iterations after burn-in, `n_sweeps` for each draw of a chain. It is near 1
-    only after many of them, even if draws are independent: compare it with `largest`. More imputations
-    continue the chains, which makes R-hat more precise.
+    R-hat is computed from all iterations after burn-in. Chains of a joint density have `n_sweeps` of them for
+    each of their draws; of links that see all other columns, every draw has a short chain of its own. R-hat
+    is near 1 only after many iterations, even if draws are independent: compare it with `largest`.
     """
 
     table: pd.DataFrame
@@ -79,7 +79,7 @@ class Mixing:
             return f"the chains mix well: R-hat of the mean and the spread of a column's {found}"
         return (
             f"the chains mix slowly in columns {listing(self.slow)}: R-hat of the mean or the spread of "
-            f"their {found}. Draws may still depend on the initial fill and on each other: fit with "
+            f"their {found}. Draws may still depend on the initial fill or on each other: fit with "
             f"n_sweeps={self.n_sweeps} or more"
         )
 
@@ -107,7 +107,7 @@ def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
         return None
     number = {link: k for k, link in enumerate(record.places)}
     columns = [variable for variable in source.variables if variable.links[0] in number]
-    counts = chains.n_chains, len(record.trace), len(chains.kept)
+    counts = chains.n_recorded
     largest = largest_rhat(*counts, 2 * len(columns))
     traces, cells = record.traces(), [own.cpu().numpy() for own in record.rhat_of_cells()]
     rhat, ess = split_rhat(traces).cpu().numpy(), bulk_ess(traces).cpu().numpy()

@@ -22,6 +22,7 @@ from torch.distributions import Normal
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.inference.gibbs_chains import burn_in
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, observed_as
 from pyro_mgp.model.kernels import lengthscales
@@ -39,7 +40,6 @@ from pyro_mgp.sampling.local_gp import (
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Neighbours, fill_sparse_means
-from pyro_mgp.sampling.sampler import burn_in
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""

@@ -22,7 +22,8 @@ from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.tiles import filled_up, mean_over_paths, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.transforms import InverseTransform
-from pyro_mgp.inference.data_augmentation import Augmentation, Drawn, GibbsChains
+from pyro_mgp.inference.data_augmentation import Augmentation
+from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, burn_in
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.model.likelihoods import Observation
@@ -44,11 +45,6 @@ _SAME = 1e-6
 _FARTHEST = 1e5
 # Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
-
-
-def burn_in(n_sweeps: int) -> int:
-    """Return the number of sweeps to discard as burn-in, which still depend on the initial fill."""
-    return n_sweeps // 3
 
 
 @dataclass(frozen=True)
@@ -295,10 +291,14 @@ class Sampler:
         def sweep_noise(draw: int, sweep: int) -> Noise:
             return self._sweep_noise(training, range(draw * n, (draw + 1) * n))(sweep)
 
+        def initial_fill(draw: int) -> Tensor:
+            imputations = range(draw * n, (draw + 1) * n)
+            return self.start.draw(training, KeyedNoise(self.seed, training.keys, imputations))
+
         def chains() -> GibbsChains:
             return GibbsChains(
                 Augmentation(self.chain, training.values, training.observed),
-                self.start.draw(training, KeyedNoise(self.seed, training.keys, range(n))),
+                initial_fill,
                 fresh,
                 sweep_noise,
                 self._holes(training.observed, range(n)),

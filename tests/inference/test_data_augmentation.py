@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest, multivariate_normal, norm
-from torch import Tensor
+from scipy.stats import kstest, norm
+from small_chains import covariance, fresh, holey, regression
 
-from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.inference import data_augmentation
-from pyro_mgp.inference.data_augmentation import (
-    Augmentation,
-    Drawn,
-    GibbsChains,
-    Rows,
-    draw_noise,
-    n_chains,
-)
+from pyro_mgp.inference.data_augmentation import Augmentation, Rows, draw_noise
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import linear_matern32, matern32
@@ -30,33 +20,6 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 
 N_PATHS = 3000
 NO_CELLS = torch.zeros(0, dtype=torch.long)
-
-
-def fresh(n_paths: int, device: torch.device | str = "cpu", seed: int = 0) -> Callable[..., Tensor]:
-    def normal(n: int, *stream: int) -> Tensor:
-        return KeyedNoise(seed, torch.arange(n, device=device), range(n_paths)).normal(*stream)
-
-    return normal
-
-
-def sweep_noise(n_rows: int, n_paths: int, device: torch.device | str = "cpu") -> Callable:
-    noise = KeyedNoise(1, torch.arange(n_rows, device=device), range(n_paths))
-    return lambda draw, sweep: lambda link, rows: noise.normal(draw, sweep, link, rows=rows)
-
-
-def regression(device: torch.device, n_rows: int = 25) -> tuple[Tensor, SequentialChain]:
-    """Return y = sin(2x) + noise of .2, and a chain of one link with an inducing input at every row."""
-    generator = np.random.default_rng(2)
-    x = generator.normal(size=n_rows)
-    y = np.sin(2 * x) + 0.2**0.5 * generator.normal(size=n_rows)
-    table = torch.tensor(np.column_stack([x, y]), device=device)
-    link = Link(linear_matern32(1), table[:, :1], 1, [0], Gaussian(0.35), jitter=1e-6)
-    return table, SequentialChain([link], ["y"], n_rows=n_rows, n_sweeps=10)
-
-
-def covariance(chain: SequentialChain, table: Tensor) -> np.ndarray:
-    with torch.no_grad(), local_parameters():
-        return chain.links[0].kernel(table[:, :1]).cpu().numpy()
 
 
 @torch.no_grad()
@@ -92,28 +55,6 @@ def test_each_path_has_the_function_of_its_own_noise(device: torch.device) -> No
     prior = np.diag(covariance(chain, table))
     np.testing.assert_allclose(spread[1], prior, rtol=0.2)
     assert (spread[0] < 0.15 * prior).all()
-
-
-@torch.no_grad()
-def test_iterations_on_a_complete_table_reach_the_joint_posterior(device: torch.device) -> None:
-    """Draws agree with a grid over the noise variance, with p(s²) ∝ 1/s², and start from the prior of u."""
-    table, chain = regression(device)
-    augmentation = Augmentation(chain, table, torch.ones_like(table, dtype=torch.bool))
-    noises = fresh(N_PATHS, device), sweep_noise(25, N_PATHS, device)
-    chains = GibbsChains(augmentation, table.expand(N_PATHS, -1, -1), *noises, [NO_CELLS])
-    drawn = chains.draws(range(N_PATHS))
-    found = drawn.noises[0][:, 0].cpu().numpy()
-    (conditional,) = augmentation.conditionals(drawn.functions, drawn.noises)
-    at = conditional.functions(table).cpu().numpy()
-
-    K, y, grid = covariance(chain, table), table[:, 1].cpu().numpy(), np.exp(np.linspace(-5, 2, 300))
-    log_density = [multivariate_normal.logpdf(y, cov=K + s2 * np.eye(25)) for s2 in grid]
-    weights = np.exp(log_density - np.max(log_density))  # d log s² takes the prior
-    weights /= weights.sum()
-    distribution = np.cumsum(weights) - weights / 2
-    assert kstest(found, lambda q: np.interp(q, grid, distribution)).statistic < 0.04
-    means = [K @ np.linalg.solve(K + s2 * np.eye(25), y) for s2 in grid]
-    np.testing.assert_allclose(at.mean(0), weights @ np.array(means), atol=0.05)
 
 
 @torch.no_grad()
@@ -210,35 +151,6 @@ def test_a_level_is_learnt_from_the_rows_without_an_earlier_level() -> None:
     assert float((means[2] - means[0]).abs().max()) > 0.1
 
 
-def holey(n_rows: int = 40, n_sweeps: int = 5) -> tuple[Tensor, Tensor, Chain]:
-    """Return x and y = x² + noise, both with missing cells."""
-    generator = torch.Generator().manual_seed(4)
-    x = torch.randn(n_rows, generator=generator).double()
-    y = x.square() + 0.3 * torch.randn(n_rows, generator=generator).double()
-    table, observed = torch.stack([x, y], -1), torch.rand(n_rows, 2, generator=generator) > 0.25
-    table = table.where(observed, 0.0)
-    links = [
-        Link(linear_matern32(d), table[:10, :d], d, list(range(d)), Gaussian(0.5), jitter=1e-6)
-        for d in (0, 1)
-    ]
-    return table, observed, SequentialChain(links, ["x", "y"], n_rows, n_sweeps=n_sweeps)
-
-
-@torch.no_grad()
-def test_an_imputation_has_the_same_function_in_any_company() -> None:
-    table, observed, chain = holey()
-    augmentation, start = Augmentation(chain, table, observed), table.expand(4, -1, -1)
-    more = fresh(4), sweep_noise(40, 4), chain.holes(observed)
-    chains, others = (GibbsChains(augmentation, start, *more) for _ in range(2))
-    few, many = chains.draws(range(3)), others.draws(range(11))
-    for drawn in (few, chains.draws([2, 10])):
-        numbers = [0, 1, 2] if drawn is few else [2, 10]
-        for name in ("functions", "noises"):
-            for left, right in zip(getattr(drawn, name), getattr(many, name), strict=True):
-                torch.testing.assert_close(left, right[numbers], rtol=0, atol=1e-9)
-                assert (right.std(0) > 0).all()
-
-
 @torch.no_grad()
 def test_uninformative_missing_cells_do_not_change_the_function() -> None:
     table, observed, chain = holey()
@@ -272,47 +184,3 @@ def test_known_rows_give_the_same_posterior_as_rows_that_are_computed_anew(
         found.append((posterior.gram, posterior.mean, drawn))
     for kept, anew in zip(*found, strict=True):
         torch.testing.assert_close(kept, anew)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", [Chain, SequentialChain])
-def test_a_sweep_from_the_kept_cells_repeats_the_last_one(kind: type[Chain]) -> None:
-    """With functions, noises and numbers of a draw it ends where the chains stand."""
-    table, observed, chain = holey(n_sweeps=3)
-    if kind is Chain:
-        links = [
-            Link(linear_matern32(1), table[:10, 1 - d, None], d, [1 - d], Gaussian(0.5), jitter=1e-6)
-            for d in (0, 1)
-        ]
-        chain = Chain(links, ["x", "y"], len(table), n_sweeps=3)
-    augmentation, noise = Augmentation(chain, table, observed), sweep_noise(len(table), 4)
-    chains = GibbsChains(augmentation, table.expand(4, -1, -1), fresh(4), noise, chain.holes(observed))
-    drawn = chains.draws(range(4, 8))
-    start = table.repeat(4, 1, 1)
-    start[:, ~observed] = drawn.cells
-    conditionals = augmentation.conditionals(drawn.functions, drawn.noises)
-    found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(observed))
-    torch.testing.assert_close(found, chains.state.filled, rtol=0, atol=1e-12)
-    assert (start - found)[:, ~observed].abs().min() > 0
-
-
-@pytest.mark.parametrize(("rows", "chains"), [(1, 20), (500, 20), (501, 16), (1000, 8), (10_000, 4)])
-def test_small_tables_have_more_chains_a_multiple_of_four(rows: int, chains: int) -> None:
-    assert n_chains(rows) == chains
-
-
-def test_draws_are_put_together_by_imputation() -> None:
-    parts = [
-        Drawn(
-            [torch.full((n, 2), float(n))],
-            [torch.full((n, 1), -float(n))],
-            [torch.full((n, 2), n / 2)],
-            torch.full((n, 3), n + 5.0),
-        )
-        for n in (1, 2)
-    ]
-    whole = Drawn.cat(parts)
-    assert whole.cells[:, 2].tolist() == [6.0, 7.0, 7.0]
-    assert whole[[2, 0]].cells[:, 0].tolist() == [7.0, 6.0]
-    assert whole.functions[0][:, 0].tolist() == [1.0, 2.0, 2.0]
-    assert whole.noises[0][:, 0].tolist() == [-1.0, -2.0, -2.0]

@@ -1,0 +1,244 @@
+"""Chains of Gibbs sampling of functions, noise variances and missing cells, from which imputations come.
+
+An iteration visits link after link: it draws the link's function and noise variance given the completed table
+(see `data_augmentation`), then the missing cells of its column. A joint density draws all functions first.
+
+Links that see all other columns are the conditionals of no joint density, and a chain that goes on through
+them has no distribution to converge to: with 3,000 rows of Protein, 30 % missing, the error of a draw grew
+from .63 to .78 standard deviations in 60 iterations. Each of their draws is therefore made by a few
+iterations from the initial fill, as in chained equations (van Buuren 2018, section 4.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_mgp.inference.data_augmentation import Augmentation, FunctionPosterior, draw_noise
+from pyro_mgp.inference.mixing import Record
+from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.model.chain import Noise, by_column
+from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.model.likelihoods import Ordinal
+from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.model.sequential_chain import SequentialChain
+
+# Fewest and most chains of Gibbs sampling, and the rows that all of them sweep together if possible. Their
+# number is a multiple of the fewest: imputations alternate between as many metrics, see `Neighbours`.
+_FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
+# Iterations of a joint density until the first draw, in multiples of those between draws.
+_BURN_IN = 2
+# Streams of noise.
+_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT = range(5)
+
+Fresh = Callable[..., Tensor]
+"""Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Functions and noise variances drawn for S imputations, and the cells from which they were drawn."""
+
+    functions: list[Tensor]
+    """Whitened inducing values of each link, `[S, M]`."""
+    noises: list[Tensor]
+    """Noise variances of each link, `[S, 1]`."""
+    scales: list[Tensor]
+    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
+    cells: Tensor
+    """Missing cells of the training table before the last iteration, row by row, `[S, cells]`."""
+
+    @property
+    def of_links(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Functions, noise variances and scales."""
+        return self.functions, self.noises, self.scales
+
+    @classmethod
+    def cat(cls, parts: Sequence[Drawn]) -> Drawn:
+        """Concatenate the draws of consecutive imputations."""
+        functions, noises, scales = (
+            [torch.cat(own) for own in zip(*(getattr(part, name) for part in parts), strict=True)]
+            for name in ("functions", "noises", "scales")
+        )
+        return cls(functions, noises, scales, torch.cat([part.cells for part in parts]))
+
+    def __getitem__(self, imputations: Sequence[int]) -> Drawn:
+        functions, noises, scales = ([each[imputations] for each in own] for own in self.of_links)
+        return Drawn(functions, noises, scales, self.cells[imputations])
+
+
+class State(NamedTuple):
+    """State of S chains after an iteration."""
+
+    functions: list[Tensor]
+    """Whitened inducing values of each link, `[S, M]`."""
+    noises: list[Tensor]
+    """Noise variances of each link, `[S, 1]`."""
+    scales: list[Tensor]
+    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
+    posteriors: list[FunctionPosterior | None]
+    """Distributions of the functions; None before the first iteration."""
+    filled: Tensor
+    """Completed tables, `[S, N, D]`."""
+
+
+def burn_in(n_sweeps: int) -> int:
+    """Return the number of sweeps to discard as burn-in, which still depend on the initial fill."""
+    return n_sweeps // 3
+
+
+class GibbsChains:
+    """Chains of Gibbs sampling of functions, noise variances and missing cells, which make draws on demand.
+
+    A draw takes `n_sweeps` iterations. Chains of a joint density go on from draw to draw, with twice as many
+    iterations before the first; other chains begin anew, see the module. Iterations have the numbers of other
+    sweeps before a draw, up to `n_sweeps - 1`; those before the first draw begin at `-n_sweeps`.
+
+    Args:
+        augmentation: Distributions of the functions.
+        initial_fill: Function that returns the training table filled for the k-th start of S chains,
+            `[S, N, D]`.
+        fresh: Standard normal numbers of functions and variances.
+        sweep_noise: Standard normal numbers of a sweep, by the numbers of draw and sweep.
+        holes: Rows of each link's missing cells.
+        predictive: Predictive distribution of a link's missing cells, given the numbers of the draw and
+            of the link, and its conditional at drawn functions; None for the conditional itself.
+        check: Function that raises an error if completed tables `[S, N, D]` have diverged.
+    """
+
+    def __init__(
+        self,
+        augmentation: Augmentation,
+        initial_fill: Callable[[int], Tensor],
+        fresh: Fresh,
+        sweep_noise: Callable[[int, int], Noise],
+        holes: Sequence[Tensor],
+        predictive: Callable[[int, int, Conditional], Conditional] = lambda _, __, conditional: conditional,
+        check: Callable[[Tensor], None] = lambda _: None,
+    ) -> None:
+        self.augmentation, self.holes, self.check = augmentation, holes, check
+        self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
+        self.predictive, self.kept, self.lock = predictive, list[Drawn](), Lock()
+        self.passed = list[Drawn]()
+        """Functions of all iterations after burn-in, without cells."""
+        self.continues = isinstance(augmentation.chain, SequentialChain)
+        """Whether chains go on from draw to draw."""
+        self.state = self._start()
+        self.n_chains = len(self.state.filled)
+        self.record = self._empty_record()
+
+    @property
+    def n_recorded(self) -> tuple[int, int, int]:
+        """Number of chains in the record, their iterations after burn-in, and draws of each."""
+        runs = 1 if self.continues else max(len(self.kept), 1)
+        return self.n_chains * runs, len(self.record.trace), len(self.kept) // runs
+
+    def _empty_record(self) -> Record:
+        chain = self.augmentation.chain
+        cells = enumerate(chain.holes(self.augmentation.observed))
+        return Record({i: (rows, chain.links[i].column) for i, rows in cells if len(rows)})
+
+    def _start(self) -> State:
+        """Return the state in which chains begin before the next draw, with functions from q(u)."""
+        chain, filled = self.augmentation.chain, self.initial_fill(len(self.kept))
+        functions = chain.functions(lambda link, n: self.fresh(n, _FUNCTION, link, len(self.kept)))
+        noises = [link.likelihood.noise.expand(len(filled), 1) for link in chain.links]
+        scales = [torch.ones_like(function) for function in functions]
+        return State(functions, noises, scales, [None] * len(functions), by_column(filled))
+
+    def draws(self, imputations: Sequence[int]) -> Drawn:
+        """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
+        with self.lock:
+            while len(self.kept) * self.n_chains <= max(imputations):
+                self._draw()
+        return Drawn.cat(self.kept)[list(imputations)]
+
+    def iterations(self, paths: Sequence[int]) -> Drawn:
+        """Return functions for averages, without cells; number j is iteration j // S of chain j % S.
+
+        Those of consecutive iterations depend on each other, but more of them make an average more precise.
+        """
+        with self.lock:
+            while len(self.passed) * self.n_chains <= max(paths):
+                self._draw()
+        return Drawn.cat(self.passed)[list(paths)]
+
+    def _draw(self) -> None:
+        """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
+        n_sweeps, anew = self.augmentation.chain.n_sweeps, not (self.continues and self.kept)
+        state, record = (self._start(), self._empty_record()) if anew else (self.state, self.record)
+        first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
+        counted = 0 if self.continues else burn_in(n_sweeps)
+        passed = list[Drawn]()
+        for sweep in range(first, n_sweeps):
+            before, state = state.filled, self._iterate(state, sweep, learns=not anew or sweep > first)
+            if sweep >= counted:
+                record = record.with_iteration(state.filled)
+                functions = state.functions, state.noises, state.scales
+                passed.append(Drawn(*functions, before.new_zeros(self.n_chains, 0)))
+        drawn = replace(passed[-1], cells=before[:, ~self.augmentation.observed])
+        self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
+        self.record = record if self.continues or not self.record.trace else self.record.beside(record)
+
+    @torch.no_grad()
+    def _iterate(self, state: State, sweep: int, learns: bool) -> State:
+        """Draw the functions and the missing cells of all links; unless it `learns`, keep the functions."""
+        chain, observed = self.augmentation.chain, self.augmentation.observed
+        noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
+        functions, noises, scales, posteriors, filled = state
+        new = State([*functions], [*noises], [*scales], [*posteriors], filled.clone())
+        links, conditionals = range(len(self.holes)), list[Conditional]()
+        try:
+            with local_parameters():
+                for i in links:
+                    # All links of a joint density learn from the same table.
+                    learning = [i] if not isinstance(chain, SequentialChain) else links if i == 0 else []
+                    for each in learning:
+                        if learns:
+                            self._learn(new, each, sweep)
+                        conditionals.append(self._predictive(new, each))
+                    chain.visit(conditionals, new.filled, observed, noise, visited, self.holes[i])
+        except RuntimeError:
+            self.check(new.filled)  # functions learnt from diverged cells have no finite precision
+            raise
+        self.check(new.filled)
+        return new
+
+    def _learn(self, state: State, i: int, sweep: int) -> None:
+        """Draw the function, the noise variance and the scales of a link, in place."""
+        augmentation, noise, scales = self.augmentation, state.noises[i], state.scales[i]
+        given, stream = augmentation.regression(i, state.filled, scales), (len(self.kept), sweep, i)
+        if isinstance(augmentation.chain.links[i].likelihood, Ordinal):
+            normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
+            given = augmentation.with_latents(i, given, state.functions[i], normal)
+        posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
+        function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
+        if (prior := augmentation.scales[i]) is not None:
+            normal = self.fresh(N_NUMBERS, _RESCALING, *stream)
+            function, scales = prior.rescale(function, scales, posterior.gram, posterior.shift, normal)
+        state.functions[i] = function
+        if augmentation.chain.links[i].is_gaussian:
+            normal = self.fresh(N_NUMBERS, _VARIANCE, *stream)
+            state.noises[i] = draw_noise(given, function, noise, normal)
+        elif not isinstance(augmentation.chain.links[i].likelihood, Ordinal):
+            state.posteriors[i] = posterior
+        if prior is not None:
+            state.scales[i] = prior.draw(
+                function, scales, lambda n, kind: self.fresh(n, _SCALE, kind, *stream)
+            )
+
+    def _predictive(self, state: State, i: int) -> Conditional:
+        """Return the predictive distribution of a link's cells."""
+        drawn = state.functions[i], state.noises[i], state.scales[i]
+        return self.predictive(len(self.kept), i, self.augmentation.conditional(i, *drawn))
+
+
+def n_chains(n_rows: int) -> int:
+    """Return the number of chains for a table: more for small tables, whose chains move slowly."""
+    fitting = _ROWS_AT_ONCE // max(n_rows, 1) // _FEWEST_CHAINS * _FEWEST_CHAINS
+    return min(max(fitting, _FEWEST_CHAINS), _MOST_CHAINS)

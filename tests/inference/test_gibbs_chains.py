@@ -1,0 +1,132 @@
+"""Chains of Gibbs sampling reach the posterior, and draw the same whatever else is drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest, multivariate_normal
+from small_chains import covariance, fresh, holey, regression, sweep_noise
+from torch import Tensor
+
+from pyro_mgp.inference.data_augmentation import Augmentation
+from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, n_chains
+from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.kernels import linear_matern32
+from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.link import Link
+from pyro_mgp.model.sequential_chain import SequentialChain
+
+N_PATHS = 3000
+NO_CELLS = torch.zeros(0, dtype=torch.long)
+
+
+def seeing_all_others(table: Tensor, n_sweeps: int) -> Chain:
+    """Return a chain of two links, each of which has the other's column as input."""
+    links = [
+        Link(linear_matern32(1), table[:10, 1 - d, None], d, [1 - d], Gaussian(0.5), jitter=1e-6)
+        for d in (0, 1)
+    ]
+    return Chain(links, ["x", "y"], len(table), n_sweeps=n_sweeps)
+
+
+@torch.no_grad()
+def test_iterations_on_a_complete_table_reach_the_joint_posterior(device: torch.device) -> None:
+    """Draws agree with a grid over the noise variance, with p(s²) ∝ 1/s², and start from the prior of u."""
+    table, chain = regression(device)
+    augmentation = Augmentation(chain, table, torch.ones_like(table, dtype=torch.bool))
+    noises = fresh(N_PATHS, device), sweep_noise(25, N_PATHS, device)
+    chains = GibbsChains(augmentation, lambda _: table.expand(N_PATHS, -1, -1), *noises, [NO_CELLS])
+    drawn = chains.draws(range(N_PATHS))
+    found = drawn.noises[0][:, 0].cpu().numpy()
+    (conditional,) = augmentation.conditionals(drawn.functions, drawn.noises)
+    at = conditional.functions(table).cpu().numpy()
+
+    K, y, grid = covariance(chain, table), table[:, 1].cpu().numpy(), np.exp(np.linspace(-5, 2, 300))
+    log_density = [multivariate_normal.logpdf(y, cov=K + s2 * np.eye(25)) for s2 in grid]
+    weights = np.exp(log_density - np.max(log_density))  # d log s² takes the prior
+    weights /= weights.sum()
+    distribution = np.cumsum(weights) - weights / 2
+    assert kstest(found, lambda q: np.interp(q, grid, distribution)).statistic < 0.04
+    means = [K @ np.linalg.solve(K + s2 * np.eye(25), y) for s2 in grid]
+    np.testing.assert_allclose(at.mean(0), weights @ np.array(means), atol=0.05)
+
+
+@torch.no_grad()
+def test_an_imputation_has_the_same_function_in_any_company() -> None:
+    table, observed, chain = holey()
+    augmentation, start = Augmentation(chain, table, observed), table.expand(4, -1, -1)
+    more = fresh(4), sweep_noise(40, 4), chain.holes(observed)
+    chains, others = (GibbsChains(augmentation, lambda _: start, *more) for _ in range(2))
+    few, many = chains.draws(range(3)), others.draws(range(11))
+    for drawn in (few, chains.draws([2, 10])):
+        numbers = [0, 1, 2] if drawn is few else [2, 10]
+        for name in ("functions", "noises"):
+            for left, right in zip(getattr(drawn, name), getattr(many, name), strict=True):
+                torch.testing.assert_close(left, right[numbers], rtol=0, atol=1e-9)
+                assert (right.std(0) > 0).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [Chain, SequentialChain])
+def test_a_sweep_from_the_kept_cells_repeats_the_last_one(kind: type[Chain]) -> None:
+    """With functions, noises and numbers of a draw it ends where the chains stand."""
+    table, observed, chain = holey(n_sweeps=3)
+    chain = chain if kind is SequentialChain else seeing_all_others(table, 3)
+    augmentation, noise = Augmentation(chain, table, observed), sweep_noise(len(table), 4)
+    chains = GibbsChains(
+        augmentation, lambda _: table.expand(4, -1, -1), fresh(4), noise, chain.holes(observed)
+    )
+    drawn = chains.draws(range(4, 8))
+    start = table.repeat(4, 1, 1)
+    start[:, ~observed] = drawn.cells
+    conditionals = augmentation.conditionals(drawn.functions, drawn.noises)
+    found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(observed))
+    torch.testing.assert_close(found, chains.state.filled, rtol=0, atol=1e-12)
+    assert (start - found)[:, ~observed].abs().min() > 0
+
+
+@pytest.mark.parametrize(("rows", "chains"), [(1, 20), (500, 20), (501, 16), (1000, 8), (10_000, 4)])
+def test_small_tables_have_more_chains_a_multiple_of_four(rows: int, chains: int) -> None:
+    assert n_chains(rows) == chains
+
+
+def test_draws_are_put_together_by_imputation() -> None:
+    parts = [
+        Drawn(
+            [torch.full((n, 2), float(n))],
+            [torch.full((n, 1), -float(n))],
+            [torch.full((n, 2), n / 2)],
+            torch.full((n, 3), n + 5.0),
+        )
+        for n in (1, 2)
+    ]
+    whole = Drawn.cat(parts)
+    assert whole.cells[:, 2].tolist() == [6.0, 7.0, 7.0]
+    assert whole[[2, 0]].cells[:, 0].tolist() == [7.0, 6.0]
+    assert whole.functions[0][:, 0].tolist() == [1.0, 2.0, 2.0]
+    assert whole.noises[0][:, 0].tolist() == [-1.0, -2.0, -2.0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("continues", [True, False])
+def test_only_chains_of_a_joint_density_go_on_from_draw_to_draw(continues: bool) -> None:
+    table, observed, chain = holey()
+    observed[::5] = False  # the start matters to rows without any observed cell
+    chain = chain if continues else seeing_all_others(table, 5)
+    filled = torch.randn(3, 4, *table.shape, generator=torch.Generator().manual_seed(0)).double()
+    filled = torch.where(observed, table, filled)
+    more = fresh(4), sweep_noise(len(table), 4), chain.holes(observed)
+
+    def after_draws(n: int, *starts: int) -> GibbsChains:
+        chains = GibbsChains(Augmentation(chain, table, observed), lambda k: filled[starts[k]], *more)
+        chains.draws(range(4 * n))
+        return chains
+
+    chains, others = after_draws(3, 0, 1, 2), after_draws(3, 1, 0, 2)
+    same = [
+        bool((own.cells == other.cells).all()) for own, other in zip(chains.kept, others.kept, strict=True)
+    ]
+    assert same == ([False] * 3 if continues else [False, False, True])
+    assert chains.n_recorded == ((4, 15, 3) if continues else (12, 4, 1))
+    assert chains.record.mean.shape == (4 if continues else 12, int((~observed).sum()))
