@@ -20,6 +20,7 @@ from torch import Tensor
 from pyro_mgp._support import memory
 from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
+from pyro_mgp.analysis.model_comparison import standard_errors_worse
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.encoded_table import EncodedTable
@@ -76,6 +77,9 @@ _MOST_PLANS, _COMPLETIONS = 3, 4
 _MOST_AUGMENTED = 500_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
+# Most rows, times the squared number of links, for which a joint density is fitted besides local GPs, and
+# standard errors by which it may be worse.
+_MOST_CONTESTED, _WORSE = 300_000, 1.0
 
 NOT_SEQUENTIAL = (
     'inputs="earlier" needs the table in memory: call fit(frame) instead, or take inputs="others"'
@@ -189,8 +193,13 @@ def _fit_in_order(
         tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
         return _fit(parameters, engine, *tables, None)
 
-    for _ in range(_MOST_PLANS):
+    conditional = fitted
+    for number in range(_MOST_PLANS):
         fitted, plan = fit(here, sequence, completed), (here, sequence)
+        contested = number == 0 and parameters.inputs == "auto" and _has_neighbours(conditional[0])
+        if contested and standard_errors_worse(conditional[0], fitted[0]) > _WORSE:
+            why = "nearby rows predict held-out cells better than a joint density"
+            return conditional[0], replace(conditional[1], inputs=Choice("others", why))
         completed = _completions(fitted[0], encodings[here][1])
         here, sequence = best_plan(codecs, completed[:, some], here, sequence, incomplete, every)
         if (here, sequence) == plan:
@@ -215,13 +224,17 @@ def _completions(fitted: FittedModel, table: EncodedTable) -> Tensor:
 
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
     """Return why links of a fitted model should see all other columns; an empty text if they need not."""
-    if fitted.neighbours is not None and any(fitted.neighbours.links):
-        return "nearby rows improve predictions, which links in an order do not use"
     missing_cells = (~table.observed).sum(0).tolist()
     links = len(fitted.chain.links)
+    if _has_neighbours(fitted) and len(table) * links**2 > _MOST_CONTESTED:
+        return "nearby rows improve predictions, and the table is large"
     if sum(missing_cells[link.column] for link in fitted.chain.links) * links > _MOST_WEIGHTED:
         return "the table is large"
     return ""
+
+
+def _has_neighbours(fitted: FittedModel) -> bool:
+    return fitted.neighbours is not None and any(fitted.neighbours.links)
 
 
 def _why_not_sequential(given: _Given) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
-from pyro_mgp.inference.data_augmentation import n_chains
+from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.build import bounds_of_links
 from pyro_mgp.model.chain import Chain
@@ -127,6 +127,21 @@ class FittedModel:
             self.training,
             chains or n_chains(self.chain.n_rows),
         )
+
+    def without_cells(self, held_out: Tensor) -> FittedModel:
+        """Return the model whose functions and neighbours are drawn without some cells of its table.
+
+        Hyperparameters stay as they are. `held_out` is Bool `[N, D]`, in the order of the table of the fit.
+        """
+        _, order = self.own_table().encoded.sorted_by_key()
+        held_out, training, neighbours = held_out[order], self.training, self.neighbours
+        if training is not None:
+            held_out = held_out.to(training.observed.device)
+            training = EncodedTable(training.values, training.observed & ~held_out, training.keys)
+        if neighbours is not None:
+            cells = held_out[: len(neighbours.rows), [link.column for link in self.chain.links]]
+            neighbours = neighbours.without(self.chain, cells.T.to(neighbours.rows.device))
+        return replace(self, training=training, neighbours=neighbours, cholesky_cache=CholeskyCache())
 
     def guide(self, seed: int | None = None) -> ImputationGuide:
         """Return a guide for `Predictive(chain.model, guide=...)` whose samples are imputations."""

@@ -154,6 +154,11 @@ class Neighbours:
             ]
         return cls(rows, residuals, n_neighbours, links)
 
+    def without(self, chain: Chain, cells: Tensor) -> Neighbours:
+        """Return the local GPs without the residuals of some cells, Bool `[L, R]`."""
+        residuals = self.residuals.masked_fill(cells, math.nan)
+        return Neighbours.of(chain, self.rows, residuals, self.params, self.n_neighbours)
+
     @property
     def rows_at_once(self) -> int:
         """Largest batch of rows whose neighbourhoods fit into memory if all cells are missing."""
