@@ -77,8 +77,9 @@ _MOST_PLANS, _COMPLETIONS = 3, 4
 _MOST_AUGMENTED = 500_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
-# Most rows, times the squared number of links, for which a joint density is fitted besides local GPs, and
-# standard errors by which it may be worse.
+# Most rows, a thousand more than there are, times the squared number of links, for which a joint density is
+# fitted besides local GPs (the time of a sweep: some 30 s for the fit), and standard errors by which it may be
+# worse.
 _MOST_CONTESTED, _WORSE = 300_000, 1.0
 
 NOT_SEQUENTIAL = (
@@ -226,7 +227,7 @@ def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
     """Return why links of a fitted model should see all other columns; an empty text if they need not."""
     missing_cells = (~table.observed).sum(0).tolist()
     links = len(fitted.chain.links)
-    if _has_neighbours(fitted) and len(table) * links**2 > _MOST_CONTESTED:
+    if _has_neighbours(fitted) and (len(table) + 1000) * links**2 > _MOST_CONTESTED:
         return "nearby rows improve predictions, and the table is large"
     if sum(missing_cells[link.column] for link in fitted.chain.links) * links > _MOST_WEIGHTED:
         return "the table is large"
