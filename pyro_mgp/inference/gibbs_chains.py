@@ -174,9 +174,10 @@ class GibbsChains:
         state, record = (self._start(), self._empty_record()) if anew else (self.state, self.record)
         first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
         counted = 0 if self.continues else burn_in(n_sweeps)
+        learns = first + 1 if self.continues and anew else counted
         passed = list[Drawn]()
         for sweep in range(first, n_sweeps):
-            before, state = state.filled, self._iterate(state, sweep, learns=not anew or sweep > first)
+            before, state = state.filled, self._iterate(state, sweep, learns=sweep >= learns)
             if sweep >= counted:
                 record = record.with_iteration(state.filled)
                 functions = state.functions, state.noises, state.scales
