@@ -77,9 +77,9 @@ _MOST_PLANS, _COMPLETIONS = 3, 4
 _MOST_AUGMENTED = 500_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
-# Most rows, a thousand more than there are, times the squared number of links, for which a joint density is
-# fitted besides local GPs (the time of a sweep: some 30 s for the fit), and standard errors by which it may be
-# worse.
+# Most rows, plus a thousand, times the squared number of links, for which a joint density is fitted besides
+# local GPs; the time of a sweep is proportional to that, and such a fit takes some 30 s. Standard errors by
+# which its score may be worse.
 _MOST_CONTESTED, _WORSE = 300_000, 1.0
 
 NOT_SEQUENTIAL = (
