@@ -43,6 +43,8 @@ class Mixing:
     """Iterations of each chain after burn-in."""
     n_draws: int
     """Draws of each chain that became imputations."""
+    is_joint: bool = True
+    """Whether the chains are those of a joint density, or of links that see all other columns."""
     cells: Mapping[Label, Numbers] = field(default_factory=dict)
     """R-hat of each missing cell, aligned with the draws, NaN outside the training table; not saved."""
 
@@ -77,23 +79,29 @@ class Mixing:
         found = f"imputed cells is up to {self.worst:.2f} after {iterations}, {limit}"
         if not self.slow:
             return f"the chains mix well: R-hat of the mean and the spread of a column's {found}"
+        if self.is_joint:
+            advice = f"and on each other: fit with n_sweeps={self.n_sweeps} or more"
+        else:
+            advice = (
+                "still. Links that see all other columns are no joint density, and more sweeps need not "
+                'help: inputs="earlier" fits one'
+            )
         return (
             f"the chains mix slowly in columns {listing(self.slow)}: R-hat of the mean or the spread of "
-            f"their {found}. Draws may still depend on the initial fill or on each other: fit with "
-            f"n_sweeps={self.n_sweeps} or more"
+            f"their {found}. Draws may depend on the initial fill {advice}"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON, without `cells`."""
         rows = [[to_json(label), *map(str, figures)] for label, *figures in self.table.to_numpy().tolist()]
-        return {"rows": rows, "counts": [self.n_chains, self.n_iterations, self.n_draws]}
+        counts = [self.n_chains, self.n_iterations, self.n_draws]
+        return {"rows": rows, "counts": counts, "joint": self.is_joint}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Return what `to_json` wrote."""
-        return cls(
-            _table([[from_json(row[0]), *map(float, row[1:])] for row in found["rows"]]), *found["counts"]
-        )
+        rows = [[from_json(row[0]), *map(float, row[1:])] for row in found["rows"]]
+        return cls(_table(rows), *found["counts"], is_joint=bool(found.get("joint", True)))
 
 
 def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
@@ -123,7 +131,7 @@ def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
             of_rows = np.full(len(training) + 1, np.nan)  # the last one is that of place -1
             of_rows[record.places[variable.links[0]][0].cpu().numpy()] = found
             of_cells[label] = of_rows[place[holes[label]]]
-    return Mixing(_table(rows), *counts, of_cells)
+    return Mixing(_table(rows), *counts, chains.continues, of_cells)
 
 
 def _table(rows: list[list[Any]]) -> pd.DataFrame:
