@@ -101,7 +101,8 @@ class Mixing:
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Return what `to_json` wrote."""
         rows = [[from_json(row[0]), *map(float, row[1:])] for row in found["rows"]]
-        return cls(_table(rows), *found["counts"], is_joint=bool(found.get("joint", True)))
+        n_chains, n_iterations, n_draws = found["counts"]
+        return cls(_table(rows), n_chains, n_iterations, n_draws, bool(found.get("joint", True)))
 
 
 def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
