@@ -124,6 +124,13 @@ class _Given:
     target: tuple[ColumnCodec | None, NDArray[np.float64] | None]
     """Codec and encoded values of the target."""
 
+    def for_joint_density(
+        self, codec: TableCodec, table: EncodedTable, *, warp: bool
+    ) -> tuple[TableCodec, EncodedTable]:
+        """Return a codec refitted for a joint density, and the table encoded with it."""
+        support, specs = self.parameters.discrete_support, self.rules.modelled_specs
+        return codec.for_joint_density(self.modelled, table, warp, support, specs)
+
     def training_table(
         self,
         codec: TableCodec,
@@ -162,6 +169,7 @@ def _fit_in_order(
         if why:
             raise ValueError(f'inputs="earlier" cannot be used: {why}. Take inputs="auto" or "others"')
         if parameters.order is not None:
+            codec, table = given.for_joint_density(codec, table, warp=True)
             parts = [range(codec.n_encoded)[codec.slices[label]] for label in parameters.order]
             sequence, choice = [d for part in parts for d in part], Choice("earlier", "as given")
             tables = given.training_table(codec, table, choice, sequence)
@@ -176,11 +184,10 @@ def _fit_in_order(
         if why:
             return fitted[0], replace(fitted[1], inputs=Choice("others", why))
     reason = "as given" if parameters.inputs == "earlier" else "a joint density of the columns"
-    encodings = [(codec, table)]
+    encodings = [given.for_joint_density(codec, table, warp=True)]
     if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
         # No transform is needed if nonlinear dependence on other columns explains long tails.
-        support, specs = parameters.discrete_support, given.rules.modelled_specs
-        encodings.append(codec.untransformed(given.modelled, table, support, specs))
+        encodings.append(given.for_joint_density(codec, table, warp=False))
     codecs, incomplete = [codec for codec, _ in encodings], ~table.observed.all(0).numpy()
     some, every = table.keys.argsort()[:_ROWS_OF_ORDER].cpu(), parameters.columns == "all"
     # Draws confirm the transforms and the order with which they were made, and links that see all other

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
 from pyro_mgp.data.cells import check_labels, holes_of, label_of, numbers_of
 from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
-from pyro_mgp.data.codecs.numeric import ContinuousCodec
+from pyro_mgp.data.codecs.numeric import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
 from pyro_mgp.data.transforms import InverseTransform
@@ -166,19 +166,28 @@ class TableCodec:
         codec = cls.fit(frame, warp, discrete_support, specs)
         return codec, codec.encode_cells(frame)
 
-    def untransformed(
-        self, frame: pd.DataFrame, encoded: EncodedTable, discrete_support: int, specs: Specs
+    def for_joint_density(
+        self, frame: pd.DataFrame, encoded: EncodedTable, warp: bool, discrete_support: int, specs: Specs
     ) -> tuple[TableCodec, EncodedTable]:
-        """Return the codec refitted without transforms, and the table encoded with it.
+        """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
-        Columns with bounds keep theirs: without them, draws beyond a bound would pile up there.
+        Whole numbers of floating-point type may be counts: an integer column with missing cells has that type
+        in a file that pandas has read. Columns with bounds keep their transforms: without them, draws beyond
+        a bound would pile up there.
         """
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):
-            if column.warp is not None and not column.warp.keeps_bounds:
-                cells = frame[column.name]
-                columns[i] = fit_column(cells, False, discrete_support, specs.get(column.name))
-                values[:, self.slices[column.name]] = columns[i].encode(cells)
+            if not isinstance(column, NumberCodec):
+                continue
+            drops = not warp and column.warp is not None and not column.warp.keeps_bounds
+            cells, keeps = frame[column.name], column.warp is not None and not drops
+            spec = specs.get(column.name)
+            refitted = fit_column(cells, keeps, discrete_support, spec, float_counts=True)
+            if drops or refitted.kind != column.kind:
+                columns[i] = refitted
+                values[:, self.slices[column.name]] = refitted.encode(cells)
+        if columns == list(self.columns):
+            return self, encoded
         return TableCodec(tuple(columns)), EncodedTable.from_numpy(values, row_keys(values, frame.index))
 
     def _check_varying(self, table: Columns, incomplete: Sequence[bool]) -> None:

@@ -237,12 +237,14 @@ def _log_slope(column: ColumnCodec, cells: Tensor) -> float:
 
 
 def recoded(codec: TableCodec, other: TableCodec, completed: Tensor) -> Tensor:
-    """Return rows `[..., D]` that one codec encoded as another one would, which differs in its transforms."""
+    """Return rows `[..., D]` that one codec encoded as another would, with other transforms or counts."""
     completed = completed.clone()
     for column, new in zip(codec.columns, other.columns, strict=True):
         if column.warp != new.warp:
             here = codec.slices[column.name]
             numbers = own_units(column, completed[..., here])
+            if new.kind is Kind.COUNT:
+                numbers = np.clip(np.rint(numbers), *new.drawn_range)
             numbers = numbers if new.warp is None else new.warp.forward(numbers)
             completed[..., here] = torch.as_tensor((numbers - new.mean[0]) / new.scale[0])[..., None]
     return completed

@@ -910,3 +910,22 @@ def test_cells_at_a_bound_that_no_draw_equals_are_pointed_out() -> None:
     ):
         TableCodec.fit(frame, specs={"x": ColumnSpec(lower=0)})
     TableCodec.fit(frame, specs={"x": ColumnSpec(lower=-1)})
+
+
+def test_in_a_joint_density_whole_numbers_may_be_counts_and_transforms_may_be_dropped():
+    generator = np.random.default_rng(0)
+    visits = np.where(generator.random(400) < 0.2, np.nan, generator.poisson(3, 400))
+    frame = pd.DataFrame(
+        {"visits": visits, "income": np.exp(2 * generator.normal(size=400)), "x": 1.0 - visits}
+    )
+    codec, table = TableCodec.fit_encode(frame, True, 50)
+    assert [column.kind for column in codec.columns] == [Kind.CONTINUOUS] * 3
+    assert codec.columns[1].warp is not None
+    for warp in (True, False):
+        other, encoded = codec.for_joint_density(frame, table, warp, 50, {})
+        assert [column.kind for column in other.columns] == [Kind.COUNT, Kind.CONTINUOUS, Kind.CONTINUOUS]
+        assert (other.columns[1].warp is not None) == warp and other.columns[2] == codec.columns[2]
+        expected = other.encode_cells(frame)
+        assert torch.equal(encoded.values, expected.values) and torch.equal(encoded.keys, expected.keys)
+    same = codec.for_joint_density(frame, table, True, 50, {"visits": ColumnSpec(kind="continuous")})
+    assert same == (codec, table)

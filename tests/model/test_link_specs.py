@@ -275,3 +275,15 @@ def test_a_sequential_link_sees_complete_columns_and_earlier_links() -> None:
         n_rows=60,
     )
     assert isinstance(chain, SequentialChain)
+
+
+def test_draws_become_counts_that_exist() -> None:
+    visits = np.random.default_rng(0).poisson(3, 400).astype(float)
+    frame = pd.DataFrame({"visits": visits, "x": -visits})
+    codec, table = TableCodec.fit_encode(frame, True, 50)
+    other, encoded = codec.for_joint_density(frame, table, True, 50, {})
+    torch.testing.assert_close(recoded(codec, other, table.values), encoded.values)
+    drawn = table.values[:3].clone()
+    drawn[:, :1] = torch.as_tensor(codec.columns[0].standardise(np.array([[-0.6], [2.4], [1e6]])))
+    counts = recoded(codec, other, drawn)[:, 0].numpy() * other.columns[0].scale[0] + other.columns[0].mean[0]
+    np.testing.assert_allclose(np.expm1(counts), [0, 2, 2 * visits.max()], atol=1e-9)

@@ -48,7 +48,12 @@ CODECS: dict[Kind, type[ColumnCodec]] = {
 
 
 def fit_column(
-    column: pd.Series[Any], warp: bool = False, discrete_support: int = 0, spec: ColumnSpec | None = None
+    column: pd.Series[Any],
+    warp: bool = False,
+    discrete_support: int = 0,
+    spec: ColumnSpec | None = None,
+    *,
+    float_counts: bool = False,
 ) -> ColumnCodec:
     """Fit the codec of a column, of the class for the column's kind.
 
@@ -61,6 +66,7 @@ def fit_column(
             ten cells must also hold a value that occurs five times or more. 0 also keeps integers from being
             taken for counts.
         spec: Further knowledge of the column.
+        float_counts: Whether whole numbers of floating-point type may be counts, as integers may.
 
     Raises:
         TypeError: The dtype is not supported, or an object column mixes types.
@@ -76,7 +82,8 @@ def fit_column(
         >>> codec.decode([[2.0]]).tolist()
         [4.0]
     """
-    name, options = label_of(column.name), FitOptions(warp, discrete_support, spec or ColumnSpec())
+    name = label_of(column.name)
+    options = FitOptions(warp, discrete_support, spec or ColumnSpec(), float_counts)
     natural = natural_kind(column)
     if natural is None:
         raise ValueError(

@@ -79,6 +79,8 @@ class FitOptions:
     warp: bool
     discrete_support: int
     spec: ColumnSpec
+    float_counts: bool = False
+    """Whether whole numbers of floating-point type may be counts, as integers may."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,9 @@ class NumberCodec(ColumnCodec):
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         bounded = self.lower is not None or self.upper is not None
-        if options.spec.kind is None and not bounded and options.discrete_support and _are_counts(observed):
+        may_count = options.float_counts or self.kind is Kind.INTEGER
+        detects = options.spec.kind is None and not bounded and options.discrete_support and may_count
+        if detects and _are_counts(observed):
             most = _MOST_TIMES * float(observed.max())
             return CountCodec(self.name, self.family, self.dtype, most=most)._learn(observed, options)
         warp = Warp.choose(observed[:, 0], self.lower, self.upper) if options.warp else None
