@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     import torch
+
+# A busy machine is no failure: timings belong in benchmarks.
+settings.register_profile("without deadline", deadline=None)
+settings.load_profile("without deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
