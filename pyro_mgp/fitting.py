@@ -175,14 +175,22 @@ def _fit_in_order(
             tables = given.training_table(codec, table, choice, sequence)
             return _fit(parameters, engine, *tables, checkpoint)
     training, own = given.training_table(codec, table, Choice("others", "as given"))
-    fitted = _fit(parameters, engine, training, own, checkpoint)
-    if parameters.inputs == "others" or not fitted[0].link_specs:
-        return fitted
+    conditional = _fit(parameters, engine, training, own, checkpoint)
+    if parameters.inputs == "others" or not conditional[0].link_specs:
+        return conditional
     if parameters.inputs == "auto":
-        why = why or _why_conditional(fitted[0], table)
+        why = why or _why_conditional(conditional[0], table)
         why = why or ("an order was given" if parameters.order is not None else "")
         if why:
-            return fitted[0], replace(fitted[1], inputs=Choice("others", why))
+            return conditional[0], replace(conditional[1], inputs=Choice("others", why))
+    return _fit_joint_density(given, codec, table, conditional)
+
+
+def _fit_joint_density(
+    given: _Given, codec: TableCodec, table: EncodedTable, conditional: tuple[FittedModel, Settings]
+) -> tuple[FittedModel, Settings]:
+    """Fit links in the order that draws of a conditional model show, unless that model is the better one."""
+    parameters, engine = given.parameters, given.engine
     reason = "as given" if parameters.inputs == "earlier" else "a joint density of the columns"
     encodings = [given.for_joint_density(codec, table, warp=True)]
     if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
@@ -194,14 +202,13 @@ def _fit_in_order(
     # columns smooth interactions away. The first plan is therefore one without transforms, and further ones
     # are made on draws of the last (structural EM; Friedman, ICML 1997).
     here = len(codecs) - 1
-    completed = recoded(codec, codecs[here], _completions(fitted[0], table))
+    completed = recoded(codec, codecs[here], _completions(conditional[0], table))
     _, sequence = best_plan(codecs[here:], completed[:, some], 0, [], incomplete, every)
 
     def fit(here: int, sequence: list[int], completed: Tensor) -> tuple[FittedModel, Settings]:
         tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
         return _fit(parameters, engine, *tables, None)
 
-    conditional = fitted
     for number in range(_MOST_PLANS):
         fitted, plan = fit(here, sequence, completed), (here, sequence)
         contested = number == 0 and parameters.inputs == "auto" and _has_neighbours(conditional[0])
