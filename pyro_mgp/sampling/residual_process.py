@@ -23,8 +23,8 @@ from torch import Tensor
 
 from pyro_mgp.sampling.local_gp import LocalLink
 
-# Random Fourier features of a function.
-_FEATURES = 256
+# Random Fourier features of a function. Few suffice, since covariances are averages over imputations.
+_FEATURES = 64
 # Streams of noise: phases, weights, the noise of references, three for a χ² variate, and the frequencies.
 _PHASE, _WEIGHT, _NOISE, _CHI, _FREQUENCY = 0, 1, 2, 3, 6
 
