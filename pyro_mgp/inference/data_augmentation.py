@@ -15,6 +15,8 @@ A link's function is drawn right before the cells of its own column. If all func
 cells drawn next would change with the function of their own column only, not with those of the columns that
 they predict, and variances between imputations would come out a third too small. A sequential chain is a
 joint density, whose functions are independent given the completed table: it draws all of them first.
+
+Rows may have weights, as if each was that many rows; see `gibbs_chains`.
 """
 
 from __future__ import annotations
@@ -86,15 +88,16 @@ class Rows(NamedTuple):
     targets: Tensor
     """Cells of the link's column, `[n]`."""
 
-    def sums(self, noise: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return ΦWΦᵀ, `[S, M, M]`, and ΦWt, `[S, M]`, with weights W of one over the targets' variances.
+    def sums(self, noise: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return ΦWΦᵀ, `[S, M, M]`, and ΦWt, `[S, M]`, with weights W over the targets' variances.
 
-        Given the inducing values, a target has the noise's variance `[S, 1]` and that of the rest.
+        Given the inducing values, a target has the noise's variance `[S, 1]` and that of the rest. The
+        rows' own weights are `[S, n]`, None for weights of one.
         """
-        weights = 1 / (noise + self.rest)
-        if counts is not None:
-            weights = weights * counts
-        basis = self.basis * weights[:, None]
+        precision = 1 / (noise + self.rest)
+        if weights is not None:
+            precision = precision * weights
+        basis = self.basis * precision[:, None]
         return basis @ self.basis.mT, _times(self.targets, basis.mT)
 
 
@@ -105,12 +108,16 @@ class Regression(NamedTuple):
     """Rows whose inputs and target are observed: they are the same in all chains."""
     completed: Rows
     """The other rows, completed in S chains."""
-    counts: Tensor | None
-    """Bool `[S, n]`, the completed rows without an earlier level of the link's variable; None for all."""
+    weights: Tensor | None
+    """Weights of all rows, the known ones first, `[S, n]`; None for weights of one."""
 
     def sums(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of all rows at noise variances `[S, 1]`; see `Rows.sums`."""
-        known, completed = self.known.sums(noise), self.completed.sums(noise, self.counts)
+        n_known = self.known.targets.shape[-1]
+        of_known, of_completed = (
+            (None, None) if self.weights is None else self.weights.tensor_split([n_known], dim=1)
+        )
+        known, completed = self.known.sums(noise, of_known), self.completed.sums(noise, of_completed)
         return known[0] + completed[0], known[1] + completed[1]
 
     def joined(self) -> Rows:
@@ -147,7 +154,7 @@ class Augmentation:
         zeros, noise = torch.zeros_like(self.inverse[:, :1]), self.inverse.new_ones(len(self.inverse))
         self.undrawn = quadratic_conditionals(self.kernels, self.inverse, zeros, None, noise)
         self.known_rows, self.completed_rows, entries = list[Tensor](), list[Tensor](), 0
-        # Levels that are drawn may be learnt from or not; `_counts` decides it for each chain.
+        # Levels that are drawn may be learnt from or not; weights of zero decide it for each chain.
         off = values.where(observed, -1.0)
         for i, link in enumerate(chain.links):
             learnt_from = chain.learns_from(i, off, observed)
@@ -183,15 +190,30 @@ class Augmentation:
         """Return the number of rows from which a link may learn."""
         return len(self.known_rows[number]) + len(self.completed_rows[number])
 
-    def regression(self, number: int, filled: Tensor, scales: Tensor | None = None) -> Regression:
-        """Return the rows of completed tables `[S, N, D]` from which a link learns, at scales `[S, M]`."""
+    def regression(
+        self, number: int, filled: Tensor, scales: Tensor | None = None, weights: Tensor | None = None
+    ) -> Regression:
+        """Return the rows of completed tables `[S, N, D]` from which a link learns.
+
+        Args:
+            number: Number of the link.
+            filled: The completed tables.
+            scales: Standard deviations of the link's values, `[S, M]`; None for ones.
+            weights: Weights of the tables' rows, `[S, N]`; None for ones.
+        """
         rows, unless = filled[:, self.completed_rows[number]], self.chain.links[number].unless
         known, completed = self.known[number], self._rows(number, rows)
         if self.scales[number] is not None and scales is not None:
             spread = scales[:, -1:].square()
             known, completed = (each._replace(rest=each.rest * spread) for each in (known, completed))
-        counts = (rows[..., unless] < 0).all(-1) if unless else None
-        return Regression(known, completed, counts)
+        if weights is not None:
+            weights = weights[:, torch.cat([self.known_rows[number], self.completed_rows[number]])]
+        if unless:
+            # A link does not learn from completed rows with an earlier level of its variable.
+            free = (rows[..., unless] < 0).all(-1)
+            free = torch.nn.functional.pad(free, (len(known.targets), 0), value=True).to(filled)
+            weights = free if weights is None else weights * free
+        return Regression(known, completed, weights)
 
     def with_latents(self, number: int, given: Regression, function: Tensor, normal: Tensor) -> Regression:
         """Return rows with latent variables drawn for the values of a link with an `Ordinal` likelihood.
@@ -253,11 +275,10 @@ class Augmentation:
         basis, rest, targets = given.joined()
         mean, variance = last.moments(basis)
         rows = torch.cat([self.known_rows[number], self.completed_rows[number]])
-        pull, weights, _ = site_parameters(link, targets, mean, variance + rest, rows)
-        if given.counts is not None:
-            counts = torch.nn.functional.pad(given.counts, (len(given.known.targets), 0), value=True)
-            pull, weights = pull * counts, weights * counts
-        gram = (basis * weights[:, None]) @ basis.mT
+        pull, precision, _ = site_parameters(link, targets, mean, variance + rest, rows)
+        if given.weights is not None:
+            pull, precision = pull * given.weights, precision * given.weights
+        gram = (basis * precision[:, None]) @ basis.mT
         return FunctionPosterior.natural(
             prior,
             last.gram.lerp(gram, SITE_STEP),
@@ -282,11 +303,12 @@ def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tenso
     parts = given.known, given.completed
     squares = torch.cat([(own.targets - _times(function, own.basis)).square() for own in parts], dim=1)
     rest = torch.cat([own.rest.expand(len(function), -1) for own in parts], dim=1)
+    weights = torch.ones_like(rest) if given.weights is None else given.weights
 
     def log_density(log_noise: Tensor) -> Tensor:
         variance = log_noise.exp()[:, None] + rest
         prior = 0.5 * log_noise - log_noise.exp().log1p()
-        return prior - 0.5 * (variance.log() + squares / variance).sum(1)
+        return prior - 0.5 * (weights * (variance.log() + squares / variance)).sum(1)
 
     # Four standard deviations of log s² if the rest is small.
     width = 4 * math.sqrt(2 / max(squares.shape[1], 1))

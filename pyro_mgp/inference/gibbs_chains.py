@@ -7,6 +7,13 @@ Links that see all other columns are the conditionals of no joint density, and a
 them has no distribution to converge to: with 3,000 rows of Protein, 30 % missing, the error of a draw grew
 from .63 to .78 standard deviations in 60 iterations. Each of their draws is therefore made by a few
 iterations from the initial fill, as in chained equations (van Buuren 2018, section 4.5).
+
+Where local GPs and discrete supports correct such links, a Gaussian process with one noise variance is not
+the right model, and what corrects it is estimated and kept: imputations vary too little. Each draw then weighs
+the rows by a Bayesian bootstrap, w ~ Exp(1), which makes a bagged posterior (Huggins and Miller, 2019,
+arXiv:1912.07104): robust, and conservative where the model is right after all. On six public tables
+(six masks of 30 % each) mean z² of completed-data correlations fell from 1.66 to 1.41, that of regression
+coefficients from 2.2 to 1.9, and the CRPS stayed as it was.
 """
 
 from __future__ import annotations
@@ -34,7 +41,7 @@ _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
 # Iterations of a joint density until the first draw, in multiples of those between draws.
 _BURN_IN = 2
 # Streams of noise.
-_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT = range(5)
+_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT = range(6)
 
 Fresh = Callable[..., Tensor]
 """Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
@@ -85,6 +92,8 @@ class State(NamedTuple):
     """Distributions of the functions; None before the first iteration."""
     filled: Tensor
     """Completed tables, `[S, N, D]`."""
+    weights: Tensor | None
+    """Weights of the rows, `[S, N]`; None for weights of one."""
 
 
 def burn_in(n_sweeps: int) -> int:
@@ -109,6 +118,7 @@ class GibbsChains:
         predictive: Predictive distribution of a link's missing cells, given the numbers of the draw and
             of the link, and its conditional at drawn functions; None for the conditional itself.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
+        bagged: Whether the posteriors of functions and noises are bagged, in chains that begin anew.
     """
 
     def __init__(
@@ -120,10 +130,12 @@ class GibbsChains:
         holes: Sequence[Tensor],
         predictive: Callable[[int, int, Conditional], Conditional] = lambda _, __, conditional: conditional,
         check: Callable[[Tensor], None] = lambda _: None,
+        *,
+        bagged: bool = False,
     ) -> None:
         self.augmentation, self.holes, self.check = augmentation, holes, check
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
-        self.predictive, self.kept, self.lock = predictive, list[Drawn](), Lock()
+        self.predictive, self.bagged, self.kept, self.lock = predictive, bagged, list[Drawn](), Lock()
         self.passed = list[Drawn]()
         """Functions of all iterations after burn-in, without cells."""
         self.continues = isinstance(augmentation.chain, SequentialChain)
@@ -149,7 +161,10 @@ class GibbsChains:
         functions = chain.functions(lambda link, n: self.fresh(n, _FUNCTION, link, len(self.kept)))
         noises = [link.likelihood.noise.expand(len(filled), 1) for link in chain.links]
         scales = [torch.ones_like(function) for function in functions]
-        return State(functions, noises, scales, [None] * len(functions), by_column(filled))
+        weights = None
+        if self.bagged:
+            weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
+        return State(functions, noises, scales, [None] * len(functions), by_column(filled), weights)
 
     def draws(self, imputations: Sequence[int]) -> Drawn:
         """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
@@ -173,13 +188,15 @@ class GibbsChains:
         n_sweeps, anew = self.augmentation.chain.n_sweeps, not (self.continues and self.kept)
         state, record = (self._start(), self._empty_record()) if anew else (self.state, self.record)
         first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
-        counted = 0 if self.continues else burn_in(n_sweeps)
+        recorded = 0 if self.continues else burn_in(n_sweeps)
+        counted = recorded
         learns = first + 1 if self.continues and anew else counted
         passed = list[Drawn]()
         for sweep in range(first, n_sweeps):
             before, state = state.filled, self._iterate(state, sweep, learns=sweep >= learns)
-            if sweep >= counted:
+            if sweep >= recorded:
                 record = record.with_iteration(state.filled)
+            if sweep >= counted:
                 functions = state.functions, state.noises, state.scales
                 passed.append(Drawn(*functions, before.new_zeros(self.n_chains, 0)))
         drawn = replace(passed[-1], cells=before[:, ~self.augmentation.observed])
@@ -191,8 +208,8 @@ class GibbsChains:
         """Draw the functions and the missing cells of all links; unless it `learns`, keep the functions."""
         chain, observed = self.augmentation.chain, self.augmentation.observed
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
-        functions, noises, scales, posteriors, filled = state
-        new = State([*functions], [*noises], [*scales], [*posteriors], filled.clone())
+        functions, noises, scales, posteriors, filled, weights = state
+        new = State([*functions], [*noises], [*scales], [*posteriors], filled.clone(), weights)
         links, conditionals = range(len(self.holes)), list[Conditional]()
         try:
             with local_parameters():
@@ -213,7 +230,8 @@ class GibbsChains:
     def _learn(self, state: State, i: int, sweep: int) -> None:
         """Draw the function, the noise variance and the scales of a link, in place."""
         augmentation, noise, scales = self.augmentation, state.noises[i], state.scales[i]
-        given, stream = augmentation.regression(i, state.filled, scales), (len(self.kept), sweep, i)
+        given = augmentation.regression(i, state.filled, scales, state.weights)
+        stream = len(self.kept), sweep, i
         if isinstance(augmentation.chain.links[i].likelihood, Ordinal):
             normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
             given = augmentation.with_latents(i, given, state.functions[i], normal)

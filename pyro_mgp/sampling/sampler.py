@@ -304,9 +304,17 @@ class Sampler:
                 self._holes(training.observed, range(n)),
                 self._predictive(training, range(n)),
                 lambda filled: self._check(filled, training),
+                bagged=self._is_corrected and not isinstance(self.chain, SequentialChain),
             )
 
         return self.cholesky_cache.get(self.chain, "chains", (self.seed, n), chains)
+
+    @property
+    def _is_corrected(self) -> bool:
+        """True if a local GP or a discrete support corrects a link."""
+        return self.neighbours is not None or any(
+            isinstance(each, DiscreteSupport) for each in self.observations
+        )
 
     def _predictive(
         self, training: EncodedTable, paths: Sequence[int]
