@@ -40,6 +40,8 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
 # Iterations of a joint density until the first draw, in multiples of those between draws.
 _BURN_IN = 2
+# Last iterations of other chains in which functions are learnt; before, cells move from the initial fill.
+_LEARNING = 2
 # Streams of noise.
 _FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT = range(6)
 
@@ -137,7 +139,7 @@ class GibbsChains:
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
         self.predictive, self.bagged, self.kept, self.lock = predictive, bagged, list[Drawn](), Lock()
         self.passed = list[Drawn]()
-        """Functions of all iterations after burn-in, without cells."""
+        """Functions of all iterations after burn-in that learnt them, without cells."""
         self.continues = isinstance(augmentation.chain, SequentialChain)
         """Whether chains go on from draw to draw."""
         self.state = self._start()
@@ -189,7 +191,7 @@ class GibbsChains:
         state, record = (self._start(), self._empty_record()) if anew else (self.state, self.record)
         first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
-        counted = recorded
+        counted = 0 if self.continues else max(n_sweeps - _LEARNING, recorded)
         learns = first + 1 if self.continues and anew else counted
         passed = list[Drawn]()
         for sweep in range(first, n_sweeps):
