@@ -36,6 +36,20 @@ class Moments:
     """Mean at each row, `[S, n]`, standardised units."""
     variance: Tensor
     """Variance at each row, `[S, n]`, non-negative."""
+    shared: Tensor | None = None
+    """Deviations from the mean by which cells of a path vary together, `[S, n]`; None for none."""
+    own: Tensor | None = None
+    """Variance of a cell's own deviation besides the shared one, `[S, n]`; None without a shared one."""
+
+    def standard(self, variance: Tensor, eps: Tensor) -> Tensor:
+        """Return the standardised deviations of observations, given standard normal numbers, `[S, n]`.
+
+        The `variance` is that of the moments plus noise, and includes the shared and the own deviations.
+        """
+        if self.shared is None or self.own is None:
+            return eps
+        deviation = torch.addcmul(self.shared, eps, (self.own + _LEAST_VARIANCE).sqrt())
+        return deviation / (variance + _LEAST_VARIANCE).sqrt()
 
 
 Along = Callable[[Tensor, Tensor, Tensor], Moments]
@@ -95,7 +109,8 @@ class GaussianConditional:
 
     def draw(self: Conditional, moments: Moments, eps: Tensor) -> Tensor:
         """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
-        return gaussian_draw(moments.mean, moments.variance + self.noise, eps)
+        variance = moments.variance + self.noise
+        return gaussian_draw(moments.mean, variance, moments.standard(variance, eps))
 
     def expectation(self: Conditional, moments: Moments, of: Quantity | None = None) -> Tensor:
         """Return the mean of the observations, or of a function of them by quadrature, `[S, n]`."""
@@ -151,7 +166,9 @@ class Observing(_Wrapper):
 
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
-        return self.observation.draw(moments.mean, self._variance(moments), torch.special.ndtr(eps))
+        variance = self._variance(moments)
+        uniform = torch.special.ndtr(moments.standard(variance, eps))
+        return self.observation.draw(moments.mean, variance, uniform)
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         """Return the mean of the observations, or of a function of them, `[S, n]`."""
@@ -177,7 +194,7 @@ class Shifted(_Wrapper):
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the shifted function at rows `[S, n, D]`."""
         at = self.conditional.moments(rows)
-        return Moments(at.mean + self.shift, at.variance)
+        return replace(at, mean=at.mean + self.shift)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the shifted function's mean, or each drawn function, at rows `[n, D]`."""

@@ -111,8 +111,12 @@ class LocalPosterior:
 
     def given_functions(self, difference: Tensor) -> LocalPosterior:
         """Return the posterior around drawn functions f, given f - μ at the neighbours, `[S, c, k]`."""
+        return replace(self, weights=self.weights - self.solved(difference))
+
+    def solved(self, values: Tensor) -> Tensor:
+        """Return C⁻¹ times values at the neighbours `[S, c, k]`, as `[c, S, k]`."""
         root = self.neighbourhood.root
-        return replace(self, weights=self.weights - (root.mT @ (root @ difference.permute(1, 2, 0))).mT)
+        return (root.mT @ (root @ values.permute(1, 2, 0))).mT
 
     def __getitem__(self, cells: Tensor) -> LocalPosterior:
         """Return the posterior of some of the cells."""

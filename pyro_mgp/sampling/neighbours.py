@@ -38,6 +38,8 @@ class PathPosteriors:
     """Indices of the paths of each metric, `[S', G]`; shorter columns repeat their last index."""
     process: ResidualProcess | None = None
     """Functions by which the cells of a path vary together; None for independent cells."""
+    of_process: Tensor | None = None
+    """C⁻¹ times these functions plus noise at the neighbours, `[G · c, S', k]`."""
 
     @classmethod
     def of(
@@ -70,10 +72,11 @@ class PathPosteriors:
         def of_cells(of_references: Tensor) -> Tensor:
             return of_references[self.paths].gather(2, of_metrics).view(n_paths, *nearest.shape)
 
-        difference = of_cells(drawn.functions(there) - mean.functions(there))
-        if process is not None:
-            difference += self.posterior.scale.sqrt()[:, None] * of_cells(process.references[:, used])
-        return replace(self, posterior=self.posterior.given_functions(difference), process=process)
+        posterior = self.posterior.given_functions(of_cells(drawn.functions(there) - mean.functions(there)))
+        if process is None:
+            return replace(self, posterior=posterior)
+        of_process = posterior.solved(of_cells(process.references[:, used]))
+        return replace(self, posterior=posterior, process=process, of_process=of_process)
 
     def first(self, n: int) -> PathPosteriors:
         """Return the posteriors of the first n cells."""
@@ -81,23 +84,28 @@ class PathPosteriors:
         cells = torch.arange(len(self.posterior.scale), device=self.paths.device)
         if n * n_metrics == len(cells):
             return self
-        return replace(self, posterior=self.posterior[cells.view(n_metrics, -1)[:, :n].flatten()])
+        kept = cells.view(n_metrics, -1)[:, :n].flatten()
+        of_process = None if self.of_process is None else self.of_process[kept]
+        return replace(self, posterior=self.posterior[kept], of_process=of_process)
 
     def moments(self, rows: Tensor) -> Moments:
-        """Return mean and variance of the cells on each path, given the cells' rows `[S, c, D]`."""
-        n_metrics = self.paths.shape[1]
-        at = self.posterior.moments(rows if n_metrics == 1 else rows[self.paths].flatten(1, 2))
-        if n_metrics > 1:
-            at = Moments(self._of_paths(at.mean), self._of_paths(at.variance))
-        if self.process is None:
-            return at
-        scale = self._of_paths(self.posterior.scale.expand(len(self.paths), -1))
-        mean = at.mean + scale.sqrt() * self.process.functions(rows)
-        return Moments(mean, scale * self.process.nugget)
+        """Return the moments of the cells on each path, given the cells' rows `[S, c, D]`."""
+        posterior, n_metrics = self.posterior, self.paths.shape[1]
+        cross, v = posterior.cross_covariance(rows if n_metrics == 1 else rows[self.paths].flatten(1, 2))
+        mean = self._of_paths((cross * posterior.weights).sum(-1).T)
+        variance = self._of_paths((v * posterior.scale[:, None]).T)
+        if self.process is None or self.of_process is None:
+            return Moments(mean, variance)
+        scale = self._of_paths(posterior.scale.expand(len(self.paths), -1))
+        explained = self._of_paths((cross * self.of_process).sum(-1).T)
+        shared = scale.sqrt() * (self.process.functions(rows) - explained)
+        return Moments(mean, variance, shared, scale * self.process.nugget)
 
     def _of_paths(self, values: Tensor) -> Tensor:
         """Return values `[S', G · c]` of the paths of each metric in the order of the paths, `[S, c]`."""
         n_metrics = self.paths.shape[1]
+        if n_metrics == 1:
+            return values
         n_paths = int(self.paths.max()) + 1
         place = torch.empty(n_paths, dtype=torch.long, device=values.device)
         place[self.paths.flatten()] = torch.arange(self.paths.numel(), device=values.device)
@@ -121,7 +129,7 @@ class LocalConditional(GaussianConditional):
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the cells' observations on S paths, given the cells' rows `[S, c, D]`."""
         local = self.local.moments(rows)
-        return Moments(self.sparse.mean(rows) + local.mean, local.variance)
+        return replace(local, mean=self.sparse.mean(rows) + local.mean)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""
@@ -232,9 +240,9 @@ class Neighbours:
         return corrected
 
     def processes(
-        self, imputations: Sequence[int], together: Sequence[bool], normal: Callable[..., Tensor]
+        self, imputations: Sequence[int], normal: Callable[..., Tensor]
     ) -> list[ResidualProcess | None]:
-        """Draw the functions by which cells of an imputation vary together, for links `together` that may.
+        """Draw the functions by which cells of an imputation vary together; None for links without local GP.
 
         `normal(n, *stream)` returns standard normal numbers `[S, n]`.
         """
@@ -242,8 +250,7 @@ class Neighbours:
         def process(i: int) -> ResidualProcess:
             return ResidualProcess.of(self.links[i], imputations, lambda n, kind: normal(n, i, kind))
 
-        pairs = enumerate(zip(self.links, together, strict=True))
-        return [process(i) if metrics and may else None for i, (metrics, may) in pairs]
+        return [process(i) if metrics else None for i, metrics in enumerate(self.links)]
 
     def posterior(
         self, i: int, point: Tensor, here: Tensor, imputations: Sequence[int], own: Tensor | None = None

@@ -7,9 +7,10 @@ imputation draws a function g of the local GP's prior and conditions it on the n
 
     y(x) = μ(x) + cᵀ C⁻¹ (e_N - s (g_N + √η ε_N)) + s (g(x) + √η ε),   s² = τ² a(x)
 
-At a single cell this is the predictive distribution of the local GP. All cells share g and the noise of the
-neighbours. g is a sum of random Fourier features (Rahimi and Recht, NeurIPS 2007). Their frequencies differ
-between imputations, over which covariances are therefore those of the local GP on average.
+At a single cell this is the predictive distribution of the local GP. Cells with bounds or a discrete support
+take the standardised deviation from its mean as their normal number (a Gaussian copula). All cells share g
+and the noise of the neighbours. g is a sum of random Fourier features (Rahimi and Recht, NeurIPS 2007). Their
+frequencies differ between imputations, over which covariances are therefore those of the local GP on average.
 """
 
 from __future__ import annotations

@@ -346,17 +346,15 @@ class Sampler:
         return predictive
 
     def _processes(self, imputations: Sequence[int]) -> Sequence[ResidualProcess | None]:
-        """Draw each link's residual process; None without a local GP, or with an observation model."""
+        """Draw each link's residual process; None without a local GP."""
         neighbours = self.neighbours
         if neighbours is None or not self.joint:
             return [None] * len(self.chain.links)
 
-        together = [observation is None for observation in self.observations]
-
         def normal(n: int, *stream: int) -> Tensor:
             return self._noise(n, imputations).normal(_RESIDUAL, *stream)
 
-        draw = functools.partial(neighbours.processes, imputations, together, normal)
+        draw = functools.partial(neighbours.processes, imputations, normal)
         return self.cholesky_cache.get(self.chain, "processes", (self.seed, tuple(imputations)), draw)
 
     def place(self, rows: EncodedTable) -> Tensor:
