@@ -334,6 +334,9 @@ def _fit(
     history = _train(parameters, engine, settings, given, chain, rows, held_out, filled, checkpoint)
     gaussian = JointGaussian.fit(rows.values, rows.observed, engine.initial_fill, start.gaussian)
     initial = InitialFill(gaussian.to(on_device), start.drawn)
+    is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
+    augments = is_small and engine.joint_draws and engine.propagate == "predictive"
+    training = rows.to(on_device) if augments and given.link_specs else None
     neighbours: Neighbours | None = None
     support: list[DiscreteSupport | None] = [None] * len(given.link_specs)
     if given.link_specs and engine.propagate == "predictive":
@@ -346,10 +349,8 @@ def _fit(
             joint=engine.joint_draws,
             seed=seed,
             completed=None if given.completed is None else filled.to(on_device),
+            training=training,
         )
-    is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
-    augments = is_small and engine.joint_draws and engine.propagate == "predictive"
-    training = rows.to(on_device) if augments and given.link_specs else None
     model = FittedModel(
         given.encoder, given.link_specs, chain, initial, neighbours, support, training, history, seed,
         engine.joint_draws, own,

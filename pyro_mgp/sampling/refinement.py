@@ -27,6 +27,7 @@ from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, observed_as
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import (
@@ -40,6 +41,7 @@ from pyro_mgp.sampling.local_gp import (
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Neighbours, fill_sparse_means
+from pyro_mgp.sampling.sampler import Sampler
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""
@@ -86,6 +88,7 @@ def refine(
     joint: bool,
     seed: int,
     completed: Tensor | None = None,
+    training: EncodedTable | None = None,
 ) -> tuple[Neighbours | None, list[DiscreteSupport | None]]:
     """Estimate the local GPs (or None) and each link's discrete support (or None) of a trained chain.
 
@@ -98,6 +101,7 @@ def refine(
         joint: Whether imputations draw functions, see `sampler.Sampler`.
         seed: Seed of the draws and random subsets.
         completed: The rows completed by draws, `[n, D]`; None to draw them from the chain.
+        training: Rows given which imputations draw functions; None if they draw them from q(u).
     """
     if n_neighbours == 0 and all(of_link is None for of_link in values):
         return None, [None] * len(values)
@@ -106,7 +110,7 @@ def refine(
         fit = _Fit(chain, start, rows[:MAX_ROWS], n_neighbours, joint, seed, completed)
         neighbours = fit.find_neighbours() if n_neighbours else None
         supports = [fit.fit_support(i, of_link, neighbours) for i, of_link in enumerate(values)]
-        return None if neighbours is None else fit.calibrate(neighbours, supports), supports
+        return None if neighbours is None else fit.calibrate(neighbours, supports, training), supports
 
 
 class _Fit:
@@ -277,8 +281,13 @@ class _Fit:
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
         return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum())
 
-    def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
-        """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""
+    def calibrate(
+        self, found: Neighbours, supports: Sequence[DiscreteSupport | None], training: EncodedTable | None
+    ) -> Neighbours:
+        """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells.
+
+        Functions are drawn as in imputations, given the rows `training`, or from q(u) if these are None.
+        """
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS]
         picked = picked.to(self.drawn.device)
         held_out = self.rows.observed[picked] & self.hold_out(len(picked))
@@ -287,10 +296,11 @@ class _Fit:
         if not some.any():
             return found
         picked, held_out = picked[some], held_out[some]
-        sparse = self.marginals
-        if self.joint:
-            functions = self.chain.functions(lambda _, size: self.normal(self.n_paths, size))
-            sparse = self.chain.conditionals(functions)
+        sampler = Sampler(
+            self.chain, self.start, self.joint, self.seed, found, supports, [None] * len(supports), {},
+            CholeskyCache(), training, self.n_paths,
+        )  # fmt: skip
+        sparse = sampler.sparse(range(self.n_paths))
         batches = torch.arange(len(picked)).split(found.rows_at_once)
         imputed = functools.partial(self.impute_held_out, found, sparse, supports)
         parts = [imputed(picked[here], held_out[here]) for here in batches]

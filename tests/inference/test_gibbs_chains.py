@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pyro.contrib.gp.kernels import Linear
 from scipy.stats import kstest, multivariate_normal
 from small_chains import covariance, fresh, holey, regression, sweep_noise
 from torch import Tensor
@@ -50,6 +51,32 @@ def test_iterations_on_a_complete_table_reach_the_joint_posterior(device: torch.
     assert kstest(found, lambda q: np.interp(q, grid, distribution)).statistic < 0.04
     means = [K @ np.linalg.solve(K + s2 * np.eye(25), y) for s2 in grid]
     np.testing.assert_allclose(at.mean(0), weights @ np.array(means), atol=0.05)
+
+
+def drawn_slopes(table: Tensor, *, bagged: bool) -> Tensor:
+    """Return draws of the slope of y on x through the origin, `[N_PATHS]`, given a table `[n, 2]`."""
+    kernel, at_one = Linear(1, torch.tensor(10.0).double()), table.new_ones(1, 2)
+    chain = Chain([Link(kernel, at_one[:, :1], 1, [0], Gaussian(1.0))], ["y"], len(table))
+    augmentation = Augmentation(chain, table, torch.ones_like(table, dtype=torch.bool))
+    noises, start = (fresh(N_PATHS), sweep_noise(len(table), N_PATHS)), table.expand(N_PATHS, -1, -1)
+    drawn = GibbsChains(augmentation, lambda _: start, *noises, [NO_CELLS], bagged=bagged).draws(
+        range(N_PATHS)
+    )
+    return augmentation.conditionals(drawn.functions, drawn.noises)[0].functions(at_one)[:, 0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_bagged_posterior_adds_the_sandwich_variance_to_that_of_the_posterior(is_right: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, noise = torch.randn(2, 400, generator=generator).double()
+    table = torch.stack([x, 0.5 * x + (noise if is_right else x.abs() * noise)], -1)
+    alone, bagged = (drawn_slopes(table, bagged=bagged) for bagged in (False, True))
+    residual = table[:, 1] - alone.mean() * x
+    sandwich = (x.square() * residual.square()).sum() / x.square().sum() ** 2
+    assert (0.5 < sandwich / alone.var() < 1.5) if is_right else (sandwich / alone.var() > 2.5)
+    assert float(bagged.mean()) == pytest.approx(float(alone.mean()), abs=0.02)
+    assert float(bagged.var()) == pytest.approx(float(alone.var() + sandwich), rel=0.15)
 
 
 @torch.no_grad()
