@@ -6,8 +6,9 @@ Chain ──training──▶ trained chain ──leave-one-out errors──▶ 
 
 from __future__ import annotations
 
+import functools
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,8 +72,12 @@ _RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
 # Largest table in files that is fitted in memory, and rows that the order of columns is learnt from: those
 # with the smallest keys, whose terms take some 60 MB with 20 columns.
 _SMALL_ROWS, _ROWS_OF_ORDER = 10_000, 5000
-# Most times that the order of the columns is planned on draws of the last plan's model, and their number.
-_MOST_PLANS, _COMPLETIONS = 3, 4
+# Rows from which the plan of a joint density is learnt, most times that it is planned on draws of the last
+# plan's model, and the number of draws.
+_ROWS_OF_PLAN, _MOST_PLANS, _COMPLETIONS = 2000, 3, 4
+# Number of the draw by which rival orders are compared: chains move slowly away from the order that completed
+# the table from which they start.
+_RIVAL_DRAW = 3
 # Most rows given which functions are drawn, times the number of links; 10,000 rows always are.
 _MOST_AUGMENTED = 500_000
 # Most missing cells, times the number of links, that are weighted by later links.
@@ -190,51 +195,126 @@ def _fit_joint_density(
     given: _Given, codec: TableCodec, table: EncodedTable, conditional: tuple[FittedModel, Settings]
 ) -> tuple[FittedModel, Settings]:
     """Fit links in the order that draws of a conditional model show, unless that model is the better one."""
-    parameters, engine = given.parameters, given.engine
-    reason = "as given" if parameters.inputs == "earlier" else "a joint density of the columns"
+    is_auto = given.parameters.inputs == "auto"
+    reason = "a joint density of the columns" if is_auto else "as given"
     encodings = [given.for_joint_density(codec, table, warp=True)]
     if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
         # No transform is needed if nonlinear dependence on other columns explains long tails.
         encodings.append(given.for_joint_density(codec, table, warp=False))
-    codecs, incomplete = [codec for codec, _ in encodings], ~table.observed.all(0).numpy()
-    some, every = table.keys.argsort()[:_ROWS_OF_ORDER].cpu(), parameters.columns == "all"
-    # Draws confirm the transforms and the order with which they were made, and links that see all other
-    # columns smooth interactions away. The first plan is therefore one without transforms, and further ones
-    # are made on draws of the last (structural EM; Friedman, ICML 1997).
-    here = len(codecs) - 1
-    completed = recoded(codec, codecs[here], _completions(conditional[0], table))
-    _, sequence = best_plan(codecs[here:], completed[:, some], 0, [], incomplete, every)
-
-    def fit(here: int, sequence: list[int], completed: Tensor) -> tuple[FittedModel, Settings]:
-        tables = given.training_table(*encodings[here], Choice("earlier", reason), sequence, completed[0])
-        return _fit(parameters, engine, *tables, None)
-
-    for number in range(_MOST_PLANS):
-        fitted, plan = fit(here, sequence, completed), (here, sequence)
-        contested = number == 0 and parameters.inputs == "auto" and _has_neighbours(conditional[0])
-        if contested and standard_errors_worse(conditional[0], fitted[0]) > _WORSE:
-            why = "nearby rows predict held-out cells better than a joint density"
-            return conditional[0], replace(conditional[1], inputs=Choice("others", why))
-        completed = _completions(fitted[0], encodings[here][1])
-        here, sequence = best_plan(codecs, completed[:, some], here, sequence, incomplete, every)
-        if (here, sequence) == plan:
-            break
-        completed = recoded(codecs[plan[0]], codecs[here], completed)
-    completed, (here, sequence) = recoded(codecs[here], codecs[plan[0]], completed), plan
-    rival = rival_sequence(codecs[here], completed[:, some], sequence)
-    if rival is not None:
-        other = fit(here, rival, completed)
-        drawn = [completed[:, some], _completions(other[0], encodings[here][1])[:, some]]
-        if symmetrised_gain(codecs[here], drawn, [sequence, rival]) > CLEARLY:
-            return other
-    return fitted
+    incomplete = ~table.observed.all(0).numpy()
+    whole = _PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
+    contested = is_auto and _has_neighbours(conditional[0])
+    search = whole if contested else whole.on_few_rows()
+    completed = recoded(codec, search.codecs[-1], _completions(conditional[0], search.encodings[-1][1]))
+    first = search.fit(search.first_plan(completed), completed)
+    if contested and standard_errors_worse(conditional[0], first.fitted[0]) > _WORSE:
+        why = "nearby rows predict held-out cells better than a joint density"
+        return conditional[0], replace(conditional[1], inputs=Choice("others", why))
+    found = search.after_rival(search.improved(first))
+    if search is whole:
+        return found.fitted
+    every_row = whole.encodings[found.plan[0]][1]
+    return whole.fit(found.plan, _completions(found.fitted[0], every_row, 1)).fitted
 
 
-def _completions(fitted: FittedModel, table: EncodedTable) -> Tensor:
-    """Return a table with its missing cells drawn several times, `[S, N, D]`."""
+@dataclass(frozen=True)
+class _Planned:
+    """A joint density fitted by a plan, with draws of its missing cells."""
+
+    plan: tuple[int, list[int]]
+    """Number of the encoding, and the encoded columns with a link in order."""
+    fitted: tuple[FittedModel, Settings]
+    """Model and settings."""
+    completed: Callable[[int], Tensor]
+    """Function that returns the table with its missing cells drawn S times, `[S, N, D]`, by the number of the
+    draw of its chains."""
+
+
+@dataclass(frozen=True)
+class _PlanSearch:
+    """Search for the transforms and the order of a joint density, on draws of its last plan.
+
+    Draws confirm the transforms and the order with which they were made, and links that see all other columns
+    smooth interactions away. The first plan is therefore one without transforms, further ones are made on
+    draws of the last (structural EM; Friedman, ICML 1997), and rivals are judged by draws of both.
+    """
+
+    given: _Given
+    """The table."""
+    encodings: Sequence[tuple[TableCodec, EncodedTable]]
+    """Codecs that differ in their transforms, the last one without any, each with the encoded table."""
+    choice: Choice
+    """Choice of the links' inputs."""
+    incomplete: NDArray[np.bool_]
+    """Bool `[D]`, the encoded columns with missing cells."""
+
+    @property
+    def codecs(self) -> list[TableCodec]:
+        """The codecs."""
+        return [codec for codec, _ in self.encodings]
+
+    def on_few_rows(self) -> _PlanSearch:
+        """Return the search on a random part of a large table, which shows an order clearly enough."""
+        keys = self.encodings[0][1].keys
+        if len(keys) <= _ROWS_OF_PLAN:
+            return self
+        few = keys.argsort()[:_ROWS_OF_PLAN].cpu()
+        frame, modelled = (own.iloc[few.numpy()] for own in (self.given.frame, self.given.modelled))
+        given = replace(self.given, frame=frame, modelled=modelled)
+        return replace(self, given=given, encodings=[(codec, rows[few]) for codec, rows in self.encodings])
+
+    def first_plan(self, completed: Tensor) -> tuple[int, list[int]]:
+        """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""
+        last, rows = len(self.codecs) - 1, self._of_evidence(completed)
+        _, sequence = best_plan(self.codecs[last:], rows, 0, [], self.incomplete, self._every)
+        return last, sequence
+
+    def fit(self, plan: tuple[int, list[int]], completed: Tensor) -> _Planned:
+        """Fit a joint density by a plan, trained on rows completed by draws."""
+        here, sequence = plan
+        rows = self.encodings[here][1]
+        tables = self.given.training_table(*self.encodings[here], self.choice, sequence, completed[0])
+        fitted = _fit(self.given.parameters, self.given.engine, *tables, None)
+        return _Planned(plan, fitted, functools.cache(lambda draw: _completions(fitted[0], rows, draw=draw)))
+
+    def improved(self, planned: _Planned, draw: int = 0, most: int = _MOST_PLANS - 1) -> _Planned:
+        """Plan again on draws of the last plan's model, until the plan stays the same."""
+        for _ in range(most):
+            completed, (here, sequence) = planned.completed(draw), planned.plan
+            rows = self._of_evidence(completed)
+            plan = best_plan(self.codecs, rows, here, sequence, self.incomplete, self._every)
+            if plan == planned.plan:
+                break
+            planned = self.fit(plan, recoded(self.codecs[here], self.codecs[plan[0]], completed))
+        return planned
+
+    def after_rival(self, planned: _Planned) -> _Planned:
+        """Move the outcome to the end of the order if the mean over draws of both orders favours that."""
+        (here, sequence), completed = planned.plan, planned.completed(_RIVAL_DRAW)
+        rival = rival_sequence(self.codecs[here], self._of_evidence(completed), sequence)
+        if rival is None:
+            return planned
+        other = self.fit((here, rival), completed)
+        drawn = [self._of_evidence(each) for each in (completed, other.completed(_RIVAL_DRAW))]
+        if symmetrised_gain(self.codecs[here], drawn, [sequence, rival]) <= CLEARLY:
+            return planned
+        return self.improved(other, _RIVAL_DRAW, most=1)
+
+    @property
+    def _every(self) -> bool:
+        return self.given.parameters.columns == "all"
+
+    def _of_evidence(self, completed: Tensor) -> Tensor:
+        """Return the rows `[S, n, D]` from which the evidence of orders is computed."""
+        return completed[:, self.encodings[0][1].keys.argsort()[:_ROWS_OF_ORDER].cpu()]
+
+
+def _completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS, draw: int = 0) -> Tensor:
+    """Return a table with its missing cells drawn n times, `[n, N, D]`, by a draw of its chains."""
     # Chains of a sequential model go on in `impute`; those of the first model serve here only.
     sampler = fitted.sampler(chains=None if fitted.is_sequential else _COMPLETIONS)
-    return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, range(_COMPLETIONS))], dim=1)
+    imputations = range(draw * sampler.n_chains, draw * sampler.n_chains + n)
+    return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, imputations)], dim=1)
 
 
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:

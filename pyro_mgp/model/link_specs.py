@@ -153,10 +153,10 @@ def plan_sequence(
 
 
 def rival_sequence(codec: TableCodec, completed: Tensor, sequence: list[int]) -> list[int] | None:
-    """Return the best order in which a complete variable without a link comes last; None without a rival.
+    """Return the order in which the most curved variable comes last; None without a rival.
 
-    Such a variable depends on the others by products or curves: where all is linear, order does not matter.
-    Rows drawn under an order confirm it, and a rival may be better although it is worse on them.
+    It is the variable to whose evidence products and curves add most: where all is linear, order does not
+    matter. Rows drawn under an order confirm it, and a rival may be better although it is worse on them.
 
     Args:
         codec: The table's codec.
@@ -164,14 +164,15 @@ def rival_sequence(codec: TableCodec, completed: Tensor, sequence: list[int]) ->
         sequence: The encoded columns with a link, in order.
     """
     evidence, groups = evidence_of(codec, completed), codec.groups
-    without_link = set(groups.tolist()) - set(groups[sequence].tolist())
-    curved = [variable for variable in without_link if evidence.of_curvature(variable) > CLEARLY]
-    rivals = [[*sequence, *np.flatnonzero(groups == variable).tolist()] for variable in curved]
-    if not rivals:
+    curvature = {variable: evidence.of_curvature(variable) for variable in dict.fromkeys(groups.tolist())}
+    outcome = max(curvature, key=lambda variable: curvature[variable])
+    if curvature[outcome] <= CLEARLY or groups[sequence[-1]] == outcome:
         return None
-    *of_rivals, own = (log_evidence(codec, evidence, completed, each) for each in [*rivals, sequence])
-    best = int(np.argmax(of_rivals))
-    return rivals[best] if of_rivals[best] > own - _RIVAL * completed.shape[1] else None
+    rival = [*(d for d in sequence if groups[d] != outcome), *np.flatnonzero(groups == outcome).tolist()]
+    lost = log_evidence(codec, evidence, completed, sequence) - log_evidence(
+        codec, evidence, completed, rival
+    )
+    return rival if lost < _RIVAL * completed.shape[1] else None
 
 
 def symmetrised_gain(codec: TableCodec, drawn: Sequence[Tensor], sequences: Sequence[list[int]]) -> float:
