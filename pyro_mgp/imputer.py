@@ -17,12 +17,13 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from pyro_mgp import fitting, saving
+from pyro_mgp import saving
 from pyro_mgp._support.checks import RandomState
 from pyro_mgp._support.messages import FitWarning as FitWarning
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.encoded_table import RowIds
 from pyro_mgp.data.parquet_table import ParquetTable, Paths
+from pyro_mgp.fitting.table_fit import fit_files, fit_frame
 from pyro_mgp.model.chain import Precision
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.results import drawing
@@ -184,7 +185,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 fit, or memory does not suffice; the message names column and row, setting, or figures.
             OSError: The checkpoint cannot be written.
         """
-        model, settings = fitting.fit_frame(self, check_settings(self), X, y, checkpoint)
+        model, settings = fit_frame(self, check_settings(self), X, y, checkpoint)
         return self._adopt(model, settings, model.encoder.columns if isinstance(X, pd.DataFrame) else [])
 
     def fit_parquet(
@@ -216,7 +217,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             OSError: The disk has no room for the temporary files, or the checkpoint cannot be written.
         """
         engine, table = check_settings(self), ParquetTable(path, dropped)
-        model, settings = fitting.fit_files(self, engine, table, scratch, checkpoint)
+        model, settings = fit_files(self, engine, table, scratch, checkpoint)
         return self._adopt(replace(model, own=None), settings, model.encoder.columns)
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:

@@ -21,7 +21,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import TableEncoder
-from pyro_mgp.fitting import untrained_chain
+from pyro_mgp.fitting.chain_fit import untrained_chain
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory

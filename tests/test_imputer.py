@@ -1580,7 +1580,7 @@ def test_a_fit_that_fails_leaves_a_fitted_imputer_as_it_was(monkeypatch: pytest.
     def fail(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pyro_mgp.fitting.train", fail)
+    monkeypatch.setattr("pyro_mgp.fitting.chain_fit.train", fail)
     with pytest.raises(KeyboardInterrupt):
         imputer.fit(toy().rename(columns={"x": "q"}))
     assert imputer.impute(m=2) == before

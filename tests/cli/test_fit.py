@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import MGPImputer, cli, fitting, settings
+from pyro_mgp import MGPImputer, cli, settings
 from pyro_mgp._support import processes
+from pyro_mgp.fitting import table_fit
 from tests.cli.test_impute import CSV, stop_with
 
 OPTIONS = ("--steps", "12", "--drop", "name", "note", "--quiet")
@@ -69,7 +70,7 @@ def test_a_run_that_was_interrupted_goes_on(
 def test_a_folder_is_fitted_file_by_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "_SMALL_ROWS", 1000)
+    monkeypatch.setattr(table_fit, "_SMALL_ROWS", 1000)
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(1100, 3)).cumsum(1), columns=list("abc"))
     frame = frame.mask(np.arange(3300).reshape(1100, 3) % 7 == 0).assign(id=range(1100))
     (tmp_path / "in").mkdir()

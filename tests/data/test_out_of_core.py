@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
-from pyro_mgp import ColumnSpec, MGPImputer, fitting
+from pyro_mgp import ColumnSpec, MGPImputer
 from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
 from pyro_mgp.data.table import TableCodec, TableWarning
+from pyro_mgp.fitting import table_fit
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.storage import scratch
 from pyro_mgp.storage.scratch import Scratch
@@ -44,7 +45,7 @@ def mixed(n_rows: int) -> pd.DataFrame:
 @pytest.fixture(autouse=True)
 def _small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit tables of more than 1000 rows as if they were larger than memory."""
-    monkeypatch.setattr(fitting, "_SMALL_ROWS", 1000)
+    monkeypatch.setattr(table_fit, "_SMALL_ROWS", 1000)
 
 
 @pytest.fixture

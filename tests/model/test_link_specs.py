@@ -207,7 +207,7 @@ def test_rows_are_recoded_without_a_transform_and_back() -> None:
     torch.testing.assert_close(recoded(straight, transformed, found), transformed.encode_cells(frame).values)
 
 
-def test_a_complete_outcome_of_a_curve_is_a_rival_and_of_a_line_is_none() -> None:
+def test_an_outcome_of_a_curve_has_a_rival_order_and_of_a_line_has_none() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(300, 2))
     noise = generator.normal(size=300)
@@ -219,6 +219,8 @@ def test_a_complete_outcome_of_a_curve_is_a_rival_and_of_a_line_is_none() -> Non
     line, product = (c.encode_cells(f).values[None] for c, f in zip(codecs, frames, strict=True))
     assert rival_sequence(codecs[0], line, [0, 1]) is None
     assert rival_sequence(codecs[1], product, [0, 1]) == [0, 1, 2]
+    assert rival_sequence(codecs[1], product, [0, 2, 1]) == [0, 1, 2]
+    assert rival_sequence(codecs[1], product, [1, 0, 2]) is None
     gain = symmetrised_gain(codecs[1], [product, product], [[0, 1], [0, 1, 2]])
     assert gain > 10
     assert symmetrised_gain(codecs[1], [product, product], [[0, 1, 2], [0, 1]]) == pytest.approx(-gain)

@@ -1,0 +1,209 @@
+"""Fit of a chain to an encoded table.
+
+links ──initial fill, kernel, likelihoods──▶ Chain ──training──▶ trained chain ──leave-one-out errors──▶
+local GPs, discrete support ──▶ FittedModel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyro_mgp._support import memory
+from pyro_mgp._support.devices import home
+from pyro_mgp._support.processes import ALONE, current
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.table import TableCodec
+from pyro_mgp.data.table_encoder import InputTable
+from pyro_mgp.fitting.training_table import TrainingTable
+from pyro_mgp.inference.training import History, Options, train
+from pyro_mgp.model.build import (
+    build_chain,
+    categories,
+    likelihoods,
+    products_of,
+    starting_noise,
+    values_of_links,
+)
+from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
+from pyro_mgp.model.link_specs import LinkSpec
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
+from pyro_mgp.sampling.fitted_model import FittedModel
+from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
+from pyro_mgp.sampling.neighbours import Neighbours
+from pyro_mgp.sampling.refinement import MAX_ROWS, refine
+from pyro_mgp.settings import Engine, Parameters, Settings, choose
+from pyro_mgp.storage.checkpoint import Checkpoint
+from pyro_mgp.storage.scratch import pieces
+
+# Adam's step size where it moves q(u) as well, and such steps from check to check.
+_RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
+# Most rows given which functions are drawn, times the number of links; 10,000 rows always are.
+_MOST_AUGMENTED = 500_000
+
+
+def fit_chain(
+    parameters: Parameters,
+    engine: Engine,
+    given: TrainingTable,
+    own: InputTable | None,
+    checkpoint: Checkpoint | None,
+) -> tuple[FittedModel, Settings]:
+    """Build and train the chain, and fit local GPs and discrete support where they apply."""
+    current().check_same(given.encoded.keys)
+    kinds = {"all_gaussian": given.is_gaussian, "shapes": given.has_shapes}
+    settings = choose(parameters, engine, given.inputs, len(given.encoded), **kinds)
+    if own is not None:
+        _check_memory(given, settings.n_inducing.value)
+    seed, on_device = settings.seed.value, torch.device(settings.device.value)
+    rows = given.encoded.to(home(given.encoded.values, on_device))
+    fraction = engine.validation_fraction if given.completed is None else 0.0
+    held_out = given.hold_out(rows.observed, fraction, seed)
+    start, filled = _initial_fill(engine, given, rows, held_out, seed)
+    if given.completed is not None:
+        filled = given.completed.to(rows.values)
+    noise = starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
+    inducing = filled[: settings.n_inducing.value].to(on_device)
+    parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)
+    chain = untrained_chain(parameters, engine, *parts, is_sequential=given.is_sequential)
+    for link in chain.links:
+        if (known := given.error_variances.get(link.column)) is not None:
+            link.known_variance = known.to(on_device)
+    history = _train(parameters, engine, settings, given, chain, rows, held_out, filled, checkpoint)
+    gaussian = JointGaussian.fit(rows.values, rows.observed, engine.initial_fill, start.gaussian)
+    initial = InitialFill(gaussian.to(on_device), start.drawn)
+    is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
+    augments = is_small and engine.joint_draws and engine.propagate == "predictive"
+    training = rows.to(on_device) if augments and given.link_specs else None
+    neighbours: Neighbours | None = None
+    support: list[DiscreteSupport | None] = [None] * len(given.link_specs)
+    if given.link_specs and engine.propagate == "predictive":
+        neighbours, support = refine(
+            chain,
+            initial,
+            rows[:MAX_ROWS].to(on_device),
+            0 if given.is_sequential else parameters.n_neighbors,
+            values_of_links(given.encoder.codec, given.link_specs, on_device),
+            joint=engine.joint_draws,
+            seed=seed,
+            completed=None if given.completed is None else filled.to(on_device),
+            training=training,
+        )
+    model = FittedModel(
+        given.encoder, given.link_specs, chain, initial, neighbours, support, training, history, seed,
+        engine.joint_draws, own,
+    )  # fmt: skip
+    return model, settings
+
+
+def untrained_chain(
+    parameters: Parameters,
+    engine: Engine,
+    kernel: str | KernelFactory,
+    codec: TableCodec,
+    link_specs: Sequence[LinkSpec],
+    noise: Sequence[float],
+    inducing: Tensor,
+    n_rows: int,
+    *,
+    is_sequential: bool,
+) -> Chain:
+    """Build a chain of sparse GPs whose parameters have their initial values.
+
+    Args:
+        parameters: The imputer's parameters.
+        engine: Its engine.
+        kernel: Name or factory of the links' kernel.
+        codec: The table's codec.
+        link_specs: The links.
+        noise: Initial noise variance of each link.
+        inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
+        n_rows: Rows of the training table.
+        is_sequential: Whether links see complete and earlier columns only.
+    """
+    return build_chain(
+        link_specs,
+        resolve_kernel(kernel),
+        inducing,
+        likelihoods(codec, link_specs, noise, inducing.device),
+        products=products_of(codec, link_specs),
+        sequential=is_sequential,
+        train_inducing=engine.train_inducing,
+        n_rows=n_rows,
+        n_paths=engine.n_paths,
+        n_sweeps=parameters.n_sweeps,
+        propagate=engine.propagate,
+        backpropagate=engine.backpropagate,
+        precision=parameters.precision,
+        categories=categories(codec, link_specs, inducing.device),
+    )
+
+
+def _initial_fill(
+    engine: Engine, given: TrainingTable, rows: EncodedTable, held_out: Tensor, seed: int
+) -> tuple[InitialFill, Tensor]:
+    """Fit the initial fill without the held-out cells, and return it with the filled table, `[N, D]`."""
+    seen = EncodedTable(rows.values, given.memory.like(rows.observed), rows.keys)
+    for here in pieces(len(rows)):
+        seen.observed[here] = rows.observed[here] & ~held_out[here]
+    gaussian = JointGaussian.fit(seen.values, seen.observed, engine.initial_fill)
+    start, filled = InitialFill(gaussian, engine.initial_fill == "linear"), given.memory.like(rows.values)
+    start.draw_into(filled, seen, seed)
+    return start, filled
+
+
+def _train(
+    parameters: Parameters,
+    engine: Engine,
+    settings: Settings,
+    given: TrainingTable,
+    chain: Chain,
+    rows: EncodedTable,
+    held_out: Tensor,
+    filled: Tensor,
+    checkpoint: Checkpoint | None,
+) -> History:
+    """Train the chain in place, and return the training history."""
+    history = History()
+    # The chain of a small table is trained by each process alone: its rows are too few to share.
+    workers = ALONE if given.is_sequential else current()
+    if given.link_specs:
+        by_svi = settings.inference.value == "svi"
+        options = Options(
+            max_steps=settings.max_steps.value,
+            learning_rate=parameters.learning_rate or (_RATE_OF_SVI if by_svi else Options.learning_rate),
+            weight_decay=engine.weight_decay,
+            batch_size=parameters.batch_size,
+            closed_form=not by_svi,
+            redraw=given.completed is None,
+            refresh_fill=engine.refresh_fill,
+            patience=engine.patience,
+            check_every=_STEPS_OF_SVI_TO_CHECK if by_svi else Options.check_every,
+        )
+        history = train(
+            chain,
+            rows,
+            held_out,
+            filled,
+            options,
+            seed=settings.seed.value,
+            loss=parameters.loss,
+            optimizer=parameters.optimizer,
+            progress=parameters.progress,
+            workers=workers,
+            keep_fill=False,
+            checkpoint=None if workers.is_alone and not current().is_first else checkpoint,
+        )
+    chain.eval()
+    return history
+
+
+def _check_memory(given: TrainingTable, n_inducing: int) -> None:
+    """Raise a ValueError if a fit needs more memory than is available."""
+    n_rows, n_columns = given.encoded.values.shape
+    needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), n_inducing)
+    advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"
+    memory.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)

@@ -1,0 +1,184 @@
+"""Search for the plan of a joint density: the transforms and the order of its columns.
+
+Draws confirm the transforms and the order with which they were made, and links that see all other columns
+smooth interactions away. The first plan is therefore one without transforms, further ones are made on draws
+of the last (structural EM; Friedman, ICML 1997), and a rival order is judged by draws of both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_mgp.data.cells import label_of
+from pyro_mgp.data.codecs import ColumnCodec
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.rules import Rules
+from pyro_mgp.data.table import TableCodec, missing
+from pyro_mgp.data.table_encoder import InputTable, TableEncoder
+from pyro_mgp.fitting.chain_fit import fit_chain
+from pyro_mgp.fitting.training_table import TrainingTable
+from pyro_mgp.model.column_order import CLEARLY
+from pyro_mgp.model.link_specs import best_plan, plan_links, recoded, rival_sequence, symmetrised_gain
+from pyro_mgp.sampling.fitted_model import FittedModel
+from pyro_mgp.settings import Choice, Engine, Parameters, Settings
+from pyro_mgp.storage.scratch import Memory
+
+# Rows from which the evidence of orders is computed, whose terms take some 60 MB with 20 columns, and rows
+# from which plans are learnt in large tables: those with the smallest keys.
+_ROWS_OF_ORDER, _ROWS_OF_PLAN = 5000, 2000
+# Most times that plans are made on draws of the last plan's model, and the number of these draws.
+_MOST_PLANS, _COMPLETIONS = 3, 4
+# Number of the draw by which rival orders are compared: chains move slowly away from the order that completed
+# the table from which they start.
+_RIVAL_DRAW = 3
+
+
+@dataclass(frozen=True)
+class GivenTable:
+    """A table to fit, before it is encoded, with the parameters of the fit."""
+
+    parameters: Parameters
+    engine: Engine
+    rules: Rules
+    frame: pd.DataFrame
+    modelled: pd.DataFrame
+    """The table as it is modelled."""
+    target: tuple[ColumnCodec | None, NDArray[np.float64] | None]
+    """Codec and encoded values of the target."""
+
+    def for_joint_density(
+        self, codec: TableCodec, table: EncodedTable, *, warp: bool
+    ) -> tuple[TableCodec, EncodedTable]:
+        """Return a codec refitted for a joint density, and the table encoded with it."""
+        support, specs = self.parameters.discrete_support, self.rules.modelled_specs
+        return codec.for_joint_density(self.modelled, table, warp, support, specs)
+
+    def training_table(
+        self,
+        codec: TableCodec,
+        table: EncodedTable,
+        inputs: Choice,
+        sequence: Sequence[int] | None = None,
+        completed: Tensor | None = None,
+    ) -> tuple[TrainingTable, InputTable]:
+        """Return the encoded table with its links, for training, and as it was given."""
+        parameters, (target, target_values) = self.parameters, self.target
+        complete = table.observed.all(0).numpy()
+        with_link = np.ones_like(complete) if parameters.columns == "all" else ~complete
+        specs = self.rules.modelled_specs
+        link_specs = plan_links(
+            codec, with_link, parameters.order, target, self.engine.target_is_input, specs, sequence
+        )
+        if target_values is not None:
+            table = table.append_column(target_values)
+        incomplete = np.flatnonzero(np.logical_or.reduce(missing(self.frame))).tolist()
+        encoder = TableEncoder(self.rules, codec, target, [*map(label_of, self.frame.columns)], incomplete)
+        variances = encoder.error_variances(self.frame)
+        ordered, order = table.sorted_by_key()
+        variances = {column: variance[order] for column, variance in variances.items()}
+        completed = None if completed is None else completed[order]
+        training = TrainingTable(encoder, link_specs, ordered, variances, inputs, Memory(), completed)
+        return training, InputTable(self.frame, self.modelled, table)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A joint density fitted by a plan, with draws of its missing cells."""
+
+    plan: tuple[int, list[int]]
+    """Number of the encoding, and the encoded columns with a link in order."""
+    fitted: tuple[FittedModel, Settings]
+    """Model and settings."""
+    completed: Callable[[int], Tensor]
+    """Function that returns the table with its missing cells drawn S times, `[S, N, D]`, by the number of the
+    draw of its chains."""
+
+
+@dataclass(frozen=True)
+class PlanSearch:
+    """Search for the transforms and the order of a table's joint density; see the module."""
+
+    given: GivenTable
+    """The table."""
+    encodings: Sequence[tuple[TableCodec, EncodedTable]]
+    """Codecs that differ in their transforms, the last one without any, each with the encoded table."""
+    choice: Choice
+    """Choice of the links' inputs."""
+    incomplete: NDArray[np.bool_]
+    """Bool `[D]`, the encoded columns with missing cells."""
+
+    @property
+    def codecs(self) -> list[TableCodec]:
+        """The codecs."""
+        return [codec for codec, _ in self.encodings]
+
+    def on_few_rows(self) -> PlanSearch:
+        """Return the search on a random part of a large table, which shows an order clearly enough."""
+        keys = self.encodings[0][1].keys
+        if len(keys) <= _ROWS_OF_PLAN:
+            return self
+        few = keys.argsort()[:_ROWS_OF_PLAN].cpu()
+        frame, modelled = (own.iloc[few.numpy()] for own in (self.given.frame, self.given.modelled))
+        given = replace(self.given, frame=frame, modelled=modelled)
+        return replace(self, given=given, encodings=[(codec, rows[few]) for codec, rows in self.encodings])
+
+    def first_plan(self, completed: Tensor) -> tuple[int, list[int]]:
+        """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""
+        last, rows = len(self.codecs) - 1, self._of_evidence(completed)
+        _, sequence = best_plan(self.codecs[last:], rows, 0, [], self.incomplete, self._every)
+        return last, sequence
+
+    def fit(self, plan: tuple[int, list[int]], completed: Tensor) -> Planned:
+        """Fit a joint density by a plan, trained on rows completed by draws."""
+        here, sequence = plan
+        rows = self.encodings[here][1]
+        tables = self.given.training_table(*self.encodings[here], self.choice, sequence, completed[0])
+        fitted = fit_chain(self.given.parameters, self.given.engine, *tables, None)
+        return Planned(plan, fitted, functools.cache(lambda draw: completions(fitted[0], rows, draw=draw)))
+
+    def improved(self, planned: Planned, draw: int = 0, most: int = _MOST_PLANS - 1) -> Planned:
+        """Plan again on draws of the last plan's model, until the plan stays the same."""
+        for _ in range(most):
+            completed, (here, sequence) = planned.completed(draw), planned.plan
+            rows = self._of_evidence(completed)
+            plan = best_plan(self.codecs, rows, here, sequence, self.incomplete, self._every)
+            if plan == planned.plan:
+                break
+            planned = self.fit(plan, recoded(self.codecs[here], self.codecs[plan[0]], completed))
+        return planned
+
+    def after_rival(self, planned: Planned) -> Planned:
+        """Move the outcome to the end of the order if the mean over draws of both orders favours that."""
+        (here, sequence), completed = planned.plan, planned.completed(_RIVAL_DRAW)
+        rival = rival_sequence(self.codecs[here], self._of_evidence(completed), sequence)
+        if rival is None:
+            return planned
+        other = self.fit((here, rival), completed)
+        drawn = [self._of_evidence(each) for each in (completed, other.completed(_RIVAL_DRAW))]
+        if symmetrised_gain(self.codecs[here], drawn, [sequence, rival]) <= CLEARLY:
+            return planned
+        return self.improved(other, _RIVAL_DRAW, most=1)
+
+    @property
+    def _every(self) -> bool:
+        return self.given.parameters.columns == "all"
+
+    def _of_evidence(self, completed: Tensor) -> Tensor:
+        """Return the rows `[S, n, D]` from which the evidence of orders is computed."""
+        return completed[:, self.encodings[0][1].keys.argsort()[:_ROWS_OF_ORDER].cpu()]
+
+
+def completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS, draw: int = 0) -> Tensor:
+    """Return a table with its missing cells drawn n times, `[n, N, D]`, by a draw of its chains."""
+    # Chains of a sequential model go on in `impute`; those of the first model serve here only.
+    sampler = fitted.sampler(chains=None if fitted.is_sequential else _COMPLETIONS)
+    imputations = range(draw * sampler.n_chains, draw * sampler.n_chains + n)
+    return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, imputations)], dim=1)

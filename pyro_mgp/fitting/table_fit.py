@@ -1,0 +1,181 @@
+"""Fit of a model to a table, from encoding to the choice between links of either kind.
+
+DataFrame ──rules, codecs──▶ EncodedTable ──order, link──▶ links ──`chain_fit`──▶ FittedModel
+"""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from pyro_mgp.analysis.model_comparison import standard_errors_worse
+from pyro_mgp.data.cells import label_of
+from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
+from pyro_mgp.data.rules import Rules
+from pyro_mgp.data.table import TableCodec, as_frame
+from pyro_mgp.data.table_encoder import TableEncoder, fit_target
+from pyro_mgp.fitting.chain_fit import fit_chain
+from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions
+from pyro_mgp.fitting.training_table import TrainingTable
+from pyro_mgp.model.link_specs import plan_links, recoded
+from pyro_mgp.sampling.fitted_model import FittedModel
+from pyro_mgp.settings import Choice, Engine, Parameters, Settings, warn_of_inducing_inputs
+from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
+from pyro_mgp.storage.scratch import Scratch
+
+# Largest table in files that is fitted in memory.
+_SMALL_ROWS = 10_000
+# Most missing cells, times the number of links, that are weighted by later links.
+_MOST_WEIGHTED = 300_000
+# Most rows, plus a thousand, times the squared number of links, for which a joint density is fitted besides
+# local GPs; the time of a sweep is proportional to that, and such a fit takes some 30 s. Standard errors by
+# which its score may be worse.
+_MOST_CONTESTED, _WORSE = 300_000, 1.0
+
+NOT_SEQUENTIAL = (
+    'inputs="earlier" needs the table in memory: call fit(frame) instead, or take inputs="others"'
+)
+
+
+def fit_frame(
+    parameters: Parameters,
+    engine: Engine,
+    X: pd.DataFrame | ArrayLike,
+    y: pd.Series[Any] | ArrayLike | None,
+    checkpoint: CheckpointLike,
+) -> tuple[FittedModel, Settings]:
+    """Fit a model to a table in memory; see `MGPImputer.fit`."""
+    kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
+    rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
+    modelled, specs = rules.modelled(frame), rules.modelled_specs
+    codec, table = TableCodec.fit_encode(modelled, parameters.warp, parameters.discrete_support, specs)
+    target = fit_target(y, frame)
+    own = frame.copy()
+    warn_of_inducing_inputs(parameters, len(frame))
+    given = GivenTable(parameters, engine, rules, own, own if modelled is frame else modelled, target)
+    fitted = _fit_in_order(given, codec, table, kept)
+    discard_own(kept, checkpoint)
+    return fitted
+
+
+def _fit_in_order(
+    given: GivenTable, codec: TableCodec, table: EncodedTable, checkpoint: Checkpoint | None
+) -> tuple[FittedModel, Settings]:
+    """Fit links that see all other columns; then, if the table suits it, links in an order that it shows."""
+    parameters, engine = given.parameters, given.engine
+    why = _why_not_sequential(given)
+    if parameters.inputs == "earlier":
+        if why:
+            raise ValueError(f'inputs="earlier" cannot be used: {why}. Take inputs="auto" or "others"')
+        if parameters.order is not None:
+            codec, table = given.for_joint_density(codec, table, warp=True)
+            parts = [range(codec.n_encoded)[codec.slices[label]] for label in parameters.order]
+            sequence, choice = [d for part in parts for d in part], Choice("earlier", "as given")
+            tables = given.training_table(codec, table, choice, sequence)
+            return fit_chain(parameters, engine, *tables, checkpoint)
+    training, own = given.training_table(codec, table, Choice("others", "as given"))
+    conditional = fit_chain(parameters, engine, training, own, checkpoint)
+    if parameters.inputs == "others" or not conditional[0].link_specs:
+        return conditional
+    if parameters.inputs == "auto":
+        why = why or _why_conditional(conditional[0], table)
+        why = why or ("an order was given" if parameters.order is not None else "")
+        if why:
+            return conditional[0], replace(conditional[1], inputs=Choice("others", why))
+    return _fit_joint_density(given, codec, table, conditional)
+
+
+def _fit_joint_density(
+    given: GivenTable, codec: TableCodec, table: EncodedTable, conditional: tuple[FittedModel, Settings]
+) -> tuple[FittedModel, Settings]:
+    """Fit links in the order that draws of a conditional model show, unless that model is the better one."""
+    is_auto = given.parameters.inputs == "auto"
+    reason = "a joint density of the columns" if is_auto else "as given"
+    encodings = [given.for_joint_density(codec, table, warp=True)]
+    if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
+        # No transform is needed if nonlinear dependence on other columns explains long tails.
+        encodings.append(given.for_joint_density(codec, table, warp=False))
+    incomplete = ~table.observed.all(0).numpy()
+    whole = PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
+    contested = is_auto and _has_neighbours(conditional[0])
+    search = whole if contested else whole.on_few_rows()
+    completed = recoded(codec, search.codecs[-1], completions(conditional[0], search.encodings[-1][1]))
+    first = search.fit(search.first_plan(completed), completed)
+    if contested and standard_errors_worse(conditional[0], first.fitted[0]) > _WORSE:
+        why = "nearby rows predict held-out cells better than a joint density"
+        return conditional[0], replace(conditional[1], inputs=Choice("others", why))
+    found = search.after_rival(search.improved(first))
+    if search is whole:
+        return found.fitted
+    every_row = whole.encodings[found.plan[0]][1]
+    return whole.fit(found.plan, completions(found.fitted[0], every_row, 1)).fitted
+
+
+def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
+    """Return why links of a fitted model should see all other columns; an empty text if they need not."""
+    missing_cells = (~table.observed).sum(0).tolist()
+    links = len(fitted.chain.links)
+    if _has_neighbours(fitted) and (len(table) + 1000) * links**2 > _MOST_CONTESTED:
+        return "nearby rows improve predictions, and the table is large"
+    if sum(missing_cells[link.column] for link in fitted.chain.links) * links > _MOST_WEIGHTED:
+        return "the table is large"
+    return ""
+
+
+def _has_neighbours(fitted: FittedModel) -> bool:
+    return fitted.neighbours is not None and any(fitted.neighbours.links)
+
+
+def _why_not_sequential(given: GivenTable) -> str:
+    """Return why a table cannot have links in an order; an empty text if it can."""
+    if not given.engine.suits_sequential_chain:
+        return "it needs joint predictive draws and a bound in closed form, which the engine switches off"
+    if given.target[0] is not None:
+        return "there is a target"
+    if given.rules.derived or given.rules.only_if:
+        return "columns are derived from others, or apply to some rows only"
+    if any(spec.standard_error is not None for spec in given.rules.modelled_specs.values()):
+        return "cells have standard errors"
+    return ""
+
+
+def fit_files(
+    parameters: Parameters, engine: Engine, table: ParquetTable, scratch: Any, checkpoint: CheckpointLike
+) -> tuple[FittedModel, Settings]:
+    """Fit a model to Parquet files, with one column in memory at a time; see `MGPImputer.fit_parquet`."""
+    if len(table) <= _SMALL_ROWS:
+        return fit_frame(parameters, engine, table.read(), None, checkpoint)
+    kept = _checkpoint(parameters, checkpoint)
+    warn_of_inducing_inputs(parameters, len(table))
+    if parameters.inputs == "earlier":
+        raise ValueError(NOT_SEQUENTIAL)
+    rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
+    rules.check_column_by_column()
+    specs = rules.modelled_specs
+    support = parameters.discrete_support
+    codec, rows, incomplete = encode_columns(table, parameters.warp, support, specs, files)
+    with_link = np.isin(codec.groups, incomplete) | (parameters.columns == "all")
+    link_specs = plan_links(codec, with_link, parameters.order, specs=specs)
+    encoder = TableEncoder(rules, codec, None, [*map(label_of, table.columns)], incomplete)
+    inputs = Choice("others", f"more than {_SMALL_ROWS:,} rows in files")
+    given = TrainingTable(encoder, link_specs, rows, {}, inputs, files)
+    fitted = fit_chain(parameters, engine, given, None, kept)
+    discard_own(kept, checkpoint)
+    return fitted
+
+
+def _checkpoint(parameters: Parameters, place: CheckpointLike) -> Checkpoint | None:
+    if place is not None and parameters.optimizer is not None:
+        raise ValueError("a checkpoint does not keep the state of an optimizer: take optimizer=None")
+    if place is not None and not isinstance(parameters.random_state, numbers.Integral):
+        raise ValueError(
+            f"a checkpoint needs random_state=<an integer>, got {parameters.random_state!r}: with other "
+            "random numbers, a resumed fit would have another result"
+        )
+    return Checkpoint.at(place)

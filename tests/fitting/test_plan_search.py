@@ -1,0 +1,65 @@
+"""The search for the plan of a joint density moves an outcome to the end, and learns plans from part of the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_mgp import MGPImputer
+from pyro_mgp.data.rules import Rules
+from pyro_mgp.data.table import TableCodec
+from pyro_mgp.fitting import plan_search
+from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch
+from pyro_mgp.settings import Choice, Engine
+
+
+def product(n_rows: int = 300) -> pd.DataFrame:
+    """Return y = x1·x2 + noise, of which x1 and x2 have missing cells."""
+    generator = np.random.default_rng(0)
+    x1, x2, noise = generator.normal(size=(3, n_rows))
+    frame = pd.DataFrame({"y": x1 * x2 + 0.3 * noise, "x1": x1, "x2": x2})
+    missing = generator.random((n_rows, 2)) < 0.2
+    frame[["x1", "x2"]] = frame[["x1", "x2"]].mask(missing)
+    return frame
+
+
+def search_of(frame: pd.DataFrame) -> tuple[PlanSearch, torch.Tensor]:
+    """Return a search without transforms, and the table with its missing cells at zero, `[1, N, D]`."""
+    rules = Rules.parse(None, frame.columns.tolist()).learn(frame)
+    codec, table = TableCodec.fit_encode(frame, False, 0, {})
+    imputer = MGPImputer(random_state=0, progress=False)
+    given = GivenTable(imputer, Engine(), rules, frame, frame, (None, None))
+    search = PlanSearch(
+        given, [(codec, table)], Choice("earlier", "as given"), ~table.observed.all(0).numpy()
+    )
+    return search, table.values[None]
+
+
+def test_an_outcome_in_front_moves_to_the_end() -> None:
+    search, completed = search_of(product())
+    planned = search.fit((0, [1, 2]), completed)
+    found = search.after_rival(planned)
+    assert found.plan == (0, [1, 2, 0])
+    assert found.fitted[0].chain.names == ("x1", "x2", "y")
+    # The outcome is the last one now, and has no rival.
+    assert search.after_rival(found) is found
+
+
+def test_plans_of_large_tables_are_learnt_from_part_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, _ = search_of(product())
+    assert search.on_few_rows() is search
+    monkeypatch.setattr(plan_search, "_ROWS_OF_PLAN", 100)
+    few = search.on_few_rows()
+    (_, table), (_, every) = few.encodings[0], search.encodings[0]
+    assert len(table) == len(few.given.frame) == len(few.given.modelled) == 100
+    place = torch.searchsorted(every.keys.sort().values, table.keys)
+    assert place.tolist() == list(range(100))  # those with the smallest keys
+    expected = few.given.frame.to_numpy()
+    decoded = table.values.numpy() * few.codecs[0].raw_scale + [c.mean[0] for c in few.codecs[0].columns]
+    np.testing.assert_allclose(decoded[~np.isnan(expected)], expected[~np.isnan(expected)], atol=1e-12)
+
+    fitted = MGPImputer(inputs="earlier", random_state=0, progress=False).fit(product())
+    assert fitted.chain_.n_rows == 300
+    assert fitted.chain_.names[-1] == "y"
