@@ -12,6 +12,7 @@ import statsmodels.api as sm
 from benchmarks.coverage import (
     __main__,
     curves,
+    eleven,
     gaussian,
     methods,
     mixed,
@@ -48,7 +49,7 @@ def test_complete_rows_estimate_the_true_slope_without_bias(name):
     assert np.sqrt(variance) < 0.1 * abs(truth)
 
 
-@pytest.mark.parametrize("name", [*gaussian.DESIGNS, *slade.DESIGNS, *mixed.DESIGNS])
+@pytest.mark.parametrize("name", [*gaussian.DESIGNS, *slade.DESIGNS, *mixed.DESIGNS, *eleven.DESIGNS])
 def test_complete_tables_estimate_the_truth_without_bias(name):
     design = DESIGNS[name]
     n = max(1, 10_000 // len(design.draw(np.random.default_rng(0)).frame))
@@ -69,6 +70,7 @@ def test_complete_tables_estimate_the_truth_without_bias(name):
         ("g4_200", dict.fromkeys("abcd", 0.25)),
         ("slade", dict.fromkeys(["x1", "x2", "x3", "y"], 0.5)),
         ("mixed_2000", dict.fromkeys(["z1", "z2", "z3", "g", "t"], 1.1 / 3)),
+        ("eleven_2000", dict.fromkeys(["z1", "z2", "z3", "c", "u", "v", "w"], 0.43)),
         ("regions", {"y": 0.4}),
     ],
 )

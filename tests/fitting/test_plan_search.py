@@ -1,4 +1,4 @@
-"""The search for the plan of a joint density moves an outcome to the end, and learns plans from part of the rows."""
+"""The search for the plan of a joint density: the outcome comes last, and part of the rows shows an order."""
 
 from __future__ import annotations
 
