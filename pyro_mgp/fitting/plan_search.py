@@ -27,6 +27,7 @@ from pyro_mgp.fitting.chain_fit import fit_chain
 from pyro_mgp.fitting.training_table import TrainingTable
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.link_specs import best_plan, plan_links, recoded, rival_sequence, symmetrised_gain
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
 from pyro_mgp.storage.scratch import Memory
@@ -125,10 +126,15 @@ class PlanSearch:
         keys = self.encodings[0][1].keys
         if len(keys) <= _ROWS_OF_PLAN:
             return self
-        few = keys.argsort()[:_ROWS_OF_PLAN].cpu()
+        few = _with_smallest_keys(keys, _ROWS_OF_PLAN)
         frame, modelled = (own.iloc[few.numpy()] for own in (self.given.frame, self.given.modelled))
         given = replace(self.given, frame=frame, modelled=modelled)
         return replace(self, given=given, encodings=[(codec, rows[few]) for codec, rows in self.encodings])
+
+    def part_of(self, table: EncodedTable) -> EncodedTable:
+        """Return the rows of the search from another encoding of the whole table."""
+        n_rows = len(self.encodings[0][1])
+        return table if n_rows == len(table) else table[_with_smallest_keys(table.keys, n_rows)]
 
     def first_plan(self, completed: Tensor) -> tuple[int, list[int]]:
         """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""
@@ -173,12 +179,20 @@ class PlanSearch:
 
     def _of_evidence(self, completed: Tensor) -> Tensor:
         """Return the rows `[S, n, D]` from which the evidence of orders is computed."""
-        return completed[:, self.encodings[0][1].keys.argsort()[:_ROWS_OF_ORDER].cpu()]
+        return completed[:, _with_smallest_keys(self.encodings[0][1].keys, _ROWS_OF_ORDER)]
+
+
+def _with_smallest_keys(keys: Tensor, n: int) -> Tensor:
+    """Return the numbers of the n rows with the smallest keys, a random part of a table, on the CPU."""
+    return keys.argsort()[:n].cpu()
 
 
 def completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS, draw: int = 0) -> Tensor:
     """Return a table with its missing cells drawn n times, `[n, N, D]`, by a draw of its chains."""
-    # Chains of a sequential model go on in `impute`; those of the first model serve here only.
-    sampler = fitted.sampler(chains=None if fitted.is_sequential else _COMPLETIONS)
+    # The first draw of a sequential model serves `impute` as well. Later ones do not: what is said of mixing
+    # must not depend on them. Those of the first model serve here only, where bagging would add noise.
+    model = fitted if draw == 0 else replace(fitted, cholesky_cache=CholeskyCache())
+    chains = None if fitted.is_sequential else _COMPLETIONS
+    sampler = model.sampler(chains=chains, bagged=fitted.is_sequential)
     imputations = range(draw * sampler.n_chains, draw * sampler.n_chains + n)
     return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, imputations)], dim=1)

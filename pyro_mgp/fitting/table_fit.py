@@ -105,7 +105,7 @@ def _fit_joint_density(
     whole = PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
     contested = is_auto and _has_neighbours(conditional[0])
     search = whole if contested else whole.on_few_rows()
-    completed = recoded(codec, search.codecs[-1], completions(conditional[0], search.encodings[-1][1]))
+    completed = recoded(codec, search.codecs[-1], completions(conditional[0], search.part_of(table)))
     first = search.fit(search.first_plan(completed), completed)
     if contested and standard_errors_worse(conditional[0], first.fitted[0]) > _WORSE:
         why = "nearby rows predict held-out cells better than a joint density"

@@ -103,12 +103,17 @@ class FittedModel:
         return tensors
 
     def sampler(
-        self, seed: int | None = None, shifts: dict[int, float] | None = None, chains: int | None = None
+        self,
+        seed: int | None = None,
+        shifts: dict[int, float] | None = None,
+        chains: int | None = None,
+        *,
+        bagged: bool = True,
     ) -> Sampler:
         """Return the sampler of missing cells, with the seed of the fit unless `seed` is given.
 
         Functions are shifted by `shifts`, by the encoded column of their link. The number of `chains` of
-        Gibbs sampling is chosen by the size of the table unless it is given.
+        Gibbs sampling is chosen by the size of the table unless it is given. For `bagged` see `Sampler`.
         """
         bounds = bounds_of_links(self.encoder.codec, self.link_specs)
         pairs = zip(self.discrete_support, bounds, strict=True)
@@ -126,6 +131,7 @@ class FittedModel:
             self.cholesky_cache,
             self.training,
             chains or n_chains(self.chain.n_rows),
+            bagged,
         )
 
     def without_cells(self, held_out: Tensor) -> FittedModel:

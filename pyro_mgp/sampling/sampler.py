@@ -73,6 +73,8 @@ class Sampler:
     """Training rows, given which functions are drawn; None to draw them from q(u)."""
     n_chains: int
     """Number of chains of Gibbs sampling of the training rows."""
+    bagged: bool = True
+    """Whether posteriors are bagged where local GPs or discrete supports correct links; see `GibbsChains`."""
 
     @torch.no_grad()
     def draws(
@@ -267,7 +269,7 @@ class Sampler:
             drawn = self._augmented(self.training, imputations)
             return self.chains(self.training).augmentation.conditionals(*drawn.of_links)
 
-        return self.cholesky_cache.get(self.chain, "functions", (self.seed, tuple(imputations)), conditionals)
+        return self.cholesky_cache.get(self.chain, "functions", self._request(imputations), conditionals)
 
     @torch.no_grad()
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
@@ -279,7 +281,7 @@ class Sampler:
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> Drawn:
         """Return what the chains of the training table drew for imputations."""
         draw = functools.partial(self.chains(training).draws, imputations)
-        return self.cholesky_cache.get(self.chain, "draws", (self.seed, tuple(imputations)), draw)
+        return self.cholesky_cache.get(self.chain, "draws", self._request(imputations), draw)
 
     def chains(self, training: EncodedTable) -> GibbsChains:
         """Return the chains that draw functions given the completed training table."""
@@ -304,10 +306,14 @@ class Sampler:
                 self._holes(training.observed, range(n)),
                 self._predictive(training, range(n)),
                 lambda filled: self._check(filled, training),
-                bagged=self._is_corrected and not isinstance(self.chain, SequentialChain),
+                bagged=self.bagged and self._is_corrected and not isinstance(self.chain, SequentialChain),
             )
 
-        return self.cholesky_cache.get(self.chain, "chains", (self.seed, n), chains)
+        return self.cholesky_cache.get(self.chain, "chains", self._request([n]), chains)
+
+    def _request(self, numbers: Sequence[int]) -> tuple[int, bool, tuple[int, ...]]:
+        """Return the key of a cached result that depends on the chains and some numbers."""
+        return self.seed, self.bagged, tuple(numbers)
 
     @property
     def _is_corrected(self) -> bool:

@@ -53,6 +53,8 @@ def test_plans_of_large_tables_are_learnt_from_part_of_the_rows(monkeypatch: pyt
     monkeypatch.setattr(plan_search, "_ROWS_OF_PLAN", 100)
     few = search.on_few_rows()
     (_, table), (_, every) = few.encodings[0], search.encodings[0]
+    assert search.part_of(every) is every
+    assert torch.equal(few.part_of(every).keys, table.keys)
     assert len(table) == len(few.given.frame) == len(few.given.modelled) == 100
     place = torch.searchsorted(every.keys.sort().values, table.keys)
     assert place.tolist() == list(range(100))  # those with the smallest keys
