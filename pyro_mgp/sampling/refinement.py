@@ -282,7 +282,10 @@ class _Fit:
         return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum())
 
     def calibrate(
-        self, found: Neighbours, supports: Sequence[DiscreteSupport | None], training: EncodedTable | None
+        self,
+        found: Neighbours,
+        supports: Sequence[DiscreteSupport | None],
+        training: EncodedTable | None = None,
     ) -> Neighbours:
         """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells.
 
@@ -300,7 +303,7 @@ class _Fit:
             self.chain, self.start, self.joint, self.seed, found, supports, [None] * len(supports), {},
             CholeskyCache(), training, self.n_paths,
         )  # fmt: skip
-        sparse = sampler.sparse(range(self.n_paths))
+        sparse = sampler.sparse(range(self.n_paths)) if self.joint else self.marginals
         batches = torch.arange(len(picked)).split(found.rows_at_once)
         imputed = functools.partial(self.impute_held_out, found, sparse, supports)
         parts = [imputed(picked[here], held_out[here]) for here in batches]
