@@ -192,7 +192,7 @@ def completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS,
     # The first draw of a sequential model serves `impute` as well. Later ones do not: what is said of mixing
     # must not depend on them. Those of the first model serve here only, where bagging would add noise.
     model = fitted if draw == 0 else replace(fitted, cholesky_cache=CholeskyCache())
-    chains = None if fitted.is_sequential else _COMPLETIONS
+    chains = None if fitted.is_sequential and draw == 0 else _COMPLETIONS
     sampler = model.sampler(chains=chains, bagged=fitted.is_sequential)
     imputations = range(draw * sampler.n_chains, draw * sampler.n_chains + n)
     return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, imputations)], dim=1)
