@@ -163,10 +163,11 @@ class PlanSearch:
 
     def after_rival(self, planned: Planned) -> Planned:
         """Move the outcome to the end of the order if the mean over draws of both orders favours that."""
-        (here, sequence), completed = planned.plan, planned.completed(_RIVAL_DRAW)
-        rival = rival_sequence(self.codecs[here], self._of_evidence(completed), sequence)
+        here, sequence = planned.plan
+        rival = rival_sequence(self.codecs[here], self._of_evidence(planned.completed(0)), sequence)
         if rival is None:
             return planned
+        completed = planned.completed(_RIVAL_DRAW)
         other = self.fit((here, rival), completed)
         drawn = [self._of_evidence(each) for each in (completed, other.completed(_RIVAL_DRAW))]
         if symmetrised_gain(self.codecs[here], drawn, [sequence, rival]) <= CLEARLY:
