@@ -71,7 +71,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             that was incomplete at fit, True where its cell was missing.
         engine: Rarely needed switches of training and sampling; see `Engine`.
         inference: Training in "closed_form", by tens of steps, or by hundreds of `pyro.infer.SVI`, "svi".
-            "auto" takes the former where the engine allows it.
+            "auto" takes the former where the engine allows it. "mcmc" draws lengthscales as well, by NUTS:
+            minutes for up to 300 rows of numeric columns.
         optimizer: Optimiser of `pyro.optim` for "svi"; None takes Adam with `learning_rate`.
         loss: Bound of `chain_.model` and `chain_.guide` for "svi"; None takes the paper's, less noisy one.
 

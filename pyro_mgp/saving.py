@@ -259,6 +259,11 @@ class _Parts:
             expected["training.keys"] = (n_rows,)
             if "training.errors" in shapes:
                 expected["training.errors"] = (n_links, n_rows)
+        n_drawn = shapes.get("lengthscales.0", (0,))[0]
+        if n_drawn:
+            check(self.sequential, "lengthscales were drawn, but the chain is not sequential")
+            own = enumerate(self.link_specs)
+            expected |= {f"lengthscales.{i}": (n_drawn, len(link.inputs)) for i, link in own}
         for name in {**expected, **shapes}:
             wanted, found = expected.get(name), shapes.get(name)
             check(wanted == found, f"array {name[:80]!r}: expected shape {wanted}, the file has {found}")
@@ -280,6 +285,8 @@ class _Parts:
         for link, errors in zip(chain.links, tensors.get("training.errors", ()), strict=False):
             check(bool((errors >= 0).all()), "array 'training.errors' holds a negative variance")
             link.known_variance = errors if errors.any() else None
+        drawn = [tensors[f"lengthscales.{i}"] for i in range(n_links) if "lengthscales.0" in tensors]
+        check(all(bool((own > 0).all()) for own in drawn), "array 'lengthscales' holds a negative one")
         support = self.header["discrete_support"]
         check(len(support) == n_links, f"expected discrete_support of {n_links} links, got {len(support)}")
         like = gaussian.mean
@@ -294,6 +301,7 @@ class _Parts:
             self.history,
             self.seed,
             self.engine.joint_draws,
+            lengthscales=drawn or None,
         )
 
     def _neighbours(self, chain: Chain, tensors: Mapping[str, Tensor]) -> Neighbours | None:

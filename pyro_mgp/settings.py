@@ -28,8 +28,8 @@ from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS
 
 Inputs = Literal["auto", "others", "earlier"]
 """Inputs of a link: all other columns, or complete and earlier columns only."""
-Inference = Literal["auto", "closed_form", "svi"]
-"""How a chain is trained."""
+Inference = Literal["auto", "closed_form", "svi", "mcmc"]
+"""How a chain is trained, or that its lengthscales are drawn as well."""
 
 # Largest size of a discrete support: each draw computes a weight for each of its values.
 _LARGEST_SUPPORT = 1000
@@ -209,6 +209,8 @@ def _check_inference(parameters: Parameters, engine: Engine) -> None:
         raise ValueError(
             f'inference="closed_form" cannot be used: {engine.needs_svi}. Take inference="auto" or "svi"'
         )
+    if parameters.inference == "mcmc":
+        _check_mcmc(parameters, engine)
     for name, kind in (("optimizer", PyroOptim), ("loss", ELBO)):
         given = getattr(parameters, name)
         if given is not None and parameters.inference != "svi":
@@ -217,6 +219,18 @@ def _check_inference(parameters: Parameters, engine: Engine) -> None:
             raise TypeError(f"{name} must be a {kind.__module__}.{kind.__name__} or None, got {given!r}")
     if callable(getattr(parameters.optimizer, "pt_optim_args", None)):
         raise ValueError("optimizer must have a dict of settings: a chain's parameters have no global names")
+
+
+def _check_mcmc(parameters: Parameters, engine: Engine) -> None:
+    """Raise an error if lengthscales cannot be drawn with other parameters."""
+    refused = {
+        'inputs="others" (a joint density is needed: take "auto" or "earlier")': parameters.inputs
+        == "others",
+        'a kernel of your own (take kernel="auto")': parameters.kernel != "auto",
+        engine.needs_svi: bool(engine.needs_svi),
+    }
+    for why in (each for each, is_refused in refused.items() if is_refused):
+        raise ValueError(f'inference="mcmc" cannot be used with {why}')
 
 
 # ------------------------------------------------------------------------------------------------- choices

@@ -713,7 +713,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         'inference="closed_form" cannot be used: n_paths=2',
     ),
-    ({"inference": "mcmc"}, ValueError, "inference must be one of .*'svi'.* got 'mcmc'"),
+    ({"inference": "exact"}, ValueError, "inference must be one of .*'svi'.* got 'exact'"),
     ({"optimizer": Adam({"lr": 0.1})}, ValueError, "optimizer needs inference=\"svi\", got inference='auto'"),
     ({"loss": Trace_ELBO()}, ValueError, "loss needs inference=\"svi\", got inference='auto'"),
     (

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.model_comparison import standard_errors_worse
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.encoded_table import EncodedTable
@@ -38,9 +39,8 @@ _MOST_WEIGHTED = 300_000
 # which its score may be worse.
 _MOST_CONTESTED, _WORSE = 300_000, 1.0
 
-NOT_SEQUENTIAL = (
-    'inputs="earlier" needs the table in memory: call fit(frame) instead, or take inputs="others"'
-)
+# Most rows of a table whose lengthscales are drawn: a gradient takes the cube of their number.
+_MOST_ROWS_OF_MCMC = 300
 
 
 def fit_frame(
@@ -59,9 +59,22 @@ def fit_frame(
     own = frame.copy()
     warn_of_inducing_inputs(parameters, len(frame))
     given = GivenTable(parameters, engine, rules, own, own if modelled is frame else modelled, target)
-    fitted = _fit_in_order(given, codec, table, kept)
+    model, settings = _fit_in_order(given, codec, table, kept)
+    if parameters.inference == "mcmc":
+        _check_gaussian(model)
+        model = model.with_drawn_lengthscales(progress=parameters.progress)
     discard_own(kept, checkpoint)
-    return fitted
+    return model, settings
+
+
+def _check_gaussian(model: FittedModel) -> None:
+    """Raise a ValueError if a link is not Gaussian, so that its function cannot be integrated out."""
+    pairs = zip(model.chain.names, model.chain.links, strict=True)
+    if names := [name for name, link in pairs if not link.is_gaussian]:
+        raise ValueError(
+            f'inference="mcmc" cannot be used: it needs numeric columns with Gaussian noise, and '
+            f'{listing(names)} have other observations. Take inference="auto"'
+        )
 
 
 def _fit_in_order(
@@ -69,10 +82,17 @@ def _fit_in_order(
 ) -> tuple[FittedModel, Settings]:
     """Fit links that see all other columns; then, if the table suits it, links in an order that it shows."""
     parameters, engine = given.parameters, given.engine
-    why = _why_not_sequential(given)
-    if parameters.inputs == "earlier":
+    why, inputs = _why_not_sequential(given), parameters.inputs
+    if parameters.inference == "mcmc":
+        inputs = "earlier"
+        if len(table) > _MOST_ROWS_OF_MCMC:
+            why = f"the table has {len(table)} rows, and lengthscales are drawn up to {_MOST_ROWS_OF_MCMC}"
+    if inputs == "earlier":
         if why:
-            raise ValueError(f'inputs="earlier" cannot be used: {why}. Take inputs="auto" or "others"')
+            asked, instead = 'inputs="earlier"', 'inputs="auto" or "others"'
+            if parameters.inference == "mcmc":
+                asked, instead = 'inference="mcmc"', 'inference="auto"'
+            raise ValueError(f"{asked} cannot be used: {why}. Take {instead}")
         if parameters.order is not None:
             codec, table = given.for_joint_density(codec, table, warp=True)
             parts = [range(codec.n_encoded)[codec.slices[label]] for label in parameters.order]
@@ -83,7 +103,7 @@ def _fit_in_order(
     conditional = fit_chain(parameters, engine, training, own, checkpoint)
     if parameters.inputs == "others" or not conditional[0].link_specs:
         return conditional
-    if parameters.inputs == "auto":
+    if inputs == "auto":
         why = why or _why_conditional(conditional[0], table)
         why = why or ("an order was given" if parameters.order is not None else "")
         if why:
@@ -95,7 +115,7 @@ def _fit_joint_density(
     given: GivenTable, codec: TableCodec, table: EncodedTable, conditional: tuple[FittedModel, Settings]
 ) -> tuple[FittedModel, Settings]:
     """Fit links in the order that draws of a conditional model show, unless that model is the better one."""
-    is_auto = given.parameters.inputs == "auto"
+    is_auto = given.parameters.inputs == "auto" and given.parameters.inference != "mcmc"
     reason = "a joint density of the columns" if is_auto else "as given"
     encodings = [given.for_joint_density(codec, table, warp=True)]
     if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
@@ -153,8 +173,10 @@ def fit_files(
         return fit_frame(parameters, engine, table.read(), None, checkpoint)
     kept = _checkpoint(parameters, checkpoint)
     warn_of_inducing_inputs(parameters, len(table))
-    if parameters.inputs == "earlier":
-        raise ValueError(NOT_SEQUENTIAL)
+    is_mcmc = parameters.inference == "mcmc"
+    if parameters.inputs == "earlier" or is_mcmc:
+        asked = 'inference="mcmc"' if is_mcmc else 'inputs="earlier"'
+        raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
     rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
     rules.check_column_by_column()
     specs = rules.modelled_specs

@@ -175,6 +175,10 @@ class GibbsChains:
                 self._draw()
         return Drawn.cat(self.kept)[list(imputations)]
 
+    def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
+        """Return the conditionals of the links at what was drawn for some numbers."""
+        return self.augmentation.conditionals(*drawn.of_links)
+
     def iterations(self, paths: Sequence[int]) -> Drawn:
         """Return functions for averages, without cells; number j is iteration j // S of chain j % S.
 

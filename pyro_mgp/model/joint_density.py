@@ -119,6 +119,30 @@ class JointDensity:
                 pyro.deterministic("filled", table, event_dim=1)
         return table
 
+    def collapsed(self, filled: Tensor, observed: Tensor, informative: Sequence[Tensor]) -> None:
+        """Sample missing cells `[k]` of Gaussian links, with functions integrated out; no inducing values.
+
+        Args:
+            filled: The table, `[N, D]`.
+            observed: Bool `[N, D]`.
+            informative: Bool `[N]` for each link, the rows that are not mere draws from it.
+        """
+        columns = list(filled.unbind(-1))
+        for name, link, rows in zip(self.names, self.links, informative, strict=True):
+            holes = (rows & ~observed[:, link.column]).nonzero()[:, 0]
+            if len(holes):
+                # Their density is that of all cells of a column together, below.
+                flat = dist.Normal(filled.new_zeros(len(holes)), 1.0).to_event(1).mask(False)
+                columns[link.column] = columns[link.column].index_copy(
+                    0, holes, pyro.sample(f"z_{name}", flat)
+                )
+        table = torch.stack(columns, dim=-1)
+        for name, link, rows in zip(self.names, self.links, informative, strict=True):
+            covariance = link.kernel(table[rows][:, link.inputs])
+            noise = link.likelihood.noise * torch.eye(len(covariance)).to(covariance)
+            cells = dist.MultivariateNormal(covariance.new_zeros(len(covariance)), covariance + noise)
+            pyro.sample(f"x_{name}", cells, obs=table[rows, link.column])
+
     def writes_function(self, link: Link) -> bool:
         """Return whether a link's function is written into missing cells, which are then no sites."""
         return self.latent and not isinstance(link.likelihood, Observation)

@@ -3,18 +3,22 @@
     noise variance of a Gaussian link           √s² ~ half-Cauchy(1)
     coefficient of a `Trend`                    β ~ N(0, σ²),  σ ~ half-Cauchy(scale of its group)
     rest of the kernel                          √(its variance) ~ half-Cauchy(scale)
+    its lengthscales, with inference="mcmc"     ℓ ~ log-normal(log(4 √P), 1)
 
-All are in standardised units. A trend has many coefficients, of which few matter: with a standard deviation
-of its own for each, large ones are hardly shrunk, and the others are (horseshoe prior; Carvalho, Polson and
-Scott, Biometrika 97:465-480, 2010).
+P is the number of inputs; 4 √P is where training starts, at a nearly linear function. All are in standardised
+units. A trend has many coefficients, of which few matter: with a standard deviation of its own for each,
+large ones are hardly shrunk, and the others are (horseshoe prior; Carvalho, Polson and Scott, Biometrika
+97:465-480, 2010).
 """
 
 from __future__ import annotations
 
 import copy
+import math
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.nn import PyroSample
 from torch import Tensor
 from torch.distributions.transforms import PowerTransform
@@ -31,6 +35,8 @@ _SCALES = (1.0, 1.0, 0.3, 0.3)
 # Factor of these scales for likelihoods other than Gaussian: with noise of variance one, a function that
 # explains nine tenths of the variance has variance nine.
 _OF_OTHER_KINDS = 3.0
+# Median of the prior of lengthscales, in multiples of √P.
+_TYPICAL = 4.0
 REST = 3
 """Group of the rest of a kernel, after those of `Trend.groups`."""
 
@@ -43,11 +49,15 @@ def group_scales(link: Link) -> Tensor:
     return link.Xu.new_tensor(_SCALES) * (1.0 if link.is_gaussian else _OF_OTHER_KINDS)
 
 
-def with_priors(chain: Chain) -> Chain:
+def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:
     """Return a copy of a chain whose noises and coefficients have the priors under which `impute` draws them.
 
     Its `model` is then the density from which `impute` draws given the estimates of lengthscales and inducing
     inputs, for `pyro.infer.NUTS` or an automatic guide. Kernels without a `Trend` have estimates, too.
+
+    Args:
+        chain: The chain.
+        lengthscales: Whether lengthscales have their prior as well, as with `inference="mcmc"`.
 
     Example:
         >>> from pyro_mgp.model.kernels import linear_quadratic_matern32
@@ -70,7 +80,15 @@ def with_priors(chain: Chain) -> Chain:
                     own = scales[trend.groups[1 : 1 + n].to(scales.device)]
                     trend.deviations = PyroSample(dist.HalfCauchy(own).to_event(1))
                 rest.variance = PyroSample(_squared_half_cauchy(scales[REST]))
+                if lengthscales and len(link.inputs):
+                    rest.lengthscale = PyroSample(_of_lengthscales(link))
     return chain
+
+
+def _of_lengthscales(link: Link) -> TorchDistribution:
+    """Return the prior of the lengthscales of a link with P inputs, `[P]`."""
+    typical = link.Xu.new_full((len(link.inputs),), math.log(_TYPICAL * len(link.inputs) ** 0.5))
+    return dist.LogNormal(typical, 1.0).to_event(1)
 
 
 def _squared_half_cauchy(scale: Tensor) -> dist.TransformedDistribution:

@@ -22,6 +22,7 @@ from pyro_mgp.model.conditional import Conditional, Moments, Observing, Shifted
 from pyro_mgp.model.later_links import Later, LaterLinks, Numbers, choose_level, resample, slice_sample
 from pyro_mgp.model.likelihoods import Category, Ordinal
 from pyro_mgp.model.link import Link
+from pyro_mgp.model.local_parameters import local_method
 
 
 class SequentialChain(Chain):
@@ -60,6 +61,19 @@ class SequentialChain(Chain):
             for later in self.followers[i]:
                 rows[i] = rows[i] | rows[later]
         return rows
+
+    @local_method
+    def collapsed_model(self, filled: Tensor, observed: Tensor) -> None:
+        """Sample informative missing cells, with functions integrated out; a Pyro model of Gaussian links.
+
+        Its density is that of `model` with as many inducing values as rows. Gradients are cheap in tables of
+        few rows, and cells that no later link reads are left out.
+
+        Args:
+            filled: The table with a fill in its missing cells, `[N, D]`, standardised units.
+            observed: Bool `[N, D]`.
+        """
+        self._joint_density.collapsed(filled, observed, self.informative(observed))
 
     def weight_by_later(
         self,

@@ -382,8 +382,12 @@ def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, DataA
             if inputs is not None:
                 dims = (f"{own}_input",)
                 coords[dims[0]] = dims[0], np.array([source.names[d] for d in inputs], dtype=object)
-            repeated = np.broadcast_to(value, (m, *value.shape))
-            found[f"{parameter}_{own}"] = _variable(repeated, dims, {**attrs, "estimate": _POINT}, coords)
+            repeated, estimate = np.broadcast_to(value, (m, *value.shape)), _POINT
+            if sampler.posterior and parameter.endswith("lengthscale"):
+                of_chains = [dict(pair[:2] for pair in _estimates(c.links[i])) for c in sampler.posterior]
+                repeated = np.stack([of_chains[j % sampler.n_chains][parameter] for j in range(m)])
+                estimate = "drawn"
+            found[f"{parameter}_{own}"] = _variable(repeated, dims, {**attrs, "estimate": estimate}, coords)
         if noises[i].ndim == 2:  # one per imputation
             found[f"noise_{own}"] = _variable(noises[i][:, 0], (), {**attrs, "estimate": "drawn"})
         if functions:

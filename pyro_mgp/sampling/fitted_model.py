@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,10 +11,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.gibbs_chains import n_chains
+from pyro_mgp.inference.nuts import draw_lengthscales, with_lengthscales
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.build import bounds_of_links
 from pyro_mgp.model.chain import Chain
@@ -58,6 +61,8 @@ class FittedModel:
     """Whether one posterior function per imputation is shared by all rows."""
     own: InputTable | None = None
     """The table of the fit, its target observed; None after loading, and after a fit to files."""
+    lengthscales: list[Tensor] | None = None
+    """Drawn lengthscales of each link, `[K, P]`; None to take the estimates."""
     cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)
     """Cholesky factors of the links, kept from one call to the next."""
 
@@ -98,6 +103,7 @@ class FittedModel:
             if any(each is not None for each in errors):
                 none = self.training.values.new_zeros(len(self.training))
                 tensors["training.errors"] = torch.stack([none if each is None else each for each in errors])
+        tensors |= {f"lengthscales.{i}": drawn for i, drawn in enumerate(self.lengthscales or [])}
         if self.neighbours is not None:
             tensors |= {"near.rows": self.neighbours.rows, "near.residuals": self.neighbours.residuals}
         return tensors
@@ -132,7 +138,25 @@ class FittedModel:
             self.training,
             chains or n_chains(self.chain.n_rows),
             bagged,
+            self._posterior,
         )
+
+    @functools.cached_property
+    def _posterior(self) -> list[Chain]:
+        """Chains with drawn lengthscales; none if these were not drawn."""
+        if self.lengthscales is None or not isinstance(self.chain, SequentialChain):
+            return []
+        return [with_lengthscales(self.chain, own) for own in zip(*self.lengthscales, strict=True)]
+
+    def with_drawn_lengthscales(self, *, progress: bool) -> FittedModel:
+        """Return the model with lengthscales drawn by NUTS instead of estimated; see `inference.nuts`."""
+        chain, rows = self.chain, self.training
+        if not isinstance(chain, SequentialChain) or rows is None:
+            raise TypeError(f"expected a sequential chain with its training rows, got {chain!r}")
+        n = n_chains(chain.n_rows)
+        filled = self.initial_fill.draw(rows, KeyedNoise(self.seed, rows.keys, range(1)))[0]
+        drawn = draw_lengthscales(chain, filled, rows.observed, n, self.seed, progress=progress)
+        return replace(self, lengthscales=drawn, cholesky_cache=CholeskyCache())
 
     def without_cells(self, held_out: Tensor) -> FittedModel:
         """Return the model whose functions and neighbours are drawn without some cells of its table.

@@ -24,8 +24,9 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, burn_in
+from pyro_mgp.inference.posterior_chains import PosteriorChains
 from pyro_mgp.model.chain import Chain, Noise, Precision
-from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_as
+from pyro_mgp.model.conditional import Conditional, Moments, observed_as
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
@@ -34,6 +35,7 @@ from pyro_mgp.sampling.gaussian_mixture import GaussianMixture
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
 from pyro_mgp.sampling.residual_process import ResidualProcess
+from pyro_mgp.sampling.shifted_sweeps import shifted_sweeps
 
 # Streams of keyed noise; number 0 is that of the initial fill.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN, _RESIDUAL = range(1, 8)
@@ -75,6 +77,8 @@ class Sampler:
     """Number of chains of Gibbs sampling of the training rows."""
     bagged: bool = True
     """Whether posteriors are bagged where local GPs or discrete supports correct links; see `GibbsChains`."""
+    posterior: Sequence[Chain] = ()
+    """Chains with drawn lengthscales, one for each chain of Gibbs sampling; empty to take the estimates."""
 
     @torch.no_grad()
     def draws(
@@ -125,7 +129,9 @@ class Sampler:
         start, n_sweeps = self._start(rows, place, imputations)
         conditionals = self.conditionals(rows, imputations, processes=self._processes(imputations))
         if self.shifts:
-            return self._shifted(conditionals, start, n_sweeps, rows, imputations)
+            holes = self._holes(rows.observed, imputations)
+            at = start, rows.observed, n_sweeps, self._sweep_noise(rows, imputations), holes
+            return shifted_sweeps(self.chain, conditionals, self.shifts, *at)
         *_, (filled, _) = self._sweeps(conditionals, start, n_sweeps, rows, imputations)
         return filled
 
@@ -267,7 +273,7 @@ class Sampler:
             if self.training is None:
                 return self.chain.conditionals(self.functions(imputations))
             drawn = self._augmented(self.training, imputations)
-            return self.chains(self.training).augmentation.conditionals(*drawn.of_links)
+            return self.chains(self.training).conditionals(imputations, drawn)
 
         return self.cholesky_cache.get(self.chain, "functions", self._request(imputations), conditionals)
 
@@ -283,33 +289,42 @@ class Sampler:
         draw = functools.partial(self.chains(training).draws, imputations)
         return self.cholesky_cache.get(self.chain, "draws", self._request(imputations), draw)
 
-    def chains(self, training: EncodedTable) -> GibbsChains:
+    def chains(self, training: EncodedTable) -> GibbsChains | PosteriorChains:
         """Return the chains that draw functions given the completed training table."""
-        n = self.n_chains
+
+        def chains() -> GibbsChains | PosteriorChains:
+            if not self.posterior:
+                return self._gibbs_chains(training, self.chain, range(self.n_chains))
+            own = enumerate(self.posterior[: self.n_chains])
+            return PosteriorChains([self._gibbs_chains(training, chain, [path]) for path, chain in own])
+
+        return self.cholesky_cache.get(self.chain, "chains", self._request([self.n_chains]), chains)
+
+    def _gibbs_chains(self, training: EncodedTable, chain: Chain, paths: Sequence[int]) -> GibbsChains:
+        """Return those of the chains of Gibbs sampling that have the numbers of some paths."""
 
         def fresh(n_numbers: int, *stream: int) -> Tensor:
-            return self._noise(n_numbers, range(n)).normal(_AUGMENTATION, *stream)
+            return self._noise(n_numbers, paths).normal(_AUGMENTATION, *stream)
+
+        def imputations(draw: int) -> list[int]:
+            return [draw * self.n_chains + path for path in paths]
 
         def sweep_noise(draw: int, sweep: int) -> Noise:
-            return self._sweep_noise(training, range(draw * n, (draw + 1) * n))(sweep)
+            return self._sweep_noise(training, imputations(draw))(sweep)
 
         def initial_fill(draw: int) -> Tensor:
-            imputations = range(draw * n, (draw + 1) * n)
-            return self.start.draw(training, KeyedNoise(self.seed, training.keys, imputations))
+            return self.start.draw(training, KeyedNoise(self.seed, training.keys, imputations(draw)))
 
-        def chains() -> GibbsChains:
-            return GibbsChains(
-                Augmentation(self.chain, training.values, training.observed),
-                initial_fill,
-                fresh,
-                sweep_noise,
-                self._holes(training.observed, range(n)),
-                self._predictive(training, range(n)),
-                lambda filled: self._check(filled, training),
-                bagged=self.bagged and self._is_corrected and not isinstance(self.chain, SequentialChain),
-            )
-
-        return self.cholesky_cache.get(self.chain, "chains", self._request([n]), chains)
+        return GibbsChains(
+            Augmentation(chain, training.values, training.observed),
+            initial_fill,
+            fresh,
+            sweep_noise,
+            self._holes(training.observed, paths),
+            self._predictive(training, paths),
+            lambda filled: self._check(filled, training),
+            bagged=self.bagged and self._is_corrected and not isinstance(chain, SequentialChain),
+        )
 
     def _request(self, numbers: Sequence[int]) -> tuple[int, bool, tuple[int, ...]]:
         """Return the key of a cached result that depends on the chains and some numbers."""
@@ -407,8 +422,8 @@ class Sampler:
         """
         sparse, training = None, self.training
         if training is not None and self.joint:
-            of_links = self.chains(training).iterations(paths).of_links
-            sparse = self.chains(training).augmentation.conditionals(*of_links)
+            chains = self.chains(training)
+            sparse = chains.conditionals(paths, chains.iterations(paths))
         conditionals = self.conditionals(rows, paths, sparse=sparse)
         start, n_sweeps = self._start(rows, torch.full_like(rows.keys, -1), paths)
         return conditionals, self._sweeps(conditionals, start, n_sweeps, rows, paths)
@@ -427,61 +442,6 @@ class Sampler:
         return self.chain.sweeps(
             conditionals, start, rows.observed, lambda sweep: noise(first + sweep), n_sweeps, holes
         )
-
-    def _shifted(
-        self,
-        conditionals: Sequence[Conditional],
-        filled: Tensor,
-        n_sweeps: int,
-        rows: EncodedTable,
-        imputations: Sequence[int],
-    ) -> Tensor:
-        """Return the rows `[S, n, D]`, filled with some functions shifted in the last sweep.
-
-        Shifted in every sweep, columns that predict each other would shift each other repeatedly. Links
-        before the shifted ones are visited once more, while the shifted cells are kept.
-        """
-        noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
-        observed, last = rows.observed, self.chain.n_sweeps - 1
-        for sweep in range(self.chain.n_sweeps - n_sweeps, last):
-            filled, _ = self.chain.sweep(conditionals, filled, observed, noise(sweep), holes)
-        links = self.chain.links
-        shifted = [
-            Shifted(conditional, self.shifts[link.column]) if link.column in self.shifts else conditional
-            for conditional, link in zip(conditionals, links, strict=True)
-        ]
-        filled, _ = self.chain.sweep(shifted, filled, observed, noise(last), holes)
-        if isinstance(self.chain, SequentialChain):
-            return self._after_shifts(conditionals, filled, rows, imputations)
-        moved = [i for i, link in enumerate(links) if link.column in self.shifts]
-        before = [i < max(moved, default=0) and i not in moved for i in range(len(links))]
-        again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
-        return self.chain.sweep(conditionals, filled, observed, noise(last), again)[0]
-
-    def _after_shifts(
-        self,
-        conditionals: Sequence[Conditional],
-        filled: Tensor,
-        rows: EncodedTable,
-        imputations: Sequence[int],
-    ) -> Tensor:
-        """Redraw the other missing cells of a sequential chain with shifted cells treated as observed."""
-        observed = rows.observed.clone()
-        observed[:, list(self.shifts)] = True
-        here = (observed != rows.observed).any(1)
-        holes = [filled_up(cells[here[cells]], len(imputations)) for cells in self.chain.holes(observed)]
-        noise = self._sweep_noise(rows, imputations)
-        # Reweighting moves cells instead of redrawing them: it takes several sweeps until they have their
-        # conditional distribution, and noise that was used before would move them back.
-        *_, (filled, _) = self.chain.sweeps(
-            conditionals,
-            filled,
-            observed,
-            lambda sweep: noise(self.chain.n_sweeps + sweep),
-            self.chain.n_sweeps,
-            holes,
-        )
-        return filled
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
         """Return the keyed noise of the sweeps, as a function of their number."""

@@ -1,0 +1,67 @@
+"""A conditional of several paths gives each path what its own part gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from pyro_mgp.inference.data_augmentation import Augmentation
+from pyro_mgp.inference.nuts import with_lengthscales
+from pyro_mgp.model.conditional import Moments
+from pyro_mgp.model.kernels import linear_quadratic_matern32
+from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.link import Link
+from pyro_mgp.model.pathwise import PathwiseConditional
+from pyro_mgp.model.sequential_chain import SequentialChain
+
+TABLE = torch.as_tensor(np.random.default_rng(0).normal(size=(12, 2)))
+
+
+@torch.no_grad()
+def parts(n: int) -> list:
+    """Return conditionals of a function with n different lengthscales, one path each."""
+    link = Link(linear_quadratic_matern32(1), TABLE[:5, :1], 1, [0], Gaussian(0.5))
+    chain, found = SequentialChain([link], ["y"], n_rows=12), []
+    for path in range(n):
+        of_path = with_lengthscales(chain, [torch.tensor([0.5 + path]).double()])
+        augmentation = Augmentation(of_path, TABLE, torch.ones_like(TABLE, dtype=torch.bool))
+        values = torch.as_tensor(np.random.default_rng(path).normal(size=(1, link.n_values)))
+        noise = torch.full((1, 1), 1.0 + path).double()
+        found.append(augmentation.conditional(0, values, noise, torch.ones_like(values)))
+    return found
+
+
+def same(found: Moments, mean: list[float], variance: list[float]) -> None:
+    torch.testing.assert_close(found.mean.flatten(), torch.tensor(mean).double())
+    torch.testing.assert_close(found.variance.flatten(), torch.tensor(variance).double())
+
+
+def test_paths_have_the_moments_of_their_parts() -> None:
+    of_paths = parts(3)
+    both = PathwiseConditional(of_paths)
+    rows = torch.stack([TABLE, TABLE.flip(0), TABLE + 1])
+    own = [part.moments(rows[i][None]) for i, part in enumerate(of_paths)]
+    found = both.moments(rows)
+    assert torch.equal(found.mean, torch.cat([at.mean for at in own]))
+    assert torch.equal(found.variance, torch.cat([at.variance for at in own]))
+    assert not torch.allclose(own[0].mean, of_paths[1].moments(rows[:1]).mean)
+    assert both.noise.flatten().tolist() == [1.0, 2.0, 3.0]
+    functions = torch.cat([part.functions(TABLE) for part in of_paths])
+    assert torch.equal(both.functions(TABLE), functions)
+
+
+def test_cells_move_on_any_paths_in_any_order() -> None:
+    both = PathwiseConditional(parts(3))
+    table = TABLE.expand(3, -1, -1)
+    along = both.along(table, [0])
+    paths, rows = torch.tensor([2, 0, 2, 1]), torch.tensor([4, 4, 0, 7])
+    values = torch.tensor([[0.3], [0.3], [-1.0], [2.0]]).double()
+    expected = []
+    for path, row, value in zip(paths.tolist(), rows.tolist(), values, strict=True):
+        moved = TABLE[row].clone()
+        moved[0] = value
+        expected.append(both.parts[path].moments(moved[None, None]))
+    means, variances = (
+        [float(x) for x in each] for each in zip(*((a.mean, a.variance) for a in expected), strict=True)
+    )
+    same(along(paths, rows, values), means, variances)
