@@ -255,9 +255,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         """Tell scikit-learn that missing cells, categories and text are accepted."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
-        tags.input_tags.string = True
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
         return tags
 
     def impute(
@@ -273,9 +271,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> Imputations:
         """Draw m imputations of every missing cell from its posterior predictive distribution.
 
-        Imputation j does not depend on m, the batch size, the order of the rows, or the other rows. Rows
-        equal in every cell are distinguished by their index labels within a call, and by `row_ids` across
-        calls.
+        Imputation j does not depend on m, the batch size, the order of the rows, or the other rows. Equal
+        rows are distinguished by their index labels within a call, and by `row_ids` across calls.
 
         Args:
             X: Table with the columns of the fitted one; None for the fitted table itself, with its target.
@@ -315,19 +312,14 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         delta: Mapping[Label, float] | None = None,
         overwrite: bool = False,
     ) -> list[Path]:
-        """Draw m imputations of a large table and write each completed copy to Parquet as it is drawn.
+        """Draw the m imputations of `impute(X, m)` and write each completed table to Parquet as it is drawn.
 
-        The tables are those of `impute(X, m)`; beyond the table and its encoding, memory is needed for
-        `batch_size` rows only.
+        Beyond the table and its encoding, memory is needed for `batch_size` rows only.
 
         Args:
             path: Folder to make, whole or not at all; holds `imputation_01.parquet`, ...
-            X: Table with the columns of the fitted one; None for the fitted table itself.
-            m: Number of imputations.
-            row_ids: As in `impute`.
-            random_state: Seed of other draws than those of the imputer's own seed.
+            X, m, row_ids, random_state, delta: As in `impute`.
             batch_size: Rows drawn and written at a time.
-            delta: As in `impute`.
             overwrite: Whether to replace a folder that this package wrote earlier.
 
         Returns:
@@ -374,7 +366,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ValueError: `path` exists and may not be replaced.
         """
         check_is_fitted(self, "model_")
-        names = list(getattr(self, "feature_names_in_", []))
+        names = [*getattr(self, "feature_names_in_", [])]
         saving.write(self.get_params(), self.model_, self.settings_, names, path, overwrite)
 
     @classmethod
