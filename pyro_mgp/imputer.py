@@ -235,7 +235,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             X: Table with the columns of the fitted one, any rows.
 
         Returns:
-            The completed table; a DataFrame or an array, as it came.
+            The completed table, a DataFrame or an array.
 
         Raises:
             ValueError, TypeError: The table does not fit the fitted one; the message says where.
@@ -292,9 +292,8 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             The draws with the table that they complete.
 
         Raises:
-            ValueError, TypeError: m is below 1, the table does not fit the fitted one, the checkpoint
-                belongs to other draws, or memory does not suffice; the message gives the figures.
-            OSError: The checkpoint cannot be written.
+            ValueError, TypeError, OSError: m is below 1, the table does not fit the fitted one, memory does
+                not suffice, or the checkpoint belongs to other draws or cannot be written.
         """
         check_is_fitted(self, "model_")
         given, sampler = drawing.prepare(self.model_, X, row_ids, random_state, batch_size, delta)
@@ -339,11 +338,10 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Args:
             X: Table with the columns of the fitted one.
-            level: Probability of the central interval for a new observation.
+            level: Probability of the central interval for a new observation, from `lower` to `upper`.
 
         Returns:
-            One row per row of X, in the target's own units: `mean`, `sd`, and the bounds `lower` and `upper`
-            of the central interval.
+            One row per row of X, in the target's own units: `mean`, `sd`, `lower` and `upper`.
 
         Raises:
             ValueError, TypeError: No target was fitted, or the table does not fit the fitted one.
@@ -359,7 +357,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         larger tables with local GPs it holds 10,000 rows, completed. Keep it as safe as the table.
 
         Args:
-            path: Folder to make; missing parents are made too.
+            path: Folder to make, with its parents.
             overwrite: Whether to replace a folder that this package wrote earlier.
 
         Raises:
@@ -378,7 +376,7 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Args:
             path: The folder.
             kernel: The kernel factory, if the imputer was fitted with one of the user's own.
-            device: Torch device for the chain.
+            device: Torch device.
 
         Raises:
             ValueError: The folder does not exist, was not written by `save` or by a readable version of the
