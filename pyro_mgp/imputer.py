@@ -178,9 +178,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 same call resumes from it, with the same result; it is removed at the end. Needs an integer
                 `random_state`.
 
-        Returns:
-            The fitted imputer.
-
         Raises:
             ValueError, TypeError: The table or a setting cannot be used, the checkpoint belongs to another
                 fit, or memory does not suffice; the message names column and row, setting, or figures.
@@ -208,9 +205,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             dropped: Columns to leave out of the model, such as identifiers.
             scratch: Folder for the temporary files; None takes the system's, which must not lie in memory.
             checkpoint: As in `fit`.
-
-        Returns:
-            The fitted imputer.
 
         Raises:
             ValueError, TypeError: As in `fit`; a file cannot be read; or specs ask for derived columns,
@@ -317,8 +311,12 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Args:
             path: Folder to make, whole or not at all; holds `imputation_01.parquet`, ...
-            X, m, row_ids, random_state, delta: As in `impute`.
+            X: As in `impute`.
+            m: As in `impute`.
+            row_ids: As in `impute`.
+            random_state: As in `impute`.
             batch_size: Rows drawn and written at a time.
+            delta: As in `impute`.
             overwrite: Whether to replace a folder that this package wrote earlier.
 
         Returns:
