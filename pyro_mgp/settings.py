@@ -222,14 +222,13 @@ def _check_inference(parameters: Parameters, engine: Engine) -> None:
 
 
 def _check_mcmc(parameters: Parameters, engine: Engine) -> None:
-    """Raise an error if lengthscales cannot be drawn with other parameters."""
-    refused = {
-        'inputs="others" (a joint density is needed: take "auto" or "earlier")': parameters.inputs
-        == "others",
-        'a kernel of your own (take kernel="auto")': parameters.kernel != "auto",
-        engine.needs_svi: bool(engine.needs_svi),
-    }
-    for why in (each for each, is_refused in refused.items() if is_refused):
+    """Raise an error if lengthscales cannot be drawn with the other parameters."""
+    why = engine.needs_svi
+    if parameters.inputs == "others":
+        why = 'inputs="others", since a joint density is needed: take inputs="auto"'
+    elif parameters.kernel != "auto":
+        why = 'a kernel of your own: take kernel="auto"'
+    if why:
         raise ValueError(f'inference="mcmc" cannot be used with {why}')
 
 

@@ -60,7 +60,7 @@ def fit_frame(
     warn_of_inducing_inputs(parameters, len(frame))
     given = GivenTable(parameters, engine, rules, own, own if modelled is frame else modelled, target)
     model, settings = _fit_in_order(given, codec, table, kept)
-    if parameters.inference == "mcmc":
+    if parameters.inference == "mcmc" and model.link_specs:
         _check_gaussian(model)
         model = model.with_drawn_lengthscales(progress=parameters.progress)
     discard_own(kept, checkpoint)

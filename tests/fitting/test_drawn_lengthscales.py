@@ -60,7 +60,11 @@ def test_arviz_has_the_lengthscale_of_each_draw(fitted: MGPImputer) -> None:
 @pytest.mark.parametrize(
     ("changes", "frame", "message"),
     [
-        ({"inputs": "others"}, curve(), r'cannot be used with inputs="others" \(a joint density is needed'),
+        (
+            {"inputs": "others"},
+            curve(),
+            r'cannot be used with inputs="others", since a joint density is needed',
+        ),
         ({"kernel": "matern32"}, curve(), "cannot be used with a kernel of your own"),
         ({}, curve(301), "the table has 301 rows, and lengthscales are drawn up to 300. Take inference="),
         ({"specs": {"y": ColumnSpec(predicts=False)}}, None, r"\['b'\] have other observations"),
@@ -72,6 +76,18 @@ def test_what_cannot_be_drawn_is_refused(changes: dict, frame: pd.DataFrame | No
     imputer = MGPImputer(inference="mcmc", random_state=0, max_steps=2, n_inducing=5, **changes)
     with pytest.raises(ValueError, match=message):
         imputer.fit(frame)
+
+
+def test_shifted_draws_are_larger(fitted: MGPImputer) -> None:
+    draws, shifted = fitted.impute(m=3), fitted.impute(m=3, delta={"y": 1.0})
+    holes = curve()["y"].isna()
+    for one, other in zip(draws, shifted, strict=True):
+        assert (other["y"] - one["y"])[holes].to_numpy() == pytest.approx(1.0, abs=0.5)
+
+
+def test_a_complete_table_has_nothing_to_draw() -> None:
+    complete = curve().dropna()
+    assert MGPImputer(inference="mcmc", random_state=0).fit(complete).impute(m=1)[0].equals(complete)
 
 
 def test_a_target_is_refused() -> None:
