@@ -2,7 +2,8 @@
 
     value ~ N(0, σ²),   σ · (trained standard deviation) ~ half-Cauchy(scale of the value's group)
 
-The priors are those of `model.priors`. The inducing values of the rest of the kernel share one.
+The priors are those of `model.priors`, by which slopes of Gaussian links have fixed ones. The inducing values
+of the rest of the kernel share one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.model.priors import REST, group_scales
+from pyro_mgp.model.priors import REST, drawn_groups, group_scales
 
 # Range of the logarithms of standard deviations.
 _LOG_RANGE = (-8.0, 5.0)
@@ -29,7 +30,7 @@ class CoefficientScales:
     """Prior of the standard deviations of a link's values, relative to the trained ones."""
 
     coefficients: Tensor
-    """Bool `[M]`, the coefficients of linear terms and products."""
+    """Bool `[M]`, the coefficients whose standard deviations are drawn; see `model.priors`."""
     rest: Tensor
     """Bool `[M]`, the inducing values of the rest of the kernel."""
     wide: Tensor
@@ -45,7 +46,7 @@ class CoefficientScales:
         with local_parameters():
             amplitude = rest(link.Xu[:1], diag=True).sqrt().expand(link.n_inducing)
         typical = torch.cat([trend.spread.to(link.Xu), amplitude])
-        coefficients = ((groups == 1) | (groups == 2)) & (typical > 0)
+        coefficients = torch.isin(groups, groups.new_tensor([*drawn_groups(link)])) & (typical > 0)
         return cls(coefficients, groups == REST, group_scales(link)[groups] / typical)
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int, int], Tensor]) -> Tensor:

@@ -127,8 +127,10 @@ class Trend(Kernel):
 
     places: Tensor
     """Inputs whose products are features, `[2, Q]`."""
-    deviations: Tensor
-    """Standard deviations of the coefficients of linear terms and products, `[P + Q]`."""
+    of_linear: Tensor
+    """Standard deviations of the coefficients of linear terms, `[P]`."""
+    of_products: Tensor
+    """Standard deviations of the coefficients of products, `[Q]`."""
 
     def __init__(
         self,
@@ -142,15 +144,17 @@ class Trend(Kernel):
         if products is None:
             products = list(itertools.combinations_with_replacement(range(input_dim), 2))
         self.register_buffer("places", torch.tensor(products, dtype=torch.long).view(-1, 2).T, False)
-        deviations = [*[linear**0.5] * input_dim, *[quadratic**0.5] * len(products)]
-        self.register_buffer("deviations", torch.tensor(deviations, dtype=torch.float64), False)
-        self.n_features = max(n_features, 1 + len(deviations))
+        for name, n, variance in (("linear", input_dim, linear), ("products", len(products), quadratic)):
+            deviations = torch.full((n,), variance**0.5, dtype=torch.float64)
+            self.register_buffer(f"of_{name}", deviations, False)
+        self.n_features = max(n_features, 1 + input_dim + len(products))
         """Number F of features."""
 
     @property
     def spread(self) -> Tensor:
         """Standard deviations of the coefficients of all features, `[F]`."""
-        known = torch.nn.functional.pad(self.deviations, (1, 0), value=INTERCEPT**0.5)
+        deviations = torch.cat([self.of_linear, self.of_products])
+        known = torch.nn.functional.pad(deviations, (1, 0), value=INTERCEPT**0.5)
         return torch.nn.functional.pad(known, (0, self.n_features - len(known)))
 
     @property

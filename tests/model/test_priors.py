@@ -19,7 +19,7 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 
 VALUES = torch.as_tensor(np.random.default_rng(0).normal(size=(30, 2)))
 OBSERVED = torch.as_tensor(np.random.default_rng(1).random((30, 2)) < 0.7)
-KERNEL, RATE = "links.1.kernel.kern0.deviations", "links.1.kernel.kern1.variance"
+KERNEL, RATE = "links.1.kernel.kern0.of_products", "links.1.kernel.kern1.variance"
 
 
 def chain() -> SequentialChain:
@@ -60,9 +60,11 @@ def test_coefficients_have_the_scales_under_which_they_are_drawn() -> None:
     prior = priors[KERNEL]
     # A site without numbers is none: samples of NUTS could not be put together.
     assert KERNEL.replace("links.1", "links.0") not in priors
-    assert prior.event_shape == (2,)  # a slope and a square
-    typical = link.kernel.kern0.deviations
-    scales = torch.tensor([0.5, 2.0]).double()
+    assert prior.event_shape == (1,)  # a square
+    # The slope of a Gaussian link has a fixed one.
+    assert "links.1.kernel.kern0.of_linear" not in priors
+    typical = link.kernel.kern0.of_products
+    scales = torch.tensor([0.5]).double()
     wide = own.wide[own.coefficients].detach()
     expected = stats.halfcauchy.logpdf(scales, scale=wide).sum() - float(typical.log().sum())
     assert float(prior.log_prob(scales * typical)) == pytest.approx(expected)
@@ -77,16 +79,16 @@ def test_drawn_deviations_change_the_function_and_nothing_else_is_changed() -> N
     own, one = chain(), with_priors(chain())
     before = {name: value.clone() for name, value in own.state_dict().items()}
     u = torch.zeros(own.links[1].n_values).double()
-    u[1] = 1.0  # the slope
+    u[2] = 1.0  # the square
     drawn = {"u_b": u, "e_b": torch.zeros(30).double()}
-    deviations = own.links[1].kernel.kern0.deviations
-    slopes = []
+    deviations = own.links[1].kernel.kern0.of_products
+    curvatures = []
     for factor in (3.0, 1.0):
         given = poutine.condition(one.model, drawn | {KERNEL: factor * deviations})
         site = poutine.trace(given).get_trace(VALUES, torch.ones_like(OBSERVED)).nodes["x_b"]["fn"]
-        slopes.append(site.mean / VALUES[:, 0])
-    torch.testing.assert_close(slopes[0], 3 * slopes[1])
-    torch.testing.assert_close(slopes[1], deviations[0].expand(30))
+        curvatures.append(site.mean / VALUES[:, 0].square())
+    torch.testing.assert_close(curvatures[0], 3 * curvatures[1])
+    torch.testing.assert_close(curvatures[1], deviations[0].expand(30))
     assert {name: value.equal(before[name]) for name, value in own.state_dict().items()} == dict.fromkeys(
         before, True
     )
@@ -101,5 +103,6 @@ def test_likelihoods_without_noise_keep_their_parameters() -> None:
     one = with_priors(SequentialChain([link], ["b"], n_rows=30))
     assert not one.links[0].likelihood._pyro_samples
     trace = poutine.trace(one.model).get_trace(VALUES.sign(), torch.ones_like(OBSERVED))
-    prior = trace.nodes["links.0.kernel.kern0.deviations"]["fn"]
-    torch.testing.assert_close(prior.base_dist.scale, torch.tensor([3.0, 0.9]).double())
+    for name, scale in (("of_linear", 3.0), ("of_products", 0.9)):
+        prior = trace.nodes[f"links.0.kernel.kern0.{name}"]["fn"]
+        torch.testing.assert_close(prior.base_dist.scale, torch.tensor([scale]).double())
