@@ -22,6 +22,7 @@ from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import TableEncoder
 from pyro_mgp.fitting.chain_fit import untrained_chain
+from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
@@ -262,6 +263,9 @@ class _Parts:
         n_drawn = shapes.get("lengthscales.0", (0,))[0]
         if n_drawn:
             check(self.sequential, "lengthscales were drawn, but the chain is not sequential")
+            check(
+                n_drawn == n_chains(self.n_rows), f"{n_drawn} lengthscales, expected one per chain"
+            )
             own = enumerate(self.link_specs)
             expected |= {f"lengthscales.{i}": (n_drawn, len(link.inputs)) for i, link in own}
         for name in {**expected, **shapes}:

@@ -221,6 +221,11 @@ def _check_inference(parameters: Parameters, engine: Engine) -> None:
         raise ValueError("optimizer must have a dict of settings: a chain's parameters have no global names")
 
 
+def wanted_inputs(parameters: Parameters) -> Inputs:
+    """Return the inputs of links that are asked for: drawn lengthscales need a joint density."""
+    return "earlier" if parameters.inference == "mcmc" else parameters.inputs
+
+
 def _check_mcmc(parameters: Parameters, engine: Engine) -> None:
     """Raise an error if lengthscales cannot be drawn with the other parameters."""
     why = engine.needs_svi

@@ -26,7 +26,7 @@ from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions
 from pyro_mgp.fitting.training_table import TrainingTable
 from pyro_mgp.model.link_specs import plan_links, recoded
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.settings import Choice, Engine, Parameters, Settings, warn_of_inducing_inputs
+from pyro_mgp.settings import Choice, Engine, Parameters, Settings, wanted_inputs, warn_of_inducing_inputs
 from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
 from pyro_mgp.storage.scratch import Scratch
 
@@ -82,11 +82,9 @@ def _fit_in_order(
 ) -> tuple[FittedModel, Settings]:
     """Fit links that see all other columns; then, if the table suits it, links in an order that it shows."""
     parameters, engine = given.parameters, given.engine
-    why, inputs = _why_not_sequential(given), parameters.inputs
-    if parameters.inference == "mcmc":
-        inputs = "earlier"
-        if len(table) > _MOST_ROWS_OF_MCMC:
-            why = f"the table has {len(table)} rows, and lengthscales are drawn up to {_MOST_ROWS_OF_MCMC}"
+    why, inputs = _why_not_sequential(given), wanted_inputs(parameters)
+    if parameters.inference == "mcmc" and len(table) > _MOST_ROWS_OF_MCMC:
+        why = f"the table has {len(table)} rows, and lengthscales are drawn up to {_MOST_ROWS_OF_MCMC}"
     if inputs == "earlier":
         if why:
             asked, instead = 'inputs="earlier"', 'inputs="auto" or "others"'
@@ -101,7 +99,7 @@ def _fit_in_order(
             return fit_chain(parameters, engine, *tables, checkpoint)
     training, own = given.training_table(codec, table, Choice("others", "as given"))
     conditional = fit_chain(parameters, engine, training, own, checkpoint)
-    if parameters.inputs == "others" or not conditional[0].link_specs:
+    if inputs == "others" or not conditional[0].link_specs:
         return conditional
     if inputs == "auto":
         why = why or _why_conditional(conditional[0], table)
@@ -115,7 +113,7 @@ def _fit_joint_density(
     given: GivenTable, codec: TableCodec, table: EncodedTable, conditional: tuple[FittedModel, Settings]
 ) -> tuple[FittedModel, Settings]:
     """Fit links in the order that draws of a conditional model show, unless that model is the better one."""
-    is_auto = given.parameters.inputs == "auto" and given.parameters.inference != "mcmc"
+    is_auto = wanted_inputs(given.parameters) == "auto"
     reason = "a joint density of the columns" if is_auto else "as given"
     encodings = [given.for_joint_density(codec, table, warp=True)]
     if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
@@ -173,9 +171,8 @@ def fit_files(
         return fit_frame(parameters, engine, table.read(), None, checkpoint)
     kept = _checkpoint(parameters, checkpoint)
     warn_of_inducing_inputs(parameters, len(table))
-    is_mcmc = parameters.inference == "mcmc"
-    if parameters.inputs == "earlier" or is_mcmc:
-        asked = 'inference="mcmc"' if is_mcmc else 'inputs="earlier"'
+    if wanted_inputs(parameters) == "earlier":
+        asked = 'inference="mcmc"' if parameters.inference == "mcmc" else 'inputs="earlier"'
         raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
     rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
     rules.check_column_by_column()

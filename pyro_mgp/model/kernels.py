@@ -127,9 +127,9 @@ class Trend(Kernel):
 
     places: Tensor
     """Inputs whose products are features, `[2, Q]`."""
-    of_linear: Tensor
+    linear_deviations: Tensor
     """Standard deviations of the coefficients of linear terms, `[P]`."""
-    of_products: Tensor
+    product_deviations: Tensor
     """Standard deviations of the coefficients of products, `[Q]`."""
 
     def __init__(
@@ -144,16 +144,16 @@ class Trend(Kernel):
         if products is None:
             products = list(itertools.combinations_with_replacement(range(input_dim), 2))
         self.register_buffer("places", torch.tensor(products, dtype=torch.long).view(-1, 2).T, False)
-        for name, n, variance in (("linear", input_dim, linear), ("products", len(products), quadratic)):
+        for name, n, variance in (("linear", input_dim, linear), ("product", len(products), quadratic)):
             deviations = torch.full((n,), variance**0.5, dtype=torch.float64)
-            self.register_buffer(f"of_{name}", deviations, False)
+            self.register_buffer(f"{name}_deviations", deviations, False)
         self.n_features = max(n_features, 1 + input_dim + len(products))
         """Number F of features."""
 
     @property
     def spread(self) -> Tensor:
         """Standard deviations of the coefficients of all features, `[F]`."""
-        deviations = torch.cat([self.of_linear, self.of_products])
+        deviations = torch.cat([self.linear_deviations, self.product_deviations])
         known = torch.nn.functional.pad(deviations, (1, 0), value=INTERCEPT**0.5)
         return torch.nn.functional.pad(known, (0, self.n_features - len(known)))
 

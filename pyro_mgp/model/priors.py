@@ -9,8 +9,8 @@
 P is the number of inputs; 4 √P is where training starts, at a nearly linear function. All are in standardised
 units. A trend has many products, of which few matter: with a standard deviation of its own for each, large
 coefficients are hardly shrunk, and the others are (horseshoe prior; Carvalho, Polson and Scott, Biometrika
-97:465-480, 2010). Such a prior falls like 1 / β², which moves a slope with standard error s by 2 s² / β
-towards zero: a quarter of s if there are 200 rows and β = .5.
+97:465-480, 2010). Such a prior falls like 1 / β², and would move a slope with standard error s by 2 s² / β
+towards zero, a quarter of s if there are 200 rows and β = .5: slopes of Gaussian links have a fixed one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def group_scales(link: Link) -> Tensor:
 
 def drawn_groups(link: Link) -> dict[int, str]:
     """Return the groups of a trend whose deviations have priors, with the attributes that hold these."""
-    groups = {1: "of_linear", 2: "of_products"}
+    groups = {1: "linear_deviations", 2: "product_deviations"}
     return {2: groups[2]} if link.is_gaussian else groups
 
 
@@ -73,7 +73,7 @@ def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:
         >>> kernel, Xu = linear_quadratic_matern32(1), torch.zeros(1, 1).double()
         >>> chain = with_priors(Chain([Link(kernel, Xu, 0, [1], Gaussian(0.5))], ["y"], n_rows=3))
         >>> sorted(chain.links[0].kernel.kern0._pyro_samples)
-        ['of_products']
+        ['product_deviations']
     """
     chain = copy.deepcopy(chain)
     with local_parameters():

@@ -57,7 +57,7 @@ def test_the_collapsed_density_is_that_of_gaussian_process_regression() -> None:
     assert trace.nodes["x_x"]["log_prob"].item() == pytest.approx(multivariate_normal.logpdf(x, cov=flat))
     x = x[observed[:, 1].numpy()]
     # A link with one input has a fixed variance of 2 for its slope.
-    features = np.stack([2**0.5 * x, x**2 * value["links.1.kernel.kern0.of_products"]])
+    features = np.stack([2**0.5 * x, x**2 * value["links.1.kernel.kern0.product_deviations"]])
     r = math.sqrt(3) * np.abs(x[:, None] - x) / value[LENGTHSCALE]
     curved = value[rest.format(1)] * (1 + r) * np.exp(-r)
     covariance = 4 + features.T @ features + curved + value[own.format(1)] * np.eye(6)

@@ -19,7 +19,7 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 
 VALUES = torch.as_tensor(np.random.default_rng(0).normal(size=(30, 2)))
 OBSERVED = torch.as_tensor(np.random.default_rng(1).random((30, 2)) < 0.7)
-KERNEL, RATE = "links.1.kernel.kern0.of_products", "links.1.kernel.kern1.variance"
+KERNEL, RATE = "links.1.kernel.kern0.product_deviations", "links.1.kernel.kern1.variance"
 
 
 def chain() -> SequentialChain:
@@ -62,8 +62,8 @@ def test_coefficients_have_the_scales_under_which_they_are_drawn() -> None:
     assert KERNEL.replace("links.1", "links.0") not in priors
     assert prior.event_shape == (1,)  # a square
     # The slope of a Gaussian link has a fixed one.
-    assert "links.1.kernel.kern0.of_linear" not in priors
-    typical = link.kernel.kern0.of_products
+    assert "links.1.kernel.kern0.linear_deviations" not in priors
+    typical = link.kernel.kern0.product_deviations
     scales = torch.tensor([0.5]).double()
     wide = own.wide[own.coefficients].detach()
     expected = stats.halfcauchy.logpdf(scales, scale=wide).sum() - float(typical.log().sum())
@@ -81,7 +81,7 @@ def test_drawn_deviations_change_the_function_and_nothing_else_is_changed() -> N
     u = torch.zeros(own.links[1].n_values).double()
     u[2] = 1.0  # the square
     drawn = {"u_b": u, "e_b": torch.zeros(30).double()}
-    deviations = own.links[1].kernel.kern0.of_products
+    deviations = own.links[1].kernel.kern0.product_deviations
     curvatures = []
     for factor in (3.0, 1.0):
         given = poutine.condition(one.model, drawn | {KERNEL: factor * deviations})
@@ -103,6 +103,6 @@ def test_likelihoods_without_noise_keep_their_parameters() -> None:
     one = with_priors(SequentialChain([link], ["b"], n_rows=30))
     assert not one.links[0].likelihood._pyro_samples
     trace = poutine.trace(one.model).get_trace(VALUES.sign(), torch.ones_like(OBSERVED))
-    for name, scale in (("of_linear", 3.0), ("of_products", 0.9)):
+    for name, scale in (("linear_deviations", 3.0), ("product_deviations", 0.9)):
         prior = trace.nodes[f"links.0.kernel.kern0.{name}"]["fn"]
         torch.testing.assert_close(prior.base_dist.scale, torch.tensor([scale]).double())
