@@ -263,9 +263,7 @@ class _Parts:
         n_drawn = shapes.get("lengthscales.0", (0,))[0]
         if n_drawn:
             check(self.sequential, "lengthscales were drawn, but the chain is not sequential")
-            check(
-                n_drawn == n_chains(self.n_rows), f"{n_drawn} lengthscales, expected one per chain"
-            )
+            check(n_drawn == n_chains(self.n_rows), f"{n_drawn} lengthscales, expected one per chain")
             own = enumerate(self.link_specs)
             expected |= {f"lengthscales.{i}": (n_drawn, len(link.inputs)) for i, link in own}
         for name in {**expected, **shapes}:
