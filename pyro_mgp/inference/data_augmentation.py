@@ -242,6 +242,13 @@ class Augmentation:
             known=latents(given.known, known), completed=latents(given.completed, completed)
         )
 
+    def rows(self, number: int, rows: Tensor, scales: Tensor) -> Rows:
+        """Return basis and targets of a link in completed rows `[S, n, D]` at its scales, `[S, M]`."""
+        found = self._rows(number, rows)
+        if self.scales[number] is None:
+            return found
+        return found._replace(rest=found.rest * scales[:, -1:].square())
+
     def _rows(self, number: int, rows: Tensor) -> Rows:
         """Return basis and targets of a link in rows `[S, n, D]`, each `[S, ...]`."""
         targets = rows[..., self.chain.links[number].column]

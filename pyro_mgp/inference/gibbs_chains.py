@@ -27,10 +27,11 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.inference.data_augmentation import Augmentation, FunctionPosterior, draw_noise
+from pyro_mgp.inference.interweaving import Moving, n_numbers
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Noise, by_column
-from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.model.conditional import Conditional, Moments, Observing
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.sequential_chain import SequentialChain
@@ -42,9 +43,11 @@ _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
 _BURN_IN = 2
 # Last iterations of other chains in which functions are learnt; before, cells move from the initial fill.
 _LEARNING = 2
+# Share of missing cells in a column from which on function and noise of its link move with them as well: given
+# fewer, they forget their state in an iteration or two.
+_MANY = 0.1
 # Streams of noise.
-_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT = range(6)
-
+_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE = range(7)
 Fresh = Callable[..., Tensor]
 """Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
 
@@ -199,7 +202,7 @@ class GibbsChains:
         learns = first + 1 if self.continues and anew else counted
         passed = list[Drawn]()
         for sweep in range(first, n_sweeps):
-            before, state = state.filled, self._iterate(state, sweep, learns=sweep >= learns)
+            before, state = self._iterate(state, sweep, learns=sweep >= learns)
             if sweep >= recorded:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
@@ -210,28 +213,44 @@ class GibbsChains:
         self.record = record if self.continues or not self.record.trace else self.record.beside(record)
 
     @torch.no_grad()
-    def _iterate(self, state: State, sweep: int, learns: bool) -> State:
-        """Draw the functions and the missing cells of all links; unless it `learns`, keep the functions."""
+    def _iterate(self, state: State, sweep: int, learns: bool) -> tuple[Tensor, State]:
+        """Draw the functions and the missing cells of all links; unless it `learns`, keep the functions.
+
+        Returns the completed tables `[S, N, D]` before the cells were drawn, and the state afterwards.
+        """
         chain, observed = self.augmentation.chain, self.augmentation.observed
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
         functions, noises, scales, posteriors, filled, weights = state
         new = State([*functions], [*noises], [*scales], [*posteriors], filled.clone(), weights)
-        links, conditionals = range(len(self.holes)), list[Conditional]()
         try:
             with local_parameters():
-                for i in links:
-                    # All links of a joint density learn from the same table.
-                    learning = [i] if not isinstance(chain, SequentialChain) else links if i == 0 else []
-                    for each in learning:
-                        if learns:
-                            self._learn(new, each, sweep)
-                        conditionals.append(self._predictive(new, each))
-                    chain.visit(conditionals, new.filled, observed, noise, visited, self.holes[i])
+                # All links of a joint density learn from the same table.
+                joint = isinstance(chain, SequentialChain)
+                conditionals = self._joint(chain, new, sweep, learns) if joint else []
+                before = new.filled.clone()
+                for i, holes in enumerate(self.holes):
+                    if not joint:
+                        conditionals.append(self._learnt(new, i, sweep, learns))
+                    chain.visit(conditionals, new.filled, observed, noise, visited, holes)
         except RuntimeError:
             self.check(new.filled)  # functions learnt from diverged cells have no finite precision
             raise
         self.check(new.filled)
-        return new
+        return before, new
+
+    def _joint(self, chain: SequentialChain, state: State, sweep: int, learns: bool) -> list[Conditional]:
+        """Return the predictive distributions of all links of a joint density, after their moves."""
+        links = range(len(self.holes))
+        conditionals = [self._learnt(state, i, sweep, learns) for i in links]
+        for i in links if learns else ():
+            self._interweave(chain, state, i, conditionals, sweep)
+        return conditionals
+
+    def _learnt(self, state: State, i: int, sweep: int, learns: bool) -> Conditional:
+        """Return the predictive distribution of a link's cells, whose function is drawn if it `learns`."""
+        if learns:
+            self._learn(state, i, sweep)
+        return self._predictive(state, i)
 
     def _learn(self, state: State, i: int, sweep: int) -> None:
         """Draw the function, the noise variance and the scales of a link, in place."""
@@ -256,6 +275,26 @@ class GibbsChains:
             state.scales[i] = prior.draw(
                 function, scales, lambda n, kind: self.fresh(n, _SCALE, kind, *stream)
             )
+
+    def _interweave(
+        self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
+    ) -> None:
+        """Move a link's function and noise with the missing cells of its column, in place."""
+        augmentation, observed, column = self.augmentation, self.augmentation.observed, chain.links[i].column
+        rows, n_observed = chain.weighted(i, observed).nonzero()[:, 0], int(observed[:, column].sum())
+        few = len(rows) < _MANY * (len(rows) + n_observed)
+        if few or not chain.links[i].is_gaussian or isinstance(conditionals[i], Observing):
+            return
+        function, noise, scales = state.functions[i], state.noises[i], state.scales[i]
+        own = observed[:, column].to(state.filled).expand(self.n_chains, -1)
+        given = augmentation.regression(i, state.filled, scales, own)
+        posterior = augmentation.posterior(i, given, noise, None, scales)
+        later = chain.later_links(i, conditionals, state.filled, rows, observed)
+        moving = Moving(function, noise, augmentation.rows(i, state.filled[:, rows], scales), later)
+        normal = self.fresh(n_numbers(function.shape[1]), _MOVE, len(self.kept), sweep, i)
+        state.functions[i], state.noises[i], moved = moving.moved(given, posterior, normal)
+        state.filled[:, rows, column] = moved
+        conditionals[i] = self._predictive(state, i)
 
     def _predictive(self, state: State, i: int) -> Conditional:
         """Return the predictive distribution of a link's cells."""

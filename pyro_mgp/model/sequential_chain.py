@@ -92,10 +92,7 @@ class SequentialChain(Chain):
             return drawn
         link = self.links[number]
         informative = self.informative(observed)
-        cells = torch.zeros_like(rows, dtype=torch.bool)
-        for e in self.followers[number]:
-            cells |= informative[e][rows]
-        cells = filled_up((cells & ~observed[rows, link.column]).nonzero()[:, 0], len(drawn))
+        cells = filled_up(self.weighted(number, observed)[rows].nonzero()[:, 0], len(drawn))
         if len(cells) == 0:
             return drawn
         later = self._later(conditionals, number, [link.column], filled[:, cells], informative, rows[cells])
@@ -109,6 +106,21 @@ class SequentialChain(Chain):
             drawn = drawn.clone()
             drawn[:, cells] = _moved(link, conditionals[number], at, later, numbers)
         return drawn
+
+    def weighted(self, number: int, observed: Tensor) -> Tensor:
+        """Return Bool `[n]`, the rows in which later links tell something of a link's missing cell."""
+        informative = self.informative(observed)
+        told = torch.zeros_like(observed[:, 0])
+        for e in self.followers[number]:
+            told = told | informative[e]
+        return told & ~observed[:, self.links[number].column]
+
+    def later_links(
+        self, number: int, conditionals: Sequence[Conditional], filled: Tensor, rows: Tensor, observed: Tensor
+    ) -> LaterLinks:
+        """Return the likelihood of a link's cells under its later links, in some rows of `[S, N, D]`."""
+        informative, columns = self.informative(observed), [self.links[number].column]
+        return self._later(conditionals, number, columns, filled[:, rows], informative, rows)
 
     def draw_levels(
         self,
