@@ -15,6 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.link import Link
@@ -23,6 +24,8 @@ from pyro_mgp.model.priors import REST, drawn_groups, group_scales
 
 # Range of the logarithms of standard deviations.
 _LOG_RANGE = (-8.0, 5.0)
+# Standard deviation of a proposal for the logarithm of a scale, about that of its usual posterior.
+_STEP = 2.5
 
 
 @dataclass(frozen=True)
@@ -61,44 +64,34 @@ class CoefficientScales:
             wide = self.wide[own].expand(n_chains, -1).reshape(-1)
             drawn = draw_scale(values[:, own].reshape(-1, 1), wide, scales[:, own].reshape(-1), normal)
             scales[:, own] = drawn.view(n_chains, n_own)
-        rest = self.rest
-        drawn = draw_scale(values[:, rest], self.wide[rest][0], scales[:, rest][:, 0], fresh(N_NUMBERS, 1))
-        scales[:, rest] = drawn[:, None]
         return scales
 
-    def rescale(
-        self, values: Tensor, scales: Tensor, gram: Tensor, products: Tensor, normal: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Draw the common scale of the inducing values while their ratios to it stay as they are.
+    def draw_rest(
+        self, scales: Tensor, posterior: FunctionPosterior, normal: Tensor
+    ) -> tuple[Tensor, FunctionPosterior]:
+        """Draw the scale of the inducing values with the function integrated out, by a Metropolis step.
 
-        Given its many values a scale hardly moves; given their ratios it moves freely where the data say
-        little (interweaving; Yu and Meng, Journal of Computational and Graphical Statistics 20, 2011).
+        Given so many values their scale hardly moves.
 
         Args:
-            values: Whitened values, `[S, M]`.
-            scales: Their standard deviations, `[S, M]`.
-            gram: Precision that the data add to the prior's, `[S, M, M]`.
-            products: That precision times the values that fit the data best, `[S, M]`.
-            normal: Standard normal numbers, `[S, N_NUMBERS]`.
+            scales: Standard deviations of a link's values, `[S, M]`.
+            posterior: Distribution of the function with these.
+            normal: Standard normal numbers, `[S, 2]`.
 
         Returns:
-            New values and standard deviations.
+            New standard deviations, and the distribution of the function with them.
         """
-        rest, scale = self.rest, scales[:, self.rest][:, 0]
-        others = values.masked_fill(rest, 0.0)
-        ratios = (values - others) / scale[:, None]
-        explained = (gram @ torch.stack([ratios, others], dim=-1)).unbind(-1)
-        curvature = (ratios * explained[0]).sum(1)
-        slope = (ratios * (products - explained[1])).sum(1)
-        wide = self.wide[rest][0]
+        log_scale, rest = scales[:, self.rest][:, 0].log(), self.rest
+        moved = (log_scale + _STEP * normal[:, 0]).clamp(*_LOG_RANGE)
+        proposal = torch.where(rest, moved.exp()[:, None], scales)
+        other = FunctionPosterior.natural(proposal.square(), posterior.gram, posterior.shift)
 
-        def log_density(log_scale: Tensor) -> Tensor:
-            size = log_scale.exp()
-            prior = log_scale - (size / wide).square().log1p()
-            return prior + size * slope - 0.5 * size.square() * curvature
+        def log_prior(log_scale: Tensor) -> Tensor:
+            return log_scale - (log_scale.exp() / self.wide[rest][0]).square().log1p()
 
-        drawn = slice_step(log_density, scale.log(), normal).clamp(*_LOG_RANGE).exp()[:, None]
-        return others + drawn * ratios, torch.where(rest, drawn, scales)
+        gain = other.evidence + log_prior(moved) - posterior.evidence - log_prior(log_scale)
+        taken = gain > torch.special.log_ndtr(normal[:, 1])
+        return torch.where(taken[:, None], proposal, scales), other.where(taken, posterior)
 
 
 def draw_scale(values: Tensor, wide: Tensor, scale: Tensor, normal: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ from torch import Tensor
 
 from pyro_mgp.inference.closed_form_rows import SITE_STEP, site_parameters
 from pyro_mgp.inference.coefficient_scales import CoefficientScales
+from pyro_mgp.inference.function_posterior import FunctionPosterior, times
 from pyro_mgp.inference.slice_sampling import slice_step
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
@@ -47,35 +48,6 @@ from pyro_mgp.model.local_parameters import local_parameters
 
 # Entries of the basis of known rows that are kept, all links together: 256 MB.
 _KNOWN_ENTRIES = 2**25
-
-
-@dataclass(frozen=True)
-class FunctionPosterior:
-    """Normal distribution of a link's whitened inducing values v in S chains."""
-
-    gram: Tensor
-    """Precisions that the rows add to the prior's, `[S, M, M]`."""
-    shift: Tensor
-    """Precisions A times means, `[S, M]`."""
-    mean: Tensor
-    """Means, `[S, M]`."""
-    factor: Tensor
-    """Cholesky factors of A, the sum of both precisions, `[S, M, M]`."""
-
-    @classmethod
-    def natural(cls, prior: Tensor, gram: Tensor, shift: Tensor) -> FunctionPosterior:
-        """Return the distribution with a prior of variances `[S, M]`, what rows add to it, and a shift."""
-        factor = torch.linalg.cholesky(gram + torch.diag_embed(prior.reciprocal()))
-        return cls(gram, shift, torch.cholesky_solve(shift[..., None], factor)[..., 0], factor)
-
-    def draw(self, eps: Tensor) -> Tensor:
-        """Draw v `[S, M]`, given standard normal numbers `[S, M]`."""
-        return self.mean + torch.linalg.solve_triangular(self.factor.mT, eps[..., None], upper=True)[..., 0]
-
-    def moments(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of functions with basis `[S, M, n]`, `[S, n]` each."""
-        whitened = torch.linalg.solve_triangular(self.factor, basis, upper=False)
-        return _times(self.mean, basis), whitened.square().sum(-2)
 
 
 class Rows(NamedTuple):
@@ -98,7 +70,7 @@ class Rows(NamedTuple):
         if weights is not None:
             precision = precision * weights
         basis = self.basis * precision[:, None]
-        return basis @ self.basis.mT, _times(self.targets, basis.mT)
+        return basis @ self.basis.mT, times(self.targets, basis.mT)
 
 
 class Regression(NamedTuple):
@@ -230,7 +202,7 @@ class Augmentation:
         assert isinstance(likelihood, Ordinal)
 
         def latents(rows: Rows, normal: Tensor) -> Rows:
-            mean = _times(function, rows.basis)
+            mean = times(function, rows.basis)
             values, rest = (each.expand_as(mean) for each in (rows.targets, rows.rest))
             return rows._replace(
                 targets=likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
@@ -289,13 +261,8 @@ class Augmentation:
         return FunctionPosterior.natural(
             prior,
             last.gram.lerp(gram, SITE_STEP),
-            last.shift.lerp(_times(pull, basis.mT), SITE_STEP),
+            last.shift.lerp(times(pull, basis.mT), SITE_STEP),
         )
-
-
-def _times(vector: Tensor, matrix: Tensor) -> Tensor:
-    """Multiply vectors `[..., M]` by matrices `[..., M, n]`."""
-    return (vector[..., None, :] @ matrix)[..., 0, :]
 
 
 def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tensor) -> Tensor:
@@ -308,7 +275,7 @@ def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tenso
         normal: Standard normal numbers, `[S, N_NUMBERS]`.
     """
     parts = given.known, given.completed
-    squares = torch.cat([(own.targets - _times(function, own.basis)).square() for own in parts], dim=1)
+    squares = torch.cat([(own.targets - times(function, own.basis)).square() for own in parts], dim=1)
     rest = torch.cat([own.rest.expand(len(function), -1) for own in parts], dim=1)
     weights = torch.ones_like(rest) if given.weights is None else given.weights
 

@@ -26,7 +26,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_mgp.inference.data_augmentation import Augmentation, FunctionPosterior, draw_noise
+from pyro_mgp.inference.data_augmentation import Augmentation, draw_noise
+from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.interweaving import Moving, n_numbers
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
@@ -43,7 +44,7 @@ _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
 _BURN_IN = 2
 # Last iterations of other chains in which functions are learnt; before, cells move from the initial fill.
 _LEARNING = 2
-# Share of missing cells in a column from which on function and noise of its link move with them as well: given
+# Share of missing cells in a column from which on function and noise of its link move with them as well: with
 # fewer, they forget their state in an iteration or two.
 _MANY = 0.1
 # Streams of noise.
@@ -261,10 +262,9 @@ class GibbsChains:
             normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
             given = augmentation.with_latents(i, given, state.functions[i], normal)
         posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
-        function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
         if (prior := augmentation.scales[i]) is not None:
-            normal = self.fresh(N_NUMBERS, _RESCALING, *stream)
-            function, scales = prior.rescale(function, scales, posterior.gram, posterior.shift, normal)
+            scales, posterior = prior.draw_rest(scales, posterior, self.fresh(2, _RESCALING, *stream))
+        function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
         state.functions[i] = function
         if augmentation.chain.links[i].is_gaussian:
             normal = self.fresh(N_NUMBERS, _VARIANCE, *stream)

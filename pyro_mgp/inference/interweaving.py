@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_mgp.inference.data_augmentation import FunctionPosterior, Regression, Rows, draw_noise
+from pyro_mgp.inference.data_augmentation import Regression, Rows, draw_noise
+from pyro_mgp.inference.function_posterior import FunctionPosterior, times
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.later_links import LaterLinks
 
@@ -69,7 +70,7 @@ class Moving:
         function, values = self.function + change, self._along(change, everywhere)
         # This step leaves p(s | f, observed cells) invariant, so that later links alone decide on it.
         noise = draw_noise(observed, function, self.noise, of_noise)
-        mean = _times(function, self.cells.basis)
+        mean = times(function, self.cells.basis)
         spread = ((noise + self.cells.rest) / (self.noise + self.cells.rest)).sqrt()
         proposal = mean + (values - mean) * spread
         gain = self._log_likelihood(proposal, everywhere) - likelihood
@@ -110,7 +111,7 @@ class Moving:
 
     def _along(self, change: Tensor, chains: Tensor) -> Tensor:
         """Return the cells `[s, k]` of some chains after changes of their functions, `[s, M]`."""
-        return self.cells.targets[chains] + _times(change, self.cells.basis[chains])
+        return self.cells.targets[chains] + times(change, self.cells.basis[chains])
 
     def _log_likelihood(self, values: Tensor, chains: Tensor) -> Tensor:
         """Return the log likelihoods `[s]` of some chains' cells `[s, k]` under the later links."""
@@ -118,8 +119,3 @@ class Moving:
         cells = torch.arange(n_cells, device=values.device).repeat(len(chains))
         found = self.later.log_likelihood(chains.repeat_interleave(n_cells), cells, values.flatten())
         return found.view(values.shape).sum(1)
-
-
-def _times(vector: Tensor, matrix: Tensor) -> Tensor:
-    """Multiply vectors `[S, M]` by matrices `[S, M, k]`."""
-    return (vector[:, None] @ matrix)[:, 0]

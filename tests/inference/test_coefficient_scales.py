@@ -9,6 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from pyro_mgp.inference.coefficient_scales import CoefficientScales, draw_scale
+from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.kernels import linear_quadratic_matern32, matern32
 from pyro_mgp.model.likelihoods import Gaussian
@@ -53,8 +54,39 @@ def test_every_product_has_a_scale_and_inducing_values_share_one() -> None:
     values, scales = torch.ones(3, 10).double(), torch.ones(3, 10).double()
     drawn = own.draw(values, scales, lambda n, stream: torch.randn(3, n, generator=seeded(stream)).double())
     assert torch.equal(drawn[:, :3], scales[:, :3])
-    assert (drawn[:, 6:] == drawn[:, 6:7]).all()
-    assert len(set(drawn[0, 3:7].tolist())) == 4
+    assert len(set(drawn[0, 3:6].tolist())) == 3
+    none = FunctionPosterior.natural(scales.square(), torch.zeros(3, 10, 10).double(), 0 * scales)
+    rescaled, _ = own.draw_rest(drawn, none, torch.randn(3, 2, generator=seeded(2)).double())
+    assert torch.equal(rescaled[:, :6], drawn[:, :6])
+    assert (rescaled[:, 6:] == rescaled[:, 6:7]).all()
+
+
+def test_the_scale_of_inducing_values_has_its_density_with_the_function_integrated_out() -> None:
+    own = CoefficientScales.of(link(linear_quadratic_matern32))
+    assert own is not None
+    n_chains, generator = 4000, seeded(0)
+    basis = torch.randn(10, 8, generator=generator).double()
+    targets = torch.tensor([1.0, -2.0, 0.5, 1.5, 0.0, 2.0, -1.0, 0.7]).double()
+    gram, shift = basis @ basis.T, basis @ targets
+    scales = torch.ones(n_chains, 10).double()
+    of_chains = gram.expand(n_chains, -1, -1), shift.expand(n_chains, -1)
+    posterior = FunctionPosterior.natural(scales.square(), *of_chains)
+    for _ in range(60):
+        normal = torch.randn(n_chains, 2, generator=generator).double()
+        scales, posterior = own.draw_rest(scales, posterior, normal)
+    expected = FunctionPosterior.natural(scales.square(), *of_chains)
+    torch.testing.assert_close(posterior.mean, expected.mean)
+    torch.testing.assert_close(posterior.factor, expected.factor)
+
+    grid = np.linspace(np.log(1e-3), np.log(1e2), 501)
+    of_grid = torch.where(own.rest, torch.as_tensor(np.exp(grid))[:, None], 1.0)
+    covariances = (basis.T * of_grid.square()[:, None]) @ basis + torch.eye(8).double()
+    density = torch.distributions.MultivariateNormal(0 * targets, covariances).log_prob(targets).numpy()
+    density = density + stats.halfcauchy.logpdf(np.exp(grid), scale=float(own.wide[-1].detach())) + grid
+    distribution = np.cumsum(np.exp(density - density.max()))
+    distribution /= distribution[-1]
+    found = scales[:, -1].log().numpy()
+    assert stats.kstest(found, lambda x: np.interp(x, grid, distribution)).pvalue > 1e-3
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from pyro_mgp.inference.data_augmentation import FunctionPosterior, Regression, Rows
+from pyro_mgp.inference.data_augmentation import Regression, Rows
+from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.interweaving import Moving, n_numbers
 
 OBSERVED = torch.tensor([0.3, -0.4, 0.9, 1.1, 0.2], dtype=torch.float64)

@@ -13,7 +13,7 @@ from pyro_mgp import MGPImputer
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.inference.closed_form import ConjugateStep
-from pyro_mgp.inference.data_augmentation import FunctionPosterior
+from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.model.cholesky import NotPositiveDefiniteError, factorise
 from pyro_mgp.sampling.sampler import Sampler
 
