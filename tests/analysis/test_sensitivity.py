@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import ColumnSpec, MGPImputer, tipping_point
+from pyro_mgp import ColumnSpec, Imputations, MGPImputer, tipping_point
 from pyro_mgp.analysis.sensitivity import shifts
 
 
@@ -42,19 +42,51 @@ def with_missing(*columns: str) -> pd.DataFrame:
 
 
 def fitted(*columns: str, **settings: Any) -> MGPImputer:
-    settings = {"max_steps": 5, "n_sweeps": 2, "random_state": 0, "progress": False} | settings
-    return MGPImputer(**settings).fit(with_missing(*columns))
+    """Links that see all other columns, unless the settings say otherwise: no order is searched for."""
+    fast: dict[str, Any] = {
+        "inputs": "others",
+        "max_steps": 5,
+        "n_sweeps": 2,
+        "random_state": 0,
+        "progress": False,
+    }
+    return MGPImputer(**fast | settings).fit(with_missing(*columns))
 
 
-@pytest.mark.parametrize("column", ["number", "income", "yes", "grade", "sort", "visits", "when"])
-def test_no_shift_gives_the_same_draws(column: str) -> None:
-    imputer = fitted(column, "x", n_neighbors=8)
-    assert imputer.impute(m=3, delta={column: 0.0}) == imputer.impute(m=3)
+ORDER = ["x", "number", "income", "yes", "grade", "sort", "visits", "when"]
 
 
-@pytest.mark.parametrize("n_neighbors", [0, 8])
-def test_numbers_are_shifted_in_their_own_units(n_neighbors: int) -> None:
-    imputer = fitted("number", discrete_support=0, warp=False, n_neighbors=n_neighbors)
+@pytest.fixture(scope="module", params=["others", "earlier"])
+def of_all_columns(request: pytest.FixtureRequest) -> tuple[MGPImputer, Imputations]:
+    """Fitted to a table with missing cells in all columns that can be shifted, and its draws."""
+    imputer = fitted(*ORDER, inputs=request.param, order=ORDER, n_neighbors=8)
+    assert imputer.sequential_ == (request.param == "earlier")
+    return imputer, imputer.impute(m=3)
+
+
+@pytest.fixture(scope="module")
+def of_number() -> MGPImputer:
+    """Fitted to a table with missing cells in "number"; no test may change it."""
+    return fitted("number", discrete_support=0, warp=False, n_neighbors=8)
+
+
+@pytest.mark.parametrize("column", ORDER[1:])
+def test_no_shift_gives_the_same_draws(of_all_columns: tuple[MGPImputer, Imputations], column: str) -> None:
+    imputer, draws = of_all_columns
+    assert imputer.impute(m=3, delta={column: 0.0}) == draws
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_neighbors": 0},
+        {"n_neighbors": 8},
+        {"inputs": "earlier", "columns": "all", "order": [*ORDER, "colour"]},
+    ],
+    ids=["alone", "with neighbours", "earlier"],
+)
+def test_numbers_are_shifted_in_their_own_units(settings: dict[str, Any]) -> None:
+    imputer = fitted("number", discrete_support=0, warp=False, **settings)
     before, after = imputer.impute(m=4), imputer.impute(m=4, delta={"number": -2.5})
     np.testing.assert_allclose(after.values["number"] - before.values["number"], -2.5, atol=1e-4)
 
@@ -77,8 +109,10 @@ def test_times_are_shifted_in_seconds() -> None:
 
 
 @pytest.mark.parametrize(("column", "later"), [("yes", True), ("grade", 3), ("sort", "b"), ("visits", None)])
-def test_discrete_columns_are_shifted_towards_the_later_values(column: str, later: Any) -> None:
-    imputer = fitted(column)
+def test_discrete_columns_are_shifted_towards_the_later_values(
+    of_all_columns: tuple[MGPImputer, Imputations], column: str, later: Any
+) -> None:
+    imputer, _ = of_all_columns
     draws = [imputer.impute(m=10, delta={column: delta}).values[column] for delta in (-1.0, 0.0, 1.0)]
     means = [draw.mean() if later is None else (draw == later).mean() for draw in draws]
     assert means[0] < means[1] < means[2]
@@ -109,9 +143,14 @@ def test_columns_that_predict_each_other_are_shifted_once() -> None:
 def test_a_scan_of_two_columns_is_continuous_at_zero(inputs: Any) -> None:
     frame = table()[["x", "number", "income"]]
     frame.loc[::4, ["number", "income"]] = np.nan
-    imputer = MGPImputer(inputs=inputs, warp=False, discrete_support=0, random_state=0, progress=False).fit(
-        frame
-    )
+    settings: dict[str, Any] = {
+        "max_steps": 10,
+        "warp": False,
+        "discrete_support": 0,
+        "random_state": 0,
+        "progress": False,
+    }
+    imputer = MGPImputer(inputs=inputs, order=["income", "number"], **settings).fit(frame)
     at, beside = (
         imputer.impute(m=3, delta={"income": 9.0, "number": d}).values["number"] for d in (0.0, 1e-6)
     )
@@ -128,7 +167,7 @@ def test_other_columns_see_the_shifted_draws() -> None:
     # Without columns that carry the unshifted number.
     together = with_missing("number")[["x", "number", "income", "sort"]]
     together["income"] = together["income"].mask(together["number"].isna())
-    imputer = MGPImputer(max_steps=5, random_state=0, progress=False).fit(together)
+    imputer = MGPImputer(inputs="others", max_steps=5, random_state=0, progress=False).fit(together)
     low, high = (imputer.impute(m=5, delta={"number": d}).values["income"].mean() for d in (0.0, 6.0))
     assert high > 1.5 * low
 
@@ -142,9 +181,9 @@ def test_other_columns_see_the_shifted_draws() -> None:
         ({"colour": 1.0}, "a category of 3 levels has no scale to be shifted on"),
     ],
 )
-def test_invalid_shifts_are_an_error(delta: dict[str, float], sentence: str) -> None:
+def test_invalid_shifts_are_an_error(of_number: MGPImputer, delta: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        shifts(fitted("number").codec_, delta)
+        shifts(of_number.codec_, delta)
 
 
 def mean_of_number(frame: pd.DataFrame) -> SimpleNamespace:
@@ -152,12 +191,11 @@ def mean_of_number(frame: pd.DataFrame) -> SimpleNamespace:
     return SimpleNamespace(params=pd.Series({"mean": numbers.mean()}), bse=[numbers.sem()])
 
 
-def test_a_scan_finds_the_tipping_point() -> None:
-    imputer = fitted("number", discrete_support=0, warp=False)
+def test_a_scan_finds_the_tipping_point(of_number: MGPImputer) -> None:
     null = 9.0
-    scan = tipping_point(imputer, mean_of_number, "number", [-12, -6, 6], "mean", m=5, null=null)
+    scan = tipping_point(of_number, mean_of_number, "number", [-12, -6, 6], "mean", m=5, null=null)
     assert scan["delta"].tolist() == [-12, -6, 0, 6]
-    share = imputer.impute(m=1).frame["number"].isna().mean()
+    share = of_number.impute(m=1).frame["number"].isna().mean()
     np.testing.assert_allclose(scan["imputed_mean"].diff()[1:], 6, atol=1e-3)
     np.testing.assert_allclose(scan["estimate"].diff()[1:], 6 * share, atol=1e-3)
     outside = np.sign(scan["low"] - null) + np.sign(scan["high"] - null)
@@ -166,6 +204,6 @@ def test_a_scan_finds_the_tipping_point() -> None:
     assert ((scan["p"] < 0.05) == (outside != 0)).all()
 
 
-def test_columns_without_missing_cells_are_an_error() -> None:
+def test_columns_without_missing_cells_are_an_error(of_number: MGPImputer) -> None:
     with pytest.raises(ValueError, match="'x' has no missing cells"):
-        tipping_point(fitted("number"), mean_of_number, "x", [1], "mean", m=2)
+        tipping_point(of_number, mean_of_number, "x", [1], "mean", m=2)
