@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -247,9 +248,13 @@ def test_a_checkpoint_needs_a_seed(tmp_path: Path) -> None:
         MGPImputer().fit(tables(), checkpoint=tmp_path / "it")
 
 
-def test_draws_that_go_on_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    imputer = MGPImputer(random_state=0, max_steps=5, progress=False).fit(tables())
-    frame = pd.concat([tables().iloc[::-1]] * 2, ignore_index=True)
+@pytest.mark.parametrize("inputs", ["others", "earlier"])
+def test_draws_that_go_on_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Literal["others", "earlier"]
+) -> None:
+    imputer = MGPImputer(inputs=inputs, order=["a", "b", "c"], random_state=0, max_steps=5, progress=False)
+    imputer.fit(tables())
+    frame = pd.concat([tables().iloc[79::-1]] * 2, ignore_index=True)
     whole = imputer.impute(frame, m=3, batch_size=20)
     with pytest.raises(Crash):
         imputer.impute(frame, m=3, batch_size=20, checkpoint=Crashing(tmp_path / "it", 2))
@@ -268,31 +273,37 @@ def test_draws_that_go_on_are_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     assert os.listdir(tmp_path) == ["saved"]
 
 
+@pytest.fixture(scope="module")
+def fitted() -> MGPImputer:
+    """Fitted to `tables()`; no test may change it."""
+    return MGPImputer(inputs="others", random_state=0, max_steps=5, progress=False).fit(tables())
+
+
 @pytest.mark.parametrize("fields", [{"stop": 0}, {"stop": 10**9}, {"stop": "20"}, {}, {"stop": 19}])
-def test_draws_of_other_rows_than_they_say_are_damaged(tmp_path: Path, fields: dict[str, object]) -> None:
-    imputer = MGPImputer(random_state=0, max_steps=2, progress=False).fit(tables())
+def test_draws_of_other_rows_than_they_say_are_damaged(
+    fitted: MGPImputer, tmp_path: Path, fields: dict[str, object]
+) -> None:
     with pytest.raises(Crash):
-        imputer.impute(m=3, batch_size=20, checkpoint=Crashing(tmp_path / "it", 1))
+        fitted.impute(m=3, batch_size=20, checkpoint=Crashing(tmp_path / "it", 1))
     (path,) = (tmp_path / "it").iterdir()
     identity = _identity(path)
     checkpoint.write(path, State(checkpoint.read(path, identity).arrays, fields), identity)
     with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
-        imputer.impute(m=3, batch_size=20, checkpoint=tmp_path / "it")
+        fitted.impute(m=3, batch_size=20, checkpoint=tmp_path / "it")
 
 
-def test_draws_of_something_else_are_refused(tmp_path: Path) -> None:
-    imputer = MGPImputer(random_state=0, max_steps=5, progress=False).fit(tables())
+def test_draws_of_something_else_are_refused(fitted: MGPImputer, tmp_path: Path) -> None:
     with pytest.raises(Crash):
-        imputer.impute(m=3, batch_size=20, checkpoint=Crashing(tmp_path / "it", 1))
+        fitted.impute(m=3, batch_size=20, checkpoint=Crashing(tmp_path / "it", 1))
     for call, said in (
-        (lambda: imputer.impute(m=4, batch_size=20, checkpoint=tmp_path / "it"), "m is 3 there and 4 here"),
+        (lambda: fitted.impute(m=4, batch_size=20, checkpoint=tmp_path / "it"), "m is 3 there and 4 here"),
         (
-            lambda: imputer.impute(tables()[::2], m=3, batch_size=20, checkpoint=tmp_path / "it"),
+            lambda: fitted.impute(tables()[::2], m=3, batch_size=20, checkpoint=tmp_path / "it"),
             "another table",
         ),
         (
             lambda: (
-                MGPImputer(random_state=0, max_steps=4, progress=False)
+                MGPImputer(inputs="others", random_state=0, max_steps=4, progress=False)
                 .fit(tables())
                 .impute(m=3, batch_size=20, checkpoint=tmp_path / "it")
             ),
