@@ -21,8 +21,8 @@ from benchmarks.paper.protocol import split
 from benchmarks.paper.scores import Scores, score
 
 BUDGET = Budget(
-    draws=40, gain_iterations=100, svgp_steps=20, dgp_steps=10, dgp_paths=2, mgp_paper_steps=5,
-    miceforest_datasets=3,
+    draws=20, gain_iterations=100, svgp_steps=20, dgp_steps=10, dgp_paths=2, mgp_paper_steps=5,
+    miceforest_datasets=2,
 )  # fmt: skip
 
 Parts = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
