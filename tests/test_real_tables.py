@@ -114,7 +114,8 @@ def test_every_draw_is_a_valid_table(fitted: MGPImputer) -> None:
         assert not (completed["colour"] == "green").any()
         assert (completed["born"] == completed["born"].dt.normalize()).all()
         assert (completed["unit"] == "mmol").all()
-    assert_valid(fitted.transform(draws.frame), draws.frame)
+    some = draws.frame.head(40)
+    assert_valid(fitted.transform(some), some)
 
 
 def test_draws_of_values_vary_and_are_never_means(fitted: MGPImputer) -> None:
@@ -134,7 +135,7 @@ def test_what_was_saved_draws_the_same(fitted: MGPImputer, tmp_path: Any) -> Non
 
 
 def test_draws_tell_what_was_hidden(fitted: MGPImputer) -> None:
-    frame, draws = survey(), fitted.impute(m=100)
+    frame, draws = survey(), fitted.impute(m=50)
     for label in ("weight", "visits", "smoker", "grade", "born", "stay", "error"):
         held_out = missing(draws.frame[[label]])[:, 0]
         truth, values = frame[label][held_out], draws.values[label]
@@ -160,14 +161,17 @@ def test_unseen_categories_are_kept_and_tell_nothing(fitted: MGPImputer) -> None
     assert not (draws.values["grade"] == "unknown").any()
 
 
-def test_fifty_levels_and_a_level_that_is_never_there() -> None:
+@pytest.mark.parametrize("inputs", ["others", "earlier"])
+def test_fifty_levels_and_a_level_that_is_never_there(inputs: Any) -> None:
     generator = np.random.default_rng(0)
     codes = generator.integers(0, 50, 300)
     town = pd.Categorical.from_codes(codes, [f"t{i:02}" for i in range(51)])
     frame = pd.DataFrame({"town": town, "x": codes // 10 + 0.1 * generator.normal(size=300)})
     frame.loc[generator.random(300) < 0.2, "town"] = None
-    imputer = MGPImputer(max_steps=10, n_sweeps=1, random_state=0, progress=False).fit(frame)
-    draws = imputer.impute(m=10).values["town"]
+    imputer = MGPImputer(
+        inputs=inputs, order=["town"], max_steps=5, n_sweeps=1, random_state=0, progress=False
+    )
+    draws = imputer.fit(frame).impute(m=10).values["town"]
     assert set(draws.ravel()) <= {f"t{i:02}" for i in range(50)}
     drawn = np.vectorize(lambda label: int(label[1:]) // 10)(draws)
     assert (drawn == codes[frame["town"].isna()] // 10).mean() > 0.6
@@ -188,7 +192,7 @@ def test_tables_of_others_become_data_frames() -> None:
 DTYPES = {label: dtype for label, dtype in survey().dtypes.items() if label != "unit"}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_draws_for_any_choice_of_columns_rows_and_holes_make_valid_tables(data: st.DataObject) -> None:
     """The way through the codec and `Imputations` for random tables, with standard normal draws."""

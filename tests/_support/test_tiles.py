@@ -50,9 +50,13 @@ def drawn(
     request: pytest.FixtureRequest,
 ) -> tuple[Sampler, EncodedTable, torch.Tensor, dict[int, torch.Tensor]]:
     """Who draws, new rows, and these rows filled and at their means when all are drawn together."""
-    settings = {"n_inducing": 30, "max_steps": 2, "random_state": 0, "progress": False} | CHAINS[
-        request.param
-    ]
+    settings = {
+        "n_inducing": 30,
+        "max_steps": 2,
+        "n_sweeps": 3,
+        "random_state": 0,
+        "progress": False,
+    } | CHAINS[request.param]
     if request.param == "sequential":
         frame, new = curved(90, 0), curved(150, 1)
         imputer = MGPImputer(**settings).fit(frame)
@@ -70,7 +74,7 @@ def drawn(
     return sampler, rows, filled, {n: sampler.means(rows, range(n)) for n in (3, TILE)}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_shuffled_pieces_have_the_bits_of_the_whole(
     drawn: tuple[Sampler, EncodedTable, torch.Tensor, dict[int, torch.Tensor]], seed: int
 ) -> None:
