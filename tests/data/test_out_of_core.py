@@ -126,7 +126,7 @@ def test_a_small_table_is_fitted_as_in_memory(tmp_path: Path) -> None:
 
 
 def test_the_table_is_not_kept(folder: Path, tmp_path: Path) -> None:
-    imputer = MGPImputer(**SETTINGS | {"n_neighbors": 0}).fit(mixed(100))
+    imputer = MGPImputer(**SETTINGS | {"inputs": "others", "n_neighbors": 0}).fit(mixed(100))
     imputer.fit_parquet(folder, scratch=tmp_path)
     with pytest.raises(ValueError, match=r"impute_to_parquet\(path, X\) with a table, or with one part"):
         imputer.impute(m=1)
@@ -145,7 +145,7 @@ def test_rules_of_whole_rows_are_refused(folder: Path) -> None:
 def test_a_fit_that_fails_leaves_the_imputer_as_it_was(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imputer = MGPImputer(**SETTINGS | {"n_neighbors": 0}).fit(mixed(100))
+    imputer = MGPImputer(**SETTINGS | {"inputs": "others", "n_neighbors": 0}).fit(mixed(100))
     before = imputer.chain_
 
     def full(*_: Any, **__: Any) -> None:
