@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -603,19 +602,21 @@ def test_a_disk_that_is_full_is_said_and_the_old_output_stays(
 
 @pytest.mark.parametrize("kilobytes", [4, 12, 100])
 def test_a_limit_on_the_size_of_files_is_said_and_the_old_output_stays(
-    table: Path, done: Path, kilobytes: int
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], kilobytes: int
 ) -> None:
     resource = pytest.importorskip("resource")
     out = table.parent / "out"
     shutil.copytree(done, out)
-    table.write_text(CSV + "".join(f"x{i},{i / 7},{i},TRUE,007,x\n" for i in range(2000)), "utf-8")
-    limit = kilobytes * 1000
-    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-    code += "import sys; from pyro_mgp.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "impute", str(table), "-o", str(out), *QUICK, "--overwrite"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert resource and ended.returncode == 2, ended.stderr
-    assert f"cannot read or write {str(out)!r}: File too large" in ended.stderr.splitlines()[-1]
+    table.write_text(CSV + "".join(f"x{i},{i / 7},{i},TRUE,007,x\n" for i in range(700)), "utf-8")
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes * 1000, most))
+    try:
+        status = run(table, "-o", out, *QUICK, "--overwrite")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    said = capsys.readouterr().err
+    assert status == 2, said
+    assert f"cannot read or write {str(out)!r}: File too large" in said.splitlines()[-1]
     assert_same_files(out, done)
 
 
