@@ -53,13 +53,14 @@ class Kill:
         return not self.visible and self.status == 0 and not self.different
 
 
-def run(folder: Path, kills: int, *, rows: int = 3000, seed: int = 0) -> Iterator[Kill]:
+def run(folder: Path, kills: int, *, rows: int = 3000, steps: int = 60, seed: int = 0) -> Iterator[Kill]:
     """Fit and impute in turn, each killed at a random moment and resumed.
 
     Args:
         folder: Empty folder to work in.
         kills: Number of runs to kill.
         rows: Rows of the table.
+        steps: Most training steps of a fit.
         seed: Seed of the table and of the moments.
 
     Raises:
@@ -69,7 +70,7 @@ def run(folder: Path, kills: int, *, rows: int = 3000, seed: int = 0) -> Iterato
     table = folder / "table.csv"
     _table(rows, generator).to_csv(table, index=False)
     commands = {
-        "fit": ["fit", str(table), "--steps", "60", "--checkpoint-every", "0", "--quiet"],
+        "fit": ["fit", str(table), "--steps", str(steps), "--checkpoint-every", "0", "--quiet"],
         "impute": ["impute", str(table), "-m", "10", "--checkpoint-every", "0", "--quiet"],
     }
     times = {name: _timed(argv, folder / f"{name}_complete") for name, argv in commands.items()}
