@@ -41,7 +41,7 @@ def numbers(n: int = 90) -> tuple[pd.DataFrame, np.ndarray]:
 
 def test_a_search_over_a_pipeline_finds_its_parameters() -> None:
     X, y = numbers()
-    pipeline = make_pipeline(small(), StandardScaler(), Ridge())
+    pipeline = make_pipeline(small(inputs="others"), StandardScaler(), Ridge())
     grid = {"mgpimputer__kernel": ["matern32", "linear+matern32"], "mgpimputer__n_neighbors": [0, 4]}
     search = GridSearchCV(pipeline, grid, cv=3, error_score="raise").fit(X, y)
     assert search.best_score_ > 0.5
