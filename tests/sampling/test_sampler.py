@@ -41,17 +41,22 @@ def exact_variance_of_the_mean(imputer, frame):
     return scale**2 * (posterior.sum() / n_missing**2 + noise / n_missing)
 
 
-def test_joint_draws_carry_the_uncertainty_of_the_function_and_cells_drawn_alone_do_not():
+@pytest.fixture(scope="module")
+def drawn():
+    """Return imputers whose draws are joint (True) and cell by cell (False), each with 1,000 draws of y."""
+    imputers = {
+        joint: MGPImputer(n_inducing=120, engine=Engine(joint_draws=joint), max_steps=40, random_state=1).fit(
+            toy()
+        )
+        for joint in (True, False)
+    }
+    return {joint: (imputer, imputer.impute(m=1000).values["y"]) for joint, imputer in imputers.items()}
+
+
+def test_joint_draws_carry_the_uncertainty_of_the_function_and_cells_drawn_alone_do_not(drawn):
     """The mean of the imputed cells varies between imputations as under the exact GP, as pooling requires."""
-    frame = toy()
-    variances = {}
-    for joint in (True, False):
-        imputer = MGPImputer(
-            n_inducing=120, engine=Engine(joint_draws=joint), max_steps=40, random_state=1
-        ).fit(frame)
-        means = imputer.impute(m=1000).values["y"].mean(axis=1)
-        variances[joint] = means.var(ddof=1)
-    exact = exact_variance_of_the_mean(imputer, frame)
+    variances = {joint: values.mean(axis=1).var(ddof=1) for joint, (_, values) in drawn.items()}
+    exact = exact_variance_of_the_mean(drawn[False][0], toy())
     # The standard error of a variance from 1,000 draws is 4.5 %.
     assert variances[True] == pytest.approx(exact, rel=0.15)
     assert variances[False] < 0.6 * exact
@@ -152,14 +157,8 @@ def test_neighbourhoods_too_large_to_be_kept_are_computed_again(monkeypatch):
     assert copy.deepcopy(imputer).impute(m=2) == expected
 
 
-def test_marginals_of_joint_and_independent_draws_are_equal():
-    frame = toy()
-    draws = {}
-    for joint in (True, False):
-        imputer = MGPImputer(
-            n_inducing=120, engine=Engine(joint_draws=joint), max_steps=40, random_state=1
-        ).fit(frame)
-        draws[joint] = imputer.impute(m=1000).values["y"]
+def test_marginals_of_joint_and_independent_draws_are_equal(drawn):
+    draws = {joint: values for joint, (_, values) in drawn.items()}
     sd = draws[True].std(0)
     np.testing.assert_allclose(draws[False].mean(0), draws[True].mean(0), atol=0.2 * sd.max())
     np.testing.assert_allclose(draws[False].std(0), sd, rtol=0.15)
