@@ -24,8 +24,8 @@ Function = Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]
 
 
 def small(**changes: Any) -> MGPImputer:
-    quick = {"max_steps": 2, "n_sweeps": 1, "n_neighbors": 0, "progress": False, "random_state": 0}
-    return MGPImputer(**{**quick, **changes})
+    quick = {"inputs": "others", "max_steps": 2, "n_sweeps": 1, "n_neighbors": 0}
+    return MGPImputer(**{**quick, "progress": False, "random_state": 0, **changes})
 
 
 def line(n: int = 400, seed: int = 0) -> pd.DataFrame:
