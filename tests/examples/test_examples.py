@@ -66,6 +66,10 @@ def test_an_example_runs(name: str, tmp_path: Path, table: None) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert output in done.stdout
+    if name == "calibration.py":
+        designs = dict(line.split(": calibration error 0.") for line in done.stdout.splitlines())
+        assert list(designs) == ["binary", "count", "ordinal", "category"]
+        assert ["coverage" in text for text in designs.values()] == [True, True, False, False]
     if name == "arviz_checks.py":
         plots = ["forest.png", "loo_pit.png", "pit.png", "ppc.png"]
         assert sorted(path.name for path in (tmp_path / "checks").iterdir()) == plots
