@@ -376,7 +376,7 @@ def test_indicators_are_of_the_columns_of_the_user() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_sums_hold_for_any_pattern_of_missing_cells(data: st.DataObject) -> None:
     n_rows = data.draw(st.integers(6, 15))
     number = st.integers(-500, 500).map(lambda n: n / 10)

@@ -78,7 +78,7 @@ def test_both_ways_of_training_end_at_the_same_bound() -> None:
     losses = []
     for options in (
         Options(max_steps=40, **settings),
-        Options(max_steps=500, closed_form=False, learning_rate=0.05, **settings),
+        Options(max_steps=300, closed_form=False, learning_rate=0.05, **settings),
     ):
         chain = copy.deepcopy(fitted.chain_.train())
         history = train(chain, cells, ~cells.observed & False, filled, options, seed=0, progress=False)
