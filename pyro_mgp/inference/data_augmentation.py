@@ -174,10 +174,8 @@ class Augmentation:
             weights: Weights of the tables' rows, `[S, N]`; None for ones.
         """
         rows, unless = filled[:, self.completed_rows[number]], self.chain.links[number].unless
-        known, completed = self.known[number], self._rows(number, rows)
-        if self.scales[number] is not None and scales is not None:
-            spread = scales[:, -1:].square()
-            known, completed = (each._replace(rest=each.rest * spread) for each in (known, completed))
+        known = self._at_scales(number, self.known[number], scales)
+        completed = self.rows(number, rows, scales)
         if weights is not None:
             weights = weights[:, torch.cat([self.known_rows[number], self.completed_rows[number]])]
         if unless:
@@ -214,12 +212,15 @@ class Augmentation:
             known=latents(given.known, known), completed=latents(given.completed, completed)
         )
 
-    def rows(self, number: int, rows: Tensor, scales: Tensor) -> Rows:
+    def rows(self, number: int, rows: Tensor, scales: Tensor | None = None) -> Rows:
         """Return basis and targets of a link in completed rows `[S, n, D]` at its scales, `[S, M]`."""
-        found = self._rows(number, rows)
-        if self.scales[number] is None:
-            return found
-        return found._replace(rest=found.rest * scales[:, -1:].square())
+        return self._at_scales(number, self._rows(number, rows), scales)
+
+    def _at_scales(self, number: int, rows: Rows, scales: Tensor | None) -> Rows:
+        """Return rows of a link whose inducing values have standard deviations `[S, M]`; None for ones."""
+        if self.scales[number] is None or scales is None:
+            return rows
+        return rows._replace(rest=rows.rest * scales[:, -1:].square())
 
     def _rows(self, number: int, rows: Tensor) -> Rows:
         """Return basis and targets of a link in rows `[S, n, D]`, each `[S, ...]`."""

@@ -14,7 +14,6 @@ time of its standard deviation fell from 11 to 3 sweeps, that of its mean from 6
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -23,15 +22,13 @@ from torch import Tensor
 from pyro_mgp.inference.data_augmentation import Regression, Rows, draw_noise
 from pyro_mgp.inference.function_posterior import FunctionPosterior, times
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
 from pyro_mgp.model.later_links import LaterLinks
-
-# Angles tried before a function keeps its place.
-_ANGLES = 16
 
 
 def n_numbers(n_values: int) -> int:
     """Return how many standard normal numbers the moves take of a function with M values, and its noise."""
-    return n_values + 1 + _ANGLES + 1 + N_NUMBERS
+    return n_values + 1 + N_ANGLES + 1 + N_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -57,61 +54,31 @@ class Moving:
             posterior: Distribution of the functions given these.
             normal: Standard normal numbers, `[S, n_numbers(M)]`.
         """
-        sizes = [self.function.shape[1], 1 + _ANGLES, 1, N_NUMBERS]
+        sizes = [self.function.shape[1], 1 + N_ANGLES, 1, N_NUMBERS]
         direction, angles, threshold, of_noise = normal.split(sizes, dim=1)
-        everywhere = torch.arange(len(normal), device=normal.device)
-        likelihood = self._log_likelihood(self.cells.targets, everywhere)
-        change, likelihood = self._on_ellipse(
-            self.function - posterior.mean,
+        chains = torch.arange(len(normal), device=normal.device)
+        current = self.function - posterior.mean
+
+        def along(deviations: Tensor, chains: Tensor) -> Tensor:
+            change = times(deviations - current[chains], self.cells.basis[chains])
+            return self.cells.targets[chains] + change
+
+        moved, likelihood = elliptical_slice(
+            current,
             posterior.draw(direction) - posterior.mean,
-            likelihood,
+            lambda deviations, chains: self._log_likelihood(along(deviations, chains), chains),
+            self._log_likelihood(self.cells.targets, chains),
             torch.special.ndtr(angles),
         )
-        function, values = self.function + change, self._along(change, everywhere)
+        function, values = posterior.mean + moved, along(moved, chains)
         # This step leaves p(s | f, observed cells) invariant, so that later links alone decide on it.
         noise = draw_noise(observed, function, self.noise, of_noise)
         mean = times(function, self.cells.basis)
         spread = ((noise + self.cells.rest) / (self.noise + self.cells.rest)).sqrt()
         proposal = mean + (values - mean) * spread
-        gain = self._log_likelihood(proposal, everywhere) - likelihood
+        gain = self._log_likelihood(proposal, chains) - likelihood
         taken = gain[:, None] > torch.special.log_ndtr(threshold)
         return function, noise.where(taken, self.noise), proposal.where(taken, values)
-
-    def _on_ellipse(
-        self, current: Tensor, direction: Tensor, likelihood: Tensor, shares: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Move functions by elliptical slices (Murray, Adams and MacKay, AISTATS 2010).
-
-        Args:
-            current: Functions less their means given the observed cells, `[S, M]`.
-            direction: Draws of such differences, `[S, M]`.
-            likelihood: Log likelihoods of the cells, `[S]`.
-            shares: Uniform numbers of thresholds and angles, `[S, 1 + angles]`.
-
-        Returns:
-            Changes of the functions, `[S, M]`, and the log likelihoods after them.
-        """
-        threshold, likelihood = likelihood + shares[:, 0].log(), likelihood.clone()
-        change, waiting = torch.zeros_like(current), torch.arange(len(current), device=current.device)
-        low, high = (torch.full_like(likelihood, bound) for bound in (0.0, 2 * math.pi))
-        for k, share in enumerate(shares[:, 1:].unbind(1)):
-            angle = (low + (high - low) * share)[waiting]
-            proposal = current[waiting] * (angle.cos() - 1)[:, None]
-            proposal = proposal + direction[waiting] * angle.sin()[:, None]
-            found = self._log_likelihood(self._along(proposal, waiting), waiting)
-            taken = found > threshold[waiting]
-            change[waiting[taken]], likelihood[waiting[taken]] = proposal[taken], found[taken]
-            waiting, angle = waiting[~taken], angle[~taken]
-            if len(waiting) == 0:
-                break
-            # The first interval is one whole turn, which begins and ends at the first angle.
-            low[waiting] = angle - 2 * math.pi if k == 0 else angle.where(angle < 0, low[waiting])
-            high[waiting] = angle if k == 0 else high[waiting].where(angle < 0, angle)
-        return change, likelihood
-
-    def _along(self, change: Tensor, chains: Tensor) -> Tensor:
-        """Return the cells `[s, k]` of some chains after changes of their functions, `[s, M]`."""
-        return self.cells.targets[chains] + times(change, self.cells.basis[chains])
 
     def _log_likelihood(self, values: Tensor, chains: Tensor) -> Tensor:
         """Return the log likelihoods `[s]` of some chains' cells `[s, k]` under the later links."""

@@ -12,7 +12,6 @@ and Holenstein, JRSS B 72:269-342, 2010). All three leave the density invariant.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +21,8 @@ from torch import Tensor
 
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.conditional import Along, Conditional, Moments
+from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
 
-# Angles tried in a slice move before the cell keeps its value.
-_ANGLES = 16
 # Draws among which a cell chooses besides its current value.
 _CANDIDATES = 5
 
@@ -146,27 +144,17 @@ def slice_sample(moments: Moments, noise: Tensor, later: LaterLinks, numbers: Nu
     """
     values, scale = later.current, (moments.variance + noise).sqrt()
     paths, cells = torch.ones_like(values).nonzero().unbind(1)
-    mean, moved = moments.mean.flatten(), values.flatten().clone()
-    current, other = moved - mean, (scale * numbers(1)).flatten()
-    threshold = later.log_likelihood(paths, cells, moved) + torch.special.log_ndtr(numbers(2)).flatten()
-    shares = [torch.special.ndtr(numbers(3 + i)).flatten() for i in range(_ANGLES)]
-    high = 2 * math.pi * shares[0]
-    low, angle = high - 2 * math.pi, high.clone()
-    waiting = torch.arange(len(mean), device=mean.device)
-    for k, share in enumerate(shares):
-        if k:
-            angle[waiting] = low[waiting] + (high - low)[waiting] * share[waiting]
-        at = angle[waiting]
-        proposal = mean[waiting] + current[waiting] * at.cos() + other[waiting] * at.sin()
-        taken = later.log_likelihood(paths[waiting], cells[waiting], proposal) > threshold[waiting]
-        moved[waiting[taken]] = proposal[taken]
-        left = filled_up((~taken).nonzero()[:, 0])
-        waiting, at = waiting[left], at[left]
-        if len(waiting) == 0:
-            break
-        low[waiting] = torch.where(at < 0, at, low[waiting])
-        high[waiting] = torch.where(at < 0, high[waiting], at)
-    return moved.view_as(values)
+    mean = moments.mean.flatten()
+
+    def log_likelihood(deviations: Tensor, at: Tensor) -> Tensor:
+        return later.log_likelihood(paths[at], cells[at], mean[at] + deviations[:, 0])
+
+    start = later.log_likelihood(paths, cells, values.flatten())
+    uniform = [torch.special.ndtr(numbers(2 + i)).flatten() for i in range(1 + N_ANGLES)]
+    current, direction = values.flatten() - mean, (scale * numbers(1)).flatten()
+    states = current[:, None], direction[:, None], log_likelihood, start
+    moved, _ = elliptical_slice(*states, torch.stack(uniform, dim=1), filled_up)
+    return (mean + moved[:, 0]).view_as(values)
 
 
 def _choose(log_weights: Tensor, normal: Tensor) -> Tensor:

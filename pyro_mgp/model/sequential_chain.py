@@ -92,7 +92,7 @@ class SequentialChain(Chain):
             return drawn
         link = self.links[number]
         informative = self.informative(observed)
-        cells = filled_up(self.weighted(number, observed)[rows].nonzero()[:, 0], len(drawn))
+        cells = filled_up(self._weighted(number, informative, observed)[rows].nonzero()[:, 0], len(drawn))
         if len(cells) == 0:
             return drawn
         later = self._later(conditionals, number, [link.column], filled[:, cells], informative, rows[cells])
@@ -109,7 +109,9 @@ class SequentialChain(Chain):
 
     def weighted(self, number: int, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows in which later links tell something of a link's missing cell."""
-        informative = self.informative(observed)
+        return self._weighted(number, self.informative(observed), observed)
+
+    def _weighted(self, number: int, informative: Sequence[Tensor], observed: Tensor) -> Tensor:
         told = torch.zeros_like(observed[:, 0])
         for e in self.followers[number]:
             told = told | informative[e]

@@ -1,0 +1,67 @@
+"""Elliptical slice sampling of many states at once (Murray, Adams and MacKay, AISTATS 2010)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+N_ANGLES = 16
+"""Angles tried before a state keeps its value."""
+
+
+def elliptical_slice(
+    current: Tensor,
+    direction: Tensor,
+    log_likelihood: Callable[[Tensor, Tensor], Tensor],
+    start: Tensor,
+    shares: Tensor,
+    whole: Callable[[Tensor], Tensor] = lambda states: states,
+) -> tuple[Tensor, Tensor]:
+    """Move n states, which have a normal prior of mean zero and a likelihood, by an elliptical slice.
+
+    Args:
+        current: States, `[n, k]`.
+        direction: Draws from their prior, `[n, k]`.
+        log_likelihood: Function that returns the log likelihoods `[j]` of values `[j, k]` of some states,
+            given their numbers `[j]`.
+        start: Log likelihoods of the current states, `[n]`.
+        shares: Uniform numbers of threshold and angles, `[n, 1 + N_ANGLES]`.
+        whole: Function that fills up the numbers of states that are evaluated together.
+
+    Returns:
+        New states, `[n, k]`, and their log likelihoods, `[n]`.
+
+    Example:
+        >>> x, data = torch.zeros(4000, 1), torch.ones(4000)
+        >>> def log_likelihood(x: Tensor, states: Tensor) -> Tensor:
+        ...     return -0.5 * (data[states] - x[:, 0]) ** 2
+        >>> for _ in range(10):
+        ...     numbers = torch.rand(4000, 1 + N_ANGLES)
+        ...     found = log_likelihood(x, torch.arange(4000))
+        ...     x, _ = elliptical_slice(x, torch.randn(4000, 1), log_likelihood, found, numbers)
+        >>> bool(abs(x.mean() - 0.5) < 0.05 and abs(x.var() - 0.5) < 0.05)
+        True
+    """
+    threshold, moved, found = start + shares[:, 0].log(), current.clone(), start.clone()
+    # The first interval is one whole turn, which begins and ends at the first angle.
+    high = 2 * math.pi * shares[:, 1]
+    low, angle = high - 2 * math.pi, high.clone()
+    waiting = torch.arange(len(current), device=current.device)
+    for k, share in enumerate(shares[:, 1:].unbind(1)):
+        if k:
+            angle[waiting] = low[waiting] + (high - low)[waiting] * share[waiting]
+        at = angle[waiting, None]
+        proposal = current[waiting] * at.cos() + direction[waiting] * at.sin()
+        likelihood = log_likelihood(proposal, waiting)
+        taken = likelihood > threshold[waiting]
+        moved[waiting[taken]], found[waiting[taken]] = proposal[taken], likelihood[taken]
+        left = whole((~taken).nonzero()[:, 0])
+        waiting, at = waiting[left], at[left, 0]
+        if len(waiting) == 0:
+            break
+        low[waiting] = torch.where(at < 0, at, low[waiting])
+        high[waiting] = torch.where(at < 0, high[waiting], at)
+    return moved, found
