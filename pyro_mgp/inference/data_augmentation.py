@@ -22,7 +22,7 @@ Rows may have weights, as if each was that many rows; see `gibbs_chains`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -46,6 +46,8 @@ from pyro_mgp.model.linear_matern32_stack import stack_kernels
 from pyro_mgp.model.link import observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters
 
+# Rows whose basis is computed at a time.
+_ROWS_AT_ONCE = 20_000
 # Entries of the basis of known rows that are kept, all links together: 256 MB.
 _KNOWN_ENTRIES = 2**25
 
@@ -163,7 +165,12 @@ class Augmentation:
         return len(self.known_rows[number]) + len(self.completed_rows[number])
 
     def regression(
-        self, number: int, filled: Tensor, scales: Tensor | None = None, weights: Tensor | None = None
+        self,
+        number: int,
+        filled: Tensor,
+        scales: Tensor | None = None,
+        weights: Tensor | None = None,
+        left_out: Tensor | None = None,
     ) -> Regression:
         """Return the rows of completed tables `[S, N, D]` from which a link learns.
 
@@ -172,12 +179,16 @@ class Augmentation:
             filled: The completed tables.
             scales: Standard deviations of the link's values, `[S, M]`; None for ones.
             weights: Weights of the tables' rows, `[S, N]`; None for ones.
+            left_out: Numbers of rows with missing inputs or targets that are left out; None for none.
         """
-        rows, unless = filled[:, self.completed_rows[number]], self.chain.links[number].unless
+        numbers, unless = self.completed_rows[number], self.chain.links[number].unless
+        if left_out is not None:
+            numbers = numbers[~torch.isin(numbers, left_out)]
+        rows = filled[:, numbers]
         known = self._at_scales(number, self.known[number], scales)
         completed = self.rows(number, rows, scales)
         if weights is not None:
-            weights = weights[:, torch.cat([self.known_rows[number], self.completed_rows[number]])]
+            weights = weights[:, torch.cat([self.known_rows[number], numbers])]
         if unless:
             # A link does not learn from completed rows with an earlier level of its variable.
             free = (rows[..., unless] < 0).all(-1)
@@ -194,7 +205,7 @@ class Augmentation:
             number: Number of the link.
             given: The rows.
             function: The last function drawn, `[S, M]`.
-            normal: Standard normal numbers, `[S, n]`.
+            normal: Standard normal numbers, at least as many as there are rows, `[S, n]`.
         """
         likelihood = self.chain.links[number].likelihood
         assert isinstance(likelihood, Ordinal)
@@ -206,8 +217,8 @@ class Augmentation:
                 targets=likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
             )
 
-        sizes = [len(self.known_rows[number]), len(self.completed_rows[number])]
-        known, completed = normal.split(sizes, dim=1)
+        n_known, n_completed = (own.targets.shape[-1] for own in (given.known, given.completed))
+        known, completed = normal[:, : n_known + n_completed].tensor_split([n_known], dim=1)
         return given._replace(
             known=latents(given.known, known), completed=latents(given.completed, completed)
         )
@@ -231,6 +242,25 @@ class Augmentation:
         rest = (prior - basis.square().sum(0)).clamp(min=0)
         basis = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
         return Rows(basis, rest.view_as(targets), targets)
+
+    def values(self, number: int, rows: Tensor, scales: Tensor, functions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values of F functions of a link at completed rows, `[S, F, n]`, and `Rows.rest`, `[S, n]`.
+
+        The basis of all rows, which may be large, is not kept.
+
+        Args:
+            number: Number of the link.
+            rows: The rows, `[S, n, D]`.
+            scales: Standard deviations of the link's values, `[S, M]`.
+            functions: Whitened inducing values, `[S, F, M]`.
+        """
+        size = max(_ROWS_AT_ONCE // len(rows), 1)
+        values, rests = [], []
+        for part in rows.split(size, dim=1):
+            basis, rest, _ = self.rows(number, part, scales)
+            values.append(functions @ basis)
+            rests.append(rest)
+        return torch.cat(values, dim=2), torch.cat(rests, dim=1)
 
     def posterior(
         self,
@@ -266,7 +296,13 @@ class Augmentation:
         )
 
 
-def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tensor) -> Tensor:
+def draw_noise(
+    given: Regression,
+    function: Tensor,
+    noise: Tensor,
+    normal: Tensor,
+    further: Callable[[Tensor], Tensor] = lambda noise: torch.zeros_like(noise[:, 0]),
+) -> Tensor:
     """Draw the noise variances `[S, 1]` of a Gaussian link, whose roots have half-Cauchy priors of scale 1.
 
     Args:
@@ -274,6 +310,7 @@ def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tenso
         function: Whitened inducing values, `[S, M]`.
         noise: The noise variances drawn last, `[S, 1]`.
         normal: Standard normal numbers, `[S, N_NUMBERS]`.
+        further: Log likelihoods `[S]` of noise variances `[S, 1]` under other rows than these.
     """
     parts = given.known, given.completed
     squares = torch.cat([(own.targets - times(function, own.basis)).square() for own in parts], dim=1)
@@ -283,7 +320,8 @@ def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tenso
     def log_density(log_noise: Tensor) -> Tensor:
         variance = log_noise.exp()[:, None] + rest
         prior = 0.5 * log_noise - log_noise.exp().log1p()
-        return prior - 0.5 * (weights * (variance.log() + squares / variance)).sum(1)
+        given_rows = prior - 0.5 * (weights * (variance.log() + squares / variance)).sum(1)
+        return given_rows + further(log_noise.exp()[:, None])
 
     # Four standard deviations of log s² if the rest is small.
     width = 4 * math.sqrt(2 / max(squares.shape[1], 1))

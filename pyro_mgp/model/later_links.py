@@ -34,6 +34,8 @@ Numbers = Callable[[int], Tensor]
 class Later:
     """A link that has the column of some cells as input."""
 
+    number: int
+    """Number of the link in the chain."""
     conditional: Conditional
     """Conditional of the link."""
     column: int
@@ -42,6 +44,42 @@ class Later:
     """Indicators of earlier levels of its variable; the link predicts rows in which none is on."""
     informative: Tensor
     """Bool `[k]`, the rows of the cells in which its own cell is informative."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """K candidates for each of k missing cells, or for all indicators of a category."""
+
+    values: Tensor
+    """The candidates, `[S, k, K, columns]`."""
+    log_weights: Tensor
+    """Logarithms of their weights given the earlier columns, `[S, k, K]`."""
+
+    @classmethod
+    def of_levels(cls, levels: Tensor, log_prob: Tensor) -> Candidates:
+        """Return all levels `[K, columns]` of a finite set with their probabilities, `[S, k, K]`."""
+        return cls(levels.expand(*log_prob.shape[:2], *levels.shape), log_prob)
+
+    @classmethod
+    def of_draws(cls, current: Tensor, draw: Callable[[Tensor], Tensor], numbers: Numbers) -> Candidates:
+        """Return the current values `[S, k]` and draws from p(x | earlier); see `resample`."""
+        fresh = [draw(numbers(1 + i)) for i in range(_CANDIDATES)]
+        values = torch.stack([current, *fresh], dim=-1)
+        return cls(values[..., None], torch.zeros_like(values))
+
+    def completed(self, table: Tensor, columns: Sequence[int]) -> Tensor:
+        """Return the rows of the cells `[S, k, D]` with each candidate, `[S, k · K, D]`."""
+        rows = table[:, :, None].repeat(1, 1, self.values.shape[2], 1)
+        rows[..., list(columns)] = self.values
+        return rows.flatten(1, 2)
+
+    def chosen(self, log_likelihood: Tensor, normal: Tensor) -> Tensor:
+        """Draw the candidate of each cell, in proportion to weights times likelihoods `[S, k, K]`.
+
+        The normal numbers are `[S, k]`. Returns the cells, `[S, k, columns]`.
+        """
+        index = _choose(self.log_weights + log_likelihood, normal)[..., None, None]
+        return self.values.gather(2, index.expand(-1, -1, -1, self.values.shape[-1]))[:, :, 0]
 
 
 @dataclass(frozen=True)
@@ -61,13 +99,16 @@ class LaterLinks:
         return self.table[..., self.columns[0]]
 
     @cached_property
-    def _parts(self) -> list[tuple[Later, Along, Tensor]]:
-        """The links, their moments along the columns, and Bool `[S, k]`, the cells of which they tell."""
-        informative = [link.informative.expand(self.table.shape[:2]) for link in self.links]
+    def tells(self) -> list[Tensor]:
+        """Bool `[S, k]`, the cells of which each link tells something."""
         off = [(self.table[..., list(link.unless)] < 0).all(-1) for link in self.links]
+        return [link.informative & free for link, free in zip(self.links, off, strict=True)]
+
+    @cached_property
+    def _parts(self) -> list[tuple[Later, Along, Tensor]]:
+        """The links, their moments along the columns, and the cells of which they tell something."""
         along = [link.conditional.along(self.table, self.columns) for link in self.links]
-        tells = [rows & free for rows, free in zip(informative, off, strict=True)]
-        return list(zip(self.links, along, tells, strict=True))
+        return list(zip(self.links, along, self.tells, strict=True))
 
     def log_likelihood(self, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
         """Return the log likelihood `[j]` of candidate values of some cells, `[j]` or `[j, indicators]`."""
@@ -84,28 +125,14 @@ class LaterLinks:
             total[chosen] += density[: len(chosen)]
         return total
 
+    def of_candidates(self, candidates: Candidates) -> Tensor:
+        """Return the log likelihoods of each cell's candidates, `[S, k, K]`."""
+        return torch.stack([self.everywhere(values) for values in candidates.values.unbind(2)], dim=-1)
+
     def everywhere(self, values: Tensor) -> Tensor:
-        """Return the log likelihood `[S, k]` of values that all cells have, or of `[S, k]` values."""
-        shape = self.table.shape[:2]
-        paths, cells = torch.ones(shape, device=self.table.device).nonzero().unbind(1)
-        values = values.expand(*shape, -1) if values.shape != shape else values
-        return self.log_likelihood(paths, cells, values.flatten(0, 1)).view(shape)
-
-
-def choose_level(log_prob: Tensor, levels: Tensor, later: LaterLinks, normal: Tensor) -> Tensor:
-    """Draw the level of each cell exactly, by enumeration.
-
-    Args:
-        log_prob: Log probabilities given the earlier columns, `[S, k, K]`.
-        levels: Values of the cells' columns at each level, `[K, columns]`.
-        later: The later links.
-        normal: Standard normal numbers, `[S, k]`.
-
-    Returns:
-        Index of each cell's level, `[S, k]`.
-    """
-    likelihood = torch.stack([later.everywhere(level) for level in levels], dim=-1)
-    return _choose(log_prob + likelihood, normal)
+        """Return the log likelihood `[S, k]` of values of all cells, `[S, k]` or `[S, k, columns]`."""
+        paths, cells = torch.ones(values.shape[:2], device=self.table.device).nonzero().unbind(1)
+        return self.log_likelihood(paths, cells, values.flatten(0, 1)).view(values.shape[:2])
 
 
 def resample(
@@ -123,13 +150,12 @@ def resample(
         shifted: Such a function for shifted cells. Cells then choose among the draws only, as if they were
             not shifted, and the choice is drawn again from the shifted distribution, by the same number.
     """
-    normal = torch.stack([numbers(1 + i) for i in range(_CANDIDATES)], dim=-1)
-    fresh = [draw(each) for each in normal.unbind(-1)]
-    candidates = torch.stack([later.current, *fresh], dim=-1)
-    weights = torch.stack([later.everywhere(values) for values in candidates.unbind(-1)], dim=-1)
+    candidates = Candidates.of_draws(later.current, draw, numbers)
+    likelihood = later.of_candidates(candidates)
     if shifted is None:
-        return candidates.gather(-1, _choose(weights, numbers(0))[..., None])[..., 0]
-    chosen = _choose(weights[..., 1:], numbers(0))
+        return candidates.chosen(likelihood, numbers(0))[..., 0]
+    chosen = _choose(likelihood[..., 1:], numbers(0))
+    normal = torch.stack([numbers(1 + i) for i in range(_CANDIDATES)], dim=-1)
     return shifted(normal.gather(-1, chosen[..., None])[..., 0])
 
 

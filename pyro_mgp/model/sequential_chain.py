@@ -9,7 +9,7 @@ times the likelihood of the later links whose columns are informative; see `late
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,14 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments, Observing, Shifted
-from pyro_mgp.model.later_links import Later, LaterLinks, Numbers, choose_level, resample, slice_sample
+from pyro_mgp.model.later_links import (
+    Candidates,
+    Later,
+    LaterLinks,
+    Numbers,
+    resample,
+    slice_sample,
+)
 from pyro_mgp.model.likelihoods import Category, Ordinal
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_method
@@ -120,9 +127,30 @@ class SequentialChain(Chain):
     def later_links(
         self, number: int, conditionals: Sequence[Conditional], filled: Tensor, rows: Tensor, observed: Tensor
     ) -> LaterLinks:
-        """Return the likelihood of a link's cells under its later links, in some rows of `[S, N, D]`."""
-        informative, columns = self.informative(observed), [self.links[number].column]
+        """Return the likelihood of a link's cells under its later links, in some rows of `[S, N, D]`.
+
+        If it is the first link of a category, the cells are all indicators of this.
+        """
+        category, informative = self._category(number), self.informative(observed)
+        columns = [self.links[number].column] if category is None else category.columns
         return self._later(conditionals, number, columns, filled[:, rows], informative, rows)
+
+    def candidates(
+        self, number: int, conditionals: Sequence[Conditional], table: Tensor, numbers: Numbers
+    ) -> Candidates:
+        """Return candidates for a link's cells in rows `[S, k, D]`, or for the category that it begins."""
+        link, own, category = self.links[number], conditionals[number], self._category(number)
+        if category is not None:
+            visited = {i: conditionals[i].moments(table) for i in category.links}
+            return _levels(category, conditionals, visited)
+        at, current = own.moments(table), table[..., link.column]
+        if isinstance(link.likelihood, Ordinal):
+            return _values(link.likelihood, own, at)
+        return Candidates.of_draws(current, partial(own.draw, at), numbers)
+
+    def _category(self, number: int) -> Category | None:
+        """Return the category that a link begins, if there is one."""
+        return next((each for each in self.categories if each.links[0] == number), None)
 
     def draw_levels(
         self,
@@ -135,16 +163,6 @@ class SequentialChain(Chain):
         rows: Tensor,
     ) -> Tensor:
         """Draw the indicators of a category, `[S, k, K]`, given the later links as well; see `Chain`."""
-        on, off = category.on, category.off
-        remaining, log_prob = torch.zeros_like(visited[category.links[0]].mean), []
-        for i, number in enumerate(category.links):
-            of_level = (
-                conditionals[number].log_prob(value.expand_as(remaining), visited[number])
-                for value in (on[i], off[i])
-            )
-            taken, left = of_level
-            log_prob.append(remaining + taken)
-            remaining = remaining + left
         later = self._later(
             conditionals,
             category.links[0],
@@ -153,9 +171,8 @@ class SequentialChain(Chain):
             self.informative(observed),
             rows,
         )
-        levels = torch.eye(len(on), dtype=torch.bool, device=on.device)
-        values = torch.where(levels, on, off)
-        return values[choose_level(torch.stack([*log_prob, remaining], dim=-1), values, later, eps)]
+        levels = _levels(category, conditionals, visited)
+        return levels.chosen(later.of_candidates(levels), eps)
 
     def _later(
         self,
@@ -169,7 +186,11 @@ class SequentialChain(Chain):
         """Return the likelihood of a link's cells in some rows, `[S, k, D]`, under its later links."""
         links = [
             Later(
-                _unshifted(conditionals[e]), self.links[e].column, self.links[e].unless, informative[e][rows]
+                e,
+                _unshifted(conditionals[e]),
+                self.links[e].column,
+                self.links[e].unless,
+                informative[e][rows],
             )
             for e in self.followers[number]
         ]
@@ -180,9 +201,8 @@ def _moved(link: Link, conditional: Conditional, at: Moments, later: LaterLinks,
     """Return a link's cells `[S, k]` after a move that takes the later links into account."""
     likelihood, own = link.likelihood, _unshifted(conditional)
     if isinstance(likelihood, Ordinal):
-        values, current = likelihood.values, later.current
-        log_prob = torch.stack([own.log_prob(value.expand_as(current), at) for value in values], dim=-1)
-        return values[choose_level(log_prob, values[:, None], later, numbers(1))]
+        values = _values(likelihood, own, at)
+        return values.chosen(later.of_candidates(values), numbers(1))[..., 0]
     # A shift is added to the draws after the later links have weighted them.
     shift = conditional.shift if isinstance(conditional, Shifted) else 0.0
     unshifted = Moments(at.mean - shift, at.variance)
@@ -190,6 +210,32 @@ def _moved(link: Link, conditional: Conditional, at: Moments, later: LaterLinks,
         shifted = partial(own.draw, at) if isinstance(conditional, Shifted) else None
         return resample(partial(own.draw, unshifted), later, numbers, shifted)
     return slice_sample(unshifted, own.noise, later, numbers) + shift
+
+
+def _values(likelihood: Ordinal, own: Conditional, at: Moments) -> Candidates:
+    """Return the ordered values of a link's cells, with their probabilities given the earlier columns."""
+    values = likelihood.values
+    log_prob = torch.stack([own.log_prob(value.expand_as(at.mean), at) for value in values], dim=-1)
+    return Candidates.of_levels(values[:, None], log_prob)
+
+
+def _levels(
+    category: Category,
+    conditionals: Sequence[Conditional],
+    visited: Mapping[int, Moments] | Sequence[Moments],
+) -> Candidates:
+    """Return the levels of a category with their probabilities given the earlier columns."""
+    on, off = category.on, category.off
+    remaining, log_prob = torch.zeros_like(visited[category.links[0]].mean), []
+    for i, number in enumerate(category.links):
+        taken, left = (
+            conditionals[number].log_prob(value.expand_as(remaining), visited[number])
+            for value in (on[i], off[i])
+        )
+        log_prob.append(remaining + taken)
+        remaining = remaining + left
+    levels = torch.eye(len(on), dtype=torch.bool, device=on.device)
+    return Candidates.of_levels(torch.where(levels, on, off), torch.stack([*log_prob, remaining], dim=-1))
 
 
 def _unshifted(conditional: Conditional) -> Conditional:

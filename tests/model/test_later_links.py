@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from pyro_mgp.model.conditional import Moments
-from pyro_mgp.model.later_links import Later, LaterLinks, choose_level, resample, slice_sample
+from pyro_mgp.model.later_links import Candidates, Later, LaterLinks, resample, slice_sample
 
 N_CELLS = 20_000
 
@@ -21,7 +21,7 @@ def square_later(start: np.ndarray, y: float, noise: float) -> LaterLinks:
     """Return cells x, `[n]`, and a later link y = x² + noise with the same y in all rows."""
     table = torch.as_tensor(np.stack([start, np.full(len(start), y)], axis=-1))[None]
     link = Known(lambda rows: rows[..., 0].square(), torch.tensor(noise).double())
-    return LaterLinks([Later(link, 1, [], torch.ones(len(start), dtype=torch.bool))], table, [0])
+    return LaterLinks([Later(0, link, 1, [], torch.ones(len(start), dtype=torch.bool))], table, [0])
 
 
 def normals(seed: int) -> Callable[[int], Tensor]:
@@ -78,10 +78,11 @@ def test_levels_have_the_product_of_both_probabilities(informative: bool) -> Non
     effects = torch.tensor([0.0, 1.0, -0.5]).double()
     link = Known(lambda rows: rows[..., :3] @ effects, torch.tensor(0.5).double())
     rows = torch.full((N_CELLS,), informative)
-    later = LaterLinks([Later(link, 3, [], rows)], table, [0, 1, 2])
+    later = LaterLinks([Later(0, link, 3, [], rows)], table, [0, 1, 2])
     own = torch.tensor([0.5, 0.2, 0.3]).double()
     levels = torch.eye(3).double()
-    chosen = choose_level(own.log().expand(1, N_CELLS, 3), levels, later, normals(0)(0))
+    candidates = Candidates.of_levels(levels, own.log().expand(1, N_CELLS, 3))
+    chosen = candidates.chosen(later.of_candidates(candidates), normals(0)(0)).argmax(-1)
     weights = own.numpy() * (stats.norm.pdf(0.8, effects.numpy(), 0.5**0.5) if informative else 1.0)
     counts = torch.bincount(chosen[0], minlength=3).numpy()
     assert stats.chisquare(counts, weights / weights.sum() * N_CELLS).pvalue > 1e-3
@@ -90,7 +91,7 @@ def test_levels_have_the_product_of_both_probabilities(informative: bool) -> Non
 def test_a_later_level_says_nothing_where_an_earlier_one_is_on() -> None:
     table = torch.tensor([[[0.0, 1.0, 0.3], [0.0, -1.0, 0.3]]]).double()
     link = Known(lambda rows: rows[..., 0], torch.tensor(1.0).double())
-    later = LaterLinks([Later(link, 2, [1], torch.ones(2, dtype=torch.bool))], table, [0])
+    later = LaterLinks([Later(0, link, 2, [1], torch.ones(2, dtype=torch.bool))], table, [0])
     paths, cells = torch.zeros(2, dtype=torch.long), torch.arange(2)
     found = later.log_likelihood(paths, cells, torch.tensor([0.1, 0.1]).double())
     assert found[0] == 0

@@ -1,0 +1,129 @@
+"""Moves of functions with the missing cells of one of their inputs integrated out.
+
+Given completed inputs a function moves by as little as these allow, and given the function missing inputs
+move by as little as it allows: slopes on columns with many missing cells change slowly. Here every missing
+cell of a column has K candidates, its current value among them, and functions and noises of the later links
+move under
+
+    p(f, s | rows with an observed cell) Π_cells Σ_k w_k Π_{later e} p(x_e | f_e(.., candidate k, ..), s_e),
+
+one link after the other. Then each cell chooses among its candidates; see `later_links.Candidates`. This is a
+particle Gibbs step with a particle filter for every cell (Andrieu, Doucet and Holenstein, JRSS B 72:269-342,
+2010). In a Gaussian table of two columns and 3,000 rows, the autocorrelation time of their correlation fell
+from 9 to 2 sweeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_mgp.inference.data_augmentation import Augmentation, Regression, draw_noise
+from pyro_mgp.inference.function_posterior import FunctionPosterior
+from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.model.conditional import Conditional, Moments, Observing
+from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
+from pyro_mgp.model.later_links import Later
+
+N_NUMBERS_OF_MOVE = 1 + N_ANGLES + N_NUMBERS
+"""Standard normal numbers that the moves of a function and its noise take besides a draw of the function."""
+
+
+@dataclass(frozen=True)
+class FunctionAtCandidates:
+    """Function of a later link in S chains, with its values at K candidates of each of k cells."""
+
+    given: Regression
+    """The rows with an observed cell in the column of the candidates."""
+    ellipse: Tensor
+    """Centre of an ellipse, and the deviations of the function and of a draw from it, `[S, 3, M + k · K]`:
+    M inducing values of each, and its values at the candidates, which are linear in these."""
+    rest: Tensor
+    """Variances of the function that the inducing values do not determine, `[S, k · K]`."""
+    targets: Tensor
+    """Cells of the link's own column, `[S, k · K]`."""
+    tells: Tensor
+    """Bool `[S, k]`, the cells of which the link tells something."""
+    conditional: Conditional | None
+    """Conditional with the link's observation model; None for Gaussian noise."""
+
+    @classmethod
+    def of(
+        cls,
+        augmentation: Augmentation,
+        link: Later,
+        given: Regression,
+        functions: tuple[Tensor, FunctionPosterior, Tensor],
+        scales: Tensor,
+        completed: Tensor,
+        tells: Tensor,
+    ) -> FunctionAtCandidates:
+        """Evaluate the function of a link.
+
+        Args:
+            augmentation: Distributions of the functions.
+            link: The link.
+            given: The rows with an observed cell.
+            functions: Current inducing values `[S, M]`, their distribution given these rows, and standard
+                normal numbers `[S, M]`.
+            scales: Standard deviations of the inducing values, `[S, M]`.
+            completed: Rows of the cells with each candidate, `[S, k · K, D]`.
+            tells: The cells of which the link tells something.
+        """
+        function, posterior, normal = functions
+        centre = posterior.mean
+        inducing = torch.stack([centre, function - centre, posterior.draw(normal) - centre], dim=1)
+        values, rest = augmentation.values(link.number, completed, scales, inducing)
+        conditional = link.conditional if isinstance(link.conditional, Observing) else None
+        ellipse, targets = torch.cat([inducing, values], dim=2), completed[..., link.column]
+        return cls(given, ellipse, rest, targets, tells, conditional)
+
+    def log_likelihood(self, states: Tensor, noise: Tensor, chains: Tensor) -> Tensor:
+        """Return the log likelihoods of the candidates in s chains with numbers `[s]`, `[s, k, K]`.
+
+        The states are inducing values and values at the candidates, `[s, M + k · K]`; the noise variances are
+        `[s, 1]`.
+        """
+        targets, rest = self.targets[chains], self.rest[chains]
+        mean, tells = states[:, -targets.shape[1] :], self.tells[chains][..., None]
+        if self.conditional is None:
+            variance = rest + noise
+            each = -0.5 * ((targets - mean).square() / variance + variance.log())
+        else:
+            each = self.conditional.log_prob(targets, Moments(mean, rest))
+        return each.view(*tells.shape[:2], -1).where(tells, 0.0)
+
+    def current(self, noise: Tensor) -> Tensor:
+        """Return the log likelihoods of the candidates under the current function, `[S, k, K]`."""
+        centre, current, _ = self.ellipse.unbind(1)
+        return self.log_likelihood(centre + current, noise, torch.arange(len(noise), device=noise.device))
+
+    def moved(self, noise: Tensor, others: Tensor, normal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return function and noise variances after a move of each, and the candidates' log likelihoods.
+
+        Args:
+            noise: Noise variances, `[S, 1]`.
+            others: Log weights of the candidates, with the likelihoods of all other links, `[S, k, K]`.
+            normal: Standard normal numbers, `[S, N_NUMBERS_OF_MOVE]`.
+        """
+        centre, current, draw = self.ellipse.unbind(1)
+        chains = torch.arange(len(noise), device=noise.device)
+        angles, of_noise = normal.tensor_split([1 + N_ANGLES], dim=1)
+
+        def total(states: Tensor, noise: Tensor, chains: Tensor) -> Tensor:
+            found = others[chains] + self.log_likelihood(states, noise, chains)
+            return found.logsumexp(-1).sum(-1)
+
+        def of_deviations(deviations: Tensor, chains: Tensor) -> Tensor:
+            return total(centre[chains] + deviations, noise[chains], chains)
+
+        start, shares = of_deviations(current, chains), torch.special.ndtr(angles)
+        states = centre + elliptical_slice(current, draw, of_deviations, start, shares)[0]
+        function = states[:, : -self.targets.shape[1]]
+        if self.conditional is None:
+            noise = draw_noise(
+                self.given, function, noise, of_noise, lambda each: total(states, each, chains)
+            )
+        return function, noise, self.log_likelihood(states, noise, chains)
