@@ -9,7 +9,10 @@ For each column with many missing cells it then moves the column's own function 
 Links that see all other columns are the conditionals of no joint density, and a chain that goes on through
 them has no distribution to converge to: with 3,000 rows of Protein, 30 % missing, the error of a draw grew
 from .63 to .78 standard deviations in 60 iterations. Each of their draws is therefore made by a few
-iterations from the initial fill, as in chained equations (van Buuren 2018, section 4.5).
+iterations from the initial fill, as in chained equations (van Buuren 2018, section 4.5), and only the last
+one draws functions given the completed table. Those before are draws from q(u), which learnt from worse
+fills: they are flatter, and take cells away from the initial fill sooner. With 40 % of KeggUD missing, new
+rows have a CRPS of .049 after one sweep through functions given completed tables, of .056 after five.
 
 Where local GPs and discrete supports correct such links, a Gaussian process with one noise variance is not
 the right model, and what corrects it is estimated and kept: imputations vary too little. Each draw then
@@ -47,8 +50,6 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE = 4, 20, 10_000
 # Iterations of a joint density until the first draw, in multiples of those between draws.
 _BURN_IN = 2
-# Last iterations of other chains in which functions are learnt; before, cells move from the initial fill.
-_LEARNING = 2
 # Share of missing cells in a column beyond which functions move with them, and without them, as well: with
 # fewer, functions forget their state in an iteration or two.
 _MANY = 0.1
@@ -217,7 +218,7 @@ class GibbsChains:
         state, record = (self._start(), self._empty_record()) if anew else (self.state, self.record)
         first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
-        counted = 0 if self.continues else max(n_sweeps - _LEARNING, recorded)
+        counted = 0 if self.continues else n_sweeps - 1
         learns = first + 1 if self.continues and anew else counted
         passed = list[Drawn]()
         for sweep in range(first, n_sweeps):

@@ -153,7 +153,8 @@ class Chain(LocalModule):
         start = filled.expand(len(paths[0]) if paths else 1, *filled.shape)
         noise = fresh_noise(start)
         with torch.no_grad():
-            sweeps = self.sweeps(self.conditionals(paths), start, observed, lambda _: noise, self.n_sweeps)
+            conditionals = [self.conditionals(paths)] * self.n_sweeps
+            sweeps = self.sweeps(conditionals, start, observed, lambda _: noise)
             *_, (drawn, _) = sweeps
         for name, link, u in zip(self.names, self.links, functions, strict=True):
             holes = (~observed[:, link.column]).nonzero()[:, 0]
@@ -242,19 +243,19 @@ class Chain(LocalModule):
 
     def sweeps(
         self,
-        conditionals: Sequence[Conditional],
+        conditionals: Sequence[Sequence[Conditional]],
         filled: Tensor,
         observed: Tensor,
         noise: Callable[[int], Noise],
-        n_sweeps: int,
         holes: Sequence[Tensor] | None = None,
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         """Yield the result of each of several sweeps; every sweep starts from the previous fill.
 
-        Takes the arguments of `sweep`; `noise(sweep)` is the noise of one sweep.
+        Takes the arguments of `sweep`, and the conditionals of every sweep; `noise(sweep)` is the noise of
+        one sweep.
         """
-        for sweep in range(n_sweeps):
-            filled, visited = self.sweep(conditionals, filled, observed, noise(sweep), holes)
+        for sweep, of_sweep in enumerate(conditionals):
+            filled, visited = self.sweep(of_sweep, filled, observed, noise(sweep), holes)
             yield filled, visited
 
     @local_method

@@ -217,27 +217,34 @@ class Neighbours:
         self,
         conditionals: Sequence[Conditional],
         marginals: Sequence[Conditional],
-        point: Tensor,
+        posteriors: Sequence[PathPosteriors | None],
         cells: Sequence[Tensor],
-        imputations: Sequence[int],
-        own: Tensor | None = None,
         processes: Sequence[ResidualProcess | None] | None = None,
     ) -> list[Conditional]:
-        """Add the local GPs, conditioned on the neighbours of cells, to the links that have one.
+        """Add local GPs, conditioned on the neighbours of cells, to the links that have one.
 
         The conditionals are at drawn functions, or the marginals themselves, to which the residuals of
-        neighbours refer. `point` and `own` are those of `fill_means`, `cells` the rows of each link's cells.
-        Cells vary together by the functions `processes`, or are independent.
+        neighbours refer. `posteriors` are those of each link's `cells`. Cells vary together by the functions
+        `processes`, or are independent.
         """
         corrected = list(conditionals)
-        for i, here in enumerate(cells):
-            local = self.posterior(i, point, here, imputations, own)
+        for i, (here, local) in enumerate(zip(cells, posteriors, strict=True)):
             if local is not None:
                 if conditionals is not marginals:
                     process = None if processes is None else processes[i]
                     local = local.given_functions(conditionals[i], marginals[i], process)
                 corrected[i] = LocalConditional(conditionals[i], local.first(len(here)))
         return corrected
+
+    @torch.no_grad()
+    def posteriors(
+        self, point: Tensor, cells: Sequence[Tensor], imputations: Sequence[int], own: Tensor | None = None
+    ) -> list[PathPosteriors | None]:
+        """Condition each link's local GP on the neighbours of its cells; None for links without local GP.
+
+        `point` and `own` are those of `fill_means`, `cells` the rows of each link's cells.
+        """
+        return [self.posterior(i, point, here, imputations, own) for i, here in enumerate(cells)]
 
     def processes(
         self, imputations: Sequence[int], normal: Callable[..., Tensor]
@@ -257,7 +264,7 @@ class Neighbours:
     ) -> PathPosteriors | None:
         """Condition the local GP of the i-th link on the neighbours of its cells; None without a local GP.
 
-        The cells are those `here`, filled up to whole tiles. For the other arguments see `correct`.
+        The cells are those `here`, filled up to whole tiles. For the other arguments see `posteriors`.
         """
         if not self.links[i]:
             return None

@@ -141,7 +141,8 @@ class ObservedCells:
         own = None
         if sampler.neighbours is not None:
             own = own_references(rows, sampler.chain, sampler.neighbours, self.reference_keys)
-        conditionals = sampler.conditionals(rows, imputations, cells, own)
+        predictive = sampler.predictive(rows, imputations, cells, own)
+        conditionals = predictive(sampler.sparse(imputations), None)
         noise = KeyedNoise(sampler.seed, rows.keys, imputations)
         for variable in self.variables:
             here = cells[variable.links[0]]

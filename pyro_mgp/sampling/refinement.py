@@ -158,7 +158,8 @@ class _Fit:
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             holes = self.chain.holes(self.rows.observed[here])
             point, marginals = self.point[here], self.marginals
-            self.draw(found.correct(marginals, marginals, point, holes, range(1)), 1, here)
+            posteriors = found.posteriors(point, holes, range(1))
+            self.draw(found.correct(marginals, marginals, posteriors, holes), 1, here)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
 
@@ -168,7 +169,8 @@ class _Fit:
         """Redraw the missing cells of the query rows, or of the query rows `here`."""
         observed = self.rows.observed[here]
         start, holes = self.drawn[None, here], self.chain.holes(observed)
-        sweeps = self.chain.sweeps(conditionals, start, observed, lambda _: self.noise(1), n_sweeps, holes)
+        of_sweeps = [conditionals] * n_sweeps
+        sweeps = self.chain.sweeps(of_sweeps, start, observed, lambda _: self.noise(1), holes)
         *_, (paths, _) = sweeps
         self.drawn[here] = paths[0]
 
@@ -303,7 +305,8 @@ class _Fit:
             self.chain, self.start, self.joint, self.seed, found, supports, [None] * len(supports), {},
             CholeskyCache(), training, self.n_paths,
         )  # fmt: skip
-        sparse = sampler.sparse(range(self.n_paths)) if self.joint else self.marginals
+        last = sampler.sparse(range(self.n_paths)) if self.joint else self.marginals
+        sparse = sampler.sparse_of_burn_in(range(self.n_paths), last), last
         batches = torch.arange(len(picked)).split(found.rows_at_once)
         imputed = functools.partial(self.impute_held_out, found, sparse, supports)
         parts = [imputed(picked[here], held_out[here]) for here in batches]
@@ -318,26 +321,30 @@ class _Fit:
     def impute_held_out(
         self,
         found: Neighbours,
-        sparse: Sequence[Conditional],
+        sparse: tuple[Sequence[Conditional], Sequence[Conditional]],
         supports: Sequence[DiscreteSupport | None],
         picked: Tensor,
         held_out: Tensor,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Impute the cells `held_out` `[n, D]` of the rows `picked` `[n]`.
+        """Impute the cells `held_out` `[n, D]` of the rows `picked` `[n]`, as imputations are drawn.
 
-        Return for each link the rows `[c]` of its held-out cells, and their predictive means and variances on
-        every path of the last sweeps, `[K, c]`.
+        The sparse GPs are those of all sweeps but the last one, and of that. Return for each link the rows
+        `[c]` of its held-out cells, and their predictive means and variances on every path of the last
+        sweeps, `[K, c]`.
         """
         rows = self.rows[picked]
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
         holes, point = self.chain.holes(given.observed), self.start.expected(given)
         imputations = range(self.n_paths)
         found.fill_means(self.chain, self.marginals, point, holes, picked)
-        corrected = found.correct(sparse, self.marginals, point, holes, imputations, picked)
-        conditionals = observed_as(corrected, supports)
-        paths = self.start.draw(given, KeyedNoise(self.seed, given.keys, imputations))
-        noise, n_sweeps = self.noise(self.n_paths), self.chain.n_sweeps
-        sweeps = self.chain.sweeps(conditionals, paths, given.observed, lambda _: noise, n_sweeps, holes)
+        posteriors = found.posteriors(point, holes, imputations, picked)
+        early, last = (
+            observed_as(found.correct(each, self.marginals, posteriors, holes), supports) for each in sparse
+        )
+        of_sweeps = [early] * (self.chain.n_sweeps - 1) + [last]
+        start = self.start.draw(given, KeyedNoise(self.seed, given.keys, imputations))
+        noise = self.noise(self.n_paths)
+        sweeps = self.chain.sweeps(of_sweeps, start, given.observed, lambda _: noise, holes)
         counted, cells = list(sweeps)[-self.n_counted :], []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
             which = held_out[here, link.column]

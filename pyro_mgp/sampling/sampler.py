@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -35,7 +35,7 @@ from pyro_mgp.sampling.gaussian_mixture import GaussianMixture
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
 from pyro_mgp.sampling.residual_process import ResidualProcess
-from pyro_mgp.sampling.shifted_sweeps import shifted_sweeps
+from pyro_mgp.sampling.shifted_sweep import shifted_sweep
 
 # Streams of keyed noise; number 0 is that of the initial fill.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN, _RESIDUAL = range(1, 8)
@@ -47,6 +47,11 @@ _SAME = 1e-6
 _FARTHEST = 1e5
 # Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
+
+Predictive = Callable[
+    [Sequence[Conditional], "Sequence[ResidualProcess | None] | None"], Sequence[Conditional]
+]
+"""Function that makes predictive distributions, given sparse GPs and the residual processes of local GPs."""
 
 
 @dataclass(frozen=True)
@@ -125,15 +130,23 @@ class Sampler:
         return filled
 
     def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
-        """Return rows with missing cells drawn, `[S, n, D]`; `place` is that of `_start`."""
-        start, n_sweeps = self._start(rows, place, imputations)
-        conditionals = self.conditionals(rows, imputations, processes=self._processes(imputations))
+        """Return rows of one kind with missing cells drawn, `[S, n, D]`.
+
+        `place` has their numbers in the training table, or -1 for all of them, `[n]`.
+        """
+        noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
+        predictive, processes = self.predictive(rows, imputations), self._processes(imputations)
+        sparse = self.sparse(imputations)
+        if len(place) and place[0] >= 0:
+            start, last = self._kept(rows, place, imputations), predictive(sparse, processes)
+        else:
+            *early, last = self._of_sweeps(predictive, sparse, imputations, processes)
+            initial = self._initial(rows, imputations)
+            sweeps = self.chain.sweeps(early, initial, rows.observed, noise, holes)
+            start = functools.reduce(lambda _, swept: swept[0], sweeps, initial)
         if self.shifts:
-            holes = self._holes(rows.observed, imputations)
-            at = start, rows.observed, n_sweeps, self._sweep_noise(rows, imputations), holes
-            return shifted_sweeps(self.chain, conditionals, self.shifts, *at)
-        *_, (filled, _) = self._sweeps(conditionals, start, n_sweeps, rows, imputations)
-        return filled
+            return shifted_sweep(self.chain, last, self.shifts, start, rows.observed, noise, holes)
+        return self.chain.sweep(last, start, rows.observed, noise(self.chain.n_sweeps - 1), holes)[0]
 
     def _check(self, filled: Tensor, rows: EncodedTable) -> None:
         """Raise a FloatingPointError if draws `[S, n, D]` of a column exceed any plausible value."""
@@ -162,8 +175,8 @@ class Sampler:
         for here, batch in self._batches(rows, len(imputations)):
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
             total, first = torch.zeros_like(point), burn_in(self.chain.n_sweeps)
-            conditionals, sweeps = self._all_sweeps(batch, imputations)
-            for filled, visited in islice(sweeps, first, None):
+            sweeps = self._all_sweeps(batch, imputations)
+            for conditionals, filled, visited in islice(sweeps, first, None):
                 self._add_means(total, self._expected(conditionals, filled, visited, holes), holes)
             total /= self.chain.n_sweeps - first
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
@@ -214,11 +227,11 @@ class Sampler:
         """
         parts = []
         for here, batch in self._batches(rows, len(imputations)):
-            conditionals, sweeps = self._all_sweeps(batch, imputations)
-            counted = [visited[-1] for _, visited in sweeps][burn_in(self.chain.n_sweeps) :]
+            sweeps = islice(self._all_sweeps(batch, imputations), burn_in(self.chain.n_sweeps), None)
+            counted = [(visited[-1], conditionals[-1].noise) for conditionals, _, visited in sweeps]
             n_rows = here.stop - here.start
-            variance = torch.cat([at.variance + conditionals[-1].noise for at in counted])
-            parts.append((torch.cat([at.mean for at in counted])[:, :n_rows], variance[:, :n_rows]))
+            variance = torch.cat([at.variance + noise for at, noise in counted])
+            parts.append((torch.cat([at.mean for at, _ in counted])[:, :n_rows], variance[:, :n_rows]))
         return GaussianMixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _with_noise(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
@@ -240,28 +253,33 @@ class Sampler:
         return rounded
 
     @torch.no_grad()
-    def conditionals(
+    def predictive(
         self,
         rows: EncodedTable,
         imputations: Sequence[int],
         cells: Sequence[Tensor] | None = None,
         own: Tensor | None = None,
-        sparse: Sequence[Conditional] | None = None,
-        processes: Sequence[ResidualProcess | None] | None = None,
-    ) -> Sequence[Conditional]:
-        """Return the predictive distribution of each link at its cells: sparse GP, local GP, observation.
+    ) -> Predictive:
+        """Return the function that adds local GPs and observation models to the links' sparse GPs.
 
-        The rows of each link's `cells` default to those of its missing cells, the `sparse` GPs to those of
-        the imputations. For `own` and `processes` see `Neighbours`.
+        It gives the predictive distribution of each link at its cells, whose rows default to those of its
+        missing cells. For `own` and processes see `Neighbours`.
         """
-        conditionals = self.sparse(imputations) if sparse is None else sparse
-        if self.neighbours is not None:
-            marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
-            self.neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
-            cells = self._holes(rows.observed, imputations) if cells is None else cells
-            here = point, cells, imputations, own, processes
-            conditionals = self.neighbours.correct(conditionals, marginals, *here)
-        return observed_as(conditionals, self.observations)
+        if self.neighbours is None:
+            return lambda sparse, _: observed_as(sparse, self.observations)
+        neighbours, marginals = self.neighbours, self.cholesky_cache.marginals(self.chain)
+        point = self.start.expected(rows)
+        neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
+        here = self._holes(rows.observed, imputations) if cells is None else cells
+        posteriors = neighbours.posteriors(point, here, imputations, own)
+
+        def predictive(
+            sparse: Sequence[Conditional], processes: Sequence[ResidualProcess | None] | None
+        ) -> Sequence[Conditional]:
+            corrected = neighbours.correct(sparse, marginals, posteriors, here, processes)
+            return observed_as(corrected, self.observations)
+
+        return predictive
 
     @torch.no_grad()
     def sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
@@ -276,6 +294,24 @@ class Sampler:
             return self.chains(self.training).conditionals(imputations, drawn)
 
         return self.cholesky_cache.get(self.chain, "functions", self._request(imputations), conditionals)
+
+    @torch.no_grad()
+    def sparse_of_burn_in(
+        self, imputations: Sequence[int], sparse: Sequence[Conditional]
+    ) -> Sequence[Conditional]:
+        """Return the sparse GPs for all sweeps of new rows but the last one, whose sparse GPs are given.
+
+        In a joint density they are the same. Links that see all other columns have functions from q(u), as in
+        their chains; see `gibbs_chains`.
+        """
+        is_sequential = isinstance(self.chain, SequentialChain)
+        if self.training is None or not self.joint or is_sequential or self.chain.n_sweeps == 1:
+            return sparse
+
+        def conditionals() -> Sequence[Conditional]:
+            return self.chain.conditionals(replace(self, training=None).functions(imputations))
+
+        return self.cholesky_cache.get(self.chain, "burn-in", self._request(imputations), conditionals)
 
     @torch.no_grad()
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
@@ -390,24 +426,35 @@ class Sampler:
         found = (same.keys == rows.keys) & (same.observed == rows.observed).all(1)
         return place.where(found & ~(differs & rows.observed).any(1), -1)
 
-    def _start(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> tuple[Tensor, int]:
-        """Return where the sweeps of rows of one kind start, `[S, n, D]`, and their number.
+    def _kept(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
+        """Return rows of the training table before the last sweep of their chains, `[S, n, D]`.
 
-        Args:
-            rows: The rows.
-            place: Their numbers in the training table, `[n]`, or -1 for all of them.
-            imputations: Numbers of the S imputations.
+        `place` has their numbers in that table, `[n]`.
         """
         training = self.training
-        if training is None or len(place) == 0 or place[0] < 0:
-            noise = KeyedNoise(self.seed, rows.keys, imputations)
-            return self.start.draw(rows, noise), self.chain.n_sweeps
+        assert training is not None  # rows were found in it
         missing = ~training.observed
         number = missing.flatten().cumsum(0).view_as(missing) - 1
         filled = rows.values.repeat(len(imputations), 1, 1)
         cells = self._augmented(training, imputations).cells
         filled[:, missing[place]] = cells[:, number[place][missing[place]]]
-        return filled, 1
+        return filled
+
+    def _initial(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
+        """Return the initial fill of rows, `[S, n, D]`."""
+        return self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
+
+    def _of_sweeps(
+        self,
+        predictive: Predictive,
+        sparse: Sequence[Conditional],
+        imputations: Sequence[int],
+        processes: Sequence[ResidualProcess | None] | None,
+    ) -> list[Sequence[Conditional]]:
+        """Return the conditionals of all sweeps of new rows, given the sparse GPs of the last one."""
+        early, last = self.sparse_of_burn_in(imputations, sparse), predictive(sparse, processes)
+        before = last if early is sparse else predictive(early, processes)
+        return [before] * (self.chain.n_sweeps - 1) + [last]
 
     def _noise(self, n: int, imputations: Sequence[int]) -> KeyedNoise:
         """Return keyed noise for n quantities that all rows share, such as inducing values."""
@@ -415,33 +462,20 @@ class Sampler:
 
     def _all_sweeps(
         self, rows: EncodedTable, paths: Sequence[int]
-    ) -> tuple[Sequence[Conditional], Iterator[tuple[Tensor, list[Moments]]]]:
-        """Return conditionals, and the results of sweeps of rows as if none were in the training table.
+    ) -> Iterator[tuple[Sequence[Conditional], Tensor, list[Moments]]]:
+        """Yield conditionals, fill and moments of all sweeps of rows, as if none was in the training table.
 
         For averages, more functions are better than independent ones: they are those of iterations.
         """
-        sparse, training = None, self.training
-        if training is not None and self.joint:
-            chains = self.chains(training)
-            sparse = chains.conditionals(paths, chains.iterations(paths))
-        conditionals = self.conditionals(rows, paths, sparse=sparse)
-        start, n_sweeps = self._start(rows, torch.full_like(rows.keys, -1), paths)
-        return conditionals, self._sweeps(conditionals, start, n_sweeps, rows, paths)
-
-    def _sweeps(
-        self,
-        conditionals: Sequence[Conditional],
-        start: Tensor,
-        n_sweeps: int,
-        rows: EncodedTable,
-        imputations: Sequence[int],
-    ) -> Iterator[tuple[Tensor, list[Moments]]]:
-        """Yield the result of each of the last sweeps of rows `[S, n, D]`."""
-        noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
-        first = self.chain.n_sweeps - n_sweeps
-        return self.chain.sweeps(
-            conditionals, start, rows.observed, lambda sweep: noise(first + sweep), n_sweeps, holes
-        )
+        if self.training is not None and self.joint:
+            chains = self.chains(self.training)
+            sparse: Sequence[Conditional] = chains.conditionals(paths, chains.iterations(paths))
+        else:
+            sparse = self.sparse(paths)
+        of_sweeps = self._of_sweeps(self.predictive(rows, paths), sparse, paths, None)
+        noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
+        sweeps = self.chain.sweeps(of_sweeps, self._initial(rows, paths), rows.observed, noise, holes)
+        return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
         """Return the keyed noise of the sweeps, as a function of their number."""

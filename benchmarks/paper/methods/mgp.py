@@ -96,12 +96,11 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
             if neighbours is not None:
                 point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
                 neighbours.fill_means(chain, marginals, point, missing)
-                conditionals = neighbours.correct(marginals, marginals, point, missing, paths)
+                posteriors = neighbours.posteriors(point, missing, paths)
+                conditionals = neighbours.correct(marginals, marginals, posteriors, missing)
             conditionals = observed_as(conditionals, imputer.discrete_support_)
-            noises = [fresh_noise(start)] * chain.n_sweeps
-            *_, (_, visited) = chain.sweeps(
-                conditionals, start, some.observed, noises.__getitem__, chain.n_sweeps, missing
-            )
+            noises, of_sweeps = [fresh_noise(start)] * chain.n_sweeps, [conditionals] * chain.n_sweeps
+            *_, (_, visited) = chain.sweeps(of_sweeps, start, some.observed, noises.__getitem__, missing)
             for i, (link, cells, moments) in enumerate(zip(chain.links, missing, visited, strict=True)):
                 spread = (moments.variance + conditionals[i].noise).sqrt()
                 components = Normal(moments.mean, spread).log_prob(true_values[cells, link.column])

@@ -1,4 +1,4 @@
-"""Sweeps of missing cells with some functions shifted, for sensitivity to data missing not at random."""
+"""Sweep of missing cells with some functions shifted, for sensitivity to data missing not at random."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from pyro_mgp.model.conditional import Conditional, Shifted
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 
-def shifted_sweeps(
+def shifted_sweep(
     chain: Chain,
     conditionals: Sequence[Conditional],
     shifts: Mapping[int, float],
     filled: Tensor,
     observed: Tensor,
-    n_sweeps: int,
     noise: Callable[[int], Noise],
     holes: Sequence[Tensor],
 ) -> Tensor:
-    """Return rows `[S, n, D]`, filled with some functions shifted in the last of several sweeps.
+    """Return rows `[S, n, D]` after the last sweep, in which some functions are shifted.
 
     Shifted in every sweep, columns that predict each other would shift each other repeatedly. Links before
     the shifted ones are visited once more, while the shifted cells are kept.
@@ -31,15 +30,12 @@ def shifted_sweeps(
         chain: The fitted chain.
         conditionals: The predictive distribution of each link.
         shifts: Shifts of functions, by the column of their link.
-        filled: Rows where the sweeps start, `[S, n, D]`.
+        filled: Rows where the sweep starts, `[S, n, D]`.
         observed: Bool `[n, D]`.
-        n_sweeps: Number of sweeps, the last of the chain's.
         noise: Noise of a sweep by its number.
         holes: Rows of each link's missing cells.
     """
     last = chain.n_sweeps - 1
-    for sweep in range(chain.n_sweeps - n_sweeps, last):
-        filled, _ = chain.sweep(conditionals, filled, observed, noise(sweep), holes)
     shifted = [
         Shifted(conditional, shifts[link.column]) if link.column in shifts else conditional
         for conditional, link in zip(conditionals, chain.links, strict=True)
@@ -69,5 +65,6 @@ def _redrawn(
     # Reweighting moves cells instead of redrawing them: it takes several sweeps until they have their
     # conditional distribution, and noise that was used before would move them back.
     n = chain.n_sweeps
-    *_, (filled, _) = chain.sweeps(conditionals, filled, kept, lambda sweep: noise(n + sweep), n, holes)
+    sweeps = chain.sweeps([conditionals] * n, filled, kept, lambda sweep: noise(n + sweep), holes)
+    *_, (filled, _) = sweeps
     return filled
