@@ -22,6 +22,8 @@ from pyro_mgp.storage.scratch import pieces
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MISSING = np.int64(-(2**63))
+# Observed cells are the same if they differ by no more than this: keys are hashes of cells rounded to it.
+_SAME = 1e-6
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,15 @@ class EncodedTable:
         column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))
         observed = torch.cat([self.observed, column.observed], dim=1)
         return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
+
+    def numbers_of(self, rows: EncodedTable) -> Tensor:
+        """Return the number in this table of each of some rows, `[n]`; -1 for rows that are not in it."""
+        order = torch.argsort(self.keys)
+        place = order[torch.searchsorted(self.keys[order], rows.keys).clamp(max=len(order) - 1)]
+        same = self[place]
+        differs = (same.values - rows.values).abs() > _SAME
+        found = (same.keys == rows.keys) & (same.observed == rows.observed).all(1)
+        return place.where(found & ~(differs & rows.observed).any(1), -1)
 
     def to_numpy(self) -> NDArray[np.float64]:
         """Return the values `[n, D]` with NaN in missing cells."""

@@ -119,7 +119,8 @@ class FittedModel:
         """Return the sampler of missing cells, with the seed of the fit unless `seed` is given.
 
         Functions are shifted by `shifts`, by the encoded column of their link. The number of `chains` of
-        Gibbs sampling is chosen by the size of the table unless it is given. For `bagged` see `Sampler`.
+        Gibbs sampling is chosen by the size of the table, and by whether there are local GPs, unless it is
+        given. For `bagged` see `Sampler`.
         """
         bounds = bounds_of_links(self.encoder.codec, self.link_specs)
         pairs = zip(self.discrete_support, bounds, strict=True)
@@ -136,7 +137,7 @@ class FittedModel:
             shifts or {},
             self.cholesky_cache,
             self.training,
-            chains or n_chains(self.chain.n_rows),
+            chains or n_chains(self.chain.n_rows, local_gps=self.neighbours is not None),
             bagged,
             self._posterior,
         )

@@ -41,8 +41,6 @@ from pyro_mgp.sampling.shifted_sweep import shifted_sweep
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN, _RESIDUAL = range(1, 8)
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
-# Observed cells are the same if they differ by no more than this: keys of rows are hashes of rounded cells.
-_SAME = 1e-6
 # Draws beyond this many standard deviations have diverged: even one outlier in 10¹⁰ cells would be closer.
 _FARTHEST = 1e5
 # Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
@@ -351,15 +349,17 @@ class Sampler:
         def initial_fill(draw: int) -> Tensor:
             return self.start.draw(training, KeyedNoise(self.seed, training.keys, imputations(draw)))
 
+        holes = self._holes(training.observed, paths)
         return GibbsChains(
             Augmentation(chain, training.values, training.observed),
             initial_fill,
             fresh,
             sweep_noise,
-            self._holes(training.observed, paths),
+            holes,
             self._predictive(training, paths),
             lambda filled: self._check(filled, training),
             bagged=self.bagged and self._is_corrected and not isinstance(chain, SequentialChain),
+            keeps_conditionals=self.neighbours is None or self.neighbours.fits(holes),
         )
 
     def _request(self, numbers: Sequence[int]) -> tuple[int, bool, tuple[int, ...]]:
@@ -416,15 +416,9 @@ class Sampler:
 
     def place(self, rows: EncodedTable) -> Tensor:
         """Return the number of each row in the training table, `[n]`; -1 for rows that are not in it."""
-        training = self.training
-        if training is None or not self.joint:
+        if self.training is None or not self.joint:
             return torch.full_like(rows.keys, -1)
-        order = torch.argsort(training.keys)
-        place = order[torch.searchsorted(training.keys[order], rows.keys).clamp(max=len(order) - 1)]
-        same = training[place]
-        differs = (same.values - rows.values).abs() > _SAME
-        found = (same.keys == rows.keys) & (same.observed == rows.observed).all(1)
-        return place.where(found & ~(differs & rows.observed).any(1), -1)
+        return self.training.numbers_of(rows)
 
     def _kept(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
         """Return rows of the training table before the last sweep of their chains, `[S, n, D]`.

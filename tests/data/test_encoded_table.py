@@ -40,3 +40,21 @@ def test_slices_and_indices_take_rows_of_everything() -> None:
     for part in (table[1:], table[torch.tensor([1, 2])], table[1:].to(torch.device("cpu"))):
         np.testing.assert_array_equal(part.to_numpy(), VALUES[1:])
         assert part.keys.tolist() == [5, 7]
+
+
+def test_rows_are_found_by_key_mask_and_observed_cells() -> None:
+    table = EncodedTable.from_numpy(VALUES, KEYS)
+    order = torch.tensor([2, 0, 1])
+    assert torch.equal(table.numbers_of(table[order]), order)
+    other = EncodedTable(table.values + 1e-3, table.observed, table.keys)
+    assert table.numbers_of(other).tolist() == [-1, -1, -1]
+    # What stands in a missing cell does not matter, which cells are missing does.
+    filled = EncodedTable(table.values.where(table.observed, 9.0), table.observed, table.keys)
+    assert table.numbers_of(filled).tolist() == [0, 1, 2]
+    seen = EncodedTable(table.values, table.observed | True, table.keys)
+    assert table.numbers_of(seen).tolist() == [-1, 1, -1]
+    assert table.numbers_of(EncodedTable(table.values, table.observed, table.keys + 1)).tolist() == [
+        -1,
+        -1,
+        -1,
+    ]
