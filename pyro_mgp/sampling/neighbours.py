@@ -183,14 +183,6 @@ class Neighbours:
         """Hyperparameters of each link's local GPs."""
         return [[local.params for local in metrics] for metrics in self.links]
 
-    def values_per_cell(self, imputations: Sequence[int]) -> int:
-        """Return a number that divides the values per cell computed at once, to pad cells to whole tiles."""
-        numbers, found = torch.tensor(imputations), len(imputations)
-        for n_metrics in {len(metrics) for metrics in self.links if metrics}:
-            _, n_paths = (numbers % n_metrics).unique(return_counts=True)
-            found = math.gcd(found, self.n_neighbours * len(n_paths) * int(n_paths.max()))
-        return found
-
     @torch.no_grad()
     def fill_means(
         self,

@@ -478,8 +478,8 @@ class Sampler:
 
     def _holes(self, observed: Tensor, imputations: Sequence[int] = range(1)) -> list[Tensor]:
         """Return the rows of each link's missing cells, given Bool `[n, D]`, filled up to whole tiles."""
-        neighbours = self.neighbours
-        n_paths = len(imputations) if neighbours is None else neighbours.values_per_cell(imputations)
+        # Local GPs pad cells to whole tiles of their own, without regard to paths.
+        n_paths = len(imputations) if self.neighbours is None else 1
         return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 
     def _batches(self, rows: EncodedTable, n_paths: int) -> Iterator[tuple[slice, EncodedTable]]:

@@ -23,7 +23,7 @@ from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 from pyro_mgp.sampling import local_gp, neighbours
 from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
-from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
+from pyro_mgp.sampling.neighbours import LocalConditional, PathPosteriors
 
 
 def make(n: int = 40, k: int = 40, **changes: float) -> LocalLink:
@@ -213,28 +213,6 @@ def test_with_params_keeps_lengthscales_and_nugget() -> None:
     one, other = make(nugget=0.1), make(nugget=0.5, scale=2.0, freedom=1.0, cut=4.0)
     changed = one.with_params(scale=2.0, freedom=1.0, cut=4.0)
     assert changed.params == dataclasses.replace(other.params, nugget=0.1)
-
-
-@pytest.mark.parametrize(
-    ("n_metrics", "k", "imputations", "together"),
-    [
-        ([1, 1], 5, range(6), 6),
-        ([2, 0], 5, range(6), 6),
-        ([4, 0], 5, range(6), 2),
-        ([4, 0], 6, range(6), 6),
-        ([2, 0], 3, range(7, 10), 3),
-        ([2, 1, 0], 1, range(8), 8),
-        ([2, 4], 1, range(10), 2),
-        ([0], 7, range(8), 8),
-        ([2], 7, range(1, 2), 1),
-    ],
-)
-def test_values_per_cell_divides_the_number_of_paths_of_each_metric(
-    n_metrics: list[int], k: int, imputations: range, together: int
-) -> None:
-    links = [[make()] * n for n in n_metrics]
-    none = torch.zeros(0, 3).double()
-    assert Neighbours(none, none, k, links).values_per_cell(imputations) == together
 
 
 @pytest.mark.parametrize("joint", [True, False])
