@@ -324,6 +324,10 @@ class Chain(LocalModule):
         visited.append(moments)
         self._redraw_levels(conditionals, filled, observed, visited, eps, rows)
 
+    def category_of(self, number: int) -> Category | None:
+        """Return the category that a link begins, if there is one."""
+        return next((each for each in self.categories if each.links[0] == number), None)
+
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link."""
         return self.links[number].learns_from(values, observed)

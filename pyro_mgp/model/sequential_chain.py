@@ -131,7 +131,7 @@ class SequentialChain(Chain):
 
         If it is the first link of a category, the cells are all indicators of this.
         """
-        category, informative = self._category(number), self.informative(observed)
+        category, informative = self.category_of(number), self.informative(observed)
         columns = [self.links[number].column] if category is None else category.columns
         return self._later(conditionals, number, columns, filled[:, rows], informative, rows)
 
@@ -139,7 +139,7 @@ class SequentialChain(Chain):
         self, number: int, conditionals: Sequence[Conditional], table: Tensor, numbers: Numbers
     ) -> Candidates:
         """Return candidates for a link's cells in rows `[S, k, D]`, or for the category that it begins."""
-        link, own, category = self.links[number], conditionals[number], self._category(number)
+        link, own, category = self.links[number], conditionals[number], self.category_of(number)
         if category is not None:
             visited = {i: conditionals[i].moments(table) for i in category.links}
             return _levels(category, conditionals, visited)
@@ -147,10 +147,6 @@ class SequentialChain(Chain):
         if isinstance(link.likelihood, Ordinal):
             return _values(link.likelihood, own, at)
         return Candidates.of_draws(current, partial(own.draw, at), numbers)
-
-    def _category(self, number: int) -> Category | None:
-        """Return the category that a link begins, if there is one."""
-        return next((each for each in self.categories if each.links[0] == number), None)
 
     def draw_levels(
         self,
