@@ -24,8 +24,8 @@ from pyro_mgp.model.priors import REST, drawn_groups, group_scales
 
 # Range of the logarithms of standard deviations.
 _LOG_RANGE = (-8.0, 5.0)
-# Standard deviation of a proposal for the logarithm of a scale: some two of its posterior's, with which a
-# random walk in one dimension moves fastest (Gelman, Roberts and Gilks, Bayesian Statistics 5, 1996).
+# Standard deviation of a proposal for the logarithm of a scale: some two of its posterior's, with which
+# Metropolis steps in one dimension move fastest (Gelman, Roberts and Gilks, Bayesian Statistics 5, 1996).
 _STEP = 2.5
 
 
