@@ -66,7 +66,10 @@ class EncodedTable:
         return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
 
     def numbers_of(self, rows: EncodedTable) -> Tensor:
-        """Return the number in this table of each of some rows, `[n]`; -1 for rows that are not in it."""
+        """Return the number in this table of each of some rows, `[n]`; -1 for rows that are not in it.
+
+        Rows are the same if their keys, masks and observed cells are.
+        """
         order = torch.argsort(self.keys)
         place = order[torch.searchsorted(self.keys[order], rows.keys).clamp(max=len(order) - 1)]
         same = self[place]

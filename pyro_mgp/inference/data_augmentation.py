@@ -179,7 +179,7 @@ class Augmentation:
             filled: The completed tables.
             scales: Standard deviations of the link's values, `[S, M]`; None for ones.
             weights: Weights of the tables' rows, `[S, N]`; None for ones.
-            left_out: Numbers of rows with missing inputs or targets that are left out; None for none.
+            left_out: Numbers of rows with missing inputs or targets to leave out, `[r]`; None for none.
         """
         numbers, unless = self.completed_rows[number], self.chain.links[number].unless
         if left_out is not None:

@@ -162,7 +162,7 @@ class GibbsChains:
         self.continues = isinstance(augmentation.chain, SequentialChain)
         """Whether chains go on from draw to draw."""
         self.moving = self._moving_cells()
-        """Rows of the missing cells with or without which functions move, by the number of their link."""
+        """Rows of the missing cells that move with functions, by the number of their link; see the module."""
         self.unmoved = self._unmoved_cells()
         """Rows of each link's other missing cells."""
         self.state = self._start()
@@ -243,7 +243,8 @@ class GibbsChains:
         if self.keeps_conditionals and not self.continues and counted > 0:
             known = [self._predictive(state, i) for i in range(len(self.holes))]
         for sweep in range(first, n_sweeps):
-            before, state = self._iterate(state, sweep, sweep >= learns, known)
+            is_learning = sweep >= learns
+            before, state = self._iterate(state, sweep, is_learning, [] if is_learning else known)
             if sweep >= recorded:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
@@ -274,10 +275,9 @@ class GibbsChains:
                 before = new.filled.clone()
                 # Cells that moved with functions need no other move, but in the sweep that rows repeat.
                 is_last = sweep == chain.n_sweeps - 1
-                for i, holes in enumerate(self.unmoved if joint and learns and not is_last else self.holes):
+                for i, holes in enumerate(self.unmoved if learns and not is_last else self.holes):
                     if not joint:
-                        is_known = known and not learns
-                        conditionals.append(known[i] if is_known else self._learnt(new, i, sweep, learns))
+                        conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
                     chain.visit(conditionals, new.filled, observed, noise, visited, holes)
         except RuntimeError:
             self.check(new.filled)  # functions learnt from diverged cells have no finite precision

@@ -302,9 +302,18 @@ class _Fit:
             return found
         picked, held_out = picked[some], held_out[some]
         sampler = Sampler(
-            self.chain, self.start, self.joint, self.seed, found, supports, [None] * len(supports), {},
-            CholeskyCache(), training, self.n_paths,
-        )  # fmt: skip
+            chain=self.chain,
+            start=self.start,
+            joint=self.joint,
+            seed=self.seed,
+            neighbours=found,
+            observations=supports,
+            inverse_transforms=[None] * len(supports),
+            shifts={},
+            cholesky_cache=CholeskyCache(),
+            training=training,
+            n_chains=self.n_paths,
+        )
         last = sampler.sparse(range(self.n_paths)) if self.joint else self.marginals
         sparse = sampler.sparse_of_burn_in(range(self.n_paths), last), last
         batches = torch.arange(len(picked)).split(found.rows_at_once)

@@ -118,6 +118,11 @@ def test_small_tables_have_more_chains_a_multiple_of_four(rows: int, chains: int
     assert n_chains(rows) == chains
 
 
+@pytest.mark.parametrize(("rows", "chains"), [(1, 20), (10_000, 20), (10_001, 16), (50_000, 4)])
+def test_chains_with_local_gps_are_more(rows: int, chains: int) -> None:
+    assert n_chains(rows, local_gps=True) == chains
+
+
 def test_draws_are_put_together_by_imputation() -> None:
     parts = [
         Drawn(

@@ -148,6 +148,29 @@ def test_rows_of_the_training_table_have_their_draws_in_any_table(settings):
     torch.testing.assert_close(swept, chains.state.filled, rtol=0, atol=1e-9)
 
 
+@torch.no_grad()
+def test_new_rows_sweep_through_functions_from_q_of_u_before_the_last_sweep():
+    imputer = MGPImputer(inputs="others", n_neighbors=0, random_state=1, progress=False).fit(toy())
+    sampler, imputations = imputer.model_.sampler(), range(1000)
+    last, rows = sampler.sparse(imputations), torch.tensor([[-1.0, 0.0], [0.4, 0.0], [3.0, 0.0]]).double()
+    (early,) = sampler.sparse_of_burn_in(imputations, last)
+    at = sampler.chain.conditionals()[0].moments(rows[None])
+    given_u = sampler.chain.conditionals([link.u_loc[None] for link in sampler.chain.links])
+    # What the inducing values do not determine is drawn for each cell.
+    sd = (at.variance[0] - given_u[0].moments(rows[None]).variance[0]).sqrt()
+    functions = early.functions(rows)
+    assert ((functions.mean(0) - at.mean[0]).abs() < 4 * sd / 1000**0.5).all()
+    torch.testing.assert_close(functions.std(0), sd, rtol=0.1, atol=0.0)
+    assert (functions - last[0].functions(rows)).abs().min() > 0
+
+
+def test_new_rows_of_a_joint_density_have_the_same_functions_in_all_sweeps():
+    frame = two_columns(seed=0)
+    sampler = MGPImputer(inputs="earlier", random_state=0, progress=False).fit(frame).model_.sampler()
+    last = sampler.sparse(range(2))
+    assert sampler.sparse_of_burn_in(range(2), last) is last
+
+
 def test_neighbourhoods_too_large_to_be_kept_are_computed_again(monkeypatch):
     frame = curved()
     imputer = MGPImputer(inputs="others", n_neighbors=4, random_state=0, progress=False).fit(frame)
