@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import command
 from benchmarks.generated import kinds, numbers, product
 from benchmarks.paper import data
-from pyro_mgp import ColumnSpec, MGPImputer
+from pyro_mgp import ColumnSpec, Engine, MGPImputer
 
 _PENGUINS = Path(__file__).parents[1] / "examples" / "data" / "penguins.csv"
 _SPECS = {
@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     "kinds": lambda: _fit(kinds(400, 0), specs=_SPECS),
     "all columns": lambda: _fit(kinds(150, 1), specs=_SPECS, columns="all"),
     "product": lambda: _fit(product(300)),
-    "independent draws": lambda: _fit(product(200), joint_draws=False),
+    "independent draws": lambda: _fit(product(200), engine=Engine(joint_draws=False)),
     "numbers": lambda: _fit(numbers(2500, 6)),
     "mixed precision": lambda: _fit(numbers(1200, 6), precision="mixed"),
     "given order": lambda: _fit(
