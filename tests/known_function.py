@@ -8,16 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.conditional import GaussianConditional, Moments
+from pyro_mgp.model.conditional import Conditional, Moments
 
 
 @dataclass(frozen=True)
-class Known(GaussianConditional):
+class Known(Conditional):
     """Conditional with a given latent function, without variance of its own."""
 
     function: Callable[[Tensor], Tensor]
     """Return the function at rows `[..., D]`."""
-    noise: Tensor
+    noise_variance: Tensor
+
+    @property
+    def noise(self) -> Tensor:
+        return self.noise_variance
 
     def moments(self, rows: Tensor) -> Moments:
         mean = self.function(rows)

@@ -153,11 +153,13 @@ class Augmentation:
         undrawn, own = self.undrawn[number], self.scales[number]
         weights = function @ self.inverse[number] if undrawn.inverse is None else function
         if own is None:
-            latent: Conditional = replace(undrawn, weights=weights.to(self.kernels.dtype), noise=noise)
+            latent: Conditional = replace(
+                undrawn, weights=weights.to(self.kernels.dtype), noise_variance=noise
+            )
         else:
             inverse = self.inverse[number][own.rest][:, own.rest]
             form = inverse.mT @ inverse
-            latent = TrendConditional(self.kernels, number, weights, form, noise, scales[:, -1:])
+            latent = TrendConditional(self.kernels, number, weights, noise, form, scales[:, -1:])
         return observing([latent], [self.chain.links[number]])[0]
 
     def n_rows(self, number: int) -> int:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains
 from pyro_mgp.inference.mixing import Record
-from pyro_mgp.model.conditional import Conditional
-from pyro_mgp.model.pathwise import PathwiseConditional
+from pyro_mgp.model.conditional import Conditional, PathwiseConditional
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -56,43 +56,30 @@ Along = Callable[[Tensor, Tensor, Tensor], Moments]
 """Moments `[k]` of a latent function on some paths, at rows by number, given values `[k, C]` of C columns."""
 
 
-class Conditional(Protocol):
-    """Predictive distribution of a link given its current parameters, at any rows."""
+class Conditional:
+    """Predictive distribution of a link at any rows: a latent function plus Gaussian noise.
+
+    Subclasses define `noise`, `moments` and `functions`, and may have another observation model.
+    """
 
     @property
     def noise(self) -> Tensor:
-        """Variance of the observation noise, a scalar."""
+        """Variance of the observation noise: a scalar, or one per path, `[S, 1]`."""
+        raise NotImplementedError
 
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]` of S filled tables."""
-
-    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
-        """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
-
-    def mean(self, rows: Tensor) -> Tensor:
-        """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
+        raise NotImplementedError
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the function's mean `[1, n]`, or each of S drawn functions `[S, n]`, at rows `[n, D]`."""
+        raise NotImplementedError
 
-    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
-        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
-
-    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the observations, or of a function of them, `[S, n]`."""
-
-    def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
-        """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
-
-
-class GaussianConditional:
-    """Base of conditionals whose observations are a latent function plus Gaussian noise."""
-
-    def on(self: Any, paths: Tensor) -> Any:
+    def on(self, paths: Tensor) -> Conditional:
         """Return the conditional whose paths are k of these, with repetitions."""
         return self
 
-    def along(self: Any, table: Tensor, columns: Sequence[int]) -> Along:
+    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
         """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
@@ -103,30 +90,30 @@ class GaussianConditional:
 
         return moments
 
-    def mean(self: Conditional, rows: Tensor) -> Tensor:
+    def mean(self, rows: Tensor) -> Tensor:
         """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
-        return self.moments(rows).mean
+        return self.expectation(self.moments(rows))
 
-    def draw(self: Conditional, moments: Moments, eps: Tensor) -> Tensor:
+    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
         variance = moments.variance + self.noise
         return gaussian_draw(moments.mean, variance, moments.standard(variance, eps))
 
-    def expectation(self: Conditional, moments: Moments, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the observations, or of a function of them by quadrature, `[S, n]`."""
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """Return the mean of the observations, or of a function of them, `[S, n]`."""
         if of is None:
             return moments.mean
         return mean_under_normal(of, moments.mean, moments.variance + self.noise)
 
-    def log_prob(self: Conditional, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
+    def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
         """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
         variance = moments.variance + _on_paths(self.noise, paths)
         return -0.5 * ((value - moments.mean).square() / variance + (2 * math.pi * variance).log())
 
 
 @dataclass(frozen=True)
-class _Wrapper:
-    """Conditional that passes every call on to another one."""
+class _Wrapper(Conditional):
+    """Conditional that passes calls on to another one."""
 
     conditional: Conditional
 
@@ -139,9 +126,6 @@ class _Wrapper:
 
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
         return self.conditional.along(table, columns)
-
-    def mean(self, rows: Tensor) -> Tensor:
-        return self.expectation(self.moments(rows))
 
     def functions(self, rows: Tensor) -> Tensor:
         return self.conditional.functions(rows)
@@ -207,38 +191,50 @@ def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class BasisConditional(GaussianConditional):
-    """Conditional by the whitened basis φ: differentiable, and accurate for any jitter."""
+class _StackConditional(Conditional):
+    """Conditional whose mean is linear in a basis `[M, k]` of k rows, from the kernels of all links."""
 
     kernels: KernelStack
     """Kernels of all links of the chain."""
     number: int
     """Number of the link in the chain."""
-    factor: Tensor
-    """Cholesky factor L of K_ZZ, `[M, M]`."""
     weights: Tensor
-    """Whitened values v: `[1, M]` for the posterior mean r, `[S, M]` for one drawn function per path."""
-    scale_tril: Tensor | None
-    """Factor T of q(v), `[M, M]`; None when `weights` are drawn functions."""
-    noise: Tensor
-    """Variance of the observation noise, a scalar."""
+    """Weights of the basis in the mean, `[1, M]`, or in each drawn function, `[S, M]`."""
+    noise_variance: Tensor
+
+    @property
+    def noise(self) -> Tensor:
+        return self.noise_variance
 
     def on(self, paths: Tensor) -> Self:
-        """Return the conditional whose paths are k of these, with repetitions."""
         return self if len(self.weights) == 1 else replace(self, weights=self.weights[paths])
+
+    def mean(self, rows: Tensor) -> Tensor:
+        return _per_path(self.weights, self._basis(rows.flatten(0, 1))[0], len(rows)).to(rows)
+
+    def functions(self, rows: Tensor) -> Tensor:
+        return (self.weights @ self._basis(rows)[0]).to(rows)
+
+    def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the basis of rows `[k, D]`, and their variances `[k]` as `moments` needs them."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BasisConditional(_StackConditional):
+    """Conditional by the whitened basis φ: differentiable, and accurate for any jitter."""
+
+    factor: Tensor
+    """Cholesky factor L of K_ZZ, `[M, M]`."""
+    scale_tril: Tensor | None
+    """Scale T of q(v), `[M, M]`; None for drawn functions."""
 
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]`."""
         basis, variance = self._basis(rows.flatten(0, 1))
         return _moments(_per_path(self.weights, basis, len(rows)), variance)
 
-    def functions(self, rows: Tensor) -> Tensor:
-        """Return the latent function's mean, or each drawn function, at rows `[n, D]`."""
-        cross, _ = self.kernels.at(self.number, rows)
-        return self.weights @ torch.linalg.solve_triangular(self.factor, cross, upper=False)
-
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return φ `[M, k]` and the variances of the latent function `[k]` at rows `[k, D]`."""
         cross, variance = self.kernels.at(self.number, rows)
         basis = torch.linalg.solve_triangular(self.factor, cross, upper=False)
         variance = variance - basis.square().sum(0)
@@ -248,7 +244,7 @@ class BasisConditional(GaussianConditional):
 
 
 @dataclass(frozen=True)
-class QuadraticConditional(GaussianConditional):
+class QuadraticConditional(_StackConditional):
     """Conditional by a quadratic form, faster and without gradients; K_ZZ must be well conditioned.
 
     With W = L⁻¹ and q(v) = N(r, S), mean and variance of a row with covariances k to Z are kᵀWᵀr and
@@ -256,23 +252,11 @@ class QuadraticConditional(GaussianConditional):
     digits for A: there the row is whitened first, φ = Wk, and the form is that of φ.
     """
 
-    kernels: KernelStack
-    """Kernels of all links of the chain."""
-    number: int
-    """Number of the link in the chain."""
-    weights: Tensor
-    """Weights of k in the mean: Wᵀr, `[1, M]`, or Wᵀv of each drawn function, `[S, M]`; of φ, r or v."""
     form: Tensor | None
-    """Matrix A of the quadratic form, see `one_sided`, `[M, M]`; for marginals, with the weights as last row.
-    Of φ it is S - I, or None for -I."""
-    noise: Tensor
-    """Variance of the observation noise: a scalar, or one per path, `[S, 1]`."""
+    """Matrix A, see `one_sided`, `[M, M]`; for marginals, with the weights as last row. Of φ it is S - I, or
+    None for -I."""
     inverse: Tensor | None
     """Inverse factor W, `[M, M]`, if rows are whitened."""
-
-    def on(self, paths: Tensor) -> Self:
-        """Return the conditional whose paths are k of these, with repetitions."""
-        return self if len(self.weights) == 1 else replace(self, weights=self.weights[paths])
 
     @torch.no_grad()
     def moments(self, rows: Tensor) -> Moments:
@@ -296,39 +280,22 @@ class QuadraticConditional(GaussianConditional):
         return _moments(mean.to(rows), variance.to(rows))
 
     @torch.no_grad()
-    def mean(self, rows: Tensor) -> Tensor:
-        """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
-        return _per_path(self.weights, self._basis(rows.flatten(0, 1))[0], len(rows)).to(rows)
-
-    @torch.no_grad()
-    def functions(self, rows: Tensor) -> Tensor:
-        """Return the latent function's mean, or each drawn function, at rows `[n, D]`."""
-        return (self.weights @ self._basis(rows)[0]).to(rows)
-
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the covariances to Z, or φ, `[M, k]` and the variances k(x, x) `[k]` at rows `[k, D]`."""
+        """Return the covariances to Z, or φ, and the variances k(x, x)."""
         basis, variance = self.kernels.at(self.number, rows)
         return (basis if self.inverse is None else self.inverse @ basis), variance
 
 
 @dataclass(frozen=True)
-class TrendConditional(GaussianConditional):
+class TrendConditional(_StackConditional):
     """Conditional of drawn functions with a `Trend`, whose coefficients leave no variance.
 
     With coefficients w of the F features ψ(x), drawn values v and the scale ρ of the rest of the kernel, the
-    mean of a row is wᵀψ + kᵀWᵀv, and its variance ρ² (k(x, x) - kᵀWᵀWk).
+    mean of a row is wᵀψ + kᵀWᵀv, and its variance ρ² (k(x, x) - kᵀWᵀWk). The weights are (w, Wᵀv).
     """
 
-    kernels: KernelStack
-    """Kernels of all links of the chain."""
-    number: int
-    """Number of the link in the chain."""
-    weights: Tensor
-    """Coefficients w and weights Wᵀv of each drawn function, `[S, F + M]`."""
     form: Tensor
-    """Matrix WᵀW, see `one_sided`, `[M, M]`."""
-    noise: Tensor
-    """Variance of the observation noise on each path, `[S, 1]`."""
+    """Matrix WᵀW, `[M, M]`."""
     scale: Tensor
     """Scale ρ on each path, `[S, 1]`."""
 
@@ -391,14 +358,49 @@ class TrendConditional(GaussianConditional):
         return terms.T.contiguous(), factors
 
     @torch.no_grad()
-    def functions(self, rows: Tensor) -> Tensor:
-        """Return each drawn function `[S, n]` at rows `[n, D]`."""
-        return self.weights @ self._basis(rows)[0]
-
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features and covariances to Z `[F + M, k]`, and variances without scale `[k]`, of rows."""
+        """Return features and covariances to Z `[F + M, k]`, and variances without scale."""
         features, cross, variance = self.kernels.apart(self.number, rows)
         return torch.cat([features, cross]), variance - (cross * (self.form @ cross)).sum(0)
+
+
+@dataclass(frozen=True)
+class PathwiseConditional(Conditional):
+    """Conditional of a Gaussian link whose hyperparameters differ from path to path."""
+
+    parts: Sequence[Conditional]
+    """Conditional of each of S paths, with one drawn function."""
+
+    @property
+    def noise(self) -> Tensor:
+        """Variance of the observation noise on each path, `[S, 1]`."""
+        return torch.cat([part.noise for part in self.parts])
+
+    @torch.no_grad()
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the latent function at rows `[S, n, D]`."""
+        found = [part.moments(own) for part, own in zip(self.parts, rows.split(1), strict=True)]
+        return Moments(torch.cat([at.mean for at in found]), torch.cat([at.variance for at in found]))
+
+    @torch.no_grad()
+    def functions(self, rows: Tensor) -> Tensor:
+        """Return each drawn function `[S, n]` at rows `[n, D]`."""
+        return torch.cat([part.functions(rows) for part in self.parts])
+
+    @torch.no_grad()
+    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
+        """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
+        own = [part.along(rows, columns) for part, rows in zip(self.parts, table.split(1), strict=True)]
+
+        def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
+            mean, variance = (values.new_empty(len(paths)) for _ in range(2))
+            for path in paths.unique().tolist():
+                here = (paths == path).nonzero()[:, 0]
+                at = own[path](torch.zeros_like(here), numbers[here], values[here])
+                mean[here], variance[here] = at.mean, at.variance
+            return Moments(mean, variance)
+
+        return moments
 
 
 def quadratic_conditionals(
@@ -418,7 +420,7 @@ def quadratic_conditionals(
         noise: Variance of each link's observation noise, `[L]`, or that of each drawn function, `[S, 1]`.
     """
     whitening: Sequence[Tensor | None] = [None] * len(noise)
-    forms: Sequence[Tensor | None] = [None] * len(noise)
+    forms = whitening
     whitens = kernels.dtype != inverse.dtype
     if whitens:
         whitening = inverse.to(kernels.dtype).unbind()
@@ -433,7 +435,7 @@ def quadratic_conditionals(
     weights = values.to(kernels.dtype).unbind()
     return [
         QuadraticConditional(kernels, i, *parts)
-        for i, parts in enumerate(zip(weights, forms, noise, whitening, strict=True))
+        for i, parts in enumerate(zip(weights, noise, forms, whitening, strict=True))
     ]
 
 

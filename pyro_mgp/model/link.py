@@ -168,8 +168,8 @@ def condition(
     else:
         of_links = [(function, None) for function in functions]
     latent = [
-        BasisConditional(kernels, i, factor, *of_link, variance)
-        for i, (of_link, (factor, variance)) in enumerate(zip(of_links, own, strict=True))
+        BasisConditional(kernels, i, weights, variance, factor, tril)
+        for i, ((weights, tril), (factor, variance)) in enumerate(zip(of_links, own, strict=True))
     ]
     return observing(latent, links)
 

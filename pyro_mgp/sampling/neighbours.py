@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.conditional import Conditional, GaussianConditional, Moments
+from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink, gather_neighbours
 from pyro_mgp.sampling.residual_process import ResidualProcess
@@ -113,7 +113,7 @@ class PathPosteriors:
 
 
 @dataclass(frozen=True)
-class LocalConditional(GaussianConditional):
+class LocalConditional(Conditional):
     """Predictive distribution of a link at certain cells: the sum of its sparse GP and its local GP."""
 
     sparse: Conditional

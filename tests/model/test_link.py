@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ma
 from pyro_mgp.model.cholesky import factorise, factorise_unchecked, invert, invert_by_blocks
 from pyro_mgp.model.conditional import (
     BasisConditional,
-    GaussianConditional,
+    Conditional,
     Moments,
     QuadraticConditional,
     TrendConditional,
@@ -235,9 +235,9 @@ def test_moments_along_some_columns_are_those_of_rows_with_their_values(columns,
         kernels = KernelStack([link])
         form, scale = torch.randn(6, 6).double(), torch.rand(3, 1).double()
         weights = torch.randn(3, link.n_values).double()
-        conditional = TrendConditional(kernels, 0, weights, form @ form.T / 100, scale, scale)
+        conditional = TrendConditional(kernels, 0, weights, scale, form @ form.T / 100, scale)
         found = conditional.along(table, columns)(paths, numbers, values)
-        expected = GaussianConditional.along(conditional, table, columns)(paths, numbers, values)
+        expected = Conditional.along(conditional, table, columns)(paths, numbers, values)
     assert (expected.variance > 0).any()
     torch.testing.assert_close((found.mean, found.variance), (expected.mean, expected.variance))
 

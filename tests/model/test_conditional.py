@@ -7,10 +7,10 @@ import torch
 
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.nuts import with_lengthscales
+from pyro_mgp.model.conditional import PathwiseConditional
 from pyro_mgp.model.kernels import linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
-from pyro_mgp.model.pathwise import PathwiseConditional
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 TABLE = torch.as_tensor(np.random.default_rng(0).normal(size=(12, 2)))
