@@ -29,7 +29,7 @@ from pyro_mgp._support.tiles import TILE, filled_up
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.kernel_stack import KernelStack, Seen
-from pyro_mgp.model.likelihoods import Bounded
+from pyro_mgp.model.likelihoods import ExpectedStudentT
 from pyro_mgp.model.link import Link
 
 # Entries of K_Zf per group of links: what fits into the processor's cache.
@@ -85,7 +85,7 @@ def site_parameters(
         scores = observation.log_prob(values)
         of_mean, of_variance = torch.autograd.grad(scores.sum(), [mean, variance], retain_graph=True)
     mean, precision = mean.detach(), -2 * of_variance
-    if isinstance(observation, Bounded):
+    if isinstance(observation, ExpectedStudentT):
         precision = observation.least_precision(values).detach()
     precision = precision.clamp(min=_LEAST_PRECISION)
     return precision * mean + of_mean, precision, scores

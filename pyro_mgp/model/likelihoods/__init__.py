@@ -2,12 +2,12 @@
 
 from pyro_mgp.model.likelihoods.base import (
     MIN_NOISE,
-    Bounded,
     Drawn,
     ExpectedOf,
     Likelihood,
     Observation,
     Quantity,
+    Recoded,
     Scored,
     draw_truncated,
     log_between,
@@ -17,12 +17,10 @@ from pyro_mgp.model.likelihoods.category import Category
 from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
 from pyro_mgp.model.likelihoods.gaussian import ExpectedNormal, Gaussian, Truncated
 from pyro_mgp.model.likelihoods.ordinal import ExpectedOrdinal, Ordinal
-from pyro_mgp.model.likelihoods.recoded import Recoded
 from pyro_mgp.model.likelihoods.student import ExpectedStudentT, HeavyTailed
 
 __all__ = [
     "MIN_NOISE",
-    "Bounded",
     "Category",
     "CountScale",
     "Drawn",

@@ -1,4 +1,4 @@
-"""Protocols and base classes of observation models, and quadrature under normal distributions.
+"""Base classes of observation models, and quadrature under normal distributions.
 
 A link gives the Gaussian marginal q(f) = N(f; mean, variance) of its latent function at each row. The
 evidence bound needs the expected log density E_q[log p(x | f)]; `pyro.contrib.gp.likelihoods` scores
@@ -99,27 +99,6 @@ class Observation(Protocol):
         """Return the log density of observations, with the latent function integrated out."""
 
 
-class Scored(Protocol):
-    """Observation distribution at some rows, which gives expected and predictive log densities."""
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log density of observations under q(f)."""
-
-    def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of observations, with the latent function integrated out."""
-
-    def mask(self, mask: Tensor) -> Any:
-        """Return the distribution with a log density of zero where `mask` is False."""
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """Observation distribution whose log density is not concave in f, but bounded below by a parabola."""
-
-    def least_precision(self, value: Tensor) -> Tensor:
-        """Return the curvature `[...]` of the parabola that bounds the log density from below near q(f)."""
-
-
 class Likelihood(Protocol):
     """Observation model of one column: a module whose parameters are trained with the link's.
 
@@ -140,10 +119,13 @@ class Likelihood(Protocol):
         """Move the module to the dtype and device of a tensor, and return it."""
 
 
-class OfFunction(TorchDistribution):
-    """Base class of distributions of an observation, given q(f) = N(mean, variance).
+class Scored(TorchDistribution):
+    r"""Base class of distributions of an observation, given q(f) = N(mean, variance).
 
-    They are scored, not sampled: `Likelihood`s draw.
+    They are scored, not sampled: `Likelihood`s draw. The expected log density is by quadrature, unless a
+    subclass knows a closed form.
+
+    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log p(x \mid f)
 
     Args:
         mean: Mean of q(f), any batch shape.
@@ -172,29 +154,27 @@ class OfFunction(TorchDistribution):
         new._batch_shape = torch.Size(batch_shape)
         return new
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the expected log density of `value` under q(f), of batch shape."""
+        return mean_under_normal(self._given(value), self.f_mean, self.f_variance)
 
-class ExpectedOf(OfFunction):
-    r"""Any distribution of an observation, given a Gaussian latent function.
+    def predictive_log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of `value`, with the latent function integrated out, of batch shape."""
+        functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
+        return (self._given(value)(functions) + log_weights).logsumexp(-1)
 
-    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log p(x \mid f)
+    def _given(self, value: Tensor) -> Quantity:
+        """Return the log density of values `[...]` as a function of f, `[..., nodes]`."""
+        raise NotImplementedError
 
-    by quadrature.
-    """
+
+class ExpectedOf(Scored):
+    """Any distribution of an observation, given a Gaussian latent function."""
 
     given: Callable[[Tensor], TorchDistribution]
     """Distribution of an observation given f, any shape."""
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log density of `value` under q(f), of batch shape."""
-        return mean_under_normal(self._at(value), self.f_mean, self.f_variance)
-
-    def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the predictive log density of `value`, with the latent function integrated out."""
-        functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
-        return (self._at(value)(functions) + log_weights).logsumexp(-1)
-
-    def _at(self, value: Tensor) -> Quantity:
-        """Return the log density of values `[...]` as a function of f, `[..., nodes]`."""
+    def _given(self, value: Tensor) -> Quantity:
         return lambda f: self.given(f).log_prob(value[..., None].expand_as(f))
 
 
@@ -212,8 +192,7 @@ class Drawn(LocalModule):
 
     def forward(self, mean: Tensor, variance: Tensor) -> Scored:
         """Return the distribution of observations, given the moments of the latent function."""
-        scored: Scored = ExpectedOf(mean, variance, self.distribution, validate_args=False)
-        return scored
+        return ExpectedOf(mean, variance, self.distribution, validate_args=False)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
         """Draw observations given the latent function and uniform numbers, all `[...]`."""
@@ -242,3 +221,57 @@ class Drawn(LocalModule):
 
     def _draw(self, mean: Tensor, variance: Tensor, first: Tensor, second: Tensor) -> Tensor:
         return self.observe(mean + variance.sqrt() * torch.special.ndtri(first), second.clamp(*_INSIDE))
+
+
+class _Discrete(constraints.Constraint):
+    """Constraint of discrete values that are not whole numbers; any number passes."""
+
+    is_discrete = True
+
+    def check(self, value: Tensor) -> Tensor:
+        return value == value
+
+
+class Recoded(TorchDistribution):
+    """Distribution of `encode(k)`, where k follows a discrete distribution.
+
+    Args:
+        base: Distribution of k, any batch shape, no event dimensions.
+        encode: Cell of a value k, any shape.
+        decode: Value k of a cell, any shape.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> coin = Recoded(dist.Bernoulli(torch.tensor(0.25)), lambda k: 2 * k - 1, lambda z: (z + 1) / 2)
+        >>> coin.log_prob(torch.tensor([-1.0, 1.0])).exp()
+        tensor([0.7500, 0.2500])
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    support = _Discrete()
+
+    def __init__(
+        self, base: Any, encode: Callable[[Tensor], Tensor], decode: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.base, self.encode, self.decode = base, encode, decode
+        super().__init__(base.batch_shape, validate_args=False)
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Self:
+        """Return the distribution with a larger batch shape."""
+        new = type(self)(self.base.expand(batch_shape), self.encode, self.decode)
+        new.has_rsample = self.has_rsample
+        return new
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw cells, `[*sample_shape, *batch_shape]`."""
+        return self.encode(self.base.sample(torch.Size(sample_shape)))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw cells, through which no gradient passes; Pyro calls this after `has_rsample_(True)`."""
+        return self.sample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log probability of cells, of batch shape."""
+        log_prob: Tensor = self.base.log_prob(self.decode(value))
+        return log_prob

@@ -20,8 +20,14 @@ from torch import Tensor
 from torch.distributions import Normal, constraints
 
 from pyro_mgp.data.transforms import InverseTransform
-from pyro_mgp.model.likelihoods.base import Drawn, OfFunction, Quantity, mean_under_normal, nodes_under_normal
-from pyro_mgp.model.likelihoods.recoded import Recoded
+from pyro_mgp.model.likelihoods.base import (
+    Drawn,
+    Quantity,
+    Recoded,
+    Scored,
+    mean_under_normal,
+    nodes_under_normal,
+)
 
 # Starting value and smallest value of r.
 _FIRST_CONCENTRATION, _LEAST_CONCENTRATION = 10.0, 1e-2
@@ -47,12 +53,8 @@ class CountScale:
         return (torch.log1p(counts) - self.mean) / self.scale
 
 
-class ExpectedNegativeBinomial(OfFunction):
-    r"""Negative binomial distribution of a standardised count, given a Gaussian latent function.
-
-    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log NB(y; \exp(f + \text{offset}), r)
-
-    by quadrature.
+class ExpectedNegativeBinomial(Scored):
+    """Negative binomial distribution of a standardised count, given a Gaussian latent function.
 
     Example:
         >>> d = ExpectedNegativeBinomial(

@@ -14,7 +14,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp.model.likelihoods.base import MIN_NOISE, OfFunction, Quantity, draw_truncated, log_between
+from pyro_mgp.model.likelihoods.base import MIN_NOISE, Quantity, Scored, draw_truncated, log_between
 from pyro_mgp.model.local_parameters import LocalModule
 
 # One object for all links: parameters under the same constraint are read together.
@@ -23,7 +23,7 @@ _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 _QUANTILES = 64
 
 
-class ExpectedNormal(OfFunction):
+class ExpectedNormal(Scored):
     r"""Normal distribution of an observation, given a Gaussian latent function.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log N(x; f, s^2)
@@ -32,7 +32,7 @@ class ExpectedNormal(OfFunction):
 
     noise: Tensor
     """Variance s² of the observation noise, broadcastable."""
-    arg_constraints = OfFunction.arg_constraints | {"noise": constraints.positive}
+    arg_constraints = Scored.arg_constraints | {"noise": constraints.positive}
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log density of `value` under q(f), of batch shape."""

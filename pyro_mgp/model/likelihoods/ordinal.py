@@ -14,14 +14,7 @@ from pyro.distributions import constraints as pyro_constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods.base import (
-    OfFunction,
-    Quantity,
-    draw_truncated,
-    log_between,
-    mean_under_normal,
-)
-from pyro_mgp.model.likelihoods.recoded import Recoded
+from pyro_mgp.model.likelihoods.base import Quantity, Recoded, Scored, draw_truncated, log_between
 from pyro_mgp.model.local_parameters import LocalModule
 
 # Distance of the outer thresholds from zero: larger than any value of the function.
@@ -30,12 +23,8 @@ _FAR = 1e8
 _LEAST_SHARE = 1e-3
 
 
-class ExpectedOrdinal(OfFunction):
-    r"""Distribution of an ordered value, given a Gaussian latent function.
-
-    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log [\Phi(t_k - f) - \Phi(t_{k-1} - f)]
-
-    by quadrature.
+class ExpectedOrdinal(Scored):
+    """Distribution of an ordered value, given a Gaussian latent function.
 
     Example:
         >>> d = ExpectedOrdinal(torch.zeros(2), torch.ones(2), torch.tensor([-1.0, 1.0]), torch.zeros(1))
@@ -48,16 +37,15 @@ class ExpectedOrdinal(OfFunction):
     thresholds: Tensor
     """Thresholds t₁ ... t_K₋₁ of the latent function, `[K - 1]`, ascending."""
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log probability of `value` under q(f), of batch shape."""
-        low, high = (bound[..., None] for bound in self.bounds(value))
-        return mean_under_normal(lambda f: log_between(low - f, high - f), self.f_mean, self.f_variance)
-
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Return the predictive log probability of `value`, with the latent function integrated out."""
         low, high = self.bounds(value)
         scale = (1 + self.f_variance).sqrt()
         return log_between((low - self.f_mean) / scale, (high - self.f_mean) / scale)
+
+    def _given(self, value: Tensor) -> Quantity:
+        low, high = (bound[..., None] for bound in self.bounds(value))
+        return lambda f: log_between(low - f, high - f)
 
     def bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return the thresholds below and above each value; the outer ones are very far away."""
@@ -119,7 +107,7 @@ class Ordinal(LocalModule):
         return self.forward(mean, variance).predictive_log_prob(value)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the expectation of the observations, or of a function of them, `[...]`."""
+        """Return the expectation of the observations, or of a function of them."""
         quantities = self.values if of is None else of(self.values)
         reached = torch.special.ndtr((self.thresholds - mean[..., None]) / (1 + variance).sqrt()[..., None])
         return quantities[-1] - reached @ quantities.diff()

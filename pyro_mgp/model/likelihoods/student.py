@@ -14,47 +14,28 @@ from scipy import special
 from torch import Tensor
 from torch.distributions import StudentT, constraints
 
-from pyro_mgp.model.likelihoods.base import (
-    MIN_NOISE,
-    Drawn,
-    OfFunction,
-    Quantity,
-    mean_under_normal,
-    nodes_under_normal,
-)
+from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored
 
 # Starting degrees of freedom; with two or fewer the variance is infinite.
 _FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
 
 
-class ExpectedStudentT(OfFunction):
-    r"""Student's t distribution of an observation, given a Gaussian latent function.
-
-    .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log t_\nu(x; f, s)
-
-    by quadrature.
-    """
+class ExpectedStudentT(Scored):
+    """Student's t distribution of an observation, given a Gaussian latent function."""
 
     freedom: Tensor
     """Degrees of freedom ν, a scalar."""
     scale: Tensor
     """Scale s, a scalar."""
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the expected log density of `value` under q(f), of batch shape."""
+    def _given(self, value: Tensor) -> Quantity:
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
-        return mean_under_normal(lambda f: noise.log_prob(value[..., None] - f), self.f_mean, self.f_variance)
+        return lambda f: noise.log_prob(value[..., None] - f)
 
     def least_precision(self, value: Tensor) -> Tensor:
-        """Return the curvature `[...]` of a quadratic lower bound on the log density near q(f)."""
+        """Return the curvature `[...]` of a parabola that bounds the log density from below near q(f)."""
         squared = (value - self.f_mean).square() + self.f_variance
         return (self.freedom + 1) / (self.freedom * self.scale.square() + squared)
-
-    def predictive_log_prob(self, value: Tensor) -> Tensor:
-        """Return the predictive log density of `value`, with the latent function integrated out."""
-        noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
-        functions, log_weights = nodes_under_normal(self.f_mean, self.f_variance)
-        return (noise.log_prob(value[..., None] - functions) + log_weights).logsumexp(-1)
 
 
 class HeavyTailed(Drawn):
