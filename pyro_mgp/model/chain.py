@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -31,6 +31,25 @@ Propagate = Literal["predictive", "latent"]
 Precision = Literal["double", "mixed"]
 Noise = Callable[[int, Tensor], Tensor]
 """Standard normal numbers `[S, n]` for the link of that number at rows `[n]`."""
+
+
+class Visit(NamedTuple):
+    """Visit of a link in a sweep, which redraws its missing cells in k rows."""
+
+    conditionals: Sequence[Conditional]
+    """Conditionals of all links."""
+    number: int
+    """Number of the link."""
+    seen: Tensor
+    """The rows before the draw, `[S, k, D]`."""
+    observed: Tensor
+    """Observed cells of the table, Bool `[n, D]`."""
+    noise: Noise
+    """Standard normal numbers of the sweep."""
+    rows: Tensor
+    """Numbers of the rows in the table, `[k]`."""
+    visited: Sequence[Moments]
+    """Moments of the links up to this one."""
 
 
 class Chain(LocalModule):
@@ -313,16 +332,20 @@ class Chain(LocalModule):
             # Select by columns, which are contiguous in memory.
             rows, seen = holes, filled.permute(2, 0, 1).index_select(2, holes).permute(1, 2, 0)
         moments = conditionals[number].moments(seen if self.backpropagate else seen.detach())
+        visited.append(moments)
+        visit = Visit(conditionals, number, seen, observed, noise, rows, visited)
         eps = noise(number, rows)
-        drawn = self._draw(conditionals[number], moments, eps)
-        drawn = self.weight_by_later(conditionals, moments, drawn, seen, observed, noise, rows, number)
+        drawn = self.weight_by_later(visit, self._draw(conditionals[number], moments, eps))
         column = filled[:, :, link.column]
         if holes is None:
             column.copy_(torch.where(observed[:, link.column], column, drawn))
         else:
             column.index_copy_(1, holes, drawn)
-        visited.append(moments)
-        self._redraw_levels(conditionals, filled, observed, visited, eps, rows)
+        for category in self.categories:
+            if number == max(category.links):
+                levels = self.draw_levels(category, visit, filled, eps)
+                for d, values in zip(category.columns, levels.unbind(-1), strict=True):
+                    filled[:, rows, d] = torch.where(observed[rows, d], filled[:, rows, d], values)
 
     def category_of(self, number: int) -> Category | None:
         """Return the category that a link begins, if there is one."""
@@ -332,22 +355,8 @@ class Chain(LocalModule):
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link."""
         return self.links[number].learns_from(values, observed)
 
-    def weight_by_later(
-        self,
-        conditionals: Sequence[Conditional],
-        moments: Moments,
-        drawn: Tensor,
-        filled: Tensor,
-        observed: Tensor,
-        noise: Noise,
-        rows: Tensor,
-        number: int,
-    ) -> Tensor:
-        """Return a link's draws `[S, k]` unchanged; a `SequentialChain` weights them by its later links.
-
-        Takes the arguments of `sweep`, the rows with their fill before the draw, `[S, k, D]`, and their
-        numbers in the table, `[k]`.
-        """
+    def weight_by_later(self, visit: Visit, drawn: Tensor) -> Tensor:
+        """Return a link's draws `[S, k]` unchanged; a `SequentialChain` weights them by its later links."""
         return drawn
 
     @torch.no_grad()
@@ -384,35 +393,9 @@ class Chain(LocalModule):
             parts.append(mixture[link.learns_from(values, scored)[here]])
         return torch.cat(parts)
 
-    def _redraw_levels(
-        self,
-        conditionals: Sequence[Conditional],
-        filled: Tensor,
-        observed: Tensor,
-        visited: Sequence[Moments],
-        eps: Tensor,
-        rows: Tensor,
-    ) -> None:
-        """Draw the levels of a category's missing cells after its last link, in place; see `visit`."""
-        for category in self.categories:
-            if len(visited) - 1 == max(category.links):
-                drawn = self.draw_levels(category, conditionals, visited, filled, observed, eps, rows)
-                for k, column in enumerate(category.columns):
-                    kept = filled[:, rows, column]
-                    filled[:, rows, column] = torch.where(observed[rows, column], kept, drawn[..., k])
-
-    def draw_levels(
-        self,
-        category: Category,
-        conditionals: Sequence[Conditional],
-        visited: Sequence[Moments],
-        filled: Tensor,
-        observed: Tensor,
-        eps: Tensor,
-        rows: Tensor,
-    ) -> Tensor:
-        """Draw the indicators of a category `[S, k, K]` at rows `[k]`, given its links' moments there."""
-        mean = torch.stack([self._expected(link, visited[link]) for link in category.links], dim=-1)
+    def draw_levels(self, category: Category, visit: Visit, filled: Tensor, eps: Tensor) -> Tensor:
+        """Draw the indicators of a category `[S, k, K]`, after the last of its links was visited."""
+        mean = torch.stack([self._expected(link, visit.visited[link]) for link in category.links], dim=-1)
         return category.draw(mean, torch.special.ndtr(eps))
 
     def _expected(self, number: int, moments: Moments) -> Tensor:

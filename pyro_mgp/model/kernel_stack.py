@@ -18,7 +18,7 @@ import torch
 from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
-from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square, trend_of
+from pyro_mgp.model.kernels import Matern32, matern32_of_square, trend_of
 from pyro_mgp.model.local_parameters import local_parameters
 
 # Entries of the largest matrix that is kept for reuse, 64 MB.
@@ -36,21 +36,14 @@ Total = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 class Inducing(Protocol):
     """Kernel and inducing inputs of a link, as a stack needs them."""
 
-    @property
-    def kernel(self) -> Kernel:
-        """Covariance function over P inputs."""
-
-    @property
-    def Xu(self) -> Tensor:
-        """Inducing inputs, `[M, P]`."""
-
-    @property
-    def inputs(self) -> Tensor:
-        """Columns of the table that are the inputs, `[P]`."""
-
-    @property
-    def width(self) -> int:
-        """Number of columns that a table must at least have to contain these inputs."""
+    kernel: Kernel
+    """Covariance function over P inputs."""
+    Xu: Tensor
+    """Inducing inputs, `[M, P]`."""
+    inputs: Tensor
+    """Columns of the table that are the inputs, `[P]`."""
+    width: int
+    """Number of columns that a table must at least have to contain these inputs."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +126,13 @@ class KernelStack:
 
     def among(self) -> Tensor:
         """Return the covariances K_ZZ of every link's inducing inputs, `[L, M, M]`."""
-        return torch.stack(
-            [_among(*parts, Xu) for parts, (_, Xu, _) in zip(self.parts, self.links, strict=True)]
-        )
+        found = []
+        for (trend, rest), (_, Xu, _) in zip(self.parts, self.links, strict=True):
+            among = rest(Xu)
+            if trend is not None:
+                among = torch.block_diag(torch.eye(trend.n_features).to(among), among)
+            found.append(among)
+        return torch.stack(found)
 
     def at(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return K_Zf `[M, n]` and the variances k(x, x) `[n]` of one link, at rows of the table `[n, D]`."""
@@ -149,21 +146,18 @@ class KernelStack:
         (trend, rest), (_, Xu, inputs) = self.parts[number], self.links[number]
         X = rows[:, inputs]
         if type(rest) is Matern32 and not torch.is_grad_enabled():
-            cross, variance = self._matern32(number, X)
+            scale, Z, norm, of_rest = self.matern32(number)
+            cross = matern32_of_square(squares(norm, Z, X * scale), of_rest.log())
+            variance = of_rest.expand(len(X))
         else:
             with local_parameters():
                 cross, variance = rest(Xu, X), rest(X, diag=True)
         return X.new_zeros(0, len(X)) if trend is None else trend.features(X).T, cross, variance
 
-    def _matern32(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return K_Zf and variances of a Matérn kernel at inputs `[n, P]`."""
-        scale, Z, norm, variance = self.matern32(number)
-        return matern32_of_square(squares(norm, Z, X * scale), variance.log()), variance.expand(len(X))
-
     def matern32(self, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return √3/lengthscales `[P]`, scaled Z `[M, P]`, its squared norms `[M, 1]`, and the variance.
 
-        They are those of the Matérn kernel of a link, which is all of its kernel besides the trend.
+        The Matérn kernel is all of the link's kernel besides the trend.
         """
         if number not in self._read:
             (_, rest), (_, Xu, _) = self.parts[number], self.links[number]
@@ -203,12 +197,6 @@ class KernelStack:
 def squares(norm: Tensor, Z: Tensor, X: Tensor) -> Tensor:
     """Return squared distances `[M, n]` of points `[n, P]` to points Z `[M, P]` with norms `[M, 1]`."""
     return torch.addmm(norm, Z, X.T, alpha=-2).add_(X.square().sum(1))
-
-
-def _among(trend: Trend | None, rest: Kernel, Xu: Tensor) -> Tensor:
-    """Return the prior covariance `[F + M, F + M]` of coefficients of a trend and inducing values."""
-    among = rest(Xu)
-    return among if trend is None else torch.block_diag(torch.eye(trend.n_features).to(among), among)
 
 
 def send_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

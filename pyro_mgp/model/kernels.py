@@ -82,11 +82,9 @@ def matern32(input_dim: int) -> Kernel:
 
 
 def linear_matern32(input_dim: int) -> Kernel:
-    """Return the default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 kernel.
-
-    Its starting values are smooth and mostly linear: most columns reach such values after some forty steps
-    from unit variances and lengthscales of √P.
-    """
+    """Return the default kernel: a linear trend with an intercept, plus an ARD Matérn 3/2 kernel."""
+    # Smooth and mostly linear: from unit variances and lengthscales of √P most columns get there after some
+    # forty steps.
     trend = kernels.Polynomial(
         input_dim, variance=torch.tensor(0.4 / max(input_dim, 1)), bias=torch.tensor(0.5), degree=1
     )
@@ -100,22 +98,16 @@ def small_linear_matern32(input_dim: int) -> Kernel:
     The variance estimated from a small table shrinks slopes by several per cent.
     """
     kernel = linear_matern32(input_dim)
-    _fix(kernel.kern0, 2.0 / max(input_dim, 1))
-    return kernel
-
-
-def _fix(kernel: Kernel, variance: float) -> None:
-    """Set the variance of a kernel, and exclude it from training."""
     with local_parameters():
-        kernel.variance = torch.tensor(variance)
-        kernel.variance_unconstrained.requires_grad_(False)
+        kernel.kern0.variance = torch.tensor(2.0 / max(input_dim, 1))
+        kernel.kern0.variance_unconstrained.requires_grad_(False)
+    return kernel
 
 
 class Trend(Kernel):
     """Kernel of an intercept, linear terms and products of inputs, with independent normal coefficients.
 
-    A function with this kernel is a sum of finitely many features; a link keeps their coefficients exactly,
-    besides the inducing values of the rest of its kernel. See `linear_quadratic_matern32`.
+    A link keeps the coefficients exactly, besides the inducing values of the rest of its kernel.
 
     Args:
         input_dim: Number P of inputs.
@@ -177,11 +169,9 @@ class Trend(Kernel):
         return found.mul_(self.spread.to(X)[:, None]).T
 
     def factors(self, own: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return how features depend on the inputs `own`, given those of the same rows with ones in them.
+        """Return by what features are multiplied, `[F]`, where inputs `own` are not one but have values.
 
-        Returns:
-            Number of the factor by which each feature is multiplied, `[F]`, and the factors, each the product
-            of two of the `powers` of these inputs, `[2, G]`.
+        These are numbers of factors `[2, G]`, each the product of two of the `powers` of these inputs.
         """
         linear = {p: 1 + k for k, p in enumerate(own)}
         clamped = {p: 1 + len(own) + k for k, p in enumerate(own)}
@@ -223,7 +213,7 @@ def linear_quadratic_matern32(
 
 
 def trend_of(kernel: Kernel) -> tuple[Trend | None, Kernel]:
-    """Return the trend of a kernel, None without one, and the rest of the kernel."""
+    """Return the trend of a kernel (None without one) and its rest."""
     if type(kernel) is kernels.Sum and isinstance(kernel.kern0, Trend):
         return kernel.kern0, kernel.kern1
     return None, kernel
@@ -235,13 +225,9 @@ def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
     for part in kernel.modules():
         own = getattr(part, "lengthscale", None)
         if isinstance(own, Tensor):
-            active = torch.zeros_like(found)
-            active[part.active_dims] = True
-            spread = torch.ones(n_inputs, dtype=torch.float32).index_copy(
-                0, torch.tensor(part.active_dims), own.detach().float().cpu().expand(len(part.active_dims))
-            )
-            scales = torch.where(active & ~found, spread, scales)
-            found |= active
+            here = torch.tensor(part.active_dims, dtype=torch.long)
+            scales[here] = torch.where(found[here], scales[here], own.detach().float().cpu())
+            found[here] = True
     return scales
 
 

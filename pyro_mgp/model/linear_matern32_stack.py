@@ -263,17 +263,11 @@ def fastest_stack(links: Sequence[Inducing]) -> type[KernelStack]:
 
 
 def _is_linear_matern32(kernel: Kernel) -> bool:
-    """Return whether a kernel has the structure, inputs and free parameters of `linear_matern32`."""
     return (
         type(kernel) is kernels.Sum
         and type(kernel.kern0) is kernels.Polynomial
         and type(kernel.kern1) is Matern32
         and kernel.kern0.degree == 1
         and all(part.active_dims == list(range(kernel.input_dim)) for part in (kernel.kern0, kernel.kern1))
-        and _dimensions(kernel) == _PARAMETERS
+        and {name: parameter.dim() for name, parameter in kernel.named_parameters()} == _PARAMETERS
     )
-
-
-def _dimensions(kernel: Kernel) -> dict[str, int]:
-    """Return the number of dimensions of each free parameter of a kernel."""
-    return {name: parameter.dim() for name, parameter in kernel.named_parameters()}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.tiles import filled_up
-from pyro_mgp.model.chain import Chain, Noise
+from pyro_mgp.model.chain import Chain, Visit
 from pyro_mgp.model.conditional import Conditional, Moments, Observing, Shifted
 from pyro_mgp.model.later_links import (
     Candidates,
@@ -82,36 +82,29 @@ class SequentialChain(Chain):
         """
         self._joint_density.collapsed(filled, observed, self.informative(observed))
 
-    def weight_by_later(
-        self,
-        conditionals: Sequence[Conditional],
-        moments: Moments,
-        drawn: Tensor,
-        filled: Tensor,
-        observed: Tensor,
-        noise: Noise,
-        rows: Tensor,
-        number: int,
-    ) -> Tensor:
+    def weight_by_later(self, visit: Visit, drawn: Tensor) -> Tensor:
         """Return draws from a link's density times the likelihood of the later links; see `Chain`."""
+        number, rows = visit.number, visit.rows
         if any(number in category.links for category in self.categories):
             # All indicators are drawn together, after the last link of the category.
             return drawn
-        link = self.links[number]
-        informative = self.informative(observed)
-        cells = filled_up(self._weighted(number, informative, observed)[rows].nonzero()[:, 0], len(drawn))
+        link, moments = self.links[number], visit.visited[number]
+        informative = self.informative(visit.observed)
+        weighted = self._weighted(number, informative, visit.observed)
+        cells = filled_up(weighted[rows].nonzero()[:, 0], len(drawn))
         if len(cells) == 0:
             return drawn
-        later = self._later(conditionals, number, [link.column], filled[:, cells], informative, rows[cells])
+        table = visit.seen[:, cells]
+        later = self._later(visit.conditionals, number, [link.column], table, informative, rows[cells])
         at = Moments(moments.mean[:, cells], moments.variance[:, cells])
 
         # Besides the draw's own number.
         def numbers(k: int) -> Tensor:
-            return noise(number + len(self.links) * k, rows[cells])
+            return visit.noise(number + len(self.links) * k, rows[cells])
 
         with torch.no_grad():
             drawn = drawn.clone()
-            drawn[:, cells] = _moved(link, conditionals[number], at, later, numbers)
+            drawn[:, cells] = _moved(link, visit.conditionals[number], at, later, numbers)
         return drawn
 
     def weighted(self, number: int, observed: Tensor) -> Tensor:
@@ -148,26 +141,10 @@ class SequentialChain(Chain):
             return _values(link.likelihood, own, at)
         return Candidates.of_draws(current, partial(own.draw, at), numbers)
 
-    def draw_levels(
-        self,
-        category: Category,
-        conditionals: Sequence[Conditional],
-        visited: Sequence[Moments],
-        filled: Tensor,
-        observed: Tensor,
-        eps: Tensor,
-        rows: Tensor,
-    ) -> Tensor:
+    def draw_levels(self, category: Category, visit: Visit, filled: Tensor, eps: Tensor) -> Tensor:
         """Draw the indicators of a category, `[S, k, K]`, given the later links as well; see `Chain`."""
-        later = self._later(
-            conditionals,
-            category.links[0],
-            category.columns,
-            filled[:, rows],
-            self.informative(observed),
-            rows,
-        )
-        levels = _levels(category, conditionals, visited)
+        later = self.later_links(category.links[0], visit.conditionals, filled, visit.rows, visit.observed)
+        levels = _levels(category, visit.conditionals, visit.visited)
         return levels.chosen(later.of_candidates(levels), eps)
 
     def _later(
@@ -180,16 +157,10 @@ class SequentialChain(Chain):
         rows: Tensor,
     ) -> LaterLinks:
         """Return the likelihood of a link's cells in some rows, `[S, k, D]`, under its later links."""
-        links = [
-            Later(
-                e,
-                _unshifted(conditionals[e]),
-                self.links[e].column,
-                self.links[e].unless,
-                informative[e][rows],
-            )
-            for e in self.followers[number]
-        ]
+        links = []
+        for e in self.followers[number]:
+            link, conditional = self.links[e], _unshifted(conditionals[e])
+            links.append(Later(e, conditional, link.column, link.unless, informative[e][rows]))
         return LaterLinks(links, table, columns)
 
 
