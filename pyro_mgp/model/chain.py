@@ -134,9 +134,7 @@ class Chain(LocalModule):
 
     @local_method
     def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Sample functions and missing cells and score the observed cells; the Pyro model of the chain.
-
-        It stands by itself: it reads neither the guide nor the mode. See `joint_density` for its sites.
+        """Sample functions and missing cells and score the observed cells; see `joint_density` for the sites.
 
         Args:
             filled: Rows of the table with a fill in their missing cells, `[B, D]`, standardised units. A link
@@ -160,8 +158,8 @@ class Chain(LocalModule):
         """Sample functions from q(u), and then missing cells; takes the arguments of `model`.
 
         In training mode cells come from the links' own densities, which makes `Trace_ELBO` the bound of the
-        paper. In evaluation mode they come from `n_sweeps` sweeps at the drawn functions, steps of a Gibbs
-        sampler, so that observed cells of later columns inform them: for `Predictive`.
+        paper; in evaluation mode from `n_sweeps` steps of a Gibbs sampler at the drawn functions, so that
+        observed cells of later columns inform them.
         """
         joint = self._joint_density
         functions = joint.posterior()
@@ -173,8 +171,7 @@ class Chain(LocalModule):
         noise = fresh_noise(start)
         with torch.no_grad():
             conditionals = [self.conditionals(paths)] * self.n_sweeps
-            sweeps = self.sweeps(conditionals, start, observed, lambda _: noise)
-            *_, (drawn, _) = sweeps
+            *_, (drawn, _) = self.sweeps(conditionals, start, observed, lambda _: noise)
         for name, link, u in zip(self.names, self.links, functions, strict=True):
             holes = (~observed[:, link.column]).nonzero()[:, 0]
             cells = drawn[..., holes, link.column].reshape(*u.shape[:-2], -1)
@@ -199,14 +196,11 @@ class Chain(LocalModule):
     ) -> Tensor:
         """Score the observed cells under the marginals q(f), and draw the missing ones, on several paths.
 
-        A program for training only, not a generative model: it reads q(u) to integrate functions out of the
-        expected log density, as the paper does. Under `Trace_ELBO` with `marginal_guide` it gives the bound
-        of `model` and `guide` with less noise; in a `SequentialChain`, drawn cells that inform later links
-        count as data. Takes the arguments of `model`, standard normal numbers of the sweep, which are
-        drawn when not given, and whether to draw missing cells at all: otherwise their fill is kept.
-
-        Returns:
-            The rows with their missing cells drawn, `[S, B, D]`, or `[B, D]` for a single path.
+        A program for training only: it reads q(u) to integrate functions out of the expected log density, as
+        the paper does. Under `Trace_ELBO` with `marginal_guide` it gives the bound of `model` and `guide`
+        with less noise; in a `SequentialChain`, drawn cells that inform later links count as data. Takes the
+        arguments of `model`, the noise of the sweep, drawn by default, and whether to redraw missing cells.
+        Returns the rows, `[S, B, D]`, or `[B, D]` for a single path.
         """
         self._joint_density.prior()
         if self.priors:
@@ -214,17 +208,22 @@ class Chain(LocalModule):
         start = filled.expand(self.n_paths, *filled.shape)
         kept = observed if redraw else torch.ones_like(observed)
         end, visited = self.sweep(self.conditionals(), start, kept, noise or fresh_noise(start))
+
+        def one_path(paths: Tensor) -> Tensor:
+            return paths if self.n_paths > 1 else paths[0]
+
         with contextlib.ExitStack() as plates:
+            # A single path needs one plate only.
             if self.n_paths > 1:
                 plates.enter_context(poutine.scale(scale=1 / self.n_paths))
                 plates.enter_context(pyro.plate("paths", self.n_paths, dim=-2))
             n_rows = len(filled) if rows is None else self.n_rows
             plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
             for i, (name, link, moments) in enumerate(zip(self.names, self.links, visited, strict=True)):
-                mean, variance = _one_path(moments.mean), _one_path(moments.variance)
+                mean, variance = (one_path(part) for part in (moments.mean, moments.variance))
                 site = link.scored(mean, variance, rows).mask(self.learns_from(i, filled, observed))
                 pyro.sample(f"x_{name}", site, obs=filled[:, link.column].expand_as(mean))
-            return pyro.deterministic("filled", _one_path(end), event_dim=1)
+            return pyro.deterministic("filled", one_path(end), event_dim=1)
 
     @local_method
     def marginal_guide(
@@ -252,9 +251,8 @@ class Chain(LocalModule):
     @local_method
     def functions(self, noise: Callable[[int, int], Tensor]) -> list[Tensor]:
         """Draw whitened inducing values `[S, M]` of every link from q(u), by means of given noise."""
-        return [
-            link.u_loc + noise(i, link.n_values) @ link.u_scale_tril.T for i, link in enumerate(self.links)
-        ]
+        pairs = enumerate(self.links)
+        return [link.u_loc + noise(i, link.n_values) @ link.u_scale_tril.T for i, link in pairs]
 
     def holes(self, observed: Tensor) -> list[Tensor]:
         """Return for each link the rows whose cell is missing, given Bool `[n, D]`."""
@@ -268,11 +266,7 @@ class Chain(LocalModule):
         noise: Callable[[int], Noise],
         holes: Sequence[Tensor] | None = None,
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
-        """Yield the result of each of several sweeps; every sweep starts from the previous fill.
-
-        Takes the arguments of `sweep`, and the conditionals of every sweep; `noise(sweep)` is the noise of
-        one sweep.
-        """
+        """Yield the result of each of several sweeps, with conditionals and noise of each; see `sweep`."""
         for sweep, of_sweep in enumerate(conditionals):
             filled, visited = self.sweep(of_sweep, filled, observed, noise(sweep), holes)
             yield filled, visited
@@ -289,14 +283,14 @@ class Chain(LocalModule):
         """Redraw the missing cells in one sweep through the chain.
 
         Args:
-            conditionals: The links' conditionals, in the order of the chain.
+            conditionals: The links' conditionals.
             filled: Table with its current fill, `[S, n, D]`; not changed.
             observed: Bool `[n, D]`.
             noise: Standard normal numbers.
             holes: Rows of each link's missing cells, to evaluate it only there. Default: all rows.
 
         Returns:
-            The table with its missing cells redrawn, `[S, n, D]`, and each link's moments at its rows.
+            The table with its missing cells redrawn, and each link's moments at its rows.
         """
         filled = by_column(filled)
         visited: list[Moments] = []
@@ -315,8 +309,8 @@ class Chain(LocalModule):
     ) -> None:
         """Redraw the missing cells of the next link's column, in place; call it inside `local_parameters`.
 
-        Takes the arguments of `sweep`, the rows of this column's missing cells only, and the moments of the
-        links before this one, to which those of this link are appended.
+        Takes the arguments of `sweep`, but `holes` of this column only, and the moments of the links before
+        this one, to which those of this link are appended.
         """
         number = len(visited)
         link = self.links[number]
@@ -362,15 +356,9 @@ class Chain(LocalModule):
     @torch.no_grad()
     @local_method
     def log_density(
-        self,
-        filled: Tensor,
-        observed: Tensor,
-        values: Tensor,
-        scored: Tensor,
-        *,
-        n_paths: int = 2,
+        self, filled: Tensor, observed: Tensor, values: Tensor, scored: Tensor, *, n_paths: int = 2
     ) -> Tensor:
-        """Return the predictive log density of cells held out from the chain.
+        """Return the log density of held-out cells, standardised units, link after link, `[cells]`.
 
         Args:
             filled: Rows with a fill in their missing and scored cells, `[n, D]`.
@@ -378,9 +366,6 @@ class Chain(LocalModule):
             values: True values of the scored cells, `[n, D]`.
             scored: Bool `[n, D]`, which cells to score.
             n_paths: Components of the mixture that predicts a cell.
-
-        Returns:
-            Log density of each scored cell, standardised units, link after link, `[cells]`.
         """
         start = filled.expand(n_paths, *filled.shape)
         holes = self.holes(observed)
@@ -399,7 +384,6 @@ class Chain(LocalModule):
         return category.draw(mean, torch.special.ndtr(eps))
 
     def _expected(self, number: int, moments: Moments) -> Tensor:
-        """Return the mean of a link's observations, `[S, n]`, given the moments of its latent function."""
         likelihood = self.links[number].likelihood
         if not isinstance(likelihood, Observation):
             return moments.mean
@@ -416,11 +400,6 @@ class Chain(LocalModule):
 def by_column(paths: Tensor) -> Tensor:
     """Copy tables `[S, n, D]` so that each column is contiguous in memory: links read and write by column."""
     return paths.permute(2, 0, 1).clone(memory_format=torch.contiguous_format).permute(1, 2, 0)
-
-
-def _one_path(paths: Tensor) -> Tensor:
-    """Drop the leading dimension `[S, ...]` of a single path: Pyro then needs one plate only."""
-    return paths[0] if len(paths) == 1 else paths
 
 
 def fresh_noise(filled: Tensor) -> Noise:

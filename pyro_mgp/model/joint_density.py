@@ -35,19 +35,15 @@ from pyro_mgp.model.local_parameters import priors_of
 
 @dataclass(frozen=True)
 class JointDensity:
-    """Joint density of a chain as a Pyro program; its tensors may have leading dimensions `[...]`.
+    """Joint density of a chain, whose attributes it has, as a Pyro program.
 
-    Leading dimensions are those of Pyro's plates of samples or particles, to the left of the plate "rows".
+    Leading dimensions `[...]` are those of Pyro's plates of samples or particles, left of the plate "rows".
     """
 
     links: Sequence[Link]
-    """The links, in the order of the chain."""
     names: Sequence[str]
-    """Name of each link."""
     categories: Sequence[Category]
-    """Variables of several indicators."""
     n_rows: int
-    """Rows N of the training table."""
     latent: bool
     """Whether f instead of a draw z is written into missing cells of Gaussian columns, as in the paper."""
 
@@ -80,15 +76,11 @@ class JointDensity:
     ) -> Tensor:
         """Sample residuals and missing cells, link after link; return the filled rows, `[..., B, D]`.
 
-        Args:
-            functions: Whitened values of each link, `[..., M]`.
-            filled: Rows with a fill of their missing cells, `[B, D]`.
-            observed: Bool `[B, D]`.
-            rows: Their numbers in the training table, `[B]`, if they are a minibatch of it.
-            scored: Whether the observed cells are sites, conditioned on their values, and the result is the
-                deterministic site "filled".
+        Takes whitened values of each link, `[..., M]`, and the arguments of `Chain.model`. If `scored`, the
+        observed cells are sites, conditioned on their values, and the result is the site "filled".
         """
-        self._check_batched(functions)
+        if any(values.dim() > 1 for values in functions):
+            self._refuse_batches()
         kernels = stack_kernels(self.links) if self.links else KernelStack([])
         with naming(self.names):
             jitter = max((link.jitter for link in self.links), default=0.0)
@@ -120,12 +112,10 @@ class JointDensity:
         return table
 
     def collapsed(self, filled: Tensor, observed: Tensor, informative: Sequence[Tensor]) -> None:
-        """Sample missing cells `[k]` of Gaussian links, with functions integrated out; no inducing values.
+        """Sample missing cells of Gaussian links, with functions integrated out; no inducing values.
 
-        Args:
-            filled: The table, `[N, D]`.
-            observed: Bool `[N, D]`.
-            informative: Bool `[N]` for each link, the rows that are not mere draws from it.
+        Takes the table `[N, D]`, Bool `[N, D]`, and for each link Bool `[N]`, the rows that are not mere
+        draws from it.
         """
         columns = list(filled.unbind(-1))
         for name, link, rows in zip(self.names, self.links, informative, strict=True):
@@ -133,9 +123,8 @@ class JointDensity:
             if len(holes):
                 # Their density is that of all cells of a column together, below.
                 flat = dist.Normal(filled.new_zeros(len(holes)), 1.0).to_event(1).mask(False)
-                columns[link.column] = columns[link.column].index_copy(
-                    0, holes, pyro.sample(f"z_{name}", flat)
-                )
+                cells = pyro.sample(f"z_{name}", flat)
+                columns[link.column] = columns[link.column].index_copy(0, holes, cells)
         table = torch.stack(columns, dim=-1)
         for name, link, rows in zip(self.names, self.links, informative, strict=True):
             covariance = link.kernel(table[rows][:, link.inputs])
@@ -174,10 +163,8 @@ class JointDensity:
             column = columns[d].expand(*values.shape[:-1], -1)
             columns[d] = column.index_copy(-1, holes, values)
 
-    def _check_batched(self, functions: Sequence[Tensor]) -> None:
+    def _refuse_batches(self) -> None:
         """Raise if kernels would have to be evaluated at several hyperparameters at once."""
-        if all(values.dim() == 1 for values in functions):
-            return
         for name, link in zip(self.names, self.links, strict=True):
             for parameter in priors_of(link.kernel):
                 raise NotImplementedError(
@@ -189,7 +176,7 @@ class JointDensity:
 def _moments(
     kernels: KernelStack, number: int, factor: Tensor, values: Tensor, table: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return mean φᵀu `[..., B]` and variance k(x, x) - φᵀφ of a link's function at rows `[..., B, D]`."""
+    """Return mean and variance of a link's function `[..., B]` at rows `[..., B, D]`."""
     cross, variance = kernels.at(number, table.reshape(-1, table.shape[-1]))
     basis = torch.linalg.solve_triangular(factor, cross, upper=False)
     variance = (variance - basis.square().sum(0)).clamp(min=0)

@@ -3,7 +3,7 @@
     prior        f ~ GP(0, k),   u = f(Z) = L v,   L Lᵀ = K_ZZ,   v ~ N(0, I)
     posterior    q(v) = N(r, T Tᵀ)
 
-The predictive moments that follow are in `conditional`.
+The predictive moments are in `conditional`.
 """
 
 from __future__ import annotations
@@ -93,11 +93,9 @@ class Link(LocalModule):
         return self.n_inducing + (0 if trend is None else trend.n_features)
 
     def learns_from(self, values: Tensor, observed: Tensor) -> Tensor:
-        """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of the link.
-
-        A standardised indicator that is off is negative.
-        """
+        """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of the link."""
         rows = observed[:, self.column]
+        # A standardised indicator that is off is negative.
         return rows & (values[:, self.unless] < 0).all(1) if self.unless else rows
 
     @property
@@ -106,27 +104,25 @@ class Link(LocalModule):
         return self.known_variance is None and not isinstance(self.likelihood, Observation)
 
     def scored(self, mean: Tensor, variance: Tensor, rows: Tensor | None = None) -> Scored:
-        """Return the observation distribution of cells of the training table, with latent moments `[..., n]`.
+        """Return the distribution of cells of the training table, given latent moments `[..., n]`.
 
         `rows` are their numbers in the training table, `[n]`; None stands for all of it.
         """
         if self.known_variance is None:
             return self.likelihood(mean, variance)
-        known = self.known_variance if rows is None else self.known_variance[rows]
-        return ExpectedNormal(mean, variance, self.likelihood.noise + known)
+        return ExpectedNormal(mean, variance, self._cell_noise(self.known_variance, rows))
 
     def observed_given(self, function: Tensor, rows: Tensor | None = None) -> TorchDistribution:
-        """Return the distribution of cells of the training table given the latent function, `[..., n]`.
-
-        `rows` are their numbers in the training table, `[n]`; None stands for all of it.
-        """
+        """Return the distribution of cells given the latent function, `[..., n]`; see `scored`."""
         if self.known_variance is None:
             return self.likelihood.distribution(function)
-        known = self.known_variance if rows is None else self.known_variance[rows]
-        return dist.Normal(function, (self.likelihood.noise + known).sqrt())
+        return dist.Normal(function, self._cell_noise(self.known_variance, rows).sqrt())
+
+    def _cell_noise(self, known: Tensor, rows: Tensor | None) -> Tensor:
+        return self.likelihood.noise + (known if rows is None else known[rows])
 
     def forward(self, functions: Tensor | None = None) -> Conditional:
-        """Return the conditional of the link at its current parameters; see `condition`."""
+        """Return the conditional of the link; see `condition`."""
         return condition([self], None if functions is None else [functions])[0]
 
 
@@ -149,29 +145,23 @@ def condition(
     if not links:
         return []
     refuse_priors(links)
-    kernels = stack_kernels(links, dtype if can_be_inverted(links) else torch.float64)
+    inverts = can_be_inverted(links)
+    kernels = stack_kernels(links, dtype if inverts else torch.float64)
     factors = factorise(kernels.among(), max(link.jitter for link in links))
     noise = read([link.likelihood for link in links], "noise", torch.stack)
-    if not torch.is_grad_enabled() and can_be_inverted(links):
-        values, covariance = torch.stack([link.u_loc[None] for link in links]), None
-        if functions is not None:
-            values = torch.stack(tuple(functions))
-        else:
-            tril = torch.stack([link.u_scale_tril for link in links])
+    values = [link.u_loc[None] for link in links] if functions is None else functions
+    trils = [link.u_scale_tril for link in links] if functions is None else None
+    if inverts and not torch.is_grad_enabled():
+        covariance = None
+        if trils is not None:
+            tril = torch.stack(trils)
             covariance = tril @ tril.mT
         inverse = invert_by_blocks(factors)
-        return observing(quadratic_conditionals(kernels, inverse, values, covariance, noise), links)
+        weights = torch.stack(tuple(values))
+        return observing(quadratic_conditionals(kernels, inverse, weights, covariance, noise), links)
     # Unbound once: the gradient of indexing entry by entry would add up whole stacks.
-    own = list(zip(factors.unbind(), noise.unbind(), strict=True))
-    if functions is None:
-        of_links = [(link.u_loc[None], link.u_scale_tril) for link in links]
-    else:
-        of_links = [(function, None) for function in functions]
-    latent = [
-        BasisConditional(kernels, i, weights, variance, factor, tril)
-        for i, ((weights, tril), (factor, variance)) in enumerate(zip(of_links, own, strict=True))
-    ]
-    return observing(latent, links)
+    of_links = zip(values, noise.unbind(), factors.unbind(), trils or [None] * len(links), strict=True)
+    return observing([BasisConditional(kernels, i, *own) for i, own in enumerate(of_links)], links)
 
 
 def refuse_priors(links: Sequence[Link]) -> None:
