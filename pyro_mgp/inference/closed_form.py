@@ -37,8 +37,7 @@ from pyro_mgp.inference.closed_form_rows import SITE_STEP, Part, Share, Sweep, m
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
-from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, send_back
-from pyro_mgp.model.linear_matern32_stack import fastest_stack
+from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, fastest_stack, send_back
 from pyro_mgp.model.link import can_be_inverted, observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters, read
 

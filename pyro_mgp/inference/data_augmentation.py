@@ -40,9 +40,8 @@ from pyro_mgp.model.conditional import (
     TrendConditional,
     quadratic_conditionals,
 )
-from pyro_mgp.model.kernel_stack import KernelStack
+from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.model.likelihoods import MIN_NOISE, Ordinal
-from pyro_mgp.model.linear_matern32_stack import stack_kernels
 from pyro_mgp.model.link import observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters
 

@@ -54,8 +54,6 @@ _LIKELIHOODS: dict[type[ObservationModel], Callable[[Any, float, Tensor], Likeli
 _NOISE_SHARE = 0.8
 # Starting share if curves are known to explain much of it: from a higher start, twenty steps do not suffice.
 _CURVED_NOISE_SHARE = 0.2
-
-
 # Inducing inputs are rows of the table and often close to each other; the jitter keeps K_ZZ well conditioned.
 _JITTER = 1e-6
 
@@ -63,7 +61,7 @@ _JITTER = 1e-6
 def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: bool = False) -> list[float]:
     """Return the starting noise variance of each link, given the covariance `[D, D]` of the initial fill.
 
-    It is lower if curves are known to explain much of the residual variance of linear regression.
+    It is lower for `curved` links, whose curves explain much of the residual variance of linear regression.
     """
     share = _CURVED_NOISE_SHARE if curved else _NOISE_SHARE
     noise = []
@@ -86,13 +84,11 @@ def likelihoods(
 
 def observation_models(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ObservationModel]:
     """Return the observation model of each link's column; a target's is Gaussian."""
-    found: list[ObservationModel] = []
+    found = list[ObservationModel]()
     for link, column in zip(link_specs, _codecs(codec, link_specs), strict=True):
-        if column is None:
-            found.append(GaussianObservation())
-            continue
-        first = codec.slices[column.name].start
-        found.append(column.observation(link.column - first, [d - first for d in link.unless]))
+        first = codec.slices[column.name].start if column else 0
+        unless = [d - first for d in link.unless]
+        found.append(column.observation(link.column - first, unless) if column else GaussianObservation())
     return found
 
 
@@ -160,7 +156,7 @@ def build_chain(
     n_rows: int,
     **switches: Any,
 ) -> Chain:
-    """Build an untrained `Chain` or `SequentialChain` from the specifications of its links.
+    """Build an untrained `Chain`, or a `SequentialChain`, from the specifications of its links.
 
     Args:
         link_specs: Its links, in order.
@@ -176,14 +172,12 @@ def build_chain(
     Raises:
         TypeError: If `kernel` does not give a kernel.
     """
-    links = []
-    products = [()] * len(link_specs) if products is None else products
+    products, links = products or [()] * len(link_specs), []
     # All links have equally many features, so that their matrices can be stacked.
     sizes = [1 + len(link.inputs) + len(own) for link, own in zip(link_specs, products, strict=True)]
     n_features = max(sizes, default=0)
     for spec, likelihood, pairs in zip(link_specs, likelihoods, products, strict=True):
         inputs = list(spec.inputs)
-        Xu = inducing[:, inputs].clone()
         if kernel is linear_quadratic_matern32:
             covariance = kernel(len(inputs), pairs, n_features)
         elif inputs:
@@ -194,6 +188,7 @@ def build_chain(
             raise TypeError(
                 f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
             )
+        Xu = inducing[:, inputs].clone()
         link = Link(covariance, Xu, spec.column, inputs, likelihood, _JITTER, spec.unless)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)

@@ -17,12 +17,7 @@ _SOLVED_AT_ONCE = 64
 
 
 class NotPositiveDefiniteError(ValueError):
-    """Error for a covariance matrix that has no Cholesky factor; the message says what to try.
-
-    Args:
-        message: The message.
-        which: Number of the first such matrix in the batch.
-    """
+    """Error for a covariance matrix without Cholesky factor; `which` is its number in a batch."""
 
     def __init__(self, message: str, which: int = 0) -> None:
         super().__init__(message)
@@ -70,9 +65,9 @@ def factorise(covariance: Tensor, jitter: float = 1e-10, *, check: bool = True) 
 
 
 def factorise_unchecked(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
-    """Return Cholesky factors `[..., M, M]` without the check for success, which would delay a GPU.
+    """Return Cholesky factors with one per cent of jitter where the given one fails, NaN where both fail.
 
-    Where the relative jitter does not suffice, it is one per cent; where that fails too, the factor is NaN.
+    Success is not checked, which would delay a GPU.
     """
     factor, info = torch.linalg.cholesky_ex(_with_jitter(covariance, jitter))
     last, last_info = torch.linalg.cholesky_ex(_with_jitter(covariance, _MAX_JITTER))
@@ -81,7 +76,6 @@ def factorise_unchecked(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
 
 
 def _with_jitter(covariance: Tensor, jitter: float) -> Tensor:
-    """Add jitter to the diagonals of covariance matrices, relative to their means."""
     scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None]
     return covariance + torch.diag_embed(jitter * scale.expand(covariance.shape[:-1]))
 

@@ -30,22 +30,17 @@ _LEAST_VARIANCE = 1e-12
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and variance of a latent function at some rows, for each path."""
+    """Mean and variance of a latent function at some rows on each path, `[S, n]`, standardised units."""
 
     mean: Tensor
-    """Mean at each row, `[S, n]`, standardised units."""
     variance: Tensor
-    """Variance at each row, `[S, n]`, non-negative."""
     shared: Tensor | None = None
-    """Deviations from the mean by which cells of a path vary together, `[S, n]`; None for none."""
+    """Deviations from the mean by which cells of a path vary together; None for none."""
     own: Tensor | None = None
-    """Variance of a cell's own deviation besides the shared one, `[S, n]`; None without a shared one."""
+    """Variance of a cell's own deviation besides the shared one; None without a shared one."""
 
     def standard(self, variance: Tensor, eps: Tensor) -> Tensor:
-        """Return the standardised deviations of observations, given standard normal numbers, `[S, n]`.
-
-        The `variance` is that of the moments plus noise, and includes the shared and the own deviations.
-        """
+        """Return standardised deviations of observations of a variance, given normal numbers."""
         if self.shared is None or self.own is None:
             return eps
         deviation = torch.addcmul(self.shared, eps, (self.own + _LEAST_VARIANCE).sqrt())
@@ -149,7 +144,7 @@ class Observing(_Wrapper):
     """True if the observation model applies to the function plus noise, False to the function alone."""
 
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
-        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
+        """Draw observations of cells with these moments; see `Conditional`."""
         variance = self._variance(moments)
         uniform = torch.special.ndtr(moments.standard(variance, eps))
         return self.observation.draw(moments.mean, variance, uniform)
@@ -312,10 +307,7 @@ class TrendConditional(_StackConditional):
 
     @torch.no_grad()
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
-        """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns.
-
-        Only what depends on these columns is computed anew for each of their values.
-        """
+        """Return `Conditional.along`, which computes anew only what depends on these columns."""
         trend, rest = self.kernels.parts[self.number]
         if trend is None or type(rest) is not Matern32:
             return super().along(table, columns)
@@ -346,10 +338,7 @@ class TrendConditional(_StackConditional):
         return moments
 
     def _terms(self, trend: Trend, X: Tensor, own: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the trend of all paths' inputs `[S · n, P]` as coefficients `[S · n, G]` of G factors.
-
-        The factors `[2, G]` are products of two of the `powers` of the inputs `own`.
-        """
+        """Return the trend of all paths' inputs as coefficients `[S · n, G]` of factors `[2, G]` of `own`."""
         X = X.index_fill(1, torch.tensor(own, device=X.device), 1.0)
         groups, factors = trend.factors(own)
         features = trend.features(X).T.unflatten(1, (len(self.weights), -1))
@@ -417,7 +406,7 @@ def quadratic_conditionals(
         inverse: W = L⁻¹ of each K_ZZ, `[L, M, M]`.
         values: Whitened values: r as `[L, 1, M]`, or drawn functions `[L, S, M]`.
         covariance: S of q(v), `[L, M, M]`; None for drawn functions.
-        noise: Variance of each link's observation noise, `[L]`, or that of each drawn function, `[S, 1]`.
+        noise: Variance of each link's noise, `[L]`, or of each drawn function's, `[S, 1]`.
     """
     whitening: Sequence[Tensor | None] = [None] * len(noise)
     forms = whitening

@@ -29,7 +29,7 @@ def elliptical_slice(
             given their numbers `[j]`.
         start: Log likelihoods of the current states, `[n]`.
         shares: Uniform numbers of threshold and angles, `[n, 1 + N_ANGLES]`.
-        whole: Function that fills up the numbers of states that are evaluated together.
+        whole: Function that pads the numbers of states that are evaluated together.
 
     Returns:
         New states, `[n, k]`, and their log likelihoods, `[n]`.

@@ -26,9 +26,8 @@ from torch import Tensor
 
 from pyro_mgp.model.cholesky import factorise, naming
 from pyro_mgp.model.conditional import gaussian_draw
-from pyro_mgp.model.kernel_stack import KernelStack
+from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.model.likelihoods import Category, Observation, Recoded
-from pyro_mgp.model.linear_matern32_stack import stack_kernels
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import priors_of
 

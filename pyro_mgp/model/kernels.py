@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pyro_mgp.model.local_parameters import local_parameters
 
-# Squared distance used for zero, which has no reciprocal square root.
-_NEAREST = 1e-30
+NEAREST = 1e-30
+"""Squared distance used for zero, which has no reciprocal square root."""
 # Standard deviations from the mean beyond which inputs enter products as if they were this far away.
 _FARTHEST = 8.0
 INTERCEPT = 4.0
@@ -71,7 +71,7 @@ def matern32_of_square(squared: Tensor, log_amplitude: Tensor) -> Tensor:
 
 def _distance_and_decay(squared: Tensor, log_amplitude: Tensor) -> tuple[Tensor, Tensor]:
     """Return r and s exp(-r), by the reciprocal root and the power of two: both take half the time."""
-    distance = squared.clamp(min=_NEAREST)
+    distance = squared.clamp(min=NEAREST)
     distance.mul_(distance.rsqrt())
     return distance, ((log_amplitude - distance) / math.log(2)).exp2_()
 

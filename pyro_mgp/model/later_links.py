@@ -37,7 +37,6 @@ class Later:
     number: int
     """Number of the link in the chain."""
     conditional: Conditional
-    """Conditional of the link."""
     column: int
     """Column that the link predicts."""
     unless: Sequence[int]
@@ -74,10 +73,7 @@ class Candidates:
         return rows.flatten(1, 2)
 
     def chosen(self, log_likelihood: Tensor, normal: Tensor) -> Tensor:
-        """Draw the candidate of each cell, in proportion to weights times likelihoods `[S, k, K]`.
-
-        The normal numbers are `[S, k]`. Returns the cells, `[S, k, columns]`.
-        """
+        """Draw cells `[S, k, columns]` in proportion to weights times likelihoods, by numbers `[S, k]`."""
         index = _choose(self.log_weights + log_likelihood, normal)[..., None, None]
         return self.values.gather(2, index.expand(-1, -1, -1, self.values.shape[-1]))[:, :, 0]
 
@@ -87,7 +83,6 @@ class LaterLinks:
     """Likelihood of k cells under the later links that have their columns as inputs."""
 
     links: Sequence[Later]
-    """The later links."""
     table: Tensor
     """Rows of the cells, `[S, k, D]`."""
     columns: Sequence[int]
@@ -143,12 +138,9 @@ def resample(
 ) -> Tensor:
     """Return each cell's choice `[S, k]` among its current value and draws from p(x | earlier).
 
-    Args:
-        draw: Function that draws cells `[S, k]` given standard normal numbers.
-        later: The later links.
-        numbers: Standard normal numbers of the cells.
-        shifted: Such a function for shifted cells. Cells then choose among the draws only, as if they were
-            not shifted, and the choice is drawn again from the shifted distribution, by the same number.
+    The function `draw` draws cells `[S, k]` given standard normal numbers, and `shifted` draws shifted cells:
+    these choose among the draws only, as if they were not shifted, and the choice is drawn again from the
+    shifted distribution, by the same number.
     """
     candidates = Candidates.of_draws(later.current, draw, numbers)
     likelihood = later.of_candidates(candidates)
@@ -162,11 +154,8 @@ def resample(
 def slice_sample(moments: Moments, noise: Tensor, later: LaterLinks, numbers: Numbers) -> Tensor:
     """Return cells `[S, k]` after a move of an elliptical slice sampler.
 
-    Args:
-        moments: Moments of the latent function at the cells, `[S, k]`.
-        noise: Variance of the observations given the function, `[]` or `[S, 1]`.
-        later: The later links.
-        numbers: Numbers of the ellipse (1), of the threshold (2) and of the angles (3 and more).
+    Takes the moments of the latent function at the cells, the variance of observations given this, `[]` or
+    `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the angles (3 and more).
     """
     values, scale = later.current, (moments.variance + noise).sqrt()
     paths, cells = torch.ones_like(values).nonzero().unbind(1)

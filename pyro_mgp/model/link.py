@@ -20,9 +20,9 @@ from torch.distributions import constraints
 
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks
 from pyro_mgp.model.conditional import BasisConditional, Conditional, Observing, quadratic_conditionals
+from pyro_mgp.model.kernel_stack import stack_kernels
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
-from pyro_mgp.model.linear_matern32_stack import stack_kernels
 from pyro_mgp.model.local_parameters import LocalModule, priors_of, read
 
 # A quadratic form in K_ZZ⁻¹ loses twice as many digits as K_ZZ; below this jitter too few would be left.

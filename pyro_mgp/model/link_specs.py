@@ -28,7 +28,7 @@ class LinkSpec:
     name: str
     """Name of the encoded column that the link predicts."""
     column: int
-    """Number of the encoded column that the link predicts."""
+    """Its number."""
     inputs: tuple[int, ...]
     """Numbers of the encoded columns that the link predicts from."""
     unless: tuple[int, ...] = ()
@@ -65,9 +65,10 @@ def plan_links(
     """
     groups = codec.groups
     visible = _visible(codec, specs or {})
-    linked = np.flatnonzero(incomplete & ~_is_last_indicator(codec))
+    has_link = ~_is_last_indicator(codec)
+    linked = np.flatnonzero(incomplete & has_link)
     if sequence is not None:
-        linked = np.asarray([d for d in sequence if not _is_last_indicator(codec)[d]], dtype=np.intp)
+        linked = np.asarray([d for d in sequence if has_link[d]], dtype=np.intp)
     elif order is None:
         linked = _ascending(codec, linked)
     else:
@@ -103,7 +104,9 @@ def best_plan(
     incomplete: NDArray[np.bool_],
     every: bool,
 ) -> tuple[int, list[int]]:
-    """Choose the codec of a table and the order of its columns.
+    """Return the number of a table's codec, and the encoded columns with a link, in order.
+
+    They are those of the last plan, unless others are clearly better.
 
     Args:
         codecs: Codecs that differ in their transforms.
@@ -112,10 +115,6 @@ def best_plan(
         sequence: The encoded columns with a link in the last plan, in order; empty without one.
         incomplete: Bool `[D]`, the encoded columns with missing cells.
         every: Whether all columns get a link.
-
-    Returns:
-        Number of the codec, and the encoded columns with a link: those of the last plan unless others are
-        clearly better.
     """
     plan, best = (here, sequence), -math.inf
     for number in sorted(range(len(codecs)), key=lambda number: number != here):
@@ -134,13 +133,7 @@ def plan_sequence(
 ) -> list[int]:
     """Return the encoded columns with a link in a sequential chain, in the order of the largest evidence.
 
-    Complete columns that come before the first incomplete one get no link.
-
-    Args:
-        codec: The table's codec.
-        evidence: Evidence of its columns; see `evidence_of`.
-        incomplete: Bool `[D]`, the encoded columns with missing cells.
-        every: Whether all columns get a link.
+    Complete columns before the first `incomplete` one, Bool `[D]`, get no link unless `every` column does.
     """
     groups, scale = codec.groups, codec.raw_scale
     holes = {variable: bool(incomplete[groups == variable].any()) for variable in groups.tolist()}
@@ -158,12 +151,8 @@ def rival_sequence(codec: TableCodec, completed: Tensor, sequence: list[int]) ->
     It is the variable to whose evidence products and curves add most: where all is linear, order does not
     matter. Rows drawn under an order confirm it, and a rival may be better although it is worse on them. By
     how much follows from the variance of its gain Δ over the draws: its own draws have a density that is
-    larger by the factor exp(Δ), and a mean gain that is larger by about that variance.
-
-    Args:
-        codec: The table's codec.
-        completed: Rows with their missing cells drawn S times under the order, `[S, n, D]`.
-        sequence: The encoded columns with a link, in order.
+    larger by the factor exp(Δ), and a mean gain that is larger by about that variance. The rows `[S, n, D]`
+    have missing cells drawn S times under the order `sequence` of the encoded columns with a link.
     """
     evidence, groups = evidence_of(codec, completed), codec.groups
     curvature = {variable: evidence.of_curvature(variable) for variable in dict.fromkeys(groups.tolist())}
@@ -179,12 +168,8 @@ def symmetrised_gain(codec: TableCodec, drawn: Sequence[Tensor], sequences: Sequ
     """Return by how many nats the second of two orders is better, the mean over draws of either.
 
     With Δ = log p₂(x) - log p₁(x), E₂[Δ] ≥ log p₂(observed) / p₁(observed) ≥ E₁[Δ] by Jensen's inequality,
-    where the expectations are over missing cells drawn under the second and the first order.
-
-    Args:
-        codec: The table's codec.
-        drawn: Rows with their missing cells drawn S times under each order, `[S, n, D]`.
-        sequences: The encoded columns with a link, in either order.
+    where the expectations are over missing cells drawn under the second and the first order. Rows `[S, n, D]`
+    have missing cells drawn S times under each order; sequences are encoded columns with a link.
     """
     return sum(_gain(codec, rows, *sequences) for rows in drawn) / len(drawn)
 
@@ -217,11 +202,8 @@ def evidence_of(codec: TableCodec, completed: Tensor) -> Evidence:
 def log_evidence(codec: TableCodec, evidence: Evidence, completed: Tensor, sequence: Sequence[int]) -> float:
     """Return the log evidence of an order of the columns in their own units, nats.
 
-    Args:
-        codec: The table's codec.
-        evidence: Evidence of its columns, in standardised units; see `evidence_of`.
-        completed: The rows of the evidence, `[S, n, D]`.
-        sequence: Encoded columns with a link, in order; columns without one come before them.
+    Takes the evidence of completed rows `[S, n, D]`, and the encoded columns with a link, in order; columns
+    without one come before them.
     """
     linked = list(dict.fromkeys(codec.groups[list(sequence)].tolist()))
     order = [v for v in dict.fromkeys(codec.groups.tolist()) if v not in linked] + linked
@@ -240,7 +222,7 @@ def _log_slope(column: ColumnCodec, cells: Tensor) -> float:
 
 
 def recoded(codec: TableCodec, other: TableCodec, completed: Tensor) -> Tensor:
-    """Return rows `[..., D]` that one codec encoded as another would, with other transforms or counts."""
+    """Return rows `[..., D]` that one codec encoded as another would."""
     completed = completed.clone()
     for column, new in zip(codec.columns, other.columns, strict=True):
         if column.warp != new.warp:
@@ -294,7 +276,5 @@ def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]
 def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
     """Return Bool `[D]`: the last indicator of each category, which the others determine."""
     last = np.zeros(codec.n_encoded, dtype=bool)
-    for column in codec.columns:
-        if column.indicators is not None:
-            last[codec.slices[column.name].stop - 1] = True
+    last[[codec.slices[each.name].stop - 1 for each in codec.columns if each.indicators is not None]] = True
     return last

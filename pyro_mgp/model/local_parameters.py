@@ -56,9 +56,7 @@ class LocalModule(PyroModule):
             return super().__call__(*args, **kwargs)
 
 
-def local_method(
-    method: Callable[Concatenate[Self, P], R],
-) -> Callable[Concatenate[Self, P], R]:
+def local_method(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Decorate a method as a `pyro_method` that runs inside `local_parameters()`."""
     in_pyro_context = pyro_method(method)
 
@@ -81,11 +79,7 @@ def priors_of(module: nn.Module) -> list[str]:
 
 
 def estimate(module: nn.Module) -> list[Callable[[], Tensor]]:
-    """Turn attributes with a prior into parameters, which start at the medians of their priors.
-
-    Returns:
-        Functions that return the log densities of the parameters under their priors.
-    """
+    """Turn attributes with a prior into parameters, which start at its median; return their log densities."""
     found = list[Callable[[], Tensor]]()
     for path in priors_of(module):
         owner, _, name = path.rpartition(".")
@@ -111,10 +105,8 @@ def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tens
     once, to the parameters of all modules, joined by a function such as `torch.stack`.
     """
     kinds = [module._pyro_params.get(name) for module in modules]
-    if am_i_wrapped():
-        # Pyro's handlers must see each parameter: `pyro.infer.SVI` trains those that it has seen.
-        return together([getattr(module, name) for module in modules])
-    if kinds[0] is None or any(kind is None or kind[0] is not kinds[0][0] for kind in kinds):
+    # Pyro's handlers must see each parameter: `pyro.infer.SVI` trains those that it has seen.
+    if am_i_wrapped() or any(kind is None or kind[0] is not kinds[0][0] for kind in kinds):
         return together([getattr(module, name) for module in modules])
     leaves = [module._parameters[f"{name}_unconstrained"] for module in modules]
     return transform_to(kinds[0][0])(together(leaves))

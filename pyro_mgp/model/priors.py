@@ -20,7 +20,6 @@ import math
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import TorchDistribution
 from pyro.nn import PyroSample
 from torch import Tensor
 from torch.distributions.transforms import PowerTransform
@@ -46,7 +45,7 @@ REST = 3
 def group_scales(link: Link) -> Tensor:
     """Return the scale of the half-Cauchy prior of each group of a link's values, `[4]`.
 
-    The groups are those of `Trend.groups`, of which intercepts have no such prior, and `REST`.
+    The groups are `REST` and those of `Trend.groups`, of which intercepts have no such prior.
     """
     return link.Xu.new_tensor(_SCALES) * (1.0 if link.is_gaussian else _OF_OTHER_KINDS)
 
@@ -88,17 +87,11 @@ def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:
                     if n := len(getattr(trend, name)):
                         setattr(trend, name, PyroSample(dist.HalfCauchy(scales[group].expand(n)).to_event(1)))
                 rest.variance = PyroSample(_squared_half_cauchy(scales[REST]))
-                if lengthscales and len(link.inputs):
-                    rest.lengthscale = PyroSample(_of_lengthscales(link))
+                if lengthscales and (n := len(link.inputs)):
+                    typical = link.Xu.new_full((n,), math.log(_TYPICAL * n**0.5))
+                    rest.lengthscale = PyroSample(dist.LogNormal(typical, 1.0).to_event(1))
     return chain
 
 
-def _of_lengthscales(link: Link) -> TorchDistribution:
-    """Return the prior of the lengthscales of a link with P inputs, `[P]`."""
-    typical = link.Xu.new_full((len(link.inputs),), math.log(_TYPICAL * len(link.inputs) ** 0.5))
-    return dist.LogNormal(typical, 1.0).to_event(1)
-
-
 def _squared_half_cauchy(scale: Tensor) -> dist.TransformedDistribution:
-    """Return the distribution of the square of a half-Cauchy number."""
     return dist.TransformedDistribution(dist.HalfCauchy(scale), [PowerTransform(2 * torch.ones_like(scale))])

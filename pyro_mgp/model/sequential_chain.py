@@ -19,14 +19,7 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain, Visit
 from pyro_mgp.model.conditional import Conditional, Moments, Observing, Shifted
-from pyro_mgp.model.later_links import (
-    Candidates,
-    Later,
-    LaterLinks,
-    Numbers,
-    resample,
-    slice_sample,
-)
+from pyro_mgp.model.later_links import Candidates, Later, LaterLinks, Numbers, resample, slice_sample
 from pyro_mgp.model.likelihoods import Category, Ordinal
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_method
@@ -51,10 +44,7 @@ class SequentialChain(Chain):
                 raise ValueError(f"link {name!r} has the column of a later link, or its own, as input")
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
-        """Return Bool `[n]`, the informative rows of a link; see `informative`.
-
-        All other cells of its column are draws from the link itself, and carry no information.
-        """
+        """Return Bool `[n]`, the informative rows of a link: other cells of its column are its own draws."""
         rows, unless = self.informative(observed)[number], self.links[number].unless
         return rows & (values[:, unless] < 0).all(1) if unless else rows
 
@@ -73,12 +63,8 @@ class SequentialChain(Chain):
     def collapsed_model(self, filled: Tensor, observed: Tensor) -> None:
         """Sample informative missing cells, with functions integrated out; a Pyro model of Gaussian links.
 
-        Its density is that of `model` with as many inducing values as rows. Gradients are cheap in tables of
-        few rows, and cells that no later link reads are left out.
-
-        Args:
-            filled: The table with a fill in its missing cells, `[N, D]`, standardised units.
-            observed: Bool `[N, D]`.
+        Its density is that of `model` with as many inducing values as rows, and takes the same arguments.
+        Gradients are cheap in tables of few rows, and cells that no later link reads are left out.
         """
         self._joint_density.collapsed(filled, observed, self.informative(observed))
 
@@ -120,10 +106,7 @@ class SequentialChain(Chain):
     def later_links(
         self, number: int, conditionals: Sequence[Conditional], filled: Tensor, rows: Tensor, observed: Tensor
     ) -> LaterLinks:
-        """Return the likelihood of a link's cells under its later links, in some rows of `[S, N, D]`.
-
-        If it is the first link of a category, the cells are all indicators of this.
-        """
+        """Return the likelihood of a link's cells, or those of the category that it begins, in some rows."""
         category, informative = self.category_of(number), self.informative(observed)
         columns = [self.links[number].column] if category is None else category.columns
         return self._later(conditionals, number, columns, filled[:, rows], informative, rows)
@@ -156,7 +139,6 @@ class SequentialChain(Chain):
         informative: Sequence[Tensor],
         rows: Tensor,
     ) -> LaterLinks:
-        """Return the likelihood of a link's cells in some rows, `[S, k, D]`, under its later links."""
         links = []
         for e in self.followers[number]:
             link, conditional = self.links[e], _unshifted(conditionals[e])

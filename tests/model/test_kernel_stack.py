@@ -9,9 +9,15 @@ import pytest
 import torch
 
 from pyro_mgp.model import kernel_stack
-from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Seen
+from pyro_mgp.model.kernel_stack import (
+    KernelStack,
+    LinearMatern32Stack,
+    RowSums,
+    Seen,
+    gram,
+    stack_kernels,
+)
 from pyro_mgp.model.kernels import Matern32, linear_matern32, linear_quadratic_matern32, matern32
-from pyro_mgp.model.linear_matern32_stack import LinearMatern32Stack, gram, stack_kernels
 from pyro_mgp.model.local_parameters import local_parameters
 
 INPUTS = {"all but one": ([1, 2, 3], [0, 2, 3], [0, 1, 3]), "some": ([1], [0, 2, 3], [3, 0])}

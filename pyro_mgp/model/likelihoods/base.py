@@ -32,10 +32,8 @@ _LATTICE, _GOLDEN = 32, 0.5 * (math.sqrt(5) - 1)
 _INSIDE = (1e-9, 1 - 1e-9)
 # Keeps the square root of a vanishing variance differentiable.
 _LEAST_VARIANCE = 1e-12
-
 # Largest log ratio of two probabilities whose difference is not zero in floating point.
 _LARGEST_LOG_RATIO = -1e-15
-
 # Standard deviations beyond which the mass of a normal distribution underflows.
 _FARTHEST = 37.0
 
@@ -74,15 +72,11 @@ def draw_truncated(mean: Tensor, variance: Tensor, low: Tensor, high: Tensor, un
     mirrored = left > 0
     left, right = torch.where(mirrored, -right, left), torch.where(mirrored, -left, right)
     left, right = left.clamp(-_FARTHEST, _FARTHEST), right.clamp(-_FARTHEST, _FARTHEST)
-    below, above = _mass_below(left), _mass_below(right)
+    # Φ by erfc: in the lower tail `torch.special.ndtr` is zero.
+    below, above = (0.5 * torch.special.erfc(-end / math.sqrt(2)) for end in (left, right))
     share = torch.where(mirrored, 1 - uniform, uniform)
     drawn = torch.special.ndtri(below + share * (above - below)).clamp(left, right)
     return (mean + torch.where(mirrored, -drawn, drawn) * spread).clamp(low, high)
-
-
-def _mass_below(x: Tensor) -> Tensor:
-    """Return Φ(x), accurate in the lower tail, where `torch.special.ndtr` is zero."""
-    return 0.5 * torch.special.erfc(-x / math.sqrt(2))
 
 
 @runtime_checkable
@@ -148,7 +142,7 @@ class Scored(TorchDistribution):
 
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Self:
         """Return the distribution with a larger batch shape; its parameters stay as they are."""
-        new: Self = self._get_checked_instance(type(self), _instance)
+        new = self._get_checked_instance(type(self), _instance)
         new.__dict__.update(vars(self))
         new.f_mean, new.f_variance = self.f_mean.expand(batch_shape), self.f_variance.expand(batch_shape)
         new._batch_shape = torch.Size(batch_shape)
@@ -196,11 +190,10 @@ class Drawn(LocalModule):
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
         """Draw observations given the latent function and uniform numbers, all `[...]`."""
-        drawn: Tensor = self.distribution(function).icdf(uniform)
-        return drawn
+        return self.distribution(function).icdf(uniform)
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw observations given a latent function f ~ N(mean, variance), from uniform numbers."""
+        """Draw observations by means of uniform numbers."""
         first = (uniform * _HALF_OF_DIGITS).floor()
         second = uniform * _HALF_OF_DIGITS - first
         return self._draw(mean, variance, (first + 0.5) / _HALF_OF_DIGITS, second)
@@ -215,9 +208,8 @@ class Drawn(LocalModule):
         return (values if of is None else of(values)).mean(-1)
 
     def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Return the log density of observations given a latent function f ~ N(mean, variance)."""
-        density: Tensor = self(mean, variance).predictive_log_prob(value)
-        return density
+        """Return the log density of observations, with the latent function integrated out."""
+        return self(mean, variance).predictive_log_prob(value)
 
     def _draw(self, mean: Tensor, variance: Tensor, first: Tensor, second: Tensor) -> Tensor:
         return self.observe(mean + variance.sqrt() * torch.special.ndtri(first), second.clamp(*_INSIDE))
@@ -273,5 +265,4 @@ class Recoded(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log probability of cells, of batch shape."""
-        log_prob: Tensor = self.base.log_prob(self.decode(value))
-        return log_prob
+        return self.base.log_prob(self.decode(value))

@@ -98,8 +98,8 @@ class NegativeBinomial(Drawn):
 
     Args:
         scale: Standardisation of the counts.
-        average: The mean of the observed counts, positive.
-        like: A tensor of the dtype and on the device of the parameters.
+        average: Mean of the observed counts, positive.
+        like: Tensor of the dtype and on the device of the parameters.
     """
 
     noise: Tensor
@@ -135,12 +135,11 @@ class NegativeBinomial(Drawn):
         return self.scale.cells(torch.as_tensor(counts).to(function))
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the expectation of the counts, or of a function; in closed form if linear in counts."""
+        """Return the expectation of the observations, or of a function of them: in closed form of counts."""
         if isinstance(of, InverseTransform):
             return 1 + (mean + self.offset + variance / 2).clamp(max=_LARGEST_LOG).exp()
         return super().expectation(mean, variance, of)
 
 
 def _log_coefficient(counts: Tensor, r: Tensor) -> Tensor:
-    """Return log Γ(y + r) / (Γ(r) y!)."""
     return torch.lgamma(counts + r) - torch.lgamma(r) - torch.lgamma(counts + 1)

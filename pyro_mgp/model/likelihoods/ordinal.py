@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import constraints as pyro_constraints
+from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
@@ -35,7 +35,7 @@ class ExpectedOrdinal(Scored):
     values: Tensor
     """Values that a cell can have, `[K]`, ascending."""
     thresholds: Tensor
-    """Thresholds t₁ ... t_K₋₁ of the latent function, `[K - 1]`, ascending."""
+    """Thresholds of the latent function, `[K - 1]`, ascending."""
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Return the predictive log probability of `value`, with the latent function integrated out."""
@@ -72,7 +72,7 @@ class Ordinal(LocalModule):
         self.register_buffer("noise", values.new_ones(()))
         shares = shares.clamp(min=_LEAST_SHARE)
         below = (shares / shares.sum()).cumsum(0)[:-1]
-        self.thresholds = PyroParam(torch.special.ndtri(below), pyro_constraints.ordered_vector)
+        self.thresholds = PyroParam(torch.special.ndtri(below), constraints.ordered_vector)
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedOrdinal:
         """Return the distribution of observations, given the moments of the latent function."""
@@ -86,24 +86,17 @@ class Ordinal(LocalModule):
         return Recoded(levels, lambda number: self.values[number], lambda x: _nearest(self.values, x))
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw observations given a latent function f ~ N(mean, variance), from uniform numbers."""
+        """Draw observations by means of uniform numbers."""
         latent = mean + (1 + variance).sqrt() * torch.special.ndtri(uniform)
         return self.values[torch.searchsorted(self.thresholds, latent.contiguous())]
 
     def draw_latent(self, value: Tensor, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw the function plus noise of variance one that values stand for (Albert and Chib 1993).
-
-        Args:
-            value: Observed values, of any shape.
-            mean: Means of the latent function, same shape.
-            variance: Its variances, same shape.
-            uniform: Uniform numbers, same shape.
-        """
+        """Draw the function plus noise of variance one that values stand for (Albert and Chib 1993)."""
         low, high = self.forward(mean, variance).bounds(value)
         return draw_truncated(mean, 1 + variance, low, high, uniform)
 
     def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Return the log probability of values given a latent function f ~ N(mean, variance)."""
+        """Return the log probability of observations, with the latent function integrated out."""
         return self.forward(mean, variance).predictive_log_prob(value)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
