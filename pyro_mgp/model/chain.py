@@ -37,7 +37,6 @@ class Visit(NamedTuple):
     """Visit of a link in a sweep, which redraws its missing cells in k rows."""
 
     conditionals: Sequence[Conditional]
-    """Conditionals of all links."""
     number: int
     """Number of the link."""
     seen: Tensor
@@ -45,7 +44,6 @@ class Visit(NamedTuple):
     observed: Tensor
     """Observed cells of the table, Bool `[n, D]`."""
     noise: Noise
-    """Standard normal numbers of the sweep."""
     rows: Tensor
     """Numbers of the rows in the table, `[k]`."""
     visited: Sequence[Moments]
@@ -70,9 +68,8 @@ class Chain(LocalModule):
         n_sweeps: Number of sweeps through the chain per draw, by the guide in evaluation mode.
         propagate: Input of later links in a missing cell: the "predictive" draw f + noise, or the "latent"
             function value f as in the paper. Of columns that are not Gaussian it is always a drawn value.
-        backpropagate: Whether gradients of sweeps pass through the draws into earlier links, as in the paper,
-            or each link learns from the observed cells of its own column. None pass through ordered values,
-            which are discrete.
+        backpropagate: Whether gradients of sweeps pass through draws that are not discrete into earlier
+            links, as in the paper, or each link learns from the observed cells of its own column.
         categories: Variables of several indicators, exactly one of which is on.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
             through the draws.

@@ -62,8 +62,7 @@ class Evidence:
     Args:
         values: Completed rows, `[n, D]`, or several completions of them, one after the other.
         variables: The variables of their columns.
-        n_rows: Number of rows; by default all are different rows. Sums over rows are averaged over
-            completions.
+        n_rows: Number of different rows; sums over rows are averages over completions. Default: all.
 
     Example:
         >>> x = torch.linspace(-1, 2, 50).double()
@@ -131,7 +130,6 @@ class Evidence:
         return float(rest * (torch.special.entr(on) + torch.special.entr(1 - on)))
 
     def _of_column(self, column: int, inputs: Sequence[int], only_linear: bool = False) -> float:
-        """Return the log evidence of a column given others."""
         noises = torch.tensor(_NOISES).to(self.products)
         total = self.products[column, column]
         if total <= 0:
@@ -171,10 +169,7 @@ def _curves(column: Tensor) -> Tensor:
 def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) -> list[int]:
     """Return the order of variables with the highest log evidence found.
 
-    Args:
-        evidence: Evidence of the variables.
-        first: Variables placed first unless that is clearly worse: the complete ones.
-        then: Variables placed after these.
+    The complete variables come `first`, before the others, unless that is clearly worse.
     """
     last = _improved(evidence, then, first, CLEARLY)
     order = _improved(evidence, [*first, *last], [], _VERY_CLEARLY)

@@ -445,17 +445,16 @@ def one_sided(forms: Tensor) -> Tensor:
 
 
 def observed_as(
-    conditionals: Sequence[Conditional], observations: Sequence[Observation | None]
+    conditionals: Sequence[Conditional], observations: Sequence[Observation | None], *, noisy: bool = True
 ) -> Sequence[Conditional]:
     """Wrap the conditionals of links in observation models; None leaves a conditional unchanged."""
     return [
-        conditional if observation is None else Observing(conditional, observation, noisy=True)
+        conditional if observation is None else Observing(conditional, observation, noisy)
         for conditional, observation in zip(conditionals, observations, strict=True)
     ]
 
 
 def _on_paths(noise: Tensor, paths: Tensor | None) -> Tensor:
-    """Return the noise variance, a scalar or `[S, 1]`, of each of some paths `[k]`."""
     return noise if paths is None or noise.dim() == 0 else noise[paths, 0]
 
 

@@ -56,24 +56,20 @@ Total = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 class Inducing(Protocol):
-    """Kernel and inducing inputs of a link, as a stack needs them."""
+    """Kernel, inducing inputs `[M, P]` and input columns `[P]` of a link."""
 
     kernel: Kernel
-    """Covariance function over P inputs."""
     Xu: Tensor
-    """Inducing inputs, `[M, P]`."""
     inputs: Tensor
-    """Columns of the table that are the inputs, `[P]`."""
     width: int
-    """Number of columns that a table must at least have to contain these inputs."""
+    """Number of columns that a table must at least have to contain the inputs."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Rows and targets of G consecutive links of the chain, without gradients."""
+    """Rows and targets of G consecutive links of the chain, the `first` and others, without gradients."""
 
     first: int
-    """Number of the first link."""
     columns: Sequence[Tensor]
     """Rows of the table when each link is evaluated, by columns: `[D, n]` per link."""
     targets: Tensor
@@ -81,7 +77,7 @@ class Seen:
     roots: Tensor | None = None
     """Square roots √w of the rows' weights, `[G, n]`; None for ones. Targets are multiplied by √w."""
     valid: Tensor | None = None
-    """Bool `[G, n]`, the rows that are not padding, if links differ in the number of rows; None for all."""
+    """Bool `[G, n]`, the rows that are not padding; None for all."""
     n_sure: int = 0
     """Number of leading rows that are no padding for any link."""
 
@@ -93,10 +89,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over rows in a Gaussian bound, or the gradients of a loss with respect to them.
-
-    With φ = K_Zf, or φ = W K_Zf in whitened coordinates. Rows are weighted.
-    """
+    """Sums over weighted rows with φ = K_Zf, or φ = W K_Zf if whitened, or a loss's gradients for them."""
 
     gram: Tensor
     """Gram matrices φφᵀ, `[G, M, M]`; their gradient is symmetric."""
@@ -129,8 +122,8 @@ class KernelStack:
 
     Args:
         links: The links; all have the same number M of inducing inputs.
-        dtype: Floating type of the matrices of rows, where no gradient is needed. float32 halves their cost
-            or better, but has too few digits for `sums` that are not whitened.
+        dtype: Floating type of the matrices of rows, where no gradient is needed. float32 has too few digits
+            for `sums` that are not whitened.
         workspace: Scratch memory of an earlier stack, for reuse.
     """
 

@@ -93,10 +93,7 @@ def linear_matern32(input_dim: int) -> Kernel:
 
 
 def small_linear_matern32(input_dim: int) -> Kernel:
-    """Return `linear_matern32` with a large, fixed variance of the trend, for small tables.
-
-    The variance estimated from a small table shrinks slopes by several per cent.
-    """
+    """Return `linear_matern32` with a large, fixed variance of the trend: estimates shrink slopes."""
     kernel = linear_matern32(input_dim)
     with local_parameters():
         kernel.kern0.variance = torch.tensor(2.0 / max(input_dim, 1))
@@ -114,7 +111,7 @@ class Trend(Kernel):
         linear: Variance of the coefficients of linear terms.
         quadratic: Variance of the coefficients of squares and products.
         products: Pairs of inputs whose products are features; None for all pairs and squares.
-        n_features: Number of features, at least as many as there are; the others are zero.
+        n_features: Number of features, more than there are for features of zero.
     """
 
     places: Tensor
@@ -240,11 +237,7 @@ KERNELS: dict[str, KernelFactory] = {
 
 
 def resolve_kernel(kernel: str | KernelFactory) -> KernelFactory:
-    """Return the kernel factory of a name, or the factory itself.
-
-    Raises:
-        ValueError: If the name is not in `KERNELS`.
-    """
+    """Return the kernel factory of a name, or the factory itself; an unknown name is a ValueError."""
     if callable(kernel):
         return kernel
     if kernel not in KERNELS:

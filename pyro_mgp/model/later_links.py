@@ -5,7 +5,7 @@ A missing cell of column d has the density
     p(x_d | rest) ∝ p(x_d | earlier) Π_{later e that sees d} p(x_e | .., x_d, ..)
 
 Finite sets of values are enumerated. Numbers with Gaussian noise move by elliptical slice sampling (Murray,
-Adams and MacKay, AISTATS 2010), which needs no tuning. All others choose among their current value and draws
+Adams and MacKay, AISTATS 2010). All others choose among their current value and draws
 from p(x_d | earlier), weighted by the later links (iterated sampling importance resampling; Andrieu, Doucet
 and Holenstein, JRSS B 72:269-342, 2010). All three leave the density invariant.
 """
@@ -125,7 +125,7 @@ class LaterLinks:
         return torch.stack([self.everywhere(values) for values in candidates.values.unbind(2)], dim=-1)
 
     def everywhere(self, values: Tensor) -> Tensor:
-        """Return the log likelihood `[S, k]` of values of all cells, `[S, k]` or `[S, k, columns]`."""
+        """Return the log likelihood `[S, k]` of values of all cells `[S, k, ...]`."""
         paths, cells = torch.ones(values.shape[:2], device=self.table.device).nonzero().unbind(1)
         return self.log_likelihood(paths, cells, values.flatten(0, 1)).view(values.shape[:2])
 

@@ -1,10 +1,4 @@
-"""A link of the chain: the sparse variational Gaussian process of one column, whitened.
-
-    prior        f ~ GP(0, k),   u = f(Z) = L v,   L Lᵀ = K_ZZ,   v ~ N(0, I)
-    posterior    q(v) = N(r, T Tᵀ)
-
-The predictive moments are in `conditional`.
-"""
+"""A link of the chain: the sparse variational Gaussian process of one column, whitened; see `conditional`."""
 
 from __future__ import annotations
 
@@ -19,7 +13,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks
-from pyro_mgp.model.conditional import BasisConditional, Conditional, Observing, quadratic_conditionals
+from pyro_mgp.model.conditional import BasisConditional, Conditional, observed_as, quadratic_conditionals
 from pyro_mgp.model.kernel_stack import stack_kernels
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
@@ -38,7 +32,7 @@ class Link(LocalModule):
         column: Encoded column that this link predicts.
         inputs: The P encoded columns it predicts from.
         likelihood: Observation model of the column.
-        jitter: Added to the diagonal of K_ZZ, relative to its mean. Small is exact, large well conditioned.
+        jitter: Added to the diagonal of K_ZZ, relative to its mean.
         unless: Encoded columns of the earlier levels of its variable: the link learns only from rows in which
             none of these indicators is on. See `likelihoods.Category`.
 
@@ -48,8 +42,7 @@ class Link(LocalModule):
 
     inputs: Tensor
     known_variance: Tensor | None
-    """Measurement error variance of each cell of a Gaussian column in the training table, `[N]`, in addition
-    to the noise variance that all cells share; None if there is none."""
+    """Measurement error variances of a Gaussian column in the training table, `[N]`, besides its noise."""
 
     def __init__(
         self,
@@ -127,9 +120,7 @@ class Link(LocalModule):
 
 
 def condition(
-    links: Sequence[Link],
-    functions: Sequence[Tensor] | None = None,
-    dtype: torch.dtype = torch.float64,
+    links: Sequence[Link], functions: Sequence[Tensor] | None = None, dtype: torch.dtype = torch.float64
 ) -> Sequence[Conditional]:
     """Return the conditionals of links with equally many inducing inputs, at their current parameters.
 
@@ -178,12 +169,8 @@ def refuse_priors(links: Sequence[Link]) -> None:
 
 def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:
     """Combine conditionals of latent functions with the links' likelihoods, to predict observations."""
-    return [
-        Observing(conditional, link.likelihood, noisy=False)
-        if isinstance(link.likelihood, Observation)
-        else conditional
-        for conditional, link in zip(latent, links, strict=True)
-    ]
+    own = [link.likelihood if isinstance(link.likelihood, Observation) else None for link in links]
+    return observed_as(latent, own, noisy=False)
 
 
 def can_be_inverted(links: Sequence[Link]) -> bool:

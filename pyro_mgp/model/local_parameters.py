@@ -99,10 +99,9 @@ def _log_density(prior: TorchDistribution, module: PyroModule, name: str) -> Ten
 
 
 def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """Return a parameter of several modules as one tensor; call it inside `local_parameters`.
+    """Return a parameter of several modules, joined by `torch.stack` or the like, inside `local_parameters`.
 
-    Reading a constrained parameter costs as much as the arithmetic on it. Here the constraint is applied
-    once, to the parameters of all modules, joined by a function such as `torch.stack`.
+    Reading a constrained parameter costs as much as the arithmetic on it: its constraint is applied once.
     """
     kinds = [module._pyro_params.get(name) for module in modules]
     # Pyro's handlers must see each parameter: `pyro.infer.SVI` trains those that it has seen.

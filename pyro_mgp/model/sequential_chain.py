@@ -2,8 +2,8 @@
 
 A link that predicts its column from all others must learn the inverse of the relations in which its column
 is an input: if y = x₁x₂ + noise, x₁ given y and x₂ has several modes or a spread that depends on x₂, which no
-Gaussian process with one noise variance can express. A sequential chain is the joint density
-p(x₁) p(x₂ | x₁) ..., so no inverse has to be learnt. A missing cell is then drawn from its link's density
+Gaussian process with one noise variance can express. A joint density p(x₁) p(x₂ | x₁) ... has no inverse to
+learn. A missing cell is then drawn from its link's density
 times the likelihood of the later links whose columns are informative; see `later_links`.
 """
 

@@ -67,9 +67,7 @@ class Gaussian(LocalModule):
 
 @dataclass(frozen=True)
 class Truncated:
-    """Normal distribution truncated to the interval between two bounds.
-
-    Draws are not moved to a bound: all of them come from the distribution within the bounds.
+    """Normal distribution truncated to an interval with ends in standardised units, which may be infinite.
 
     Example:
         >>> Truncated(0.0, 1.0).draw(torch.zeros(3), torch.ones(3), torch.tensor([0.1, 0.5, 0.9]))
@@ -77,12 +75,10 @@ class Truncated:
     """
 
     low: float
-    """Bound in standardised units; may be infinite."""
     high: float
-    """Bound in standardised units; may be infinite."""
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw from N(mean, variance) truncated to the interval, by inversion at uniform numbers."""
+        """Draw observations by means of uniform numbers."""
         low, high = (mean.new_tensor(bound) for bound in (self.low, self.high))
         return draw_truncated(mean, variance, low, high, uniform)
 
