@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
+from pyro_mgp.data.column_spec import Kind, Label, Specs
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.column_order import CLEARLY, Evidence, Variables, best_order
 
-_NO_SPEC = ColumnSpec()
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
 
@@ -80,8 +79,8 @@ def plan_links(
         if sequence is not None:
             inputs &= ~np.isin(groups, groups[linked[i:]])
         earlier = tuple(np.flatnonzero(groups[:d] == groups[d]).tolist())
-        link_specs.append(LinkSpec(codec.names[d], d, (*np.flatnonzero(inputs).tolist(), *extra), earlier))
-    for link in link_specs:
+        link = LinkSpec(codec.names[d], d, (*np.flatnonzero(inputs).tolist(), *extra), earlier)
+        link_specs.append(link)
         if not link.inputs and sequence is None:
             raise ValueError(
                 f"column {link.name!r} has missing cells, but no other column is left to predict it from: "
@@ -92,8 +91,7 @@ def plan_links(
     name = str(target.name)
     while name in codec.names:
         name = f"target {name}"
-    predicts = np.array([(specs or {}).get(column.name, _NO_SPEC).predicts for column in codec.columns])
-    return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(predicts[groups]).tolist()))]
+    return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(visible[-1]).tolist()))]
 
 
 def best_plan(
@@ -242,9 +240,9 @@ def own_units(column: ColumnCodec, cells: Tensor) -> NDArray[np.float64]:
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
-    """Return Bool `[C, D]`: the encoded columns from which each of C columns may be predicted."""
+    """Return Bool `[C + 1, D]`: the encoded columns from which C columns and a target may be predicted."""
     labels = [column.name for column in codec.columns]
-    visible = np.ones((len(labels), len(labels)), dtype=bool)
+    visible = np.ones((len(labels) + 1, len(labels)), dtype=bool)
     for label, spec in specs.items():
         if label not in labels:
             continue

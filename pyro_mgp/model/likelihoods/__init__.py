@@ -1,4 +1,4 @@
-"""Observation models of columns, one module for each, with expected log densities under q(f)."""
+"""Observation models of columns, with expected log densities under q(f)."""
 
 from pyro_mgp.model.likelihoods.base import (
     MIN_NOISE,
@@ -13,11 +13,15 @@ from pyro_mgp.model.likelihoods.base import (
     log_between,
     mean_under_normal,
 )
-from pyro_mgp.model.likelihoods.category import Category
 from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
-from pyro_mgp.model.likelihoods.gaussian import ExpectedNormal, Gaussian, Truncated
-from pyro_mgp.model.likelihoods.ordinal import ExpectedOrdinal, Ordinal
-from pyro_mgp.model.likelihoods.student import ExpectedStudentT, HeavyTailed
+from pyro_mgp.model.likelihoods.levels import Category, ExpectedOrdinal, Ordinal
+from pyro_mgp.model.likelihoods.numeric import (
+    ExpectedNormal,
+    ExpectedStudentT,
+    Gaussian,
+    HeavyTailed,
+    Truncated,
+)
 
 __all__ = [
     "MIN_NOISE",
