@@ -128,7 +128,7 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
     """Return for each link the pairs of inputs whose products are more than linear; none if too many.
 
     Squares of a binary column, and products of indicators of one variable, are linear. Counts have products
-    with binary columns only: the exponential of a function that is quadratic in numbers has no bounds.
+    with binary columns only: the exponential of a quadratic function has no bounds.
     """
     groups = [*codec.groups.tolist(), len(codec.columns)]
     binary = [column.is_binary for column in codec.columns for _ in column.names] + [False]
@@ -156,13 +156,13 @@ def build_chain(
     n_rows: int,
     **switches: Any,
 ) -> Chain:
-    """Build an untrained `Chain`, or a `SequentialChain`, from the specifications of its links.
+    """Build an untrained `Chain`, or a `SequentialChain`, from the specifications of its links, in order.
 
     Args:
-        link_specs: Its links, in order.
+        link_specs: The links, each with one of the `likelihoods`.
         kernel: Factory `input_dim -> Kernel`.
         inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
-        likelihoods: Observation model of each link.
+        likelihoods: Observation models.
         products: For each link the pairs of inputs whose products a trend contains; None for none.
         sequential: Whether to build a `SequentialChain`.
         train_inducing: Whether the inducing inputs are trained.

@@ -140,7 +140,7 @@ class Chain(LocalModule):
             rows: Their row numbers in the training table, `[B]`, if they are a minibatch of it.
 
         Returns:
-            The rows with their missing cells drawn, `[B, D]`, which are the site "filled" as well.
+            The rows with their missing cells drawn, `[B, D]`, the site "filled".
 
         Raises:
             NotImplementedError: If many samples are drawn at once and a kernel's parameter has a prior.
@@ -169,8 +169,8 @@ class Chain(LocalModule):
         with torch.no_grad():
             conditionals = [self.conditionals(paths)] * self.n_sweeps
             *_, (drawn, _) = self.sweeps(conditionals, start, observed, lambda _: noise)
-        for name, link, u in zip(self.names, self.links, functions, strict=True):
-            holes = (~observed[:, link.column]).nonzero()[:, 0]
+        members = zip(self.names, self.links, functions, self.holes(observed), strict=True)
+        for name, link, u, holes in members:
             cells = drawn[..., holes, link.column].reshape(*u.shape[:-2], -1)
             if len(holes) and not joint.writes_function(link):
                 with pyro.plate(f"missing_{name}", len(holes), dim=-1):
@@ -279,15 +279,9 @@ class Chain(LocalModule):
     ) -> tuple[Tensor, list[Moments]]:
         """Redraw the missing cells in one sweep through the chain.
 
-        Args:
-            conditionals: The links' conditionals.
-            filled: Table with its current fill, `[S, n, D]`; not changed.
-            observed: Bool `[n, D]`.
-            noise: Standard normal numbers.
-            holes: Rows of each link's missing cells, to evaluate it only there. Default: all rows.
-
-        Returns:
-            The table with its missing cells redrawn, and each link's moments at its rows.
+        Takes the links' conditionals, the table with its current fill `[S, n, D]`, which is not changed, Bool
+        `[n, D]`, standard normal numbers, and rows of each link's missing cells, to evaluate it only there.
+        Returns the table with its missing cells redrawn, and each link's moments at its rows.
         """
         filled = by_column(filled)
         visited: list[Moments] = []
@@ -333,7 +327,7 @@ class Chain(LocalModule):
         else:
             column.index_copy_(1, holes, drawn)
         for category in self.categories:
-            if number == max(category.links):
+            if number == category.links[-1]:
                 levels = self.draw_levels(category, visit, filled, eps)
                 for d, values in zip(category.columns, levels.unbind(-1), strict=True):
                     filled[:, rows, d] = torch.where(observed[rows, d], filled[:, rows, d], values)

@@ -36,10 +36,8 @@ def naming(names: Sequence[str]) -> Iterator[None]:
 def factorise(covariance: Tensor, jitter: float = 1e-10, *, check: bool = True) -> Tensor:
     """Return the Cholesky factors of covariance matrices, raising the jitter tenfold until all succeed.
 
-    Args:
-        covariance: `[..., M, M]`, positive semi-definite.
-        jitter: First value added to the diagonals, relative to their means.
-        check: Whether to check the factors on a GPU; False avoids a synchronisation of host and GPU.
+    The jitter is relative to the mean of the diagonal of each matrix, `[..., M, M]`. On a GPU a `check` of
+    the factors makes the host wait for it.
 
     Raises:
         NotPositiveDefiniteError: If it is not finite, or not positive definite with a jitter of one per cent.

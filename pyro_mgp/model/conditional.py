@@ -40,7 +40,7 @@ class Moments:
     """Variance of a cell's own deviation besides the shared one; None without a shared one."""
 
     def standard(self, variance: Tensor, eps: Tensor) -> Tensor:
-        """Return standardised deviations of observations of a variance, given normal numbers."""
+        """Return standardised deviations of observations with this variance, from normal numbers."""
         if self.shared is None or self.own is None:
             return eps
         deviation = torch.addcmul(self.shared, eps, (self.own + _LEAST_VARIANCE).sqrt())
@@ -399,17 +399,13 @@ def quadratic_conditionals(
     covariance: Tensor | None,
     noise: Sequence[Tensor] | Tensor,
 ) -> list[QuadraticConditional]:
-    """Return a `QuadraticConditional` of each of L links, given the inverse factors W.
+    """Return a `QuadraticConditional` of each of L links, given the inverse factors W `[L, M, M]`.
 
-    Args:
-        kernels: Their kernels.
-        inverse: W = L⁻¹ of each K_ZZ, `[L, M, M]`.
-        values: Whitened values: r as `[L, 1, M]`, or drawn functions `[L, S, M]`.
-        covariance: S of q(v), `[L, M, M]`; None for drawn functions.
-        noise: Variance of each link's noise, `[L]`, or of each drawn function's, `[S, 1]`.
+    The whitened values are r of q(v), `[L, 1, M]`, with its covariance S, `[L, M, M]`, or drawn functions
+    `[L, S, M]`. The noise is a variance of each link, `[L]`, or of each drawn function, `[S, 1]`.
     """
     whitening: Sequence[Tensor | None] = [None] * len(noise)
-    forms = whitening
+    forms: Sequence[Tensor | None] = whitening
     whitens = kernels.dtype != inverse.dtype
     if whitens:
         whitening = inverse.to(kernels.dtype).unbind()

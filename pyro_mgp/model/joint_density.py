@@ -154,7 +154,7 @@ class JointDensity:
         category = next((each for each in self.categories if number in each.links), None)
         if category is None:
             written = {self.links[number].column: drawn[number]}
-        elif number == max(category.links):
+        elif number == category.links[-1]:
             written = _levels(category, [drawn[i] for i in category.links])
         else:
             return

@@ -120,11 +120,8 @@ class Workspace(threading.local):
 class KernelStack:
     """Stack of the kernels of L links, for any kernel of `pyro.contrib.gp`.
 
-    Args:
-        links: The links; all have the same number M of inducing inputs.
-        dtype: Floating type of the matrices of rows, where no gradient is needed. float32 has too few digits
-            for `sums` that are not whitened.
-        workspace: Scratch memory of an earlier stack, for reuse.
+    All links have the same number M of inducing inputs. Matrices of rows have the `dtype` where no gradient
+    is needed; float32 has too few digits for `sums` that are not whitened. A workspace may be used again.
     """
 
     def __init__(

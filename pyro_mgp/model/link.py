@@ -124,10 +124,8 @@ def condition(
 ) -> Sequence[Conditional]:
     """Return the conditionals of links with equally many inducing inputs, at their current parameters.
 
-    Args:
-        links: The links.
-        functions: Whitened values of drawn functions, `[S, M]` per link; None for the marginals of q.
-        dtype: Type of the products over rows where no gradient is needed; the factors are float64.
+    They are marginals of q, or at drawn functions, whose whitened values are `[S, M]` per link. Products over
+    rows have the `dtype` where no gradient is needed; the factors are float64.
 
     Raises:
         NotPositiveDefiniteError: If a K_ZZ cannot be factorised with jitter up to one per cent.

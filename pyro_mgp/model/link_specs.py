@@ -108,8 +108,8 @@ def best_plan(
 
     Args:
         codecs: Codecs that differ in their transforms.
-        completed: Rows with their missing cells drawn S times, `[S, n, D]`.
-        here: Number of the codec that encoded these rows.
+        completed: Rows with their missing cells drawn S times, `[S, n, D]`, encoded by codec number `here`.
+        here: Number of this codec, that of the last plan.
         sequence: The encoded columns with a link in the last plan, in order; empty without one.
         incomplete: Bool `[D]`, the encoded columns with missing cells.
         every: Whether all columns get a link.
@@ -146,7 +146,7 @@ def plan_sequence(
 def rival_sequence(codec: TableCodec, completed: Tensor, sequence: list[int]) -> list[int] | None:
     """Return the order in which the most curved variable comes last; None without a rival.
 
-    It is the variable to whose evidence products and curves add most: where all is linear, order does not
+    Products and curves add most to the evidence of that variable; where all is linear, order does not
     matter. Rows drawn under an order confirm it, and a rival may be better although it is worse on them. By
     how much follows from the variance of its gain Δ over the draws: its own draws have a density that is
     larger by the factor exp(Δ), and a mean gain that is larger by about that variance. The rows `[S, n, D]`

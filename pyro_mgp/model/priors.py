@@ -62,9 +62,7 @@ def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:
     Its `model` is then the density from which `impute` draws given the estimates of lengthscales and inducing
     inputs, for `pyro.infer.NUTS` or an automatic guide. Kernels without a `Trend` have estimates, too.
 
-    Args:
-        chain: The chain.
-        lengthscales: Whether lengthscales have their prior as well, as with `inference="mcmc"`.
+    With `lengthscales` these have their prior as well, as with `inference="mcmc"`.
 
     Example:
         >>> from pyro_mgp.model.kernels import linear_quadratic_matern32

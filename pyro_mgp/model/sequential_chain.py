@@ -76,7 +76,7 @@ class SequentialChain(Chain):
             return drawn
         link, moments = self.links[number], visit.visited[number]
         informative = self.informative(visit.observed)
-        weighted = self._weighted(number, informative, visit.observed)
+        weighted = self.weighted(number, visit.observed, informative)
         cells = filled_up(weighted[rows].nonzero()[:, 0], len(drawn))
         if len(cells) == 0:
             return drawn
@@ -93,12 +93,9 @@ class SequentialChain(Chain):
             drawn[:, cells] = _moved(link, visit.conditionals[number], at, later, numbers)
         return drawn
 
-    def weighted(self, number: int, observed: Tensor) -> Tensor:
+    def weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor] | None = None) -> Tensor:
         """Return Bool `[n]`, the rows in which later links tell something of a link's missing cell."""
-        return self._weighted(number, self.informative(observed), observed)
-
-    def _weighted(self, number: int, informative: Sequence[Tensor], observed: Tensor) -> Tensor:
-        told = torch.zeros_like(observed[:, 0])
+        told, informative = torch.zeros_like(observed[:, 0]), informative or self.informative(observed)
         for e in self.followers[number]:
             told = told | informative[e]
         return told & ~observed[:, self.links[number].column]

@@ -94,13 +94,7 @@ class ExpectedNegativeBinomial(Scored):
 
 
 class NegativeBinomial(Drawn):
-    """Likelihood of a column of counts, with r and the offset as parameters.
-
-    Args:
-        scale: Standardisation of the counts.
-        average: Mean of the observed counts, positive.
-        like: Tensor of the dtype and on the device of the parameters.
-    """
+    """Likelihood of a column of counts with a positive mean `average`; r and the offset are parameters."""
 
     noise: Tensor
 

@@ -69,9 +69,8 @@ class ExpectedOrdinal(Scored):
 class Ordinal(LocalModule):
     """Likelihood of a column of ordered values, with its thresholds as parameters.
 
-    Args:
-        values: Its standardised values, `[K]`, ascending, at least two.
-        shares: Relative frequency of each value, `[K]`, which gives the starting thresholds.
+    Takes two or more standardised values, `[K]`, ascending, and their relative frequencies, `[K]`, which give
+    the starting thresholds.
     """
 
     noise: Tensor
@@ -126,9 +125,8 @@ class Category:
     columns: tuple[int, ...]
     """The encoded columns of its K indicators, the last of which has no link."""
     off: Tensor
-    """Standardised value of each indicator that is off, `[K]`."""
     on: Tensor
-    """Standardised value of each indicator that is on, `[K]`."""
+    """Standardised value of each indicator where it is off, and where it is on, `[K]`."""
 
     def draw(self, mean: Tensor, uniform: Tensor) -> Tensor:
         """Draw levels from uniform numbers `[S, n]`, and return their indicators, `[S, n, K]`.
