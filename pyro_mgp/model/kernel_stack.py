@@ -81,11 +81,6 @@ class Seen:
     n_sure: int = 0
     """Number of leading rows that are no padding for any link."""
 
-    @property
-    def links(self) -> slice:
-        """Positions of the links in the chain."""
-        return slice(self.first, self.first + len(self.columns))
-
 
 @dataclass(frozen=True)
 class RowSums:
@@ -213,8 +208,7 @@ def squares(norm: Tensor, Z: Tensor, X: Tensor) -> Tensor:
 
 def send_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Propagate gradients of tensors back to the parameters that they depend on."""
-    # The backward pass of a weighted sum: passing gradients to `backward` imports a library for their shapes,
-    # which takes a third of a second.
+    # Of a weighted sum: passing gradients to `backward` imports a library, which takes a third of a second.
     with torch.enable_grad():
         sums = [(tensor * gradient).sum() for tensor, gradient in pairs if tensor.requires_grad]
         if sums:
@@ -315,7 +309,7 @@ class LinearMatern32Stack(KernelStack):
     @torch.no_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """Return the sums over rows in the bound for G links; see `KernelStack`."""
-        here = seen.links
+        here = slice(seen.first, seen.first + len(seen.columns))
         far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots[:6])
         (n_links, n_rows), n_inducing = seen.targets.shape, far.shape[1]
         augmented = self.workspace.take("rows", (n_links, self.width + 2, n_rows), far)

@@ -117,9 +117,8 @@ class Trend(Kernel):
     places: Tensor
     """Inputs whose products are features, `[2, Q]`."""
     linear_deviations: Tensor
-    """Standard deviations of the coefficients of linear terms, `[P]`."""
     product_deviations: Tensor
-    """Standard deviations of the coefficients of products, `[Q]`."""
+    """Standard deviations of the coefficients of linear terms, `[P]`, and of products, `[Q]`."""
 
     def __init__(
         self,

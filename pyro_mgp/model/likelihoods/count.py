@@ -65,11 +65,10 @@ class ExpectedNegativeBinomial(Scored):
     """
 
     concentration: Tensor
-    """Concentration r, a scalar; the variance of counts is λ + λ²/r."""
+    """Concentration r, a scalar."""
     offset: Tensor
     """Logarithm of the mean of counts where f is zero, a scalar."""
     scale: CountScale
-    """Standardisation of the counts."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the expected log probability of a standardised count under q(f), of batch shape."""

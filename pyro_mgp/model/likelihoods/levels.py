@@ -44,9 +44,9 @@ class ExpectedOrdinal(Scored):
     """
 
     values: Tensor
-    """Values that a cell can have, `[K]`, ascending."""
+    """Values that a cell can have, ascending, `[K]`."""
     thresholds: Tensor
-    """Thresholds of the latent function, `[K - 1]`, ascending."""
+    """Thresholds of the latent function, `[K - 1]`."""
 
     def predictive_log_prob(self, value: Tensor) -> Tensor:
         """Return the predictive log probability of `value`, with the latent function integrated out."""

@@ -75,12 +75,10 @@ class Gaussian(LocalModule):
 
 
 class ExpectedStudentT(Scored):
-    """Student's t distribution of an observation, given a Gaussian latent function."""
+    """Student's t distribution of an observation with degrees of freedom ν and scale s, given q(f)."""
 
     freedom: Tensor
-    """Degrees of freedom ν, a scalar."""
     scale: Tensor
-    """Scale s, a scalar."""
 
     def _given(self, value: Tensor) -> Quantity:
         noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
@@ -115,7 +113,7 @@ class HeavyTailed(Drawn):
         return dist.StudentT(self.freedom, function, self.scale)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the expectation of the observations, or of a function of them, `[...]`."""
+        """Return the expectation of the observations, or of a function of them."""
         return mean if of is None else super().expectation(mean, variance, of)
 
     def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
