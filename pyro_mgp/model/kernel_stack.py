@@ -21,7 +21,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from pyro.contrib.gp.kernels import Kernel, Polynomial, Sum
@@ -67,9 +67,10 @@ class Inducing(Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """Rows and targets of G consecutive links of the chain, the `first` and others, without gradients."""
+    """Rows and targets of G consecutive links of the chain, without gradients."""
 
     first: int
+    """Number of the first link."""
     columns: Sequence[Tensor]
     """Rows of the table when each link is evaluated, by columns: `[D, n]` per link."""
     targets: Tensor
@@ -84,7 +85,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over weighted rows with φ = K_Zf, or φ = W K_Zf if whitened, or a loss's gradients for them."""
+    """Sums over weighted rows, or a loss's gradients for them; φ is K_Zf, or W K_Zf if whitened."""
 
     gram: Tensor
     """Gram matrices φφᵀ, `[G, M, M]`; their gradient is symmetric."""
@@ -232,20 +233,15 @@ class _Last:
 
 
 class LinearMatern32Stack(KernelStack):
-    """Stack of `linear_matern32` kernels, with any number of inputs per link.
+    """Stack of `linear_matern32` kernels, with any number of inputs per link; see `KernelStack`.
 
     Where no gradient is needed the matrices `[M, n]` are in a workspace: allocating memory costs more than
     the arithmetic. The result of `at` is then valid until the next call of `at` or `sums`, neither of which
     may be called between `sums` and its `pull`.
     """
 
-    def __init__(
-        self,
-        links: Sequence[Inducing],
-        dtype: torch.dtype = torch.float64,
-        workspace: Workspace | None = None,
-    ) -> None:
-        super().__init__(links, dtype, workspace)
+    def __init__(self, links: Sequence[Inducing], *options: Any) -> None:
+        super().__init__(links, *options)
         self.width = max(link.width for link in links)
         # Positions of each link's inputs in a vector of all columns for every link.
         self.places = torch.cat([inputs + i * self.width for i, (*_, inputs) in enumerate(self.links)])

@@ -111,7 +111,7 @@ class Trend(Kernel):
         linear: Variance of the coefficients of linear terms.
         quadratic: Variance of the coefficients of squares and products.
         products: Pairs of inputs whose products are features; None for all pairs and squares.
-        n_features: Number of features, more than there are for features of zero.
+        n_features: Number of features, at least as many as there are; the others are zero.
     """
 
     places: Tensor
