@@ -28,13 +28,22 @@ FAMILIES: dict[Kind, Family] = {
 }
 """Family of each kind that a dtype can suggest."""
 
-# A bool is an int in Python, hence the order.
-_KIND_OF_TYPE: tuple[tuple[tuple[type, ...], Kind], ...] = (
-    ((bool, np.bool_), Kind.BOOLEAN),
-    ((int, np.integer), Kind.INTEGER),
-    ((float, np.floating), Kind.CONTINUOUS),
-    ((str,), Kind.CATEGORICAL),
-)
+# Kinds of columns by the letter of their dtype, and of object columns by what pandas infers from their cells.
+_KIND_OF_LETTER = {
+    "b": Kind.BOOLEAN,
+    "i": Kind.INTEGER,
+    "u": Kind.INTEGER,
+    "f": Kind.CONTINUOUS,
+    "M": Kind.DATETIME,
+    "m": Kind.DURATION,
+}
+_KIND_OF_OBJECTS = {
+    "boolean": Kind.BOOLEAN,
+    "integer": Kind.INTEGER,
+    "floating": Kind.CONTINUOUS,
+    "mixed-integer-float": Kind.CONTINUOUS,
+    "string": Kind.CATEGORICAL,
+}
 # Times in microseconds that 64 bits hold; the smallest integer of all stands for NaT.
 _TIMES = (-float(2**63 - 1024), float(2**63 - 1024))
 
@@ -78,57 +87,41 @@ def natural_kind(column: pd.Series[Any]) -> Kind | None:
         TypeError: The dtype is not supported, or an object column mixes types.
     """
     dtype = column.dtype
-    if dtype == np.dtype(object):
-        return _object_kind(column)
-    letter = getattr(dtype, "kind", "O")
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         raise _unsupported(column, f"{dtype} (in the byte order of another machine)")
+    is_empty = holes_of(column).all()
+    if dtype == np.dtype(object):
+        return None if is_empty else _object_kind(column)
+    kind = _KIND_OF_LETTER.get(getattr(dtype, "kind", "O"))
     if isinstance(dtype, pd.CategoricalDtype):
         kind = Kind.ORDERED if dtype.ordered else Kind.CATEGORICAL
-    elif isinstance(dtype, pd.SparseDtype | pd.PeriodDtype) or types.is_complex_dtype(dtype):
-        raise _unsupported(column, str(dtype))
-    elif types.is_bool_dtype(dtype):
-        kind = Kind.BOOLEAN
-    elif types.is_integer_dtype(dtype):
-        kind = Kind.INTEGER
-    elif types.is_float_dtype(dtype):
-        kind = Kind.CONTINUOUS
+    elif isinstance(dtype, pd.SparseDtype | pd.PeriodDtype) or str(dtype).startswith(("date32", "date64")):
+        kind = None
     elif types.is_string_dtype(dtype):
         kind = Kind.CATEGORICAL
-    elif letter in "Mm" and not str(dtype).startswith(("date32", "date64")):
-        kind = Kind.DATETIME if letter == "M" else Kind.DURATION
-    else:
-        raise _unsupported(column, str(dtype))
-    return None if holes_of(column).all() else kind
-
-
-def _object_kind(column: pd.Series[Any]) -> Kind | None:
-    """Return the common kind of the observed cells of an object column; None without a common kind."""
-    positions = np.flatnonzero(~holes_of(column))
-    if positions.size == 0:
-        return None
-    cells = column.array[positions]
-    kind_of_type = {
-        each: next((kind for classes, kind in _KIND_OF_TYPE if issubclass(each, classes)), None)
-        for each in set(map(type, cells))
-    }
-    kinds = set(kind_of_type.values())
-    if kinds == {Kind.INTEGER, Kind.CONTINUOUS}:
-        return Kind.CONTINUOUS
-    first = type(cells[0])
-    if len(kinds) > 1:
-        families = {t: None if kind is None else FAMILIES[kind] for t, kind in kind_of_type.items()}
-        odd = next(i for i, cell in enumerate(cells) if families[type(cell)] != families[first])
-        raise TypeError(
-            f"Column {column.name!r} mixes types: expected one type of cell, got {first.__name__} first, but "
-            f"{row_name(column.index, positions[odd])} holds {plain(cells[odd])!r} "
-            f"({type(cells[odd]).__name__}). Convert the column, for example with "
-            f"pandas.to_numeric(frame[{column.name!r}]) or frame[{column.name!r}].astype('string')."
-        )
-    kind = kind_of_type[first]
     if kind is None:
-        raise _unsupported(column, f"object, holding {first.__name__}")
-    return kind
+        raise _unsupported(column, str(dtype))
+    return None if is_empty else kind
+
+
+def _object_kind(column: pd.Series[Any]) -> Kind:
+    """Return the common kind of the observed cells of an object column."""
+    positions = np.flatnonzero(~holes_of(column))
+    cells = column.to_numpy()[positions]
+    if kind := _KIND_OF_OBJECTS.get(types.infer_dtype(cells)):
+        return kind
+    kinds = [_KIND_OF_OBJECTS.get(types.infer_dtype([cell])) for cell in cells]
+    families = [kind and FAMILIES[kind] for kind in kinds]
+    first, came = families[0], type(cells[0]).__name__
+    for position, cell, family in zip(positions, cells, families, strict=True):
+        if family != first:
+            raise TypeError(
+                f"Column {column.name!r} mixes types: expected one type of cell, got {came} first, but "
+                f"{row_name(column.index, position)} holds {plain(cell)!r} ({type(cell).__name__}). Convert "
+                f"the column, for example with pandas.to_numeric(frame[{column.name!r}]) or "
+                f"frame[{column.name!r}].astype('string')."
+            )
+    raise _unsupported(column, f"object, holding {came}")
 
 
 def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
@@ -165,8 +158,7 @@ def is_boolean(column: pd.Series[Any]) -> bool:
 
 def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name: Label) -> None:
     """Check that a category dtype has all the labels that may be imputed; ValueError otherwise."""
-    absent = [label for label in labels if label not in dtype.categories]
-    if absent:
+    if absent := [label for label in labels if label not in dtype.categories]:
         raise ValueError(
             f"Column {name!r}: expected a category dtype with the categories {listing(absent)}, which may "
             f"be imputed, got only {listing(dtype.categories.tolist())}. Add them with "
@@ -201,8 +193,7 @@ def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
     holes, letter = holes_of(column), getattr(column.dtype, "kind", "O")
     is_category = isinstance(column.dtype, pd.CategoricalDtype)
     if letter in "Mm" and not is_category:
-        microseconds = np.rint(np.where(holes, 0.0, seconds_of(column)) * 1e6).astype(np.int64)
-        times = microseconds.view(f"{letter}8[us]")
+        times = as_stored(np.where(holes, 0.0, seconds_of(column)), FAMILIES[_KIND_OF_LETTER[letter]])
         times[holes] = np.array("NaT", dtype=times.dtype)
         return times
     if is_category or not types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
@@ -215,38 +206,32 @@ def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def to_integers(values: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.int64]:
-    """Round `values` and clip them to `limits` and to int64."""
-    low, high = max(int(limits.min), -(2**63)), min(int(limits.max), 2**63 - 1)
+def to_integers(values: NDArray[Any], dtype: Any = np.int64) -> NDArray[Any]:
+    """Round `values` and cast them to an integer dtype, clipped to its range and that of int64."""
+    limits = np.iinfo(dtype)
+    low, high = int(limits.min), min(int(limits.max), 2**63 - 1)
     if values.dtype.kind == "f":
         # 2⁶³ - 1 is not a float64: clip to the largest one below, or the cast would wrap around.
-        top = min(float(high), np.nextafter(2.0**63, 0.0))
-        return np.asarray(np.clip(np.rint(values), float(low), top)).astype(np.int64)
-    return np.asarray(np.clip(values, low, high)).astype(np.int64)
+        values, high = np.rint(values), min(float(high), np.nextafter(2.0**63, 0.0))
+    return np.clip(values, low, high).astype(np.int64).astype(dtype)
 
 
 def as_stored(numbers: NDArray[np.float64], family: Family) -> NDArray[Any]:
     """Convert numbers in own units or seconds to cells: booleans, times in microseconds, or numbers."""
     if family == "booleans":
-        return np.asarray(numbers >= 0.5)
+        return numbers >= 0.5
     if family in ("datetimes", "durations"):
         unit = "datetime64[us]" if family == "datetimes" else "timedelta64[us]"
-        return to_integers(np.clip(numbers * 1e6, *_TIMES), np.iinfo(np.int64)).view(unit)
-    return np.asarray(numbers)
+        return to_integers(np.clip(numbers * 1e6, *_TIMES)).view(unit)
+    return numbers
 
 
 def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.DataFrame:
-    """Return a copy of a table with missing cells filled.
+    """Return a copy of a table with missing cells filled by the decoded values of each column, in row order.
 
-    Args:
-        frame: The table, which is not modified.
-        cells: Decoded values of the missing cells of each column to fill, in row order. Other columns stay
-            as they are, and so do cells whose value is itself missing.
-
-    Returns:
-        A table with the same columns, order, index, dtypes, categories and observed cells. Numbers are cast
-        to the column's dtype, rounded for integers and clipped to its range. Only an entirely missing column
-        whose dtype cannot hold the values (floats and text, say) takes their dtype.
+    Dtypes and observed cells stay as they are; cells whose value is itself missing stay missing. Numbers are
+    rounded for integers and clipped to the range of their dtype. Only an entirely missing column whose dtype
+    cannot hold the values (floats and text, say) takes their dtype.
 
     Raises:
         ValueError: A column is not in the table, or its values do not fit its missing cells or dtype.
@@ -257,8 +242,7 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
         [1, 7]
     """
     check_labels(frame.columns)
-    unknown = [name for name in cells if name not in frame.columns]
-    if unknown:
+    if unknown := [name for name in cells if name not in frame.columns]:
         raise ValueError(f"Expected columns of the table, {listing(frame.columns)}, got {listing(unknown)}.")
     completed = frame.copy()
     for name, values in cells.items():
@@ -312,7 +296,7 @@ def _cast(values: NDArray[Any], dtype: Any) -> Any:
         return _cast_times(values, dtype)
     target = getattr(dtype, "numpy_dtype", dtype)
     if types.is_integer_dtype(dtype):
-        return to_integers(values, np.iinfo(target)).astype(target)
+        return to_integers(values, target)
     if types.is_float_dtype(dtype):
         limits = np.finfo(target)
         return np.clip(values.astype(np.float64), float(limits.min), float(limits.max)).astype(target)

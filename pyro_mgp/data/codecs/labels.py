@@ -45,7 +45,7 @@ class BooleanCodec(ColumnCodec):
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         raw = nearer(transformed[..., 0], self.low, self.high)
         if self.family == "numbers" and self.low.is_integer() and self.high.is_integer():
-            return to_integers(raw, np.iinfo(np.int64))
+            return to_integers(raw)
         return as_stored(raw, self.family)
 
     def _conditions(self) -> dict[str, bool]:

@@ -187,7 +187,7 @@ class CountCodec(ColumnCodec):
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         counts = np.rint(self.warp.backward(transformed[..., 0]))
-        return to_integers(np.clip(counts, *self.drawn_range), np.iinfo(np.int64))
+        return to_integers(np.clip(counts, *self.drawn_range))
 
     def _conditions(self) -> dict[str, bool]:
         return super()._conditions() | {"most": self.most >= 0}
@@ -228,7 +228,7 @@ class IntegerCodec(NumberCodec):
         raw = super()._cells(transformed, to_support)
         if self.shares is not None:
             raw = nearer(raw, self.low, self.high)
-        return to_integers(np.clip(np.rint(raw), *self.drawn_range), np.iinfo(np.int64))
+        return to_integers(np.clip(np.rint(raw), *self.drawn_range))
 
     def _conditions(self) -> dict[str, bool]:
         two = self.shares is None or (len(self.shares) == 2 and min(self.shares) > 0)
