@@ -1,4 +1,4 @@
-"""Tables in Parquet files that may be larger than memory, read and encoded one column at a time."""
+"""Tables in Parquet files that may be larger than memory, read one column at a time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.cells import holes_of
-from pyro_mgp.data.column_spec import Specs
-from pyro_mgp.data.encoded_table import EncodedTable, row_keys
-from pyro_mgp.data.table import TableCodec
-from pyro_mgp.storage.scratch import Scratch, pieces
-
-# Disk space of a fit: values, initial fill, and masks of observed, held-out and training cells.
-_BYTES_PER_CELL = 2 * 8 + 3
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder of files, or several files whose rows follow each other in that order."""
@@ -103,44 +92,3 @@ def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]
         if label not in labels:
             raise ValueError(f"there is no column {label!r} to leave out; there are {listing(labels)}")
     return labels[[label not in dropped for label in labels]]
-
-
-def encode_columns(
-    table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
-) -> tuple[TableCodec, EncodedTable, list[int]]:
-    """Fit the codec of a table, as `TableCodec.fit` does, and encode the table in temporary files.
-
-    Args:
-        table: The table, N rows.
-        warp: Whether numbers may be transformed, see `fit_column`.
-        discrete_support: Most values of a discrete support, see `fit_column`.
-        specs: Specs of columns, by label.
-        scratch: Storage of the encoded rows; an OSError says that the disk is full.
-
-    Returns:
-        The codec, the N rows sorted by their keys, and the positions of the columns with missing cells.
-    """
-    n_rows, n_columns = table.shape
-    scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)
-    codec = TableCodec.fit(table, warp, discrete_support, specs)
-    by_column = scratch.empty(codec.n_encoded, n_rows).numpy()
-    incomplete = []
-    for position, column in enumerate(codec.columns):
-        cells = table[column.name]
-        by_column[codec.slices[column.name]] = column.encode(cells).T
-        incomplete += [position] * bool(holes_of(cells).any())
-    return codec, _sorted_rows(by_column, row_keys(by_column.T, table.index), scratch), incomplete
-
-
-def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:
-    """Return the encoded rows of columns `[D, N]`, sorted by key `[N]`; overwrites the columns."""
-    order = np.argsort(keys)
-    for column in by_column:
-        column[:] = np.array(column)[order]
-    values = scratch.empty(*by_column.T.shape)
-    observed = scratch.empty(*by_column.T.shape, dtype=torch.bool)
-    for rows in pieces(len(keys)):
-        cells = torch.from_numpy(by_column[:, rows]).T
-        observed[rows] = ~cells.isnan()
-        values[rows] = cells.where(observed[rows], 0.0)
-    return EncodedTable(values, observed, torch.as_tensor(keys[order].view(np.int64)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
 from pyro_mgp.data.codecs.numeric import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
+from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.transforms import InverseTransform
 
 # Smallest share of cells at a bound that leads to a warning.
@@ -64,39 +65,17 @@ def as_frame(X: object) -> pd.DataFrame:
 
 def _is_list_of_rows(X: object) -> bool:
     """Return whether `X` is a list or tuple of rows of equal length (pandas pads shorter rows silently)."""
-    if not isinstance(X, list | tuple):
-        return False
-    if not all(isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1) for row in X):
-        return False
-    return len({len(row) for row in X}) <= 1
+    return (
+        isinstance(X, list | tuple)
+        and all(isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1) for row in X)
+        and len(set(map(len, X))) <= 1
+    )
 
 
 def missing(frame: pd.DataFrame) -> NDArray[np.bool_]:
     """Return a mask of the missing cells (NaN, None, `pd.NA`, `pd.NaT`) of a table, Bool `[N, C]`."""
     columns = [holes_of(column) for _, column in frame.items()]
     return np.stack(columns, axis=1) if columns else np.zeros(frame.shape, dtype=np.bool_)
-
-
-class Columns(Protocol):
-    """Protocol of tables whose columns are read one at a time: DataFrames and tables in files."""
-
-    @property
-    def columns(self) -> pd.Index[Any]:
-        """Labels of the columns."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and number of columns."""
-
-    @property
-    def index(self) -> pd.Index[Any]:
-        """Labels of the rows."""
-
-    def items(self) -> Iterable[tuple[Hashable, pd.Series[Any]]]:
-        """Return pairs of label and column, in order."""
-
-    def __getitem__(self, label: Any, /) -> Any:
-        """Return the column with a label."""
 
 
 @dataclass(frozen=True)
@@ -126,15 +105,13 @@ class TableCodec:
 
     @classmethod
     def fit(
-        cls, table: Columns, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
+        cls,
+        table: pd.DataFrame | ParquetTable,
+        warp: bool = False,
+        discrete_support: int = 0,
+        specs: Specs | None = None,
     ) -> TableCodec:
-        """Fit the codec of every column of a table, reading one column at a time.
-
-        Args:
-            table: The table.
-            warp: Whether numbers may be transformed, see `fit_column`.
-            discrete_support: Most values of a discrete support, see `fit_column`.
-            specs: Specs of columns by label.
+        """Fit the codec of every column of a table, reading one column at a time; see `fit_column`.
 
         Raises:
             TypeError: A column has an unsupported dtype or mixes types.
@@ -146,12 +123,13 @@ class TableCodec:
         """
         check_labels(table.columns)
         _check_fit_shape(table)
-        codecs, incomplete, is_empty = [], [], np.ones(table.shape[0], dtype=np.bool_)
+        codecs, incomplete, is_empty = [], set(), np.ones(len(table), dtype=np.bool_)
         for label, column in table.items():
-            codecs.append(fit_column(column, warp, discrete_support, (specs or {}).get(label_of(label))))
-            holes = holes_of(column)
-            incomplete.append(bool(holes.any()))
+            name, holes = label_of(label), holes_of(column)
+            codecs.append(fit_column(column, warp, discrete_support, (specs or {}).get(name)))
             is_empty &= holes
+            if holes.any():
+                incomplete.add(name)
             _warn_of_atoms(codecs[-1], column)
         codec = cls(tuple(codecs))
         codec._check_varying(table, incomplete)
@@ -179,18 +157,17 @@ class TableCodec:
         for i, column in enumerate(self.columns):
             if not isinstance(column, NumberCodec):
                 continue
-            drops = not warp and column.warp is not None and not column.warp.keeps_bounds
-            cells, keeps = frame[column.name], column.warp is not None and not drops
-            spec = specs.get(column.name)
+            cells, spec = frame[column.name], specs.get(column.name)
+            keeps = column.warp is not None and (warp or column.warp.keeps_bounds)
             refitted = fit_column(cells, keeps, discrete_support, spec, float_counts=True)
-            if drops or refitted.kind != column.kind:
+            if keeps != (column.warp is not None) or refitted.kind != column.kind:
                 columns[i] = refitted
                 values[:, self.slices[column.name]] = refitted.encode(cells)
         if columns == list(self.columns):
             return self, encoded
         return TableCodec(tuple(columns)), EncodedTable.from_numpy(values, row_keys(values, frame.index))
 
-    def _check_varying(self, table: Columns, incomplete: Sequence[bool]) -> None:
+    def _check_varying(self, table: pd.DataFrame | ParquetTable, incomplete: Collection[Label]) -> None:
         """Check that incomplete columns have others to predict them; warn of constant columns."""
         varying = [column.name for column in self.columns if column.width]
         if not varying:
@@ -198,27 +175,22 @@ class TableCodec:
                 f"Expected a table with a column that varies, but {listing(table.columns)} hold one value "
                 "each: there is nothing to learn. Fill their missing cells with frame.ffill().bfill()."
             )
-        alone = [c.name for c, any_hole in zip(self.columns, incomplete, strict=True) if any_hole and c.width]
-        if alone and len(varying) == 1:
+        if len(varying) == 1 and varying[0] in incomplete:
             raise ValueError(
-                f"Column {alone[0]!r} has missing cells, but no other column varies: there is nothing to "
+                f"Column {varying[0]!r} has missing cells, but no other column varies: there is nothing to "
                 "predict it from. Add columns."
             )
-        for column, any_hole in zip(self.columns, incomplete, strict=True):
-            if any_hole and not column.width:
-                value = listing(set(table[column.name].dropna().tolist()))
+        for name in [column.name for column in self.columns if not column.width]:
+            if name in incomplete:
+                value = listing(set(table[name].dropna().tolist()))
                 message = (
-                    f"Column {column.name!r} is constant where it is observed: its missing cells get that "
-                    f"value, {value}, in every imputation."
+                    f"Column {name!r} is constant where it is observed: its missing cells get that value, "
+                    f"{value}, in every imputation."
                 )
-                warn_user(dropping(message, column.name), TableWarning)
+                warn_user(dropping(message, name), TableWarning)
 
     def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
-        """Encode a table with the columns of the fitted one, in the same order.
-
-        Args:
-            frame: The table.
-            identity: Identifiers that distinguish equal rows in place of their labels; see `row_keys`.
+        """Encode a table with the columns of the fitted one; `identity` tells equal rows apart (`row_keys`).
 
         Raises:
             TypeError: A column holds another kind of cell than at fit.
@@ -310,8 +282,8 @@ def _inverse_transform(column: ColumnCodec) -> InverseTransform | None:
     return InverseTransform(column.mean[0], column.scale[0], low, high, column.warp.name)
 
 
-def _check_fit_shape(frame: Columns) -> None:
-    n_rows, n_columns = frame.shape
+def _check_fit_shape(table: pd.DataFrame | ParquetTable) -> None:
+    n_rows, n_columns = table.shape
     if n_columns == 0:
         raise ValueError(
             "Expected a table with at least two columns, got no columns: 0 feature(s) "
@@ -322,7 +294,7 @@ def _check_fit_shape(frame: Columns) -> None:
         raise ValueError(f"Expected a table with at least two rows, got {came}")
     if n_columns == 1:
         raise ValueError(
-            f"Expected a table with at least two columns, got only one column, {frame.columns[0]!r}: there "
+            f"Expected a table with at least two columns, got only one column, {table.columns[0]!r}: there "
             "is nothing to predict it from (n_features=1). Add columns."
         )
 
@@ -341,10 +313,10 @@ def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
         )
     parts = [f"missing {listing(absent)}"] * bool(absent) + [f"unexpected {listing(extra)}"] * bool(extra)
     counts = f"X has {len(came)} features, but MGPImputer is expecting {len(expected)} features as input. "
-    counts = counts if len(came) != len(expected) else ""
     raise ValueError(
-        f"{counts}The columns differ from those at fit: {' and '.join(parts)}. Expected, in this order: "
-        f"{listing(expected)}. Add the missing ones (NaN will do) and drop the others."
+        f"{counts if len(came) != len(expected) else ''}The columns differ from those at fit: "
+        f"{' and '.join(parts)}. Expected, in this order: {listing(expected)}. Add the missing ones (NaN "
+        "will do) and drop the others."
     )
 
 
@@ -363,7 +335,7 @@ def _warn_of_atoms(codec: ColumnCodec, column: pd.Series[Any]) -> None:
             )
 
 
-def _warn_of_empty_rows(table: Columns, is_empty: NDArray[np.bool_]) -> None:
+def _warn_of_empty_rows(table: pd.DataFrame | ParquetTable, is_empty: NDArray[np.bool_]) -> None:
     """Warn of rows without any observed cell, given as a mask `[N]`."""
     empty = np.flatnonzero(is_empty)
     if empty.size == 0:

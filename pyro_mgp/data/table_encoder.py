@@ -1,4 +1,4 @@
-"""Encoding of a user's DataFrame, and decoding of draws to cells in the columns' own units.
+"""Encoding of a user's table, and decoding of draws to cells in the columns' own units.
 
 A table passes through three forms: as it came; as it is modelled, without derived columns and standard errors
 and with missing cells where a column does not apply (`rules`); and encoded (`encoded_table`).
@@ -18,12 +18,25 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.data.cells import holes_of
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.numeric import standardised_errors
-from pyro_mgp.data.column_spec import Kind, Label
-from pyro_mgp.data.encoded_table import EncodedTable, RowIds, content_hashes, label_hashes, without_ids
+from pyro_mgp.data.column_spec import Kind, Label, Specs
+from pyro_mgp.data.encoded_table import (
+    EncodedTable,
+    RowIds,
+    content_hashes,
+    label_hashes,
+    row_keys,
+    without_ids,
+)
+from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missing
+from pyro_mgp.storage.scratch import Scratch, pieces
+
+# Disk space of a fit: values, initial fill, and masks of observed, held-out and training cells.
+_BYTES_PER_CELL = 2 * 8 + 3
 
 
 @dataclass(frozen=True)
@@ -146,10 +159,9 @@ def fit_target(
     """Return the codec of a target and its standardised values `[N]`, NaN where missing; None without `y`."""
     if y is None:
         return None, None
-    target = y if isinstance(y, pd.Series) else np.asarray(y)
-    if target.ndim != 1:
-        raise ValueError(f"y must have one dimension, got shape {target.shape}")
-    target = pd.Series(target)
+    if np.ndim(y) != 1:
+        raise ValueError(f"y must have one dimension, got shape {np.shape(y)}")
+    target = pd.Series(y if isinstance(y, pd.Series) else np.asarray(y))
     if len(target) != len(frame):
         raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
     if target.name is None:
@@ -162,3 +174,37 @@ def fit_target(
     if codec.kind not in (Kind.CONTINUOUS, Kind.INTEGER):
         raise TypeError(f"y must be numeric, got {codec.kind} values (dtype {codec.dtype})")
     return codec, codec.encode(target)[:, 0]
+
+
+def encode_columns(
+    table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
+) -> tuple[TableCodec, EncodedTable, list[int]]:
+    """Fit the codec of a table, as `TableCodec.fit` does, and encode the table in temporary files.
+
+    Returns the codec, the rows sorted by their keys, and the positions of the columns with missing cells.
+    An OSError says that the disk is full.
+    """
+    n_rows, n_columns = table.shape
+    scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)
+    codec = TableCodec.fit(table, warp, discrete_support, specs)
+    by_column = scratch.empty(codec.n_encoded, n_rows).numpy()
+    incomplete = []
+    for position, column in enumerate(codec.columns):
+        cells = table[column.name]
+        by_column[codec.slices[column.name]] = column.encode(cells).T
+        incomplete += [position] * bool(holes_of(cells).any())
+    return codec, _sorted_rows(by_column, row_keys(by_column.T, table.index), scratch), incomplete
+
+
+def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:
+    """Return the encoded rows of columns `[D, N]`, sorted by key `[N]`; overwrites the columns."""
+    order = np.argsort(keys)
+    for column in by_column:
+        column[:] = np.array(column)[order]
+    values = scratch.empty(*by_column.T.shape)
+    observed = scratch.empty(*by_column.T.shape, dtype=torch.bool)
+    for rows in pieces(len(keys)):
+        cells = torch.from_numpy(by_column[:, rows]).T
+        observed[rows] = ~cells.isnan()
+        values[rows] = cells.where(observed[rows], 0.0)
+    return EncodedTable(values, observed, torch.as_tensor(keys[order].view(np.int64)))

@@ -17,10 +17,10 @@ from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.model_comparison import standard_errors_worse
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
+from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame
-from pyro_mgp.data.table_encoder import TableEncoder, fit_target
+from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
 from pyro_mgp.fitting.chain_fit import fit_chain
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions
 from pyro_mgp.fitting.training_table import TrainingTable

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from pyro_mgp import ColumnSpec, MGPImputer
-from pyro_mgp.data.parquet_table import ParquetTable, encode_columns
+from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.table import TableCodec, TableWarning
+from pyro_mgp.data.table_encoder import encode_columns
 from pyro_mgp.fitting import table_fit
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.storage import scratch
