@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,10 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class ParquetTable:
-    """Table in Parquet files, whose columns are read on access, with the dtypes of `pandas.read_parquet`.
+    """Table in Parquet files, whose columns are read on access, without the `dropped` ones.
 
-    Columns of files that pandas has not written get nullable dtypes: integers stay integers.
-
-    Args:
-        path: A file, a folder of files, or several files.
-        dropped: Labels of columns to leave out.
-
-    Raises:
-        ValueError: A file or column does not exist, or a file is not a Parquet file or is damaged.
+    Dtypes are those of `pandas.read_parquet`; they are nullable in files that pandas has not written, in
+    which integers stay integers. A ValueError says which file or column does not exist or is damaged.
     """
 
     def __init__(self, path: Paths, dropped: Sequence[Hashable] = ()) -> None:
@@ -48,7 +42,7 @@ class ParquetTable:
         # Names of columns in files are text; labels in pandas may be integers.
         labels = dataset.schema.empty_table().to_pandas().columns
         self.columns: pd.Index[Any] = without(labels, dropped)
-        self._names = [name for name, label in zip(names, labels, strict=True) if label in self.columns]
+        self._names = dict(zip(labels, names, strict=True))
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -62,23 +56,19 @@ class ParquetTable:
     @property
     def index(self) -> pd.Index[Any]:
         """Row labels."""
-        return self._read(self._names[:1]).index
+        return self._read(self.columns[:1]).index
 
     def __getitem__(self, label: Hashable) -> pd.Series[Any]:
-        return self._read([self._names[self.columns.tolist().index(label)]]).iloc[:, 0]
-
-    def items(self) -> Iterator[tuple[Hashable, pd.Series[Any]]]:
-        """Return pairs of label and column, read one after the other."""
-        return ((label, self[label]) for label in self.columns)
+        return self._read([label]).iloc[:, 0]
 
     def read(self) -> pd.DataFrame:
         """Read the whole table; a damaged file is a ValueError."""
-        return self._read(self._names)
+        return self._read(self.columns)
 
-    def _read(self, names: list[str]) -> pd.DataFrame:
+    def _read(self, labels: Iterable[Hashable]) -> pd.DataFrame:
         nullable: dict[str, Any] = {} if self._by_pandas else {"dtype_backend": "numpy_nullable"}
         try:
-            return pd.read_parquet(self.path, columns=names, **nullable)
+            return pd.read_parquet(self.path, columns=[self._names[each] for each in labels], **nullable)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
 from pyro_mgp.data.cells import check_labels, holes_of, label_of, numbers_of
 from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
-from pyro_mgp.data.codecs.numeric import ContinuousCodec, NumberCodec
+from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
 from pyro_mgp.data.parquet_table import ParquetTable
@@ -95,12 +95,10 @@ class TableCodec:
     """Codec of each column, in the table's order; names of their encoded columns are unique."""
 
     def __post_init__(self) -> None:
-        twice = [name for name, count in Counter(self.names).items() if count > 1]
-        if twice:
+        if twice := [name for name, count in Counter(self.names).items() if count > 1]:
             raise ValueError(
                 f"Encoded columns must have unique names, but {listing(twice)} would name more than one: a "
-                "column's name, read as text, equals another's name or its 'column=category'. Rename one of "
-                "them."
+                "column's name, as text, equals another's name or its 'column=category'. Rename one of them."
             )
 
     @classmethod
@@ -124,8 +122,8 @@ class TableCodec:
         check_labels(table.columns)
         _check_fit_shape(table)
         codecs, incomplete, is_empty = [], set(), np.ones(len(table), dtype=np.bool_)
-        for label, column in table.items():
-            name, holes = label_of(label), holes_of(column)
+        for name in map(label_of, table.columns):
+            holes = holes_of(column := table[name])
             codecs.append(fit_column(column, warp, discrete_support, (specs or {}).get(name)))
             is_empty &= holes
             if holes.any():
@@ -149,9 +147,8 @@ class TableCodec:
     ) -> tuple[TableCodec, EncodedTable]:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
-        Whole numbers of floating-point type may be counts: an integer column with missing cells has that type
-        in a file that pandas has read. Columns with bounds keep their transforms: without them, draws beyond
-        a bound would pile up there.
+        Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
+        Columns with bounds keep their transforms: without them, draws would pile up at a bound.
         """
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):
@@ -202,9 +199,7 @@ class TableCodec:
         check_labels(frame.columns)
         check_same_columns(frame, [column.name for column in self.columns])
         if len(frame) == 0:
-            raise ValueError(
-                "Expected a table with at least one row, got no rows. Check how it was filtered."
-            )
+            raise ValueError("Expected a table with at least one row, got no rows. Check its filter.")
         table = self.encode_cells(frame, identity)
         self._warn_of_unseen(frame, table)
         _warn_of_empty_rows(frame, np.logical_and.reduce(missing(frame), axis=1))
@@ -227,9 +222,8 @@ class TableCodec:
                 cells = "1 cell holds" if unseen.size == 1 else f"{unseen.size} cells hold"
                 warn_user(
                     f"Column {column.name!r}: {cells} categories unseen at fit, {listing(labels)}, first in "
-                    f"{row_name(frame.index, unseen[0])}; expected {listing(column.levels)}. They are "
-                    "kept, and count as missing where other cells are predicted from them. To learn from "
-                    "them, fit again with rows of that category.",
+                    f"{row_name(frame.index, unseen[0])}; expected {listing(column.levels)}. They are kept, "
+                    "but other cells are predicted as if they were missing. To learn from them, fit again.",
                     TableWarning,
                 )
 
@@ -342,12 +336,10 @@ def _warn_of_empty_rows(table: pd.DataFrame | ParquetTable, is_empty: NDArray[np
         return
     first = ", ".join(row_name(table.index, i) for i in empty[:3]) + (", ..." if empty.size > 3 else "")
     rows = "1 row is" if empty.size == 1 else f"{empty.size} rows are"
-    warn_user(
-        Hinted(
-            f"{rows} entirely missing: {first}. With nothing to predict from, such rows are imputed from the "
-            "marginal distribution of the columns. If that is not wanted, ",
-            "drop them: frame.dropna(how='all').",
-            shell="remove them from the table.",
-        ),
-        TableWarning,
+    message = Hinted(
+        f"{rows} entirely missing: {first}. With nothing to predict from, such rows are imputed from the "
+        "marginal distribution of the columns. If that is not wanted, ",
+        "drop them: frame.dropna(how='all').",
+        shell="remove them from the table.",
     )
+    warn_user(message, TableWarning)

@@ -1,12 +1,9 @@
-"""Encoding of a user's table, and decoding of draws to cells in the columns' own units.
-
-A table passes through three forms: as it came; as it is modelled, without derived columns and standard errors
-and with missing cells where a column does not apply (`rules`); and encoded (`encoded_table`).
-"""
+"""Encoding of a user's table, and decoding of draws to cells in the columns' own units."""
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +17,7 @@ from torch import Tensor
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import holes_of
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
-from pyro_mgp.data.codecs.numeric import standardised_errors
+from pyro_mgp.data.codecs.kinds import standardised_errors
 from pyro_mgp.data.column_spec import Kind, Label, Specs
 from pyro_mgp.data.encoded_table import (
     EncodedTable,
@@ -46,7 +43,7 @@ class InputTable:
     frame: pd.DataFrame
     """The table as it came."""
     modelled: pd.DataFrame
-    """The table as it is modelled; the same object as `frame` where no column spec changes it."""
+    """The table that `Rules.modelled` returns; the same object as `frame` where no column spec changes it."""
     encoded: EncodedTable
     """The modelled table, encoded, with the target as its last column if there is one."""
 
@@ -62,11 +59,6 @@ class InputTable:
     def incomplete(self) -> Tensor:
         """Positions of the rows with missing cells, `[n]`."""
         return torch.as_tensor(np.flatnonzero(np.logical_or.reduce(self.holes, axis=1)))
-
-    @property
-    def incomplete_rows(self) -> EncodedTable:
-        """Encoded rows that have missing cells."""
-        return self.encoded[self.incomplete]
 
 
 @dataclass(frozen=True)
@@ -122,24 +114,18 @@ class TableEncoder:
     ) -> dict[Label, NDArray[Any]]:
         """Return the m draws of missing cells in the columns' own units, by label, `[m, n_missing]`.
 
-        Args:
-            given: The table.
-            batches: Slices of its incomplete rows, in order, and these rows filled, `[m, n, D]`.
-            m: Number of draws.
-            on_support: Encoded columns whose draws are values of their discrete support, to the last digit.
+        `batches` are slices of the table's incomplete rows, in order, each with these rows filled,
+        `[m, n, D]`. Draws of the encoded columns `on_support` are exactly values of their discrete support.
         """
-        holes = given.holes[given.incomplete.numpy()]
-        slices = self.codec.slices
-        parts: dict[Label, list[NDArray[Any]]] = {
-            column.name: [] for i, column in enumerate(self.codec.columns) if holes[:, i].any()
-        }
+        holes, slices = given.holes[given.incomplete.numpy()], self.codec.slices
+        parts: dict[Label, list[NDArray[Any]]] = defaultdict(list)
         for rows, filled in batches:
             numbers = filled.cpu().numpy()
-            for position, column in enumerate(self.codec.columns):
-                if column.name in parts:
-                    cells = numbers[:, holes[rows, position], slices[column.name]]
-                    exact = column.width == 1 and slices[column.name].start in on_support
-                    parts[column.name].append(column.decode(cells, exact))
+            for position in np.flatnonzero(np.logical_or.reduce(holes, axis=0)):
+                column = self.codec.columns[position]
+                cells = numbers[:, holes[rows, position], slices[column.name]]
+                exact = column.width == 1 and slices[column.name].start in on_support
+                parts[column.name].append(column.decode(cells, exact))
         draws = {label: np.concatenate(part, axis=1) for label, part in parts.items()}
         if self.rules.trivial:
             return draws
@@ -168,9 +154,7 @@ def fit_target(
         target = target.rename("target")
     codec = fit_column(target)
     if codec.kind is Kind.CONSTANT:
-        raise ValueError(
-            f"y is constant, {listing(target.dropna().unique())}: there is nothing to learn from it"
-        )
+        raise ValueError(f"y is constant, {listing(target.dropna().unique())}: there is nothing to learn")
     if codec.kind not in (Kind.CONTINUOUS, Kind.INTEGER):
         raise TypeError(f"y must be numeric, got {codec.kind} values (dtype {codec.dtype})")
     return codec, codec.encode(target)[:, 0]

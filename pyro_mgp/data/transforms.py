@@ -37,7 +37,6 @@ _NEAREST = 1e-12
 # Two quantiles, and the distance between them under a standard normal distribution.
 _RANGES = ((0.25, 0.75, 1.349), (0.1, 0.9, 2.563))
 
-
 # g and its inverse on arrays (xp = numpy) or tensors (xp = torch), and log g' on arrays, for each g.
 _FORWARD: dict[TransformName, Callable[[Any, Any], Any]] = {
     "arcsinh": lambda t, xp: xp.arcsinh(t),

@@ -93,7 +93,7 @@ def draw_to_parquet(
 
     def impute_chunk(start: int) -> Imputations:
         part = given[start : start + batch_size]
-        batches = sampler.draws(part.incomplete_rows, range(m))
+        batches = sampler.draws(part.encoded[part.incomplete], range(m))
         draws = model.encoder.decode(part, batches, m, model.supported_columns())
         return Imputations(part.frame, draws, m, model.encoder.rules.may_stay_missing)
 
@@ -106,7 +106,7 @@ def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator:
     given = model.encode(X)
     uncertain = model.is_sequential or model.chain.n_rows <= FEW_ROWS
     n_paths = _MANY_POINT_PATHS if uncertain else _POINT_PATHS
-    point = model.sampler().means(given.incomplete_rows, range(n_paths))
+    point = model.sampler().means(given.encoded[given.incomplete], range(n_paths))
     cells = model.encoder.decode(given, [(slice(0, len(point)), point[None])], 1, {})
     table = complete(given.frame, {label: values[0] for label, values in cells.items()})
     if not add_indicator:
@@ -144,7 +144,7 @@ def _batches(
     checkpoint: Checkpoint | None,
 ) -> Batches:
     """Return the incomplete rows, imputed, batch by batch; those in the checkpoint come first."""
-    rows = given.incomplete_rows
+    rows = given.encoded[given.incomplete]
     if checkpoint is None:
         return sampler.draws(rows, wanted, batch_size)
 

@@ -26,7 +26,7 @@ from torch.distributions import Normal
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.codecs.numeric import as_continuous
+from pyro_mgp.data.codecs.kinds import as_continuous
 from pyro_mgp.data.column_spec import Kind
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec

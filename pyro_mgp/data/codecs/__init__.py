@@ -1,19 +1,4 @@
-"""Column codecs: convert one column of a table to standardised numbers and back; one class per kind.
-
-Each kind has a codec, see `ColumnCodec`, and one line in `CODECS`::
-
-    kind            cells                                         encoded columns
-    CONTINUOUS      floats                                        1
-    HEAVY_TAILED    numbers, on request                           1
-    INTEGER         integers                                      1
-    COUNT           integers distributed as counts are            1, of log(1 + x)
-    BOOLEAN         booleans; two numbers, on request             1, of False = 0 and True = 1
-    CATEGORICAL     text, pandas categories                       1 per level observed at fit (one-hot)
-    ORDERED         ordered pandas categories                     1, of the positions of the levels
-    DATETIME        points in time                                1, in seconds since 1970 (UTC)
-    DURATION        durations                                     1, in seconds
-    CONSTANT        anything with a single observed value         0
-"""
+"""Column codecs: convert one column of a table to standardised numbers and back; one class per kind."""
 
 from __future__ import annotations
 
@@ -25,7 +10,7 @@ import pandas as pd
 
 from pyro_mgp._support.messages import dropping, listing
 from pyro_mgp.data.cells import FAMILIES, label_of, natural_kind
-from pyro_mgp.data.codecs import labels, numeric
+from pyro_mgp.data.codecs import kinds
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.storage.untrusted import build
@@ -33,15 +18,15 @@ from pyro_mgp.storage.untrusted import build
 __all__ = ["CODECS", "ColumnCodec", "codec_from_dict", "fit_column"]
 
 CODECS: dict[Kind, type[ColumnCodec]] = {
-    Kind.CONTINUOUS: numeric.ContinuousCodec,
-    Kind.HEAVY_TAILED: numeric.HeavyTailedCodec,
-    Kind.INTEGER: numeric.IntegerCodec,
-    Kind.COUNT: numeric.CountCodec,
-    Kind.BOOLEAN: labels.BooleanCodec,
-    Kind.CATEGORICAL: labels.CategoricalCodec,
-    Kind.ORDERED: labels.OrderedCodec,
-    Kind.DATETIME: numeric.DatetimeCodec,
-    Kind.DURATION: numeric.DurationCodec,
+    Kind.CONTINUOUS: kinds.ContinuousCodec,
+    Kind.HEAVY_TAILED: kinds.HeavyTailedCodec,
+    Kind.INTEGER: kinds.IntegerCodec,
+    Kind.COUNT: kinds.CountCodec,
+    Kind.BOOLEAN: kinds.BooleanCodec,
+    Kind.CATEGORICAL: kinds.CategoricalCodec,
+    Kind.ORDERED: kinds.OrderedCodec,
+    Kind.DATETIME: kinds.DatetimeCodec,
+    Kind.DURATION: kinds.DurationCodec,
     Kind.CONSTANT: ConstantCodec,
 }
 """Codec of each kind of column."""
@@ -65,7 +50,7 @@ def fit_column(
         discrete_support: Most different values of a numeric column whose support counts as discrete; nine in
             ten cells must also hold a value that occurs five times or more. 0 also keeps integers from being
             taken for counts.
-        spec: Further knowledge of the column.
+        spec: The user's specification of the column.
         float_counts: Whether whole numbers of floating-point type may be counts, as integers may.
 
     Raises:
@@ -82,20 +67,18 @@ def fit_column(
         >>> codec.decode([[2.0]]).tolist()
         [4.0]
     """
-    name = label_of(column.name)
-    options = FitOptions(warp, discrete_support, spec or ColumnSpec(), float_counts)
-    natural = natural_kind(column)
-    if natural is None:
+    name, spec = label_of(column.name), spec or ColumnSpec()
+    if (natural := natural_kind(column)) is None:
         raise ValueError(
             dropping(f"Column {name!r} is entirely missing: expected an observed cell, got none.", name)
         )
-    return _codec_class(column, natural, options.spec).fit(column, FAMILIES[natural], options)
+    options = FitOptions(warp, discrete_support, spec, float_counts)
+    return _codec_class(column, natural, spec).fit(column, FAMILIES[natural], options)
 
 
 def _codec_class(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> type[ColumnCodec]:
     """Return the codec class of the kind in the column's spec, or else of the natural kind."""
-    kind = natural if spec.kind is None else Kind(spec.kind)
-    family = FAMILIES[natural]
+    kind, family = Kind(spec.kind or natural), FAMILIES[natural]
     possible = [str(each) for each, codec in CODECS.items() if family in codec.families]
     if kind not in possible:
         raise ValueError(
@@ -103,7 +86,7 @@ def _codec_class(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> typ
             "the column, or choose another kind."
         )
     bounded = ["continuous", "integer"]
-    if kind not in bounded and (spec.lower is not None or spec.upper is not None):
+    if kind not in bounded and (spec.lower, spec.upper) != (None, None):
         raise ValueError(
             f"Column {column.name!r}: bounds are for {listing(bounded)} columns, this is {kind}."
         )
@@ -124,8 +107,7 @@ def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:
 
 def _from_format_9(fields: Mapping[str, Any], codec_class: Any) -> dict[str, Any]:
     """Convert the fields of a codec saved in format 9 or older to those of its present class."""
-    warp = build(dict[str, Any] | None, fields.get("warp"), "warp")
-    if warp is not None:
+    if warp := build(dict[str, Any] | None, fields.get("warp"), "warp"):
         warp = {"name" if name == "bend" else name: value for name, value in warp.items()}
     named = {"support" if name == "few" else name: value for name, value in fields.items()} | {"warp": warp}
     own = {field.name for field in dataclasses.fields(codec_class)}

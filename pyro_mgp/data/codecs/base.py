@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -24,11 +23,9 @@ from pyro_mgp.data.cells import (
     natural_kind,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
-from pyro_mgp.data.transforms import Warp
-from pyro_mgp.storage.scratch import pieces
+from pyro_mgp.data.transforms import Numbers, Warp
 
 Level: TypeAlias = str | int | float | bool
-Numbers: TypeAlias = NDArray[np.float64]
 
 # Squares of numbers up to LARGEST, and of spreads down to 1 / LARGEST, stay well inside float64.
 LARGEST = 1e100
@@ -72,15 +69,13 @@ class OrdinalObservation:
 ObservationModel: TypeAlias = GaussianObservation | StudentObservation | CountObservation | OrdinalObservation
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    """Options of `fit_column`, besides the column to fit."""
+class FitOptions(NamedTuple):
+    """Arguments of `fit_column`, besides the column to fit."""
 
     warp: bool
     discrete_support: int
     spec: ColumnSpec
-    float_counts: bool = False
-    """Whether whole numbers of floating-point type may be counts, as integers may."""
+    float_counts: bool
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,6 @@ class ColumnCodec:
     """Storage classes of cells that can be of this kind."""
 
     name: Label
-    """Label of the column."""
     family: Family
     """Storage class of the cells at fit."""
     dtype: str
@@ -161,12 +155,7 @@ class ColumnCodec:
         return self.indicators is not None or (self.shares is not None and len(self.shares) == 2)
 
     def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return the observation model of one encoded column.
-
-        Args:
-            position: Position among the encoded columns of this column.
-            unless: Positions of earlier indicators; the model conditions on all of these being 0.
-        """
+        """Return the observation model of the encoded column at a position, if indicators `unless` are 0."""
         if self.shares is None:
             return GaussianObservation()
         values = self.standardise(np.linspace(self.low, self.high, len(self.shares)))
@@ -181,8 +170,7 @@ class ColumnCodec:
         observed = raw[~np.isnan(raw[:, 0])]
         if (observed == observed[0]).all():
             value = 0.0 if codec.levels is not None else float(observed[0, 0])
-            levels = codec.levels
-            return ConstantCodec(codec.name, family, codec.dtype, low=value, high=value, levels=levels)
+            return ConstantCodec(codec.name, family, codec.dtype, low=value, high=value, levels=codec.levels)
         spread = float(np.ptp(observed))
         if spread < 1 / LARGEST:
             raise ValueError(
@@ -207,12 +195,10 @@ class ColumnCodec:
     def _check(self, column: pd.Series[Any], raw: Numbers, *, at_fit: bool = False) -> None:
         """Raise a ValueError that names the first cell which this kind of column does not allow."""
         for wrong, expected in self._invalid(raw, at_fit):
-            if wrong.any():
-                first = int(np.flatnonzero(wrong)[0])
+            for row in np.flatnonzero(wrong)[:1]:
                 raise ValueError(
-                    f"Column {self.name!r}: {row_name(column.index, first)} holds "
-                    f"{plain(column.iloc[first])!r}; expected {expected}. Correct the cell, set it missing, "
-                    "or change the column's spec."
+                    f"Column {self.name!r}: {row_name(column.index, row)} holds {plain(column.iloc[row])!r}; "
+                    f"expected {expected}. Correct the cell, set it missing, or change the column's spec."
                 )
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
@@ -228,7 +214,8 @@ class ColumnCodec:
         if warp is not self.warp:
             fields["warp"] = warp
         if self.shares is not None:
-            fields["shares"] = shares_of(observed)
+            counts = np.unique(observed, return_counts=True)[1]
+            fields["shares"] = tuple((counts / len(observed)).tolist())
         return dataclasses.replace(
             self, mean=mean, scale=scale, own_scale=own_scale, low=low, high=high, **fields
         )
@@ -247,8 +234,7 @@ class ColumnCodec:
             TypeError: The cells are of another family than at fit, or of an unsupported dtype.
             ValueError: A number is infinite, huge, beyond a bound, or not a count in a column of counts.
         """
-        natural = natural_kind(column)
-        if natural is None:
+        if (natural := natural_kind(column)) is None:
             return np.full((len(column), self.width), np.nan)
         if FAMILIES[natural] != self.family:
             raise TypeError(
@@ -262,18 +248,12 @@ class ColumnCodec:
         return self.standardise(raw)
 
     def decode(self, values: ArrayLike, to_support: bool = False) -> NDArray[Any]:
-        """Convert standardised values `[..., width]` to cells `[...]`.
+        """Convert standardised values `[..., width]` to cells `[...]`; other shapes and NaN are a ValueError.
 
         Numbers are float64 within the bounds, and within `drawn_range` if transformed; INTEGER and COUNT give
         int64, BOOLEAN the nearer of its two values, ORDERED the nearest level, CATEGORICAL the level with the
-        largest score, and times datetime64 or timedelta64 in microseconds.
-
-        Args:
-            values: Standardised values.
-            to_support: Whether numbers are rounded to the nearest value of a discrete support.
-
-        Raises:
-            ValueError: The last axis does not have length `width`, or a value is NaN.
+        largest score, and times datetime64 or timedelta64 in microseconds. With `to_support`, numbers are
+        rounded to the nearest value of a discrete support.
         """
         scores = np.asarray(values, dtype=np.float64)
         if scores.ndim == 0 or scores.shape[-1] != self.width:
@@ -344,53 +324,29 @@ class ConstantCodec(ColumnCodec):
 
 def finite_numbers(column: pd.Series[Any]) -> Numbers:
     """Return a column of numbers as float64 `[N]`, NaN where missing; huge numbers are a ValueError."""
+    expected = f"expected finite numbers of at most {LARGEST:g} in size"
     try:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except OverflowError as error:  # a Python integer above 1.8e308
-        raise ValueError(
-            f"Column {column.name!r}: expected numbers of at most {LARGEST:g} in size, got an integer beyond "
-            "the range of 64-bit floats. Rescale the column."
-        ) from error
-    huge = np.flatnonzero(np.abs(numbers) > LARGEST)
-    infinite = huge[np.isinf(numbers[huge])]
-    if infinite.size:
+        raise ValueError(f"Column {column.name!r}: {expected}, got a huge integer. Rescale it.") from error
+    for row in np.flatnonzero(np.abs(numbers) > LARGEST)[:1]:
         raise ValueError(
             Hinted(
-                f"Column {column.name!r}: {row_name(column.index, infinite[0])} holds "
-                f"{numbers[infinite[0]]}; expected finite numbers. Correct the cell, or ",
+                f"Column {column.name!r}: {row_name(column.index, row)} holds {numbers[row]:g}; {expected}. "
+                "Rescale the column, or correct the cell, or ",
                 "set it missing: frame.replace([np.inf, -np.inf], np.nan).",
                 shell="leave it empty.",
             )
         )
-    if huge.size:
-        raise ValueError(
-            f"Column {column.name!r}: {row_name(column.index, huge[0])} holds {numbers[huge[0]]:g}; expected "
-            f"numbers of at most {LARGEST:g} in size. Rescale the column."
-        )
     return numbers
-
-
-def shares_of(observed: Numbers) -> tuple[float, ...]:
-    """Return the relative frequencies of the different numbers in `observed`, in ascending order."""
-    counts = np.unique(observed, return_counts=True)[1]
-    return tuple((counts / len(observed)).tolist())
-
-
-def nearer(raw: Numbers, low: float, high: float) -> Numbers:
-    """Return the nearer of `low` and `high` for each number."""
-    return np.where(raw >= (low + high) / 2, high, low)
 
 
 def moments(values: Numbers) -> tuple[float, float]:
     """Return mean and population standard deviation, independent of the order of the values."""
-    mean = _exact_sum(values) / len(values)
-    variance = _exact_sum(np.square(values - mean)) / len(values)
+    # `data`, a memoryview, yields Python's floats one by one: a list of them would take much memory.
+    mean = math.fsum(values.data) / len(values)
+    variance = math.fsum(np.square(values - mean).data) / len(values)
     return mean, math.sqrt(variance)
-
-
-def _exact_sum(values: Numbers) -> float:
-    """Return the correctly rounded sum of numbers, in pieces to save memory."""
-    return math.fsum(itertools.chain.from_iterable(values[rows].tolist() for rows in pieces(len(values))))
 
 
 def level_cells(levels: Sequence[Level], family: Family, positions: NDArray[Any]) -> NDArray[Any]:

@@ -1,7 +1,8 @@
-"""Codecs of numbers: continuous, heavy-tailed, count and integer columns, points in time and durations."""
+"""Codecs of the kinds of columns: numbers, times, booleans, and ordered and unordered levels."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,23 +11,27 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 from scipy import optimize, stats
 
-from pyro_mgp.data.cells import as_stored, numbers_of, seconds_of, to_integers
+from pyro_mgp._support.messages import listing, plain
+from pyro_mgp.data.cells import as_stored, holes_of, is_numeric, numbers_of, seconds_of, to_integers
 from pyro_mgp.data.codecs.base import (
     LARGEST,
+    MAX_LEVELS,
     ColumnCodec,
     CountObservation,
     FitOptions,
-    Numbers,
+    Level,
     ObservationModel,
+    OrdinalObservation,
     StudentObservation,
+    finite_numbers,
+    level_cells,
     moments,
-    nearer,
-    shares_of,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
-from pyro_mgp.data.transforms import Warp
+from pyro_mgp.data.transforms import Numbers, Warp
 
 # Counts that were detected, not asked for, are drawn up to so many times the largest observed one.
 _MOST_TIMES = 2.0
@@ -105,13 +110,11 @@ class NumberCodec(ColumnCodec):
             return -math.inf, float(self.standardise(np.array([far]))[0])
         if self.shares is not None or not np.isfinite(self.limits).any():
             return None
-        lower, upper = self.standardise(np.array(self._drawn_limits)).tolist()
+        lower, upper = self.limits
+        if self.kind is Kind.INTEGER:  # draws are truncated before they are rounded
+            lower, upper = np.ceil(lower) - 0.5, np.floor(upper) + 0.5
+        lower, upper = self.standardise(np.array([lower, upper])).tolist()
         return lower, upper
-
-    @property
-    def _drawn_limits(self) -> tuple[float, float]:
-        """Lower and upper bound of draws, before rounding."""
-        return self.limits
 
     def encode(self, column: pd.Series[Any]) -> Numbers:
         """Convert a column to standardised numbers, float64 `[N, 1]`, NaN where missing."""
@@ -134,8 +137,7 @@ class NumberCodec(ColumnCodec):
         return super()._conditions() | {
             "bounds": self.limits[0] < self.limits[1],
             "spread": self.warp is None or self.warp.spread != 0,
-            "support": self.support is None
-            or (len(self.support) > 0 and list(self.support) == sorted(set(self.support))),
+            "support": self.support is None or list(self.support) == sorted(set(self.support)) != [],
         }
 
 
@@ -171,7 +173,7 @@ class CountCodec(ColumnCodec):
     """Largest count that is drawn."""
 
     def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
-        yield (raw < 0) | _is_fraction(raw), "a count, 0, 1, 2, ..."
+        yield (raw < 0) | (raw % 1 > 0), "a count, 0, 1, 2, ..."
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         return self._fitted(observed, self.warp, average=moments(observed[:, 0])[0])
@@ -206,12 +208,12 @@ class IntegerCodec(NumberCodec):
     def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
         yield from super()._invalid(raw, at_fit)
         if at_fit:
-            yield _is_fraction(raw), "whole numbers"
+            yield raw % 1 > 0, "whole numbers"
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         if len(np.unique(observed)) > 2:
             return super()._learn(observed, options)
-        return self._fitted(observed, shares=shares_of(observed))
+        return dataclasses.replace(self, shares=())._fitted(observed)
 
     @property
     def drawn_range(self) -> tuple[float, float]:
@@ -219,15 +221,10 @@ class IntegerCodec(NumberCodec):
         lower, upper = super().drawn_range
         return float(np.ceil(lower)), float(np.floor(upper))
 
-    @property
-    def _drawn_limits(self) -> tuple[float, float]:
-        lower, upper = self.limits
-        return float(np.ceil(lower)) - 0.5, float(np.floor(upper)) + 0.5
-
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         raw = super()._cells(transformed, to_support)
         if self.shares is not None:
-            raw = nearer(raw, self.low, self.high)
+            raw = np.where(raw >= (self.low + self.high) / 2, self.high, self.low)
         return to_integers(np.clip(np.rint(raw), *self.drawn_range))
 
     def _conditions(self) -> dict[str, bool]:
@@ -288,6 +285,122 @@ class DurationCodec(_TimeCodec, NumberCodec):
         return self._fitted(observed, Warp.choose(observed[:, 0], lower) if options.warp else None)
 
 
+@dataclass(frozen=True)
+class BooleanCodec(ColumnCodec):
+    """Codec of booleans, or of numbers with two values, with a cumulative probit model."""
+
+    kind = Kind.BOOLEAN
+    families = ("booleans", "numbers")
+
+    shares: tuple[float, ...] = ()
+
+    def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
+        if at_fit:
+            values = np.unique(raw[~np.isnan(raw)])[:2]
+            yield ~np.isnan(raw) & ~np.isin(raw, values), f"one of two values, {listing(values)}"
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        raw = np.where(transformed[..., 0] >= (self.low + self.high) / 2, self.high, self.low)
+        if self.family == "numbers" and self.low.is_integer() and self.high.is_integer():
+            return to_integers(raw)
+        return as_stored(raw, self.family)
+
+    def _conditions(self) -> dict[str, bool]:
+        return super()._conditions() | {"shares": len(self.shares) == 2 and min(self.shares) > 0}
+
+
+@dataclass(frozen=True)
+class _LevelCodec(ColumnCodec):
+    """Base of the codecs of levels, which are read as their positions among `levels`."""
+
+    families = ("labels", "numbers")
+
+    levels: tuple[Level, ...] = ()
+
+    @classmethod
+    def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
+        return {"levels": _levels(column)}
+
+    def _read(self, column: pd.Series[Any]) -> Numbers:
+        if is_numeric(column):
+            finite_numbers(column)
+        labels = pd.Index(column.astype(object), dtype=object)
+        positions = pd.Index(self.levels, dtype=object).get_indexer(labels)
+        return np.where(positions < 0, np.nan, positions)[:, None]
+
+    def _conditions(self) -> dict[str, bool]:
+        n_levels = len(self.levels)
+        return super()._conditions() | {
+            "levels": n_levels <= MAX_LEVELS and len(set(map(repr, self.levels))) == n_levels
+        }
+
+
+@dataclass(frozen=True)
+class OrderedCodec(_LevelCodec):
+    """Codec of ordered levels, with a cumulative probit model."""
+
+    kind = Kind.ORDERED
+
+    shares: tuple[float, ...] = ()
+
+    @classmethod
+    def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
+        if not is_numeric(column) and not isinstance(column.dtype, pd.CategoricalDtype):
+            raise ValueError(
+                f"Column {column.name!r}: kind='ordered' needs an order of levels, which {column.dtype} lacks: "
+                f"make it pandas.Categorical(frame[{column.name!r}], categories=[...], ordered=True)."
+            )
+        return super()._given(column, spec)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        positions = np.clip(np.rint(transformed[..., 0]), self.low, self.high)
+        return level_cells(self.levels, self.family, positions)
+
+    def _conditions(self) -> dict[str, bool]:
+        return super()._conditions() | {
+            "positions": (self.low, self.high) == (0, len(self.levels) - 1),
+            "shares": len(self.shares) == len(self.levels) > 1 and min(self.shares) > 0,
+        }
+
+
+@dataclass(frozen=True)
+class CategoricalCodec(_LevelCodec):
+    """Codec of unordered levels: one indicator per level, with a probit model for all but the last."""
+
+    kind = Kind.CATEGORICAL
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the indicators, `"species=Adelie"`."""
+        return tuple(f"{self.name}={level}" for level in self.levels) if self.width else ()
+
+    def _read(self, column: pd.Series[Any]) -> Numbers:
+        positions = super()._read(column)
+        return np.where(np.isnan(positions), np.nan, positions == np.arange(len(self.levels)))
+
+    @property
+    def indicators(self) -> tuple[Numbers, Numbers] | None:
+        """Standardised values of 0 and of 1 in each indicator, `[width]` each."""
+        return self.standardise(np.zeros(self.width)), self.standardise(np.ones(self.width))
+
+    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
+        """Return the binary probit model of one indicator, for rows where the indicators `unless` are 0."""
+        shares = np.asarray(self.mean)
+        share = shares[position] / (1.0 - shares[list(unless)].sum())
+        values = np.array([ends[position] for ends in (self.indicators or ())])
+        return OrdinalObservation(values, np.array([1 - share, share]))
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        return level_cells(self.levels, self.family, transformed.argmax(axis=-1))
+
+    def _conditions(self) -> dict[str, bool]:
+        return super()._conditions() | {
+            "width": len(self.mean) == len(self.scale) == len(self.own_scale) == len(self.levels) > 1,
+            # Far outside, 0 and 1 would be standardised to the same number.
+            "mean": all(0 <= mean <= 1 for mean in self.mean),
+        }
+
+
 def standardised_errors(codec: ColumnCodec, column: pd.Series[Any], errors: Numbers) -> Numbers:
     """Convert standard errors `[N]` of continuous cells to standardised units, to first order."""
     if codec.kind is not Kind.CONTINUOUS:
@@ -313,14 +426,9 @@ def _support(observed: Numbers, most: int) -> tuple[float, ...] | None:
     return None if len(values) > most or repeated < _MOSTLY * len(observed) else tuple(values.tolist())
 
 
-def _is_fraction(numbers: Numbers) -> NDArray[np.bool_]:
-    """Return a mask of the numbers that are not whole; missing ones do not count."""
-    return np.asarray((numbers % 1 != 0) & ~np.isnan(numbers))
-
-
 def _are_counts(observed: Numbers) -> bool:
     """Return whether numbers are whole, start at 0 and are nearly negative binomial."""
-    if observed.min() != 0 or observed.max() < _LEAST_REACH or _is_fraction(observed).any():
+    if observed.min() != 0 or observed.max() < _LEAST_REACH or (observed % 1).any():
         return False
     values, counts = np.unique(observed, return_counts=True)
     mean, share = observed.mean(), counts / len(observed)
@@ -333,3 +441,29 @@ def _are_counts(observed: Numbers) -> bool:
     r = math.exp(nearest.x)
     beyond = len(observed) * float(stats.nbinom.sf(values[-1], r, r / (r + mean)))
     return beyond < _MOST_BEYOND and float(nearest.fun) < _NEAR + (len(values) - 1) / (2 * len(observed))
+
+
+def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
+    """Return the observed levels: in category order for the category dtype, else sorted."""
+    numeric = types.is_numeric_dtype(column.dtype)
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        codes = np.unique(column.cat.codes.to_numpy())
+        levels = tuple(map(plain, column.cat.categories[codes[codes >= 0]].tolist()))
+    elif numeric:
+        levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
+    else:
+        levels = tuple(sorted(str(label) for label in column[~holes_of(column)].unique()))
+    odd = [x for x in levels if not isinstance(x, str | int | float) or x in (math.inf, -math.inf)]
+    # An infinite number gets an error that names its row, see `finite_numbers`.
+    if odd and not numeric:
+        raise TypeError(
+            f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got "
+            f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: "
+            f"frame[{column.name!r}].cat.rename_categories(str)."
+        )
+    if len(levels) > MAX_LEVELS:
+        raise ValueError(
+            f"Column {column.name!r}: expected at most {MAX_LEVELS} categories, got {len(levels)} "
+            f"({listing(levels, 3)}). It is probably an identifier: drop it, or group its categories."
+        )
+    return levels
