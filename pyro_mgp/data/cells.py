@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 from pandas.api import types
 
@@ -73,19 +72,12 @@ def check_labels(columns: pd.Index[Any]) -> None:
     """Check that the labels of columns are text or integers and unique; ValueError otherwise."""
     for name in columns:
         label_of(name)
-    twice = columns[columns.duplicated()].unique().tolist()
-    if twice:
-        raise ValueError(
-            f"Column names must be unique, got {listing(twice)} more than once. Rename or drop duplicates."
-        )
+    if twice := columns[columns.duplicated()].unique().tolist():
+        raise ValueError(f"Column names must be unique, got {listing(twice)} more than once. Rename them.")
 
 
 def natural_kind(column: pd.Series[Any]) -> Kind | None:
-    """Return the kind that the dtype of a column suggests, None if all its cells are missing.
-
-    Raises:
-        TypeError: The dtype is not supported, or an object column mixes types.
-    """
+    """Return the kind that a dtype suggests, None if all cells are missing; TypeError if there is none."""
     dtype = column.dtype
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         raise _unsupported(column, f"{dtype} (in the byte order of another machine)")
@@ -118,8 +110,7 @@ def _object_kind(column: pd.Series[Any]) -> Kind:
             raise TypeError(
                 f"Column {column.name!r} mixes types: expected one type of cell, got {came} first, but "
                 f"{row_name(column.index, position)} holds {plain(cell)!r} ({type(cell).__name__}). Convert "
-                f"the column, for example with pandas.to_numeric(frame[{column.name!r}]) or "
-                f"frame[{column.name!r}].astype('string')."
+                f"by pandas.to_numeric(frame[{column.name!r}]) or frame[{column.name!r}].astype('string')."
             )
     raise _unsupported(column, f"object, holding {came}")
 
@@ -136,14 +127,10 @@ def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
         "decimal": f"Convert it: {cell}.astype('float64').",
     }
     fitting = next((text for word, text in advice.items() if word in came.lower()), "Convert it.")
-    return TypeError(
-        Hinted(
-            f"Column {column.name!r}: expected numbers, booleans, text, pandas categories or times, got "
-            f"dtype {came}. {fitting} Or drop it: ",
-            f"frame.drop(columns=[{column.name!r}]).",
-            shell=f"--drop {column.name!r}.",
-        )
-    )
+    expected = "expected numbers, booleans, text, pandas categories or times"
+    message = f"Column {column.name!r}: {expected}, got dtype {came}. {fitting} Or drop it: "
+    dropped = f"frame.drop(columns=[{column.name!r}])."
+    return TypeError(Hinted(message, dropped, shell=f"--drop {column.name!r}."))
 
 
 def is_numeric(column: pd.Series[Any]) -> bool:
@@ -180,7 +167,7 @@ def seconds_of(column: pd.Series[Any]) -> NDArray[np.float64]:
     unit = np.dtype(f"{column.dtype.kind}8[us]")
     try:
         cells = np.asarray(column.astype(unit))
-    except (pd.errors.OutOfBoundsDatetime, pd.errors.OutOfBoundsTimedelta, pa.ArrowInvalid) as error:
+    except ValueError as error:  # pandas' and PyArrow's errors for times out of bounds
         raise ValueError(
             f"Column {column.name!r}: expected times within 290,000 years of 1970, which 64 bits of "
             f"microseconds hold: {error}. Correct the cell, or set it missing."
@@ -253,56 +240,46 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
 def _filled(column: pd.Series[Any], values: NDArray[Any], name: Label) -> pd.Series[Any]:
     """Fill the missing cells of a column with `values`, in the column's dtype if it can hold them."""
     holes = holes_of(column)
-    if values.shape != (holes.sum(),):
+    if values.shape != (shape := (int(holes.sum()),)):
         raise ValueError(
-            f"Column {name!r}: expected one value per missing cell, shape ({holes.sum()},), got shape "
-            f"{values.shape}."
+            f"Column {name!r}: expected one value per missing cell, shape {shape}, got shape {values.shape}."
         )
     given = ~pd.isna(values)
     values, dtype = values[given], column.dtype
     if values.size == 0:
         return column
-    if not _holds(dtype, values):
+    if (stored := _cast(values, dtype)) is None:
         if holes.all() and given.all():
             return pd.Series(values.tolist(), index=column.index, name=column.name)
         if isinstance(dtype, pd.CategoricalDtype):
             check_categories(dtype, dict.fromkeys(values.tolist()), name)
-        raise ValueError(
-            f"Column {name!r}: dtype {dtype} cannot hold the values {listing(values.tolist(), 3)}."
-        )
+        raise ValueError(f"Column {name!r}: dtype {dtype} cannot hold the values {listing(values, 3)}.")
     array = column.array.copy()
-    array[np.flatnonzero(holes)[given]] = _cast(values, dtype)
+    array[np.flatnonzero(holes)[given]] = stored
     return pd.Series(array, index=column.index, name=column.name, dtype=dtype)
 
 
-def _holds(dtype: Any, values: NDArray[Any]) -> bool:
-    """Return whether a dtype can hold `values`, numbers after rounding."""
-    if dtype == np.dtype(object):
-        return True
-    if isinstance(dtype, pd.CategoricalDtype):
-        return bool((dtype.categories.get_indexer(pd.Index(values)) >= 0).all())
-    if types.is_bool_dtype(dtype):
-        return all(isinstance(value, bool) for value in values.tolist())
-    if types.is_numeric_dtype(dtype):
-        return values.dtype.kind in "iuf"
-    if getattr(dtype, "kind", "O") in "Mm":
-        return bool(values.dtype.kind == dtype.kind)
-    return types.is_string_dtype(dtype) and all(isinstance(value, str) for value in values.tolist())
-
-
 def _cast(values: NDArray[Any], dtype: Any) -> Any:
-    """Convert `values` to the form in which an array of a dtype stores them."""
-    if getattr(dtype, "kind", "O") in "Mm":
-        return _cast_times(values, dtype)
-    target = getattr(dtype, "numpy_dtype", dtype)
-    if types.is_integer_dtype(dtype):
-        return to_integers(values, target)
-    if types.is_float_dtype(dtype):
+    """Return `values` as an array of a dtype stores them, numbers rounded and clipped; None if it cannot."""
+    letter, target = getattr(dtype, "kind", "O"), getattr(dtype, "numpy_dtype", dtype)
+    if isinstance(dtype, pd.CategoricalDtype):
+        fits = bool((dtype.categories.get_indexer(pd.Index(values)) >= 0).all())
+    elif types.is_bool_dtype(dtype):
+        fits = all(isinstance(value, bool) for value in values.tolist())
+    elif types.is_numeric_dtype(dtype):
+        if values.dtype.kind not in "iuf" or letter == "c":
+            return None
+        if types.is_integer_dtype(dtype):
+            return to_integers(values, target)
         limits = np.finfo(target)
         return np.clip(values.astype(np.float64), float(limits.min), float(limits.max)).astype(target)
-    if types.is_bool_dtype(dtype):
-        return values.astype(np.bool_)
-    return values.astype(object)  # Python's own bool, int, float and str
+    elif letter in "Mm":
+        return _cast_times(values, dtype) if values.dtype.kind == letter else None
+    elif dtype == np.dtype(object):
+        fits = True
+    else:
+        fits = types.is_string_dtype(dtype) and all(isinstance(value, str) for value in values.tolist())
+    return values.astype(object) if fits else None  # Python's own bool, int, float and str
 
 
 def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
