@@ -1,7 +1,6 @@
 """Formulas over the columns of a table: "weight / height**2", "sex == 'female' and age > 12".
 
-Formulas are evaluated node by node from a whitelist of arithmetic and comparisons, because a formula that was
-read from a file must not be able to run code.
+A formula read from a file must not run code: only nodes of a whitelist are evaluated.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import elementwise
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.cells import holes_of, is_boolean, is_numeric
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.cells import holes_of, is_boolean, natural_kind
+from pyro_mgp.data.column_spec import Kind, Label
 
 FUNCTIONS = ("abs", "exp", "expm1", "log", "log10", "log1p", "sqrt", "sin", "cos", "tan", "arctan2")
 """Functions that a formula may call."""
@@ -82,8 +81,7 @@ class Formula:
     def parse(cls, text: str, columns: Collection[Label]) -> Formula:
         """Parse a formula over given columns; labels that are not identifiers are put in `backticks`.
 
-        Raises:
-            ValueError: The text is not a formula, names an unknown column, or uses what formulas may not.
+        A ValueError says what is no formula, which column is unknown, or what formulas may not use.
         """
         quoted: dict[str, Label] = {}
 
@@ -143,25 +141,16 @@ class Formula:
     def value(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """Evaluate the formula in each row, float64 `[N]`, NaN where one of its columns is missing."""
         complete, values = self.sources_observed(frame), np.full(len(frame), np.nan)
-        if complete.any():
-            result = self._of_cells(self._cells(frame[complete]))
-            if result.dtype.kind not in "bif":
-                raise ValueError(f"the formula {self.text!r} must give numbers, as in 'weight / height**2'")
-            values[complete] = result
+        values[complete] = self._of_rows(frame[complete], "bif", "give numbers, as in 'weight / height**2'")
         return values
 
     def holds(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """Return the rows in which the condition is true, Bool `[N]`; False where a column is missing."""
         complete, truths = self.sources_observed(frame), np.zeros(len(frame), dtype=np.bool_)
-        if complete.any():
-            result = self._of_cells(self._cells(frame[complete]))
-            # One column of booleans is evaluated as numbers.
-            is_flag = self.expression in self.names and is_boolean(frame[self.names[self.expression]])
-            if result.dtype.kind != "b" and not is_flag:
-                raise ValueError(
-                    f"the formula {self.text!r} must be a condition, true or false, as in 'age > 12'"
-                )
-            truths[complete] = result
+        # One column of booleans is evaluated as numbers.
+        is_flag = self.expression in self.names and is_boolean(frame[self.names[self.expression]])
+        wanted = "be a condition, true or false, as in 'age > 12'"
+        truths[complete] = self._of_rows(frame[complete], "bf" if is_flag else "b", wanted)
         return truths
 
     def fails(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
@@ -175,16 +164,10 @@ class Formula:
     def solve(
         self, frame: pd.DataFrame, source: Label, values: NDArray[np.float64], near: tuple[float, float]
     ) -> NDArray[np.float64]:
-        """Solve the formula for the values of one column, given its result.
+        """Solve the formula for a numeric column, float64 `[N]`, NaN where no solution is found.
 
-        Args:
-            frame: Rows in which all other columns are observed.
-            source: Label of the numeric column to solve for.
-            values: Values of the formula, `[N]`.
-            near: Two numbers from which the search starts.
-
-        Returns:
-            A solution in each row, float64 `[N]`, NaN where none is found.
+        In all rows of `frame`, the other columns are observed, and `values` `[N]` are those of the formula.
+        The search starts from two numbers `near`.
         """
         cells = self._cells(frame)
         own = [name for name, label in self.names.items() if label == source]
@@ -204,6 +187,15 @@ class Formula:
             size = np.maximum(np.abs(values), _ROUNDING * np.max([np.abs(root.x), *others], axis=0))
         solved = root.success & (np.abs(root.f_x) <= _TOLERANCE * size)
         return np.where(solved, root.x, np.nan)
+
+    def _of_rows(self, frame: pd.DataFrame, letters: str, wanted: str) -> NDArray[Any]:
+        """Evaluate the formula in complete rows; its dtype must be one of `letters`."""
+        if frame.empty:
+            return np.zeros(0)
+        result = self._of_cells(self._cells(frame))
+        if result.dtype.kind not in letters:
+            raise ValueError(f"the formula {self.text!r} must {wanted}")
+        return result
 
     def _cells(self, frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
         return {name: _plain_cells(frame[label]) for name, label in self.names.items()}
@@ -258,11 +250,12 @@ def _column(name: str, columns: Collection[Label], text: str) -> Label:
 
 def _plain_cells(column: pd.Series[Any]) -> Any:
     """Return cells for evaluation: numbers (booleans as 0 and 1), times, ordered levels, or objects."""
-    if is_numeric(column):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return column.array if column.dtype.ordered else column.to_numpy(dtype=object)
-    letter = getattr(column.dtype, "kind", "O")
-    if letter == "M":
-        return pd.to_datetime(column).array
-    return column.array if letter == "m" else column.to_numpy(dtype=object)
+    match natural_kind(column):
+        case Kind.CONTINUOUS | Kind.INTEGER | Kind.BOOLEAN | None:
+            return column.to_numpy(dtype=np.float64, na_value=np.nan)
+        case Kind.DATETIME:
+            return pd.to_datetime(column).array
+        case Kind.DURATION | Kind.ORDERED:
+            return column.array
+        case _:
+            return column.to_numpy(dtype=object)

@@ -1,7 +1,4 @@
-"""Rules of a table: derived columns, columns that apply to some rows only, and columns of standard errors.
-
-The rules turn the user's table into the modelled one, and draws for the latter into draws for the former.
-"""
+"""Rules of a table: derived columns, columns that apply to some rows only, and columns of standard errors."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ _MIDDLE = (0.4, 0.6)
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules between columns that a user's specs set: derived, conditional and standard-error columns.
+    """Rules that specs set: they turn a table into the modelled one, and draws for that into draws for it.
 
     Example:
         >>> rules = Rules.parse({"total": ColumnSpec(derived="a + b")}, ["a", "b", "total"])
@@ -55,7 +52,7 @@ class Rules:
     specs: Specs
     """All column specs, by label."""
     middles: Mapping[Label, tuple[float, float]] = field(default_factory=dict)
-    """Two numbers in the middle of each numeric column of the fitted table, where solving for it starts."""
+    """Two numbers in the middle of each numeric column at fit, where the search for missing cells starts."""
 
     @classmethod
     def parse(cls, specs: Specs | None, columns: Sequence[Label]) -> Rules:
@@ -72,12 +69,10 @@ class Rules:
             if not isinstance(spec, ColumnSpec):
                 raise TypeError(f"specs must be ColumnSpec, got {spec!r} for column {label!r}")
         derived, only_if = (_formulas(specs, name, columns) for name in ("derived", "only_if"))
-        sources = {label: formula.sources for label, formula in derived.items()}
         try:
-            order = [each for each in graphlib.TopologicalSorter(sources).static_order() if each in derived]
+            rules = cls({label: derived[label] for label in _sources_first(derived)}, only_if, specs)
         except graphlib.CycleError as error:
             raise ValueError(f"columns are derived from each other in a circle: {error.args[1]}") from error
-        rules = cls({label: derived[label] for label in order}, only_if, specs)
         variables = {*columns} - rules.not_modelled
         for label, spec in specs.items():
             wrong = [each for each in spec.predictors or () if each not in variables]
@@ -85,20 +80,18 @@ class Rules:
             if errors is not None and errors not in {*columns} - {label, *derived}:
                 wrong.append(errors)
             if wrong:
-                raise ValueError(
-                    f"the spec of column {label!r} names {wrong[0]!r}, which is not a column that can be used"
-                )
+                raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}, no usable column")
         return rules
 
     def learn(self, frame: pd.DataFrame) -> Rules:
-        """Return these rules with the `middles` of numeric columns, where the search for solutions starts."""
+        """Return these rules with the `middles` of a table's numeric columns, if any column is derived."""
         numeric = [label for label in frame.columns if is_numeric(frame[label])] if self.derived else []
         return replace(self, middles={label_of(each): _middle(frame[each]) for each in numeric})
 
     @property
     def trivial(self) -> bool:
         """True if there are no rules: the user's table is modelled unchanged and imputed completely."""
-        return not (self.derived or self.only_if or self.not_modelled or self.not_imputed)
+        return not (self.only_if or self.not_modelled or self.not_imputed)
 
     @property
     def not_modelled(self) -> set[Label]:
@@ -126,29 +119,24 @@ class Rules:
     @property
     def _order(self) -> list[Label]:
         """Columns with a formula or condition, each after its sources if they have no cycle."""
-        formulas = {**self.only_if, **self.derived}
         try:
-            graph = {label: formula.sources for label, formula in formulas.items()}
-            return [label for label in graphlib.TopologicalSorter(graph).static_order() if label in formulas]
+            return _sources_first({**self.only_if, **self.derived})
         except graphlib.CycleError:
             return [*self.derived, *self.only_if]
 
     def check_column_by_column(self) -> None:
         """Raise a ValueError if the rules need whole rows, when one column at a time is in memory."""
-        if self.derived or self.only_if or self.not_modelled:
+        if self.only_if or self.not_modelled:
             raise ValueError(
-                "derived columns, only_if and standard_error need whole rows of a table, but here one "
-                "column at a time is in memory: fit a sample of the rows with fit(frame), or leave these "
-                "specs out"
+                "derived columns, only_if and standard_error need whole rows, but one column at a time is in "
+                "memory: fit a sample of the rows with fit(frame), or leave these specs out"
             )
 
     def check(self, frame: pd.DataFrame) -> None:
         """Check that the observed cells of a table follow the rules; a ValueError names the row otherwise."""
         for label, formula in self.derived.items():
             if not is_numeric(frame[label]):
-                raise ValueError(
-                    f"Column {label!r} is derived, so it must hold numbers, got {frame[label].dtype}"
-                )
+                raise ValueError(f"Column {label!r} is derived: expected numbers, got {frame[label].dtype}")
             given, value = numbers_of(frame[label]), formula.value(frame)
             tolerance = np.maximum(_TOLERANCE * np.abs(given), _ROUNDED * _last_place(given))
             for row in np.flatnonzero(np.abs(given - value) > tolerance)[:1]:
@@ -189,9 +177,8 @@ class Rules:
                 for row in np.flatnonzero(observed & ~((errors >= 0) & np.isfinite(errors)))[:1]:
                     raise ValueError(
                         f"Column {spec.standard_error!r} holds the standard errors of {label!r}: "
-                        f"{row_name(frame.index, row)} holds {errors[row]:g}; "
-                        f"expected a finite number of at least 0 wherever {label!r} is observed. "
-                        "Correct the cell."
+                        f"{row_name(frame.index, row)} holds {errors[row]:g}; expected a finite number of at "
+                        f"least 0 wherever {label!r} is observed. Correct the cell."
                     )
                 found[label] = np.where(observed, errors, 0.0)
         return found
@@ -223,11 +210,9 @@ class Rules:
 
     def _solved(self, frame: pd.DataFrame, label: Label, source: Label, formula: Formula) -> pd.DataFrame:
         """Fill a source of a derived column by solving the formula, where only this source is missing."""
-        if not is_numeric(frame[source]):
-            return frame
         missing_sources = np.sum([holes_of(frame[each]) for each in formula.sources], axis=0)
         rows = holes_of(frame[source]) & (missing_sources == 1) & ~holes_of(frame[label])
-        if not rows.any():
+        if not (is_numeric(frame[source]) and rows.any()):
             return frame
         middle = self.middles[source] if source in self.middles else _middle(frame[source])
         values = np.full(len(frame), np.nan)
@@ -237,7 +222,7 @@ class Rules:
     def modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the table that is modelled, with missing cells where a column does not apply.
 
-        It is the same object where the rules change nothing. A cell that contradicts a rule is a ValueError.
+        It is the same object if there are no rules. A cell that contradicts a rule is a ValueError.
         """
         if self.trivial:
             return frame
@@ -249,19 +234,10 @@ class Rules:
         return variables
 
     def apply_to_draws(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
-        """Apply the rules to draws for the modelled table, to get those of the user's missing cells.
+        """Apply the rules to m draws for the modelled table, to get those of the user's missing cells.
 
         Missing derived cells are computed in each draw. Where several sources of an observed derived cell
-        are missing, these are left as they were imputed.
-
-        Args:
-            frame: The user's table.
-            modelled: The table that `modelled` returned for it, whose missing cells were drawn.
-            draws: The m draws.
-            m: Number of draws.
-
-        Warns:
-            TableWarning: A formula does not hold in some rows, as several of its sources are missing.
+        are missing, these are left as they were imputed, and a TableWarning says so.
         """
         deduced, tables = self.deduce(frame), []
         for j in range(m):
@@ -270,11 +246,10 @@ class Rules:
             full[drawn.columns] = drawn
             tables.append(self._completed(frame, full))
         self._warn_of_violations(deduced, tables)
-        holes = {label: holes_of(frame[label]) for label in frame.columns}
         return {
             label_of(label): np.stack([cells_of(table[label][here]) for table in tables])
-            for label, here in holes.items()
-            if here.any() and label not in self.not_imputed
+            for label in frame.columns
+            if (here := holes_of(frame[label])).any() and label not in self.not_imputed
         }
 
     def _completed(self, frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -300,9 +275,8 @@ class Rules:
             if n := max(counts, default=0):
                 warn_user(
                     f"Column {label!r} is derived as {formula.text!r}. In {n} row{'s' * (n > 1)} it is "
-                    "observed, but several of its sources are missing, or the formula has no solution "
-                    "for the missing one. There the sources are imputed without the formula, and it does "
-                    "not hold.",
+                    "observed, but several of its sources are missing, or the formula has no solution for "
+                    "the missing one. There the sources are imputed without the formula. It does not hold.",
                     TableWarning,
                 )
 
@@ -311,6 +285,12 @@ def _formulas(specs: Specs, name: str, columns: Sequence[Label]) -> dict[Label, 
     """Return the formulas that one argument of the specs holds, by column."""
     texts = {label: getattr(spec, name) for label, spec in specs.items()}
     return {label: Formula.parse(text, columns) for label, text in texts.items() if text is not None}
+
+
+def _sources_first(formulas: Mapping[Label, Formula]) -> list[Label]:
+    """Sort columns with a formula, each after its sources; graphlib.CycleError if that is impossible."""
+    graph = {label: formula.sources for label, formula in formulas.items()}
+    return [label for label in graphlib.TopologicalSorter(graph).static_order() if label in formulas]
 
 
 def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:
