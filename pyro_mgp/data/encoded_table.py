@@ -1,7 +1,6 @@
 """Tables as tensors: standardised values, a mask of observed cells, and a key per row.
 
-Keys seed random draws that depend neither on batches nor on the order of rows. Equal rows get different keys
-by their ranks, or by ids that the user gives.
+Keys seed random draws that depend neither on batches nor on the order of rows.
 """
 
 from __future__ import annotations
@@ -61,15 +60,11 @@ class EncodedTable:
 
     def append_column(self, values: NDArray[np.float64]) -> EncodedTable:
         """Return the table with one more column, `[n]`, NaN where missing; the rows keep their keys."""
-        column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))
-        observed = torch.cat([self.observed, column.observed], dim=1)
-        return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
+        keys = self.keys.numpy().view(np.uint64)
+        return EncodedTable.from_numpy(np.column_stack([self.to_numpy(), values]), keys)
 
     def numbers_of(self, rows: EncodedTable) -> Tensor:
-        """Return the number in this table of each of some rows, `[n]`; -1 for rows that are not in it.
-
-        Rows are the same if their keys, masks and observed cells are.
-        """
+        """Return the positions in this table of rows with the same keys and cells, `[n]`; -1 if not in it."""
         order = torch.argsort(self.keys)
         place = order[torch.searchsorted(self.keys[order], rows.keys).clamp(max=len(order) - 1)]
         same = self[place]
@@ -91,12 +86,6 @@ class Ranks:
     ranks: NDArray[np.uint64]
     """Ranks of these rows."""
 
-    def spread(self, n_rows: int) -> NDArray[np.uint64]:
-        """Return the ranks of all rows as an array, `[N]`."""
-        whole = np.zeros(n_rows, dtype=np.uint64)
-        whole[self.positions] = self.ranks
-        return whole
-
 
 Identity = Ranks | pd.Index
 """Distinction of equal rows: their ranks among all equal rows, or an id for each row."""
@@ -109,14 +98,10 @@ def row_keys(
 ) -> NDArray[np.uint64]:
     """Compute a random-number key for each row, uint64 `[N]`, from its cells and its index label.
 
-    The key is a hash of the row's cells, rounded to 1e-6, mixed with the row's rank among equal rows, which
-    are ranked by the hashes of their index labels, then by position. Permuting a table with its index
-    therefore permutes its keys. Keys are the same in every process and on every platform.
-
-    Args:
-        values: Standardised cells, float64 `[N, D]`, NaN where missing.
-        index: The N row labels.
-        identity: N ids, whose hashes are used instead of ranks, or ranks among the rows of a larger table.
+    The key is a hash of the row's standardised cells `[N, D]`, rounded to 1e-6, mixed with the row's rank
+    among equal rows, which are ranked by the hashes of their index labels, then by position. Permuting a
+    table with its index therefore permutes its keys. Keys are the same in every process and on every
+    platform. `identity` holds ids, whose hashes replace the ranks, or ranks in a larger table.
 
     Example:
         >>> values = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, np.nan]])
@@ -130,14 +115,13 @@ def row_keys(
             f"Expected one index label per row, got {len(values)} rows and {len(labels)} labels."
         )
     content = content_hashes(values)
+    apart = np.zeros_like(content)
     if isinstance(identity, Ranks):
-        apart = identity.spread(len(values))
-    elif identity is None:
-        apart, repeated = np.zeros_like(content), np.flatnonzero(pd.Series(content).duplicated(keep=False))
-        if repeated.size:
-            apart[repeated] = ranks_among_equals(content[repeated], label_hashes(index[repeated]))
-    else:
+        apart[identity.positions] = identity.ranks
+    elif identity is not None:
         apart = label_hashes(identity)
+    elif (repeated := np.flatnonzero(pd.Series(content).duplicated(keep=False))).size:
+        apart[repeated] = ranks_among_equals(content[repeated], label_hashes(index[repeated]))
     return _mix(content + apart * _GOLDEN)
 
 
@@ -187,26 +171,27 @@ def label_hashes(index: pd.Index[Any]) -> NDArray[np.uint64]:
 def without_ids(
     frame: pd.DataFrame, row_ids: RowIds, modelled: Sequence[Label]
 ) -> tuple[pd.DataFrame, Identity | None]:
-    """Return a table without its column of ids, if it has one, and the ids; `modelled` are fitted columns.
+    """Return a table without its column of ids, if it has one, and the ids.
 
     Raises:
-        ValueError: The column does not exist or was fitted, an id is missing, or there is not one id per row.
+        ValueError: The column does not exist or is among the `modelled` ones, an id is missing, or there is
+            not one id per row.
     """
     if row_ids is None or isinstance(row_ids, Ranks):
         return frame, row_ids
-    if isinstance(row_ids, (str, int, np.integer)):
-        if row_ids not in frame.columns:
-            raise ValueError(f"row_ids names {row_ids!r}, but the columns are {listing(frame.columns)}")
-        if row_ids in modelled:
-            raise ValueError(
-                Hinted(
-                    f"row_ids names {row_ids!r}, which the imputer was fitted to: fit it without the ids, ",
-                    f"fit(frame.drop(columns=[{row_ids!r}])), or give the ids as an array",
-                    shell=f"`pyro-mgp fit` with --drop {row_ids}, or choose another column",
-                )
+    if not isinstance(row_ids, (str, int, np.integer)):
+        return frame, _checked(row_ids, frame.index)
+    if row_ids not in frame.columns:
+        raise ValueError(f"row_ids names {row_ids!r}, but the columns are {listing(frame.columns)}")
+    if row_ids in modelled:
+        raise ValueError(
+            Hinted(
+                f"row_ids names {row_ids!r}, which the imputer was fitted to: fit it without the ids, ",
+                f"fit(frame.drop(columns=[{row_ids!r}])), or give the ids as an array",
+                shell=f"`pyro-mgp fit` with --drop {row_ids}, or choose another column",
             )
-        return frame.drop(columns=[row_ids]), _checked(frame[row_ids], frame.index)
-    return frame, _checked(row_ids, frame.index)
+        )
+    return frame.drop(columns=[row_ids]), _checked(frame[row_ids], frame.index)
 
 
 def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
@@ -214,7 +199,6 @@ def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
     ids = pd.Index(row_ids, tupleize_cols=False)
     if len(ids) != len(rows):
         raise ValueError(f"row_ids must hold one id per row: expected {len(rows)}, got {len(ids)}")
-    holes = np.flatnonzero(ids.isna())
-    if holes.size:
-        raise ValueError(f"row_ids must not be missing: {row_name(rows, holes[0])} has none")
+    for row in np.flatnonzero(ids.isna())[:1]:
+        raise ValueError(f"row_ids must not be missing: {row_name(rows, row)} has none")
     return ids

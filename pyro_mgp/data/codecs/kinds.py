@@ -347,8 +347,8 @@ class OrderedCodec(_LevelCodec):
     def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
         if not is_numeric(column) and not isinstance(column.dtype, pd.CategoricalDtype):
             raise ValueError(
-                f"Column {column.name!r}: kind='ordered' needs an order of levels, which {column.dtype} lacks: "
-                f"make it pandas.Categorical(frame[{column.name!r}], categories=[...], ordered=True)."
+                f"Column {column.name!r}: kind='ordered' needs the order of its levels, which {column.dtype} "
+                f"lacks: make it pandas.Categorical(frame[{column.name!r}], categories=[...], ordered=True)."
             )
         return super()._given(column, spec)
 
