@@ -16,7 +16,7 @@ from pyro_mgp._support.messages import listing, plain, row_name, warn_user
 from pyro_mgp.data.cells import cells_of, complete, holes_of, is_boolean, is_numeric, label_of, numbers_of
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
 from pyro_mgp.data.formula import Formula
-from pyro_mgp.data.table import TableWarning
+from pyro_mgp.data.table import TableWarning, missing
 
 Cells = dict[Label, NDArray[Any]]
 """Values of the missing cells of each incomplete column, `[m, n_missing]`, in row order."""
@@ -80,7 +80,7 @@ class Rules:
             if errors is not None and errors not in {*columns} - {label, *derived}:
                 wrong.append(errors)
             if wrong:
-                raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}, no usable column")
+                raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: expected a usable column")
         return rules
 
     def learn(self, frame: pd.DataFrame) -> Rules:
@@ -115,14 +115,6 @@ class Rules:
     def modelled_specs(self) -> Specs:
         """Specs of the columns that are modelled."""
         return {label: spec for label, spec in self.specs.items() if label not in self.not_modelled}
-
-    @property
-    def _order(self) -> list[Label]:
-        """Columns with a formula or condition, each after its sources if they have no cycle."""
-        try:
-            return _sources_first({**self.only_if, **self.derived})
-        except graphlib.CycleError:
-            return [*self.derived, *self.only_if]
 
     def check_column_by_column(self) -> None:
         """Raise a ValueError if the rules need whole rows, when one column at a time is in memory."""
@@ -199,7 +191,7 @@ class Rules:
                 outside = formula.fails(frame) & holes_of(frame[label])
                 frame[label] = frame[label].mask(outside, otherwise)
         n_missing = -1
-        while (left := sum(int(holes_of(frame[label]).sum()) for label in frame.columns)) != n_missing:
+        while (left := int(missing(frame).sum())) != n_missing:
             n_missing = left
             for label, formula in self.derived.items():
                 frame = _filled(frame, label, formula.value(frame))
@@ -254,14 +246,18 @@ class Rules:
 
     def _completed(self, frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         """Compute the derived cells of a completed table, and set `otherwise` where columns do not apply."""
-        for label in self._order:
+        try:
+            order = _sources_first({**self.only_if, **self.derived})
+        except graphlib.CycleError:
+            order = [*self.derived, *self.only_if]
+        for label in order:
             if label in self.derived:
                 table = _filled(table, label, self.derived[label].value(table))
                 continue
-            missing, outside = holes_of(frame[label]), ~self.only_if[label].holds(table)
-            table[label] = table[label].mask(outside & missing, self.specs[label].otherwise)
+            holes, outside = holes_of(frame[label]), ~self.only_if[label].holds(table)
+            table[label] = table[label].mask(outside & holes, self.specs[label].otherwise)
             # The model also imputes cells that are observed as `otherwise`.
-            table[label] = table[label].where(missing, frame[label])
+            table[label] = table[label].where(holes, frame[label])
         return table
 
     def _warn_of_violations(self, deduced: pd.DataFrame, tables: Sequence[pd.DataFrame]) -> None:

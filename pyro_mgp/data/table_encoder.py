@@ -41,7 +41,6 @@ class InputTable:
     """Table to complete, in three forms: as given, as modelled, and encoded."""
 
     frame: pd.DataFrame
-    """The table as it came."""
     modelled: pd.DataFrame
     """The table that `Rules.modelled` returns; the same object as `frame` where no column spec changes it."""
     encoded: EncodedTable
@@ -66,7 +65,6 @@ class TableEncoder:
     """Encoder of tables that have the columns of the fitted table, and decoder of draws."""
 
     rules: Rules
-    """Derived columns, conditions and standard errors."""
     codec: TableCodec
     """Codecs of the modelled columns."""
     target: ColumnCodec | None

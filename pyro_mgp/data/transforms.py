@@ -133,18 +133,16 @@ def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> 
 
 @dataclass(frozen=True)
 class InverseTransform:
-    """Inverse of a column's transform: maps standardised cells to (x - c) / s."""
+    """Inverse of a column's transform: maps standardised cells to (x - c) / s.
+
+    Transformed cells have a mean and a standard deviation `scale`, and are clipped to [`low`, `high`].
+    """
 
     mean: float
-    """Mean of the transformed cells."""
     scale: float
-    """Standard deviation of the transformed cells."""
     low: float
-    """Lower end of the range to which transformed cells are clipped."""
     high: float
-    """Upper end of that range."""
     name: TransformName = "arcsinh"
-    """Name of g."""
 
     def __call__(self, cells: Tensor) -> Tensor:
         """Apply the inverse transform to standardised cells of any shape; returns (x - c) / s."""

@@ -72,25 +72,17 @@ def fit_column(
         raise ValueError(
             dropping(f"Column {name!r} is entirely missing: expected an observed cell, got none.", name)
         )
-    options = FitOptions(warp, discrete_support, spec, float_counts)
-    return _codec_class(column, natural, spec).fit(column, FAMILIES[natural], options)
-
-
-def _codec_class(column: pd.Series[Any], natural: Kind, spec: ColumnSpec) -> type[ColumnCodec]:
-    """Return the codec class of the kind in the column's spec, or else of the natural kind."""
     kind, family = Kind(spec.kind or natural), FAMILIES[natural]
     possible = [str(each) for each, codec in CODECS.items() if family in codec.families]
     if kind not in possible:
         raise ValueError(
-            f"Column {column.name!r}: {family} can be {listing(possible)}, got kind={str(kind)!r}. Convert "
-            "the column, or choose another kind."
+            f"Column {name!r}: {family} can be {listing(possible)}, got kind={str(kind)!r}. Convert the "
+            "column, or choose another kind."
         )
     bounded = ["continuous", "integer"]
     if kind not in bounded and (spec.lower, spec.upper) != (None, None):
-        raise ValueError(
-            f"Column {column.name!r}: bounds are for {listing(bounded)} columns, this is {kind}."
-        )
-    return CODECS[kind]
+        raise ValueError(f"Column {name!r}: bounds are for {listing(bounded)} columns, this is {kind}.")
+    return CODECS[kind].fit(column, family, FitOptions(warp, discrete_support, spec, float_counts))
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:

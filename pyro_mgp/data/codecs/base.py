@@ -328,7 +328,9 @@ def finite_numbers(column: pd.Series[Any]) -> Numbers:
     try:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except OverflowError as error:  # a Python integer above 1.8e308
-        raise ValueError(f"Column {column.name!r}: {expected}, got a huge integer. Rescale it.") from error
+        raise ValueError(
+            f"Column {column.name!r}: {expected}, got one beyond the range of 64-bit floats. Rescale it."
+        ) from error
     for row in np.flatnonzero(np.abs(numbers) > LARGEST)[:1]:
         raise ValueError(
             Hinted(

@@ -319,7 +319,29 @@ class _LevelCodec(ColumnCodec):
 
     @classmethod
     def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
-        return {"levels": _levels(column)}
+        """Return the observed levels: in category order for the category dtype, else sorted."""
+        numeric = types.is_numeric_dtype(column.dtype)
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            codes = np.unique(column.cat.codes.to_numpy())
+            levels = tuple(map(plain, column.cat.categories[codes[codes >= 0]].tolist()))
+        elif numeric:
+            levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
+        else:
+            levels = tuple(sorted(str(label) for label in column[~holes_of(column)].unique()))
+        odd = [x for x in levels if not isinstance(x, str | int | float) or x in (math.inf, -math.inf)]
+        # An infinite number gets an error that names its row, see `finite_numbers`.
+        if odd and not numeric:
+            raise TypeError(
+                f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got "
+                f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: "
+                f"frame[{column.name!r}].cat.rename_categories(str)."
+            )
+        if len(levels) > MAX_LEVELS:
+            raise ValueError(
+                f"Column {column.name!r}: expected at most {MAX_LEVELS} categories, got {len(levels)} "
+                f"({listing(levels, 3)}). It is probably an identifier: drop it, or group its categories."
+            )
+        return {"levels": levels}
 
     def _read(self, column: pd.Series[Any]) -> Numbers:
         if is_numeric(column):
@@ -441,29 +463,3 @@ def _are_counts(observed: Numbers) -> bool:
     r = math.exp(nearest.x)
     beyond = len(observed) * float(stats.nbinom.sf(values[-1], r, r / (r + mean)))
     return beyond < _MOST_BEYOND and float(nearest.fun) < _NEAR + (len(values) - 1) / (2 * len(observed))
-
-
-def _levels(column: pd.Series[Any]) -> tuple[Level, ...]:
-    """Return the observed levels: in category order for the category dtype, else sorted."""
-    numeric = types.is_numeric_dtype(column.dtype)
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        codes = np.unique(column.cat.codes.to_numpy())
-        levels = tuple(map(plain, column.cat.categories[codes[codes >= 0]].tolist()))
-    elif numeric:
-        levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
-    else:
-        levels = tuple(sorted(str(label) for label in column[~holes_of(column)].unique()))
-    odd = [x for x in levels if not isinstance(x, str | int | float) or x in (math.inf, -math.inf)]
-    # An infinite number gets an error that names its row, see `finite_numbers`.
-    if odd and not numeric:
-        raise TypeError(
-            f"Column {column.name!r}: expected categories that are text, finite numbers or booleans, got "
-            f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: "
-            f"frame[{column.name!r}].cat.rename_categories(str)."
-        )
-    if len(levels) > MAX_LEVELS:
-        raise ValueError(
-            f"Column {column.name!r}: expected at most {MAX_LEVELS} categories, got {len(levels)} "
-            f"({listing(levels, 3)}). It is probably an identifier: drop it, or group its categories."
-        )
-    return levels
