@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -116,20 +116,17 @@ class Calibration:
         - `rmse`, `bias`, `crps`: in the column's own units; `rmse_sd`, `crps_sd`: in standard deviations;
           `log_score`: mean, higher is better; `accuracy`, `brier`: of levels.
         """
-        rows = [self._figures(part) for part in self._parts]
-        for row, (verdict, why, _) in zip(rows, self._judged, strict=True):
-            row |= {"verdict": str(verdict), "why": why}
-        return pd.DataFrame(rows)
+        judged = zip(self._rows, self._judged, strict=True)
+        return pd.DataFrame([row | {"verdict": str(each), "why": why} for row, (each, why, _) in judged])
 
     @cached_property
     def overall(self) -> pd.Series[Any]:
         """Row of `table` for all cells together; scores in standard deviations are means over columns."""
-        row = self._figures(self.cells) | {"column": None, "kind": None, "rmse": np.nan, "bias": np.nan}
-        row |= {"crps": np.nan, "log_score": self.table["log_score"].mean()}
-        row |= {name: self.table[name].mean() for name in ("rmse_sd", "crps_sd", "accuracy", "brier")}
-        for level in self.levels:
-            row[f"width_{_percent(level)}"] = np.nan
-        return pd.Series(row | {"verdict": str(self.verdict), "why": self.words})
+        mixed = ["rmse", "bias", "crps", *(f"width_{name}" for name in self._levels)]
+        averaged = ("rmse_sd", "crps_sd", "log_score", "accuracy", "brier")
+        row = self._all | dict.fromkeys(mixed, np.nan) | {name: self.table[name].mean() for name in averaged}
+        names = {"column": None, "kind": None, "verdict": str(self.verdict), "why": self.words}
+        return pd.Series(row | names)
 
     @property
     def verdict(self) -> Verdict:
@@ -150,19 +147,19 @@ class Calibration:
     @property
     def words(self) -> str:
         """Summary of the calibration in a few sentences: overall verdict, worst column, and advice."""
-        verdict, why, _ = self._overall
-        sentences = [f"Overall {verdict}: {why}."]
+        sentences = [f"Overall {self.verdict}: {self.why}."]
         table = self.table.set_index("column")
-        bad = [v for v in (Verdict.NARROW, Verdict.OFF, Verdict.WIDE) if (table["verdict"] == v).any()]
-        worst = table.loc[self.worst]
+        found = set(table["verdict"])
+        advised = [each for each in (Verdict.NARROW, Verdict.OFF, Verdict.WIDE) if each in found]
         if len(table) > 1:
-            is_bad = worst["verdict"] in bad
-            lead = "Worst column" if is_bad else "No column stands out; furthest off is"
-            sentences.append(
-                f"{lead} {self.worst!r}{': ' + worst['verdict'] if is_bad else ''}, {worst['why']}."
-            )
-        few = [Verdict.FEW] if verdict is Verdict.FEW or (table["verdict"] == Verdict.FEW).all() else []
-        for each in [*bad, *few]:
+            worst = table.loc[self.worst]
+            lead = f"No column stands out; furthest off is {self.worst!r}"
+            if worst["verdict"] in advised:
+                lead = f"Worst column {self.worst!r}: {worst['verdict']}"
+            sentences.append(f"{lead}, {worst['why']}.")
+        if self.verdict is Verdict.FEW or found == {Verdict.FEW}:
+            advised.append(Verdict.FEW)
+        for each in advised:
             labels = table.index[table["verdict"] == each].tolist() or table.index.tolist()
             names = repr(labels[0]) if len(labels) == 1 else listing(labels, 5)
             sentences.append(_ADVICE[each].format(columns=names))
@@ -182,20 +179,17 @@ class Calibration:
     @cached_property
     def effective_cells(self) -> float:
         """Effective number of independent cells: the cells of a row are correlated."""
-        ratios = []
-        for level in self.levels:
-            held = self.cells["needed"].to_numpy() <= level
-            binomial = math.sqrt(level * (1 - level) / len(held))
-            clustered = _clustered_se(held, self.cells["position"].to_numpy())
+        n, ratios = len(self.cells), []
+        for name, level in self._levels.items():
+            binomial, clustered = math.sqrt(level * (1 - level) / n), self._all[f"se_{name}"]
             ratios.append(min(1.0, (binomial / clustered) ** 2) if clustered > 0 else 1.0)
-        return float(np.mean(ratios)) * len(self.cells)
+        return float(np.mean(ratios)) * n
 
     def __repr__(self) -> str:
-        lines = [self._title(), "", *self.shown().to_string(index=False, na_rep="").splitlines(), ""]
-        return "\n".join([*lines, self.words])
+        return f"{self._title()}\n\n{self.shown().to_string(index=False)}\n\n{self.words}"
 
     def _repr_html_(self) -> str:
-        table = self.shown().to_html(index=False, na_rep="", border=0, escape=True)
+        table = self.shown().to_html(index=False, border=0)
         return f"<p>{html.escape(self._title())}</p>{table}<p>{html.escape(self.words)}</p>"
 
     def _title(self) -> str:
@@ -205,15 +199,12 @@ class Calibration:
 
     def shown(self) -> pd.DataFrame:
         """Return the main figures as a table of text, with a row per column and one for all."""
-        rows = [*self.table.to_dict("records")]
+        rows = self.table.to_dict("records")
         if len(rows) > 1:
             rows.append(self.overall.to_dict() | {"column": "all"})
-        columns: dict[str, list[str]] = {"column": [str(row["column"]) for row in rows]}
-        columns["cells"] = [str(row["cells"]) for row in rows]
-        for level in self.levels:
-            columns[f"in {_percent(level)} %"] = [
-                f"{100 * row[f'coverage_{_percent(level)}']:.1f}" for row in rows
-            ]
+        columns = {name: [str(row[name]) for row in rows] for name in ("column", "cells")}
+        for name in self._levels:
+            columns[f"in {name} %"] = [f"{100 * row[f'coverage_{name}']:.1f}" for row in rows]
         for name, title in (("rmse_sd", "RMSE/sd"), ("crps_sd", "CRPS/sd"), ("accuracy", "accuracy")):
             if self.table[name].notna().any():
                 columns[title] = ["" if math.isnan(row[name]) else f"{row[name]:.3g}" for row in rows]
@@ -221,43 +212,56 @@ class Calibration:
         columns["verdict"] = [row["verdict"] for row in rows]
         return pd.DataFrame(columns)
 
+    @property
+    def _levels(self) -> dict[str, float]:
+        """Nominal levels by their names in `table`, per cent."""
+        return {f"{100 * level:g}": level for level in self.levels}
+
     @cached_property
-    def _parts(self) -> list[pd.DataFrame]:
-        """Rows of `cells`, as one table per column."""
+    def _rows(self) -> list[dict[str, Any]]:
+        """Figures of each column."""
         codes = pd.factorize(self.cells["column"])[0]
-        return [self.cells[codes == code] for code in range(codes.max() + 1)]
+        return [self._figures(self.cells[codes == code]) for code in range(codes.max() + 1)]
+
+    @cached_property
+    def _all(self) -> dict[str, Any]:
+        """Figures of all cells together."""
+        return self._figures(self.cells)
 
     @cached_property
     def _judged(self) -> list[_Judgement]:
         """Verdict on each column, with explanation and p-value; tests are adjusted by Holm's method."""
-        tested = [_test_column(cells, self.levels) for cells in self._parts]
-        adjusted = iter(holm([test.p for own, _ in tested for test in own]))
-        return [_conclude([next(adjusted) for _ in own], own, half_width) for own, half_width in tested]
+        tested = [self._test_column(row) for row in self._rows]
+        adjusted = iter(holm([test.p for tests in tested for test in tests]))
+        judged = []
+        for row, tests in zip(self._rows, tested, strict=True):
+            half_width = max(row[f"high_{name}"] - row[f"low_{name}"] for name in self._levels) / 2
+            reported = min(tests, key=lambda test: test.p)
+            judged.append(_conclude([next(adjusted) for _ in tests], tests, half_width, reported))
+        return judged
 
     @cached_property
     def _overall(self) -> _Judgement:
         """Verdict on all cells, with explanation and p-value; standard errors are clustered by rows."""
-        rows, n = self.cells["position"].to_numpy(), len(self.cells)
-        tests, errors = [], []
-        for level in self.levels:
-            held = self.cells["needed"].to_numpy() <= level
-            errors.append(_clustered_se(held, rows) or math.sqrt(level * (1 - level) / n))
-            off = float(held.mean()) - level
+        n, tests, errors = len(self.cells), [], []
+        for name, level in self._levels.items():
+            share = self._all[f"coverage_{name}"]
+            errors.append(self._all[f"se_{name}"] or math.sqrt(level * (1 - level) / n))
             words = (
-                f"of {n} held-out cells {100 * held.mean():.1f} % lie in their {_percent(level)} % intervals "
+                f"of {n} held-out cells {100 * share:.1f} % lie in their {name} % intervals "
                 f"(Monte Carlo standard error {100 * errors[-1]:.1f} points)"
             )
-            tests.append(_coverage_test(off, level, 2 * float(stats.norm.sf(abs(off) / errors[-1])), words))
+            p = 2 * float(stats.norm.sf(abs(share - level) / errors[-1]))
+            tests.append(_coverage_test(share - level, level, p, words))
         half_width = float(stats.norm.ppf(1 - _ALPHA / 2)) * max(errors)
-        adjusted = holm([test.p for test in tests]).tolist()
-        return _conclude(adjusted, tests, half_width, reported=len(tests) - 1)
+        return _conclude(holm([test.p for test in tests]), tests, half_width, reported=tests[-1])
 
     def _figures(self, cells: pd.DataFrame) -> dict[str, Any]:
         first, n = cells.iloc[0], len(cells)
         figures: dict[str, Any] = {"column": first["column"], "kind": first["kind"], "cells": n}
-        for level in self.levels:
-            name, held = _percent(level), cells["needed"].to_numpy() <= level
-            low, high = wilson(int(held.sum()), n)
+        for name, level in self._levels.items():
+            held = cells["needed"].to_numpy() <= level
+            low, high = stats.binomtest(int(held.sum()), n).proportion_ci(1 - _ALPHA, "wilson")
             figures |= {
                 f"coverage_{name}": held.mean(),
                 f"se_{name}": _clustered_se(held, cells["position"].to_numpy()),
@@ -281,31 +285,29 @@ class Calibration:
             "brier": cells["brier"].mean(),
         }
 
+    def _test_column(self, row: dict[str, Any]) -> list[_Test]:
+        """Test the coverage of a column at each level and, for numbers, the mean of the PIT values.
 
-def wilson(held: int, n: int, level: float = 1 - _ALPHA) -> tuple[float, float]:
-    """Return Wilson's interval for a probability, given `held` successes out of `n` (Wilson 1927).
-
-    Example:
-        >>> low, high = wilson(90, 100)
-        >>> round(low, 3), round(high, 3)
-        (0.826, 0.945)
-    """
-    low, high = stats.binomtest(held, n).proportion_ci(level, "wilson")
-    return float(low), float(high)
-
-
-def holm(p: Sequence[float]) -> NDArray[np.float64]:
-    """Return p-values adjusted to control the familywise error rate (Holm 1979).
-
-    Example:
-        >>> holm([0.01, 0.04, 0.03]).tolist()
-        [0.03, 0.06, 0.06]
-    """
-    order = np.argsort(p)
-    steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
-    return adjusted
+        Coverage is binomial, because a column has one cell per row.
+        """
+        n, is_number, tests = row["cells"], row["kind"] == "number", []
+        regions = "intervals" if is_number else "sets"
+        for name, level in self._levels.items():
+            share, low, high = (row[f"{figure}_{name}"] for figure in ("coverage", "low", "high"))
+            words = (
+                f"{100 * share:.0f} % of {n} held-out cells lie in their {name} % {regions} "
+                f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
+            )
+            held = round(share * n)
+            p = min(1.0, 2 * float(min(stats.binom.cdf(held, n, level), stats.binom.sf(held - 1, n, level))))
+            tests.append(_coverage_test(share - level, level, p, words))
+        if is_number:
+            off = row["pit_mean"] - 0.5  # of uniform numbers, with variance 1/12
+            p = 2 * float(stats.norm.sf(abs(off) * math.sqrt(12 * n)))
+            side = "larger" if off > 0 else "smaller"
+            words = f"the truth is {side} than {50 + 100 * abs(off):.0f} % of its draws, on average"
+            tests.append(_Test(Verdict.OFF, p, off * math.sqrt(12), words))
+        return tests
 
 
 @dataclass(frozen=True)
@@ -318,39 +320,13 @@ class _Test:
     words: str
 
 
-def _test_column(cells: pd.DataFrame, levels: Sequence[float]) -> tuple[list[_Test], float]:
-    """Test the coverage of a column at each level and, for numbers, the mean of the PIT values.
-
-    Coverage is binomial, because a column has one cell per row. The second result is the largest half-width
-    of a confidence interval for coverage.
-    """
-    n, is_number, tests, half_width = len(cells), cells["kind"].iloc[0] == "number", [], 0.0
-    for level in levels:
-        held = int((cells["needed"] <= level).sum())
-        low, high = wilson(held, n)
-        half_width = max(half_width, (high - low) / 2)
-        words = (
-            f"{100 * held / n:.0f} % of {n} held-out cells lie in their {_percent(level)} % "
-            f"{'intervals' if is_number else 'sets'} (95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
-        )
-        p = min(1.0, 2 * float(min(stats.binom.cdf(held, n, level), stats.binom.sf(held - 1, n, level))))
-        tests.append(_coverage_test(held / n - level, level, p, words))
-    if is_number:
-        off = float(cells["pit"].mean()) - 0.5  # of uniform numbers, with variance 1/12
-        p = 2 * float(stats.norm.sf(abs(off) * math.sqrt(12 * n)))
-        side = "larger" if off > 0 else "smaller"
-        words = f"the truth is {side} than {50 + 100 * abs(off):.0f} % of its draws, on average"
-        tests.append(_Test(Verdict.OFF, p, off * math.sqrt(12), words))
-    return tests, half_width
-
-
 def _coverage_test(off: float, level: float, p: float, words: str) -> _Test:
     verdict = Verdict.NARROW if off < 0 else Verdict.WIDE
     return _Test(verdict, p, off / math.sqrt(level * (1 - level)), words)
 
 
 def _conclude(
-    adjusted: Sequence[float], tests: Sequence[_Test], half_width: float, reported: int | None = None
+    adjusted: Iterable[float], tests: Sequence[_Test], half_width: float, reported: _Test
 ) -> _Judgement:
     """Return the verdict of a set of tests, its explanation, and the smallest unadjusted p-value."""
     failed = [t for p, t in zip(adjusted, tests, strict=True) if p < _ALPHA and abs(t.off) > _TOLERANCE]
@@ -358,8 +334,16 @@ def _conclude(
     if failed:
         worst = min(failed, key=lambda test: test.p)
         return worst.verdict, worst.words, smallest
-    named = min(tests, key=lambda test: test.p) if reported is None else tests[reported]
-    return Verdict.WELL if half_width <= _VISIBLE else Verdict.FEW, named.words, smallest
+    return Verdict.WELL if half_width <= _VISIBLE else Verdict.FEW, reported.words, smallest
+
+
+def holm(p: Sequence[float]) -> NDArray[np.float64]:
+    """Return p-values adjusted to control the familywise error rate (Holm 1979)."""
+    order = np.argsort(p)
+    steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return adjusted
 
 
 def _clustered_se(held: NDArray[np.bool_], clusters: NDArray[Any]) -> float:
@@ -367,7 +351,3 @@ def _clustered_se(held: NDArray[np.bool_], clusters: NDArray[Any]) -> float:
     sums = pd.Series(held - held.mean()).groupby(clusters).sum().to_numpy()
     g = len(sums)
     return float(math.sqrt((sums**2).sum() * g / (g - 1)) / len(held)) if g > 1 else math.nan
-
-
-def _percent(level: float) -> str:
-    return f"{100 * level:g}"

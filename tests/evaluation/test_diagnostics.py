@@ -17,7 +17,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from pyro_mgp import ColumnSpec, MGPImputer
 from pyro_mgp.evaluation.adapters import draw
-from pyro_mgp.evaluation.calibration import CAVEAT, Calibration, Verdict, holm, wilson
+from pyro_mgp.evaluation.calibration import CAVEAT, Calibration, Verdict, holm
 from pyro_mgp.evaluation.diagnostics import calibrate, compare
 
 Function = Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]
@@ -170,8 +170,12 @@ def test_errors_are_clustered_by_rows() -> None:
 
 
 def test_intervals_and_adjusted_p_values_are_those_of_statsmodels() -> None:
-    for held, n in [(0, 10), (7, 9), (90, 100), (30, 30)]:
-        assert wilson(held, n) == pytest.approx(proportion_confint(held, n, method="wilson"))
+    for n in (20, 100):
+        table = of(oracle(), line(n)).table
+        for level in (50, 80, 90, 95):
+            held = table[f"coverage_{level}"] * table["cells"]
+            low, high = proportion_confint(held, table["cells"], method="wilson")
+            np.testing.assert_allclose(table[[f"low_{level}", f"high_{level}"]], np.transpose([low, high]))
     p = np.random.default_rng(0).random(20) ** 3
     np.testing.assert_allclose(holm(p), multipletests(p, method="holm")[1])
 
