@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,15 +34,6 @@ Method = Literal["D1", "D2", "D3", "D4"]
 
 class PoolingWarning(UserWarning):
     """Warning that a pooled result needs more imputations than it has."""
-
-
-class LikelihoodFit(Protocol):
-    """Maximum-likelihood fit with the attributes of a statsmodels result."""
-
-    params: Any
-    """Estimates."""
-    llf: float
-    """Log-likelihood at the estimates."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +122,7 @@ def barnard_rubin(
 
         ν = 1 / (1/ν_old + 1/ν_obs),   ν_old = (m - 1) / λ²,   ν_obs = (ν_com + 1) / (ν_com + 3) ν_com (1 - λ)
 
-    Here `share` is λ, of any shape, `df_complete` ν_com, and `large_sample` replaces ν_old.
+    `share` is λ, of any shape, `df_complete` ν_com, and `large_sample` replaces ν_old.
     """
     if large_sample is None:
         with np.errstate(divide="ignore"):
@@ -142,7 +133,7 @@ def barnard_rubin(
 
 
 def _shrunk(df_complete: float) -> float:
-    """Return the degrees of freedom ν_obs of Barnard and Rubin at λ = 0, without missing data."""
+    """Return ν_obs of Barnard and Rubin at λ = 0."""
     return (df_complete + 1) / (df_complete + 3) * df_complete
 
 
@@ -184,8 +175,8 @@ def _cholesky(within: Numbers) -> Numbers:
 def pool_chi2(statistics: ArrayLike, df: int) -> JointTest:
     """Pool chi-square statistics of the same test on each of m tables (D2).
 
-    D2 has the least power of the pooled tests, and serves where only the statistics are available (Li, Meng,
-    Raghunathan and Rubin, Statistica Sinica 1:65-92, 1991).
+    D2 (Li, Meng, Raghunathan and Rubin, Statistica Sinica 1:65-92, 1991) has the least power of the pooled
+    tests, and serves where only the statistics are available.
 
     Args:
         statistics: Statistics, `[m]`.
@@ -254,8 +245,8 @@ def pool_likelihoods(
 
 def likelihood_ratio_test(
     draws: Iterable[pd.DataFrame],
-    full: Callable[[pd.DataFrame], LikelihoodFit],
-    null: Callable[[pd.DataFrame], LikelihoodFit],
+    full: Callable[[pd.DataFrame], Any],
+    null: Callable[[pd.DataFrame], Any],
     *,
     df: int | None = None,
 ) -> JointTest:
@@ -267,7 +258,7 @@ def likelihood_ratio_test(
 
     Args:
         draws: `Imputations`, or m completed tables.
-        full: Fits the full model to a table, and returns `params` and `llf` as statsmodels does.
+        full: Fits the full model to a table; the result has `params` and `llf`, as those of statsmodels.
         null: Fits the null model, a special case of the full model.
         df: Number k of constraints; None for the difference in the number of `params`.
 
@@ -285,18 +276,18 @@ def likelihood_ratio_test(
     if len(tables) < 2:
         raise ValueError(f"expected at least two completed tables, got {len(tables)}")
     stack = pd.concat(tables, ignore_index=True)
-    *fits, stacked = [(full(table), null(table)) for table in (*tables, stack)]
-    larger, smaller = (int(np.size(fit.params)) for fit in stacked)
+    fits = [(full(table), null(table)) for table in (*tables, stack)]
+    larger, smaller = (int(np.size(fit.params)) for fit in fits[-1])
     if df is None and larger <= smaller:
         raise ValueError(
             f"the full model has {larger} params, the null model {smaller}: expected more in the full one; "
             "if the models differ otherwise, pass the number of constraints as df="
         )
-    L1, L0 = np.array([[float(fit.llf) for fit in pair] for pair in fits]).T
+    *separate, stacked = [(float(of_full.llf), float(of_null.llf)) for of_full, of_null in fits]
+    L1, L0 = np.array(separate).T
     if (L1 + 1e-6 * np.abs(L1) < L0).any():
         raise ValueError("the full model is less likely than the null model: are they nested, in this order?")
-    of_stack = float(stacked[0].llf), float(stacked[1].llf)
-    return pool_likelihoods(L1, L0, larger - smaller if df is None else df, stacked=of_stack)
+    return pool_likelihoods(L1, L0, larger - smaller if df is None else df, stacked=stacked)
 
 
 def _log_likelihoods(full: ArrayLike, null: ArrayLike) -> tuple[Numbers, Numbers]:

@@ -3,9 +3,9 @@
     Q̄ = mean of the estimates,  Ū = mean of their variances,  B = variance of the estimates between tables
     T = Ū + (1 + 1/m) B,        λ = (1 + 1/m) B / T,          riv = (1 + 1/m) B / Ū
 
-Confidence intervals use Student's t with the degrees of freedom ν of Barnard and Rubin (`barnard_rubin`). λ
-is the share of the variance that is due to missing data. The fraction of missing information, fmi = (riv +
-2/(ν + 3)) / (1 + riv), also accounts for estimating B from m tables.
+Confidence intervals use Student's t with the degrees of freedom ν of `barnard_rubin`. λ is the share of the
+variance that is due to missing data; the fraction of missing information fmi = (riv + 2/(ν + 3)) / (1 + riv)
+also accounts for estimating B from m tables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -63,11 +63,10 @@ class ShownAsTable:
 
     def _rounded(self) -> pd.DataFrame:
         """Format estimates with four significant digits, shares and p-values with three decimals."""
-        columns = self.table.items()
-        text = {name: column.map(_FORMATS.get(str(name), "{:.3f}").format) for name, column in columns}
+        text = self.table.apply(lambda column: column.map(_FORMATS.get(column.name, "{:.3f}").format))
         if "p" in text:
             text["p"] = text["p"].mask(self.table["p"] < 0.0005, "<.001")
-        return pd.DataFrame(text, index=self.table.index)
+        return text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,9 +88,9 @@ class Pooled(ShownAsTable):
     estimates: Numbers
     """Estimates from each table, `[m, K]`."""
     variances: Numbers
-    """Squared standard errors from each table, `[m, K]`."""
+    """Squared standard errors, `[m, K]`."""
     covariances: Numbers | None = None
-    """Covariance matrices from each table, `[m, K, K]`; None if the fits gave variances only."""
+    """Covariance matrices, `[m, K, K]`; None if the fits gave variances only."""
     df_complete: float | None = None
     """Residual degrees of freedom ν_com of the complete-data analysis; None for infinite."""
 
@@ -156,8 +155,8 @@ class Pooled(ShownAsTable):
     def recommended_m(self, cv: float = 0.05, level: float = 0.95) -> pd.Series[int]:
         """Return the number of imputations needed for replicable standard errors.
 
-        This is the quadratic rule of von Hippel (Sociological Methods & Research 49:699-718, 2020), m = 1 + ½
-        (fmi / cv)², at the upper bound of the confidence interval logit(fmi) ± z √(2/m).
+        By the quadratic rule m = 1 + ½ (fmi / cv)² of von Hippel (Sociological Methods & Research 49:699-718,
+        2020), with fmi at the upper bound of its confidence interval logit(fmi) ± z √(2/m).
 
         Args:
             cv: Coefficient of variation of the standard error over repeated imputation.
@@ -216,12 +215,12 @@ def pool(
 ) -> Pooled:
     """Pool an analysis of m completed tables by Rubin's rules.
 
-    As in R's mice, ν_com is the `df_resid` of a result (the smallest, if tables differ), even if the analysis
-    uses a normal distribution. Cluster-robust standard errors give ν_com = number of clusters - 1.
+    As in R's mice, ν_com is the smallest `df_resid` of the results, even if the analysis uses a normal
+    distribution. Cluster-robust standard errors give ν_com = number of clusters - 1.
 
     Args:
-        fits: Results of the m analyses (of statsmodels, or any objects with `params` and `cov_params` or
-            `bse`), or pairs of estimates `[K]` and their variances `[K]` or covariance matrices `[K, K]`.
+        fits: Results of the m analyses, of statsmodels or any objects with `params` and `cov_params` or
+            `bse`; or pairs of estimates `[K]` and their variances `[K]` or covariance matrices `[K, K]`.
         level: Confidence level of the intervals.
         df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for those of the
             fits, or infinite if these have none; `math.inf` for large-sample intervals.
@@ -239,22 +238,17 @@ def pool(
     answers = [_read(fit) for fit in fits]
     if not answers:
         raise ValueError("expected fits of at least two imputations, got none")
-    first = answers[0]
-    for other in answers:
-        if other.names != first.names:
-            different = f"{first.names} and {other.names}; is a level of a category absent from some tables?"
-            raise ValueError(f"the fits have different estimates: {different}")
-        if other.variances.shape != first.variances.shape:
-            shapes = sorted({each.variances.shape for each in answers})
-            raise ValueError(f"expected variances of one shape from all fits, got {shapes}")
-    given = [each.df_complete for each in answers if each.df_complete is not None]
-    return pool_estimates(
-        np.stack([each.estimates for each in answers]),
-        np.stack([each.variances for each in answers]),
-        first.names if names is None else names,
-        level=level,
-        df_complete=min(given, default=None) if df_complete is None else df_complete,
-    )
+    labels, estimates, variances, df_of_fits = zip(*answers, strict=True)
+    if other := [each for each in labels if each != labels[0]]:
+        different = f"{labels[0]} and {other[0]}; is a level of a category absent from some tables?"
+        raise ValueError(f"the fits have different estimates: {different}")
+    if len(shapes := {each.shape for each in variances}) > 1:
+        raise ValueError(f"expected variances of one shape from all fits, got {sorted(shapes)}")
+    names = labels[0] if names is None else names
+    if df_complete is None:
+        df_complete = min((df for df in df_of_fits if df is not None), default=None)
+    Q, U = np.stack(estimates), np.stack(variances)
+    return pool_estimates(Q, U, names, level=level, df_complete=df_complete)
 
 
 def pool_estimates(
@@ -318,21 +312,12 @@ def check_level(level: float) -> None:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
 
 
-class _Answer(NamedTuple):
-    """Estimates of one fit with their names, their variances or covariance matrix, and its ν_com."""
-
-    names: list[Any]
-    estimates: Numbers
-    variances: Numbers
-    df_complete: float | None = None
-
-
-def _read(fit: Any) -> _Answer:
-    """Extract the estimates and variances of a fit."""
+def _read(fit: Any) -> tuple[list[Any], Numbers, Numbers, float | None]:
+    """Return the names of a fit's estimates, the estimates, their (co)variances, and its ν_com."""
     if isinstance(fit, tuple | list) and len(fit) == 2:
         estimates = np.atleast_1d(np.asarray(fit[0], dtype=np.float64))
         names = fit[0].index.tolist() if isinstance(fit[0], pd.Series) else list(range(len(estimates)))
-        return _Answer(names, estimates, np.atleast_1d(np.asarray(fit[1], dtype=np.float64)))
+        return names, estimates, np.atleast_1d(np.asarray(fit[1], dtype=np.float64)), None
     if not hasattr(fit, "params"):
         raise TypeError(
             "expected a result with params and cov_params or bse, or a pair (estimates, variances), got "
@@ -351,7 +336,7 @@ def _read(fit: Any) -> _Answer:
     if covariance is None:
         variances = np.square(variances).T.ravel()
     df_complete = getattr(fit, "df_resid_inference", None) or getattr(fit, "df_resid", None)
-    return _Answer(_names(fit, params, covariance), estimates, variances, df_complete)
+    return _names(fit, params, covariance), estimates, variances, df_complete
 
 
 def _names(fit: Any, params: Any, covariance: Any) -> list[Any]:
