@@ -4,9 +4,8 @@
 
 (Gelman et al., *Bayesian Data Analysis*, 3rd ed., section 18.2). This needs no normality, but many tables
 (Zhou and Reiter, American Statistician 64:159-163, 2010, use a hundred and more): the variance of the mixture
-is Ū + (1 - 1/m) B where Rubin's is Ū + (1 + 1/m) B. Convergence is diagnosed within each table, since the
-posteriors of different tables differ by design. R-hat and effective sample sizes are rank-normalised and
-split (Vehtari et al., Bayesian Analysis 16:667-718, 2021).
+is Ū + (1 - 1/m) B where Rubin's is Ū + (1 + 1/m) B. R-hat and effective sample sizes are rank-normalised and
+split (Vehtari et al., Bayesian Analysis 16:667-718, 2021); they compare chains of the same table.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ def mix(
     Args:
         posteriors: Draws of every parameter for each table, as returned by Pyro's `MCMC.get_samples` or
             `Predictive`: `[draws, ...]`, at least 8 and equally many for all tables.
-        group_by_chain: Whether draws are `[chains, draws, ...]`, as from
-            `MCMC.get_samples(group_by_chain=True)`; otherwise R-hat compares the halves of a single chain.
+        group_by_chain: Whether draws are `[chains, draws, ...]`, as by `get_samples(group_by_chain=True)`;
+            otherwise R-hat compares the halves of a single chain.
         level: Probability of the intervals.
         max_rhat: Largest R-hat within a table without a warning; of hundreds, one exceeds 1.01 by chance.
 
@@ -76,8 +75,7 @@ def mix(
         ValueError: If there are fewer than two posteriors, their shapes differ, or draws are not finite.
 
     Warns:
-        MixtureWarning: If chains have not converged within some table, or too few tables make the mixture too
-            narrow.
+        MixtureWarning: If chains have not converged within a table, or the mixture of too few is too narrow.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -96,15 +94,15 @@ def mix(
     ]
     scalars = [x.reshape(*x.shape[:3], -1) for x in stacked.values()]
     chains = np.moveaxis(np.concatenate(scalars, axis=3).astype(np.float64), 3, 1)
-    diagnosed = np.array([[_diagnose(x) for x in table] for table in chains])
-    table = _summary(chains, level, names)
-    table["rhat"] = pd.DataFrame(diagnosed[..., 0]).max().to_numpy()
-    table["ess"] = pd.DataFrame(diagnosed[..., 1]).min().to_numpy()
-    _warn(table, max_rhat, m)
+    rhat, ess_bulk, ess_tail = np.moveaxis([[_diagnose(x) for x in table] for table in chains], 2, 0)
+    moments = {"mean": chains.mean((2, 3)), "sd": chains.std((2, 3), ddof=1)}
+    figures = moments | {"rhat": rhat, "ess_bulk": ess_bulk, "ess_tail": ess_tail}
     both = pd.MultiIndex.from_product([range(m), names], names=["imputation", "parameter"])
-    moments = np.stack([chains.mean((2, 3)), chains.std((2, 3), ddof=1)], axis=2)
-    columns = ["mean", "sd", "rhat", "ess_bulk", "ess_tail"]
-    by_table = pd.DataFrame(np.concatenate([moments, diagnosed], axis=2).reshape(-1, 5), both, columns)
+    by_table = pd.DataFrame({name: figure.ravel() for name, figure in figures.items()}, both)
+    table = _summary(chains, level, names)
+    table["rhat"] = pd.DataFrame(rhat).max().to_numpy()
+    table["ess"] = pd.DataFrame(ess_bulk).min().to_numpy()
+    _warn(table, max_rhat, m)
     draws = {name: x.reshape(-1, *x.shape[3:]) for name, x in stacked.items()}
     return PosteriorMixture(table, m, level, draws, by_table)
 
@@ -113,7 +111,6 @@ def _summary(chains: Numbers, level: float, names: list[str]) -> pd.DataFrame:
     """Summarise the mixture of every parameter, given draws `[m, K, chains, draws]`."""
     together = chains.swapaxes(0, 1).reshape(len(names), -1)
     within, between = chains.var((2, 3), ddof=1).mean(0), chains.mean((2, 3)).var(0, ddof=1)
-    of_missing = missing_information(within, between, len(chains))
     low, high = np.quantile(together, [(1 - level) / 2, (1 + level) / 2], axis=1)
     columns = {
         "mean": together.mean(1),
@@ -123,10 +120,9 @@ def _summary(chains: Numbers, level: float, names: list[str]) -> pd.DataFrame:
         "mcse": np.sqrt(between / len(chains)),
         "within": within,
         "between": between,
-        "lambda": of_missing["lambda"],
-        "fmi": of_missing["fmi"],
+        **missing_information(within, between, len(chains)),
     }
-    return pd.DataFrame(columns, index=pd.Index(names))
+    return pd.DataFrame(columns, index=pd.Index(names)).drop(columns=["df", "riv"])
 
 
 def _diagnose(chains: Numbers) -> tuple[float, float, float]:
@@ -167,16 +163,15 @@ def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str,
     if len(arrays) < 2:
         raise ValueError(f"expected the posteriors of at least two imputations, got {len(arrays)}")
     form = "[chains, draws, ...]" if group_by_chain else "[draws, ...]"
-    first = {name: x.shape for name, x in arrays[0].items()}
+    first, *_ = shapes = [{name: x.shape for name, x in posterior.items()} for posterior in arrays]
     leading = {shape[: 1 + group_by_chain] for shape in first.values()}
     if len(leading) != 1 or len(min(leading)) <= group_by_chain:
         raise ValueError(f"expected draws {form} of every parameter, as many of each, got shapes {first}")
     for j, posterior in enumerate(arrays):
-        shapes = {name: x.shape for name, x in posterior.items()}
-        if shapes != first:
+        if shapes[j] != first:
             raise ValueError(
                 f"expected as many draws of the same parameters from all tables, got shapes {first} from "
-                f"table 0 and {shapes} from table {j}"
+                f"table 0 and {shapes[j]} from table {j}"
             )
         if odd := [name for name, x in posterior.items() if not np.isfinite(x).all()]:
             raise ValueError(f"table {j}: some draws of {odd[0]!r} are not finite")

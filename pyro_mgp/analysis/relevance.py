@@ -44,11 +44,10 @@ def relevance(
 ) -> pd.DataFrame:
     """Compute the relevance of each column as a predictor of each column that has a link.
 
-    Relevance is measured in standardised units (after the transform, if a column has one). The predicted
-    column is measured on its latent scale: probit for booleans, ordered levels and categories, log for
-    counts. Local GPs are not included. A category counts as one column: with derivatives g by its indicators,
-    and their correlations C over the rows, its squared relevance is gᵀCg. For a predicted category, squares
-    are averaged over its links.
+    Units are standardised (after the transform, if a column has one), and latent for the predicted column:
+    probit for booleans, ordered levels and categories, log for counts. Local GPs are not included. A category
+    counts as one column: with derivatives g by its indicators, and their correlations C over the rows, its
+    squared relevance is gᵀCg; squares are averaged over the links of a predicted one.
 
     Args:
         imputer: Imputer after `fit`.
@@ -78,32 +77,30 @@ def relevance(
     if by not in get_args(Measure):
         raise ValueError(f"by must be one of {list(get_args(Measure))}, got {by!r}")
     model, links = imputer.model_, imputer.model_.chain.links
-    groups, columns = _groups(model)
+    codec, target = model.encoder.codec, model.encoder.target
+    groups, columns = codec.groups, list(codec.columns)
+    labels: list[Label] = [column.name for column in columns]
+    if target is not None:
+        groups, columns = np.append(groups, len(columns)), [*columns, target]
+        labels.append(model.chain.names[-1])  # differs from all other labels
     inputs = [groups[link.inputs.cpu().numpy()] for link in links]
     if by == "derivative":
         conditionals, rows = model.chain.conditionals(), _rows(model, X)
         found = [_mean_squares(_gradient(each, rows), groups, columns) for each in conditionals]
     else:
-        inverses = [lengthscales(link.kernel, len(link.inputs)).pow(-2).cpu().numpy() for link in links]
-        pairs = zip(inputs, inverses, strict=True)
-        found = [np.bincount(at, own, len(columns)).astype(np.float64) for at, own in pairs]
+        inverses = [lengthscales(link.kernel, len(link.inputs)).pow(-2).numpy() for link in links]
+        found = [np.bincount(at, own, len(columns)) for at, own in zip(inputs, inverses, strict=True)]
     squares = np.full((len(links), len(columns)), np.nan)
     for own, here, square in zip(squares, inputs, found, strict=True):
         own[here] = square[here]
-    return _by_column(model, squares, groups)
-
-
-def _groups(model: FittedModel) -> tuple[NDArray[np.intp], list[ColumnCodec]]:
-    """Return the column index of each of the D encoded columns, `[D]`, and the codecs, a target's last."""
-    codec, target = model.encoder.codec, model.encoder.target
-    groups, columns = codec.groups, list(codec.columns)
-    if target is not None:
-        groups, columns = np.append(groups, len(columns)), [*columns, target]
-    return groups, columns
+    of_links = pd.DataFrame(squares, columns=pd.Index(labels, name="informed by"))
+    table = of_links.groupby([groups[link.column] for link in links]).mean().pow(0.5)
+    table.index = pd.Index([labels[c] for c in table.index], name="column")
+    return table if target is None or model.target_is_input else table.iloc[:, :-1]
 
 
 def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
-    """Return the encoded rows at which to differentiate, `[n, D]`, missing cells at the initial fill."""
+    """Return the encoded rows at which to differentiate, `[n, D]`."""
     if X is None and model.own is None:
         raise ValueError(
             "this imputer does not hold the table it was fitted to: give rows as relevance(imputer, X)"
@@ -119,7 +116,7 @@ def _gradient(conditional: Conditional, rows: Tensor) -> Numbers:
     for batch in rows.split(_AT_ONCE):
         at = batch.detach().requires_grad_()
         parts += torch.autograd.grad(conditional.functions(at).sum(), at)
-    return torch.cat(parts).cpu().numpy().astype(np.float64)
+    return torch.cat(parts).double().cpu().numpy()
 
 
 def _mean_squares(gradient: Numbers, groups: NDArray[np.intp], columns: Sequence[ColumnCodec]) -> Numbers:
@@ -134,14 +131,3 @@ def _mean_squares(gradient: Numbers, groups: NDArray[np.intp], columns: Sequence
         if column.width:
             found[c] = np.einsum("np,pq,nq->n", own, correlations, own).mean()
     return found
-
-
-def _by_column(model: FittedModel, squares: Numbers, groups: NDArray[np.intp]) -> pd.DataFrame:
-    """Average squared relevance `[L, C]` over the links of each column, and take the square root."""
-    labels: list[Label] = [column.name for column in model.encoder.codec.columns]
-    if model.encoder.target is not None:
-        labels.append(model.chain.names[-1])  # differs from all other labels
-    own = [groups[link.column] for link in model.chain.links]
-    table = pd.DataFrame(squares, columns=pd.Index(labels, name="informed by")).groupby(own).mean().pow(0.5)
-    table.index = pd.Index([labels[c] for c in table.index], name="column")
-    return table if model.encoder.target is None or model.target_is_input else table.iloc[:, :-1]

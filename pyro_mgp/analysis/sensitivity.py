@@ -7,12 +7,12 @@ ones with the same predictors (van Buuren, *Flexible Imputation of Missing Data*
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from pyro_mgp._support.messages import listing
@@ -22,54 +22,39 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import TableCodec
 
 
-class CompletedTables(Protocol):
-    """Multiple imputations of a table; iteration gives the completed tables."""
-
-    @property
-    def values(self) -> Mapping[Label, NDArray[Any]]:
-        """Draws of the missing cells of each incomplete column, `[m, n_missing]`."""
-
-    def __iter__(self) -> Iterator[pd.DataFrame]: ...
-
-
 class Imputer(Protocol):
-    """Fitted imputer whose draws can be shifted."""
+    """Fitted imputer whose draws can be shifted, such as `MGPImputer`."""
 
-    def impute(
-        self, X: pd.DataFrame | ArrayLike | None, m: int, *, delta: Mapping[Label, float] | None
-    ) -> CompletedTables:
-        """Draw m imputations, with the draws of some columns shifted by `delta`."""
+    impute: Callable[..., Any]
+    """Return `Imputations`: `impute(X, m, delta={column: shift})`."""
 
 
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
-    """Convert shifts δ of columns to shifts of latent functions in standardised units.
+    """Convert shifts δ of columns to shifts of latent functions in standardised units, by encoded column.
 
-    δ is on the scale of the column's likelihood, see `MGPImputer.impute`. The result is by encoded column,
-    and empty if all shifts are zero.
+    δ is on the scale of the column's likelihood, see `MGPImputer.impute`. If all are zero, none is returned.
 
     Raises:
         ValueError: If a column is unknown, constant or has more than two unordered levels, or δ is infinite.
     """
-    columns = {column.name: column for column in codec.columns}
+    columns = {column.name: column for column in codec.columns if column.width}
     found: dict[int, float] = {}
     for label, value in delta.items():
-        if label not in columns or not columns[label].width:
-            varying = [name for name, column in columns.items() if column.width]
-            raise ValueError(f"delta names column {label!r}, but columns that vary are {listing(varying)}")
+        if label not in columns:
+            raise ValueError(f"delta names column {label!r}, but columns that vary are {listing(columns)}")
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
             raise ValueError(f"delta of column {label!r} must be a finite number, got {value!r}")
-        column, first = columns[label], codec.slices[label].start
+        column, scale = columns[label], 1.0
         if column.indicators is not None:
             if column.width > 2:
                 raise ValueError(
                     f"delta of column {label!r}: a category of {column.width} levels has no scale to be "
                     "shifted on; make it ordered, or a boolean of one level against the others"
                 )
-            found[first] = -float(value)  # the link models the indicator of the first level
-        elif isinstance(column.observation(), OrdinalObservation | CountObservation):
-            found[first] = float(value)
-        else:
-            found[first] = float(value) / column.scale[0]
+            scale = -1.0  # the link models the indicator of the first level
+        elif not isinstance(column.observation(), OrdinalObservation | CountObservation):
+            scale = column.scale[0]
+        found[codec.slices[label].start] = float(value) / scale
     # A zero beside other shifts is kept, so that a scan over both is continuous at zero.
     return found if any(found.values()) else {}
 
@@ -100,9 +85,9 @@ def tipping_point(
         null: Null value of the estimate.
 
     Returns:
-        One row per shift in ascending order, with columns `delta`; `imputed_mean` of the shifted draws (NaN
-        for labels); `estimate`, `low`, `high`, and `p` of the null value; and `tipped`, whether the interval
-        lies above, below or around the null value unlike the interval at δ = 0.
+        One row per shift in ascending order: `delta`; `imputed_mean` of the shifted draws (NaN for labels);
+        `estimate`, `low`, `high`, and `p` of the null value; and `tipped`, whether the interval lies above,
+        below or around the null value unlike the interval at δ = 0.
 
     Raises:
         ValueError: As for `MGPImputer.impute`, or if the column has no missing cells.
@@ -125,16 +110,9 @@ def tipping_point(
         pooled = pool([analysis(table) for table in draws], level=level).table
         row = pooled.loc[term] if term in pooled.index else pooled.iloc[term]
         drawn = draws.values[column]
-        rows.append(
-            {
-                "delta": delta,
-                "imputed_mean": float(drawn.mean()) if drawn.dtype.kind in "fib" else np.nan,
-                "estimate": row["estimate"],
-                "low": row["low"],
-                "high": row["high"],
-                "p": 2 * stats.t.sf(abs(row["estimate"] - null) / row["se"], row["df"]),
-            }
-        )
+        mean = float(drawn.mean()) if drawn.dtype.kind in "fib" else np.nan
+        p = 2 * stats.t.sf(abs(row["estimate"] - null) / row["se"], row["df"])
+        rows.append({"delta": delta, "imputed_mean": mean, **row[["estimate", "low", "high"]], "p": p})
     table = pd.DataFrame(rows)
     side = np.sign(table["low"] - null) + np.sign(table["high"] - null)
     table["tipped"] = side != side[table["delta"] == 0.0].iloc[0]

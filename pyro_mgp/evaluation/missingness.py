@@ -1,9 +1,8 @@
 """Missing-data patterns: their description, and amputation of tables.
 
 `patterns` and `flux` describe the missing cells of a table (van Buuren, *Flexible Imputation of Missing
-Data*, 2nd ed., section 4.1); `ampute` makes cells missing whose true values are known, so that imputations
-can be compared with them (Schouten, Lugtig and Vink, *Journal of Statistical Computation and Simulation*
-88:2909-2930, 2018).
+Data*, 2nd ed., section 4.1); `ampute` makes cells missing whose true values are known (Schouten, Lugtig and
+Vink, *Journal of Statistical Computation and Simulation* 88:2909-2930, 2018).
 """
 
 from __future__ import annotations
@@ -32,16 +31,13 @@ Tendency = Literal["right", "left", "mid", "tail"]
 Unit = Literal["rows", "cells"]
 """Unit of a proportion."""
 
-_COUNTS = ("rows", "missing")
-
 
 def patterns(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the distinct missing-data patterns of the rows of a table.
 
     Returns:
-        One row per pattern, the most frequent first, and of equally frequent ones that with fewer missing
-        cells first: a Bool column per column of the table, True where it is observed, then `rows`, the number
-        of rows with the pattern, and `missing`, the number of missing cells in it.
+        One row per pattern, the most frequent first, then those with fewer missing cells: a Bool column per
+        column of the table, True where observed, and the numbers of `rows` and of `missing` cells per row.
 
     Raises:
         TypeError: `frame` is not a DataFrame.
@@ -55,11 +51,9 @@ def patterns(frame: pd.DataFrame) -> pd.DataFrame:
         1   True  True     1        0
     """
     _check_frame(frame)
-    taken = [label for label in _COUNTS if label in frame.columns]
-    if taken:
-        raise ValueError(
-            f"column {taken[0]!r} has the name of one that patterns adds, {list(_COUNTS)}: rename it first"
-        )
+    added = ["rows", "missing"]
+    if taken := [label for label in added if label in frame.columns]:
+        raise ValueError(f"column {taken[0]!r} has the name of one that patterns adds, {added}: rename it")
     observed, rows = distinct_patterns(frame)
     table = pd.DataFrame(observed, columns=frame.columns.tolist())
     return table.assign(rows=rows, missing=(~observed).sum(1))
@@ -88,8 +82,8 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
     imputed; a column of high outflux is observed beside many missing cells, and may help to impute these.
 
     Returns:
-        One row per column: `observed`, the proportion of observed cells, `influx` and `outflux`. A complete
-        column has influx 0 and outflux 1. NaN where the whole table has no observed, or no missing, cell.
+        One row per column: the proportion `observed` of its cells, `influx` and `outflux` (0 and 1 if it is
+        complete; NaN if the whole table has no observed, or no missing, cell).
 
     Raises:
         TypeError: `frame` is not a DataFrame.
@@ -104,14 +98,12 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
     """
     _check_frame(frame)
     r = (~missing(frame)).astype(np.float64)
-    n_rows, n_columns = r.shape
     in_row = r.sum(1)
-    n_observed = in_row.sum()
     with np.errstate(invalid="ignore"):
         shares = {
-            "observed": r.sum(0) / n_rows,
-            "influx": (1 - r).T @ in_row / n_observed,
-            "outflux": r.T @ (n_columns - in_row) / (r.size - n_observed),
+            "observed": r.sum(0) / len(r),
+            "influx": (1 - r).T @ in_row / r.sum(),
+            "outflux": r.T @ (r.shape[1] - in_row) / (1 - r).sum(),
         }
     return pd.DataFrame(shares, index=frame.columns)
 
@@ -143,33 +135,29 @@ def ampute(
 
         P(the row loses the cells of its pattern) = 1 / (1 + exp(-b - t(s))),    s = Σ_j w_j z_j,
 
-    where s is then standardised, and t(s) is s for type "right", -s for "left", -|s| for "mid" and |s| for
-    "tail", and b is solved for such that the proportion holds. Rows are drawn with exactly these
-    probabilities, but by systematic sampling, which meets the proportion up to one row, or up to the cells of
-    one pattern.
+    where s is then standardised, and b is solved for such that the proportion holds. Rows are drawn by
+    systematic sampling, which meets the proportion up to one row, or up to the cells of one pattern.
 
-    In scores, booleans are 0 and 1, times are seconds, and labels are their positions, in the categories' own
-    order or in alphabetical order. Cells that were missing before count as the mean.
+    In scores s, booleans are 0 and 1, times are seconds, and labels are their positions, in the categories'
+    own order or in alphabetical order. Cells that were missing before count as the mean.
 
     Args:
         frame: The table; its missing cells stay missing.
-        proportion: Share of the rows that lose cells, or of the observed cells that go missing; see `by`. In
-            a complete table, the share of incomplete rows, or of missing cells.
+        proportion: Share of the rows that lose cells, or of the observed cells that go missing; see `by`.
         mechanism: "MCAR", missing completely at random: s is 0. "MAR", missing at random: s depends on
             columns outside the pattern. "MNAR", not at random: s depends on columns in the pattern.
         patterns: Columns that go missing together, by label; None for each column alone.
         weights: For each pattern its w, by label, 0 if not named. None for 1 on all columns that are not in
             the pattern (MAR) or in it (MNAR).
         frequencies: Relative frequency of each pattern; None for equal ones.
-        type: Scores that make missing cells likely: high ones ("right"), low ones ("left"), those near the
-            mean ("mid"), or those far from it ("tail").
+        type: Scores that make missing cells likely: high ones ("right": t(s) = s), low ones ("left": -s),
+            those near the mean ("mid": -|s|), or those far from it ("tail": |s|).
         by: Unit of `proportion`, "rows" or "cells".
         random_state: Seed or generator; None for a seed of the operating system.
 
     Returns:
-        A copy with more missing cells: same index, columns and, where they can hold missing cells, dtypes.
-        Columns of bool and of integers that lose cells become pandas' nullable "boolean" and "Int64" (or of
-        another width).
+        A copy with more missing cells, of the same index, columns and dtypes, except that columns of bool and
+        of integers that lose cells become pandas' nullable "boolean" and "Int64" (or of another width).
 
     Raises:
         TypeError: `frame` is not a DataFrame, a pattern or its weights are no collection, or a column's dtype
@@ -198,10 +186,9 @@ def ampute(
 
 
 def without_cells(frame: pd.DataFrame, cells: NDArray[np.bool_]) -> pd.DataFrame:
-    """Return a copy of a table in which some cells are missing.
+    """Return a copy of a table without the cells of a mask, Bool `[N, C]`.
 
-    Columns of integers and booleans that cannot hold missing cells get pandas' nullable dtypes. `cells` is a
-    mask of the cells to remove, Bool `[N, C]`.
+    Columns of integers and booleans that cannot hold missing cells get pandas' nullable dtypes.
 
     Example:
         >>> frame = pd.DataFrame({"n": [1, 2], "yes": [True, False]})
@@ -213,12 +200,10 @@ def without_cells(frame: pd.DataFrame, cells: NDArray[np.bool_]) -> pd.DataFrame
     copy = frame.copy()
     for j in np.flatnonzero(cells.any(0)).tolist():
         column = frame.iloc[:, j]
-        dtype, nullable = column.dtype, column.dtype
-        if isinstance(dtype, np.dtype) and dtype.kind in "iub":
-            prefix = {"i": "Int", "u": "UInt"}.get(dtype.kind)
-            nullable = types.pandas_dtype(f"{prefix}{8 * dtype.itemsize}" if prefix else "boolean")
-        array = column.astype(nullable).array.copy()
-        array[cells[:, j]] = np.nan if types.is_complex_dtype(dtype) else None
+        array = column.array.copy()
+        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iub":
+            array = pd.array(column.to_numpy(column.dtype.newbyteorder("=")))  # a nullable one
+        array[cells[:, j]] = np.nan if types.is_complex_dtype(column.dtype) else None
         copy.isetitem(j, pd.Series(array, index=column.index, name=column.name, dtype=array.dtype))
     return copy
 
@@ -251,9 +236,10 @@ def _amputed(
         rows, count = rows[count > 0], count[count > 0]
         # The next pattern makes up for the rounding of the last one.
         goal = short + (total * count.sum() / reachable if total else 0.0)
-        cells = {j: _standardised(_as_numbers(frame.iloc[:, j])) for j in pattern.weights}
-        total_score = sum((w * cells[j] for j, w in pattern.weights.items()), np.zeros(len(frame)))
-        s = _standardised(total_score[rows])
+        score = np.zeros(len(frame))
+        for j, weight in pattern.weights.items():
+            score += weight * _standardised(_as_numbers(frame.iloc[:, j]))
+        s = _standardised(score[rows])
         logits = {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[tendency]
         drawn = _draw(_probabilities(logits, count, goal), count, generator)
         short = goal - count[drawn].sum()
@@ -328,11 +314,10 @@ def _read_patterns(
     weights: Sequence[Mapping[Any, float]] | None,
     frequencies: Sequence[float] | None,
 ) -> list[_Pattern]:
-    labels: list[Any] = frame.columns.tolist()
-    if not labels:
+    places: dict[Any, int] = {label: j for j, label in enumerate(frame.columns)}
+    if not places:
         raise ValueError("expected a table with at least one column, got none")
-    places = {label: j for j, label in enumerate(labels)}
-    given = [[label] for label in labels] if patterns is None else list(patterns)
+    given = [[label] for label in places] if patterns is None else list(patterns)
     if not given:
         raise ValueError("patterns must name at least one pattern, or be None for each column alone")
     n = len(given)
@@ -355,15 +340,16 @@ def _read_patterns(
         columns = sorted({*_positions(pattern, places, f"pattern {k} names")})
         if not columns:
             raise ValueError(f"pattern {k} contains no column: remove it, and lower the proportion")
-        own = _weights(places, columns, None if weights is None else weights[k], mechanism, k)
+        own = {}
+        if mechanism != "MCAR":
+            own = _weights(places, columns, None if weights is None else weights[k], mechanism, k)
         read.append(_Pattern(columns, own, relative[k] / total))
     return read
 
 
 def _positions(labels: Collection[Hashable], places: Mapping[Hashable, int], who: str) -> list[int]:
     """Return the positions of columns with these labels; raise a ValueError if one is unknown."""
-    unknown = [label for label in labels if label not in places]
-    if unknown:
+    if unknown := [label for label in labels if label not in places]:
         raise ValueError(f"{who} {unknown[0]!r}, but the columns are {listing(places)}")
     return [places[label] for label in labels]
 
@@ -376,8 +362,6 @@ def _weights(
     k: int,
 ) -> dict[int, float]:
     """Return the nonzero weights of pattern k, by column position."""
-    if mechanism == "MCAR":
-        return {}
     if weights is None:
         own = {j: 1.0 for j in places.values() if (j in columns) == (mechanism == "MNAR")}
         if not own:
