@@ -88,17 +88,11 @@ def pool_wald(
 
     Warns:
         PoolingWarning: If there are no more imputations than constraints.
-
-    Example:
-        >>> pool_wald([[1.2, 0.3], [1.5, 0.1], [0.9, 0.2]], [[[0.04, 0.0], [0.0, 0.05]]] * 3, df_complete=30)
-        D1 over 3 imputations: F(2, 4.5) = 6.987, p = 0.0415, riv = 1.633
     """
     Q, U = np.asarray(estimates, dtype=np.float64), np.asarray(covariances, dtype=np.float64)
     if Q.ndim != 2 or len(Q) < 2 or Q.shape[1] < 1 or U.shape != (*Q.shape, Q.shape[1]):
-        raise ValueError(
-            "expected estimates [m, k] of at least two imputations and covariances [m, k, k], got shapes "
-            f"{Q.shape} and {U.shape}"
-        )
+        expected = "expected estimates [m, k] of at least two imputations and covariances [m, k, k]"
+        raise ValueError(f"{expected}, got shapes {Q.shape} and {U.shape}")
     m, k = Q.shape
     if m <= k > 1:
         warn_user(
@@ -165,10 +159,8 @@ def _cholesky(within: Numbers) -> Numbers:
         correlation = within / np.outer(scale, scale)
     # Singular matrices have eigenvalues of about 1e-16 due to rounding.
     if not np.isfinite(correlation).all() or np.linalg.eigvalsh(correlation)[0] < 1e-12:
-        raise ValueError(
-            "the mean covariance of the tested estimates is singular: the constraints repeat each other, or "
-            "the estimates are linearly dependent; leave some out"
-        )
+        reason = "the constraints repeat each other, or the estimates are linearly dependent; leave some out"
+        raise ValueError(f"the mean covariance of the tested estimates is singular: {reason}")
     return np.asarray(linalg.cholesky(correlation, lower=True) * scale[:, None])
 
 
@@ -279,10 +271,8 @@ def likelihood_ratio_test(
     fits = [(full(table), null(table)) for table in (*tables, stack)]
     larger, smaller = (int(np.size(fit.params)) for fit in fits[-1])
     if df is None and larger <= smaller:
-        raise ValueError(
-            f"the full model has {larger} params, the null model {smaller}: expected more in the full one; "
-            "if the models differ otherwise, pass the number of constraints as df="
-        )
+        got = f"the full model has {larger} params, the null model {smaller}: expected more in the full one"
+        raise ValueError(f"{got}; if the models differ otherwise, pass the number of constraints as df=")
     *separate, stacked = [(float(of_full.llf), float(of_null.llf)) for of_full, of_null in fits]
     L1, L0 = np.array(separate).T
     if (L1 + 1e-6 * np.abs(L1) < L0).any():

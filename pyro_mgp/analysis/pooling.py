@@ -73,9 +73,8 @@ class ShownAsTable:
 class Pooled(ShownAsTable):
     """Pooled estimates of K parameters over m imputations.
 
-    The columns of `table` are `estimate`, `se`, `df`, `low` and `high` (confidence interval), `p` (of the
-    null hypothesis of zero), `riv`, `lambda`, `fmi`, and `efficiency` (relative to infinitely many
-    imputations).
+    Columns of `table`: `estimate`, `se`, `df`, `low` and `high` (confidence interval), `p` (of an estimate of
+    zero), `riv`, `lambda`, `fmi`, and `efficiency` (relative to infinitely many imputations).
 
     Example:
         >>> pool_estimates([[1.2], [1.5], [0.9]], [[0.04], [0.05], [0.045]], ["slope"])
@@ -200,10 +199,8 @@ class Pooled(ShownAsTable):
             return self.covariances
         if len(needed or range(len(self.table))) == 1:
             return np.einsum("mk,kl->mkl", self.variances, np.eye(len(self.table)))
-        raise ValueError(
-            "the fits gave variances of the estimates, not their covariances: pool results with cov_params, "
-            "or pairs of estimates and covariance matrices"
-        )
+        advice = "pool results with cov_params, or pairs of estimates and covariance matrices"
+        raise ValueError(f"the fits gave variances of the estimates, not their covariances: {advice}")
 
 
 def pool(
@@ -319,17 +316,13 @@ def _read(fit: Any) -> tuple[list[Any], Numbers, Numbers, float | None]:
         names = fit[0].index.tolist() if isinstance(fit[0], pd.Series) else list(range(len(estimates)))
         return names, estimates, np.atleast_1d(np.asarray(fit[1], dtype=np.float64)), None
     if not hasattr(fit, "params"):
-        raise TypeError(
-            "expected a result with params and cov_params or bse, or a pair (estimates, variances), got "
-            f"{type(fit).__name__}"
-        )
+        expected = "a result with params and cov_params or bse, or a pair (estimates, variances)"
+        raise TypeError(f"expected {expected}, got {type(fit).__name__}")
     params, covariance = fit.params, getattr(fit, "cov_params", None)
     covariance = covariance() if callable(covariance) else covariance
     if covariance is None and getattr(fit, "bse", None) is None:
-        raise TypeError(
-            f"{type(fit).__name__} has params but neither cov_params nor bse: pooling needs standard errors, "
-            "which penalised fits do not have"
-        )
+        got = f"{type(fit).__name__} has params but neither cov_params nor bse"
+        raise TypeError(f"{got}: pooling needs standard errors, which penalised fits do not have")
     # Multivariate models have params [K, J], with covariances in the order of the outcomes.
     estimates = np.asarray(params, dtype=np.float64).T.ravel()
     variances = np.asarray(fit.bse if covariance is None else covariance, dtype=np.float64)
@@ -359,10 +352,8 @@ def _checked(
     Q, U = (part[:, None] if part.ndim == 1 else part for part in given)
     covariances = U if Q.ndim == 2 and U.shape == (*Q.shape, Q.shape[-1]) else None
     if len(Q) < 2 or Q.ndim != 2 or (Q.shape != U.shape and covariances is None):
-        raise ValueError(
-            "expected estimates and variances of at least two imputations, of one shape, got "
-            f"{Q.shape} and {U.shape}"
-        )
+        expected = "estimates and variances of at least two imputations, of one shape"
+        raise ValueError(f"expected {expected}, got {Q.shape} and {U.shape}")
     labels = list(range(Q.shape[1]) if names is None else names)
     if len(labels) != Q.shape[1]:
         raise ValueError(f"expected one name for each of {Q.shape[1]} estimates, got {labels}")
@@ -370,11 +361,9 @@ def _checked(
     good = np.isfinite(Q) & np.isfinite(U) & (U > 0)
     if not good.all():
         table, k = np.argwhere(~good)[0].tolist()
-        raise ValueError(
-            f"expected finite estimates and positive variances, got {Q[table, k]} with variance "
-            f"{U[table, k]} of {labels[k]!r} in table {table}; leave it out: pool pairs (estimates, "
-            "variances) of the others"
-        )
+        got = f"{Q[table, k]} with variance {U[table, k]} of {labels[k]!r} in table {table}"
+        advice = "leave it out: pool pairs (estimates, variances) of the others"
+        raise ValueError(f"expected finite estimates and positive variances, got {got}; {advice}")
     if covariances is not None:
         scale = np.sqrt(U[:, :, None] * U[:, None, :])
         if not (np.abs(covariances - covariances.transpose(0, 2, 1)) <= 1e-6 * scale).all():

@@ -141,20 +141,16 @@ def _diagnose(chains: Numbers) -> tuple[float, float, float]:
 def _warn(table: pd.DataFrame, max_rhat: float, m: int) -> None:
     """Warn of chains that have not converged, and of a mixture that is too narrow."""
     if apart := table.index[table["rhat"] > max_rhat].tolist():
-        warn_user(
-            f"R-hat of {listing(apart)} within a table is up to {table['rhat'].max():.2f}: chains have not "
-            "converged there, see by_table; use more warm-up steps or more draws",
-            MixtureWarning,
-        )
+        found = f"R-hat of {listing(apart)} within a table is up to {table['rhat'].max():.2f}"
+        advice = "chains have not converged there, see by_table; use more warm-up steps or more draws"
+        warn_user(f"{found}: {advice}", MixtureWarning)
     excess = (1 + 1 / m) * table["between"]
     too_narrow = np.sqrt(table["within"] + excess) / table["sd"] - 1
     if (too_narrow > _MAX_NARROW).any():
         enough = int(np.ceil((table["lambda"] / _MAX_NARROW).max()))
-        warn_user(
-            f"the mixture of {m} posteriors is too narrow by {too_narrow.max():.0%} ({too_narrow.idxmax()}): "
-            f"draw {enough} imputations or more, or pool normal approximations by pool(...)",
-            MixtureWarning,
-        )
+        by = f"{too_narrow.max():.0%} ({too_narrow.idxmax()})"
+        advice = f"draw {enough} imputations or more, or pool normal approximations by pool(...)"
+        warn_user(f"the mixture of {m} posteriors is too narrow by {by}: {advice}", MixtureWarning)
 
 
 def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str, NDArray[Any]]:
@@ -169,10 +165,8 @@ def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str,
         raise ValueError(f"expected draws {form} of every parameter, as many of each, got shapes {first}")
     for j, posterior in enumerate(arrays):
         if shapes[j] != first:
-            raise ValueError(
-                f"expected as many draws of the same parameters from all tables, got shapes {first} from "
-                f"table 0 and {shapes[j]} from table {j}"
-            )
+            got = f"shapes {first} from table 0 and {shapes[j]} from table {j}"
+            raise ValueError(f"expected as many draws of the same parameters from all tables, got {got}")
         if odd := [name for name, x in posterior.items() if not np.isfinite(x).all()]:
             raise ValueError(f"table {j}: some draws of {odd[0]!r} are not finite")
     n_draws = min(leading)[-1]

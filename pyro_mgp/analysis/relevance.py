@@ -51,8 +51,8 @@ def relevance(
 
     Args:
         imputer: Imputer after `fit`.
-        X: Rows at which to differentiate, with missing cells at the initial fill; None for the training
-            table. Of more than 20,000 rows, evenly spaced ones are used.
+        X: Rows at which to differentiate, with missing cells at the initial fill, or 20,000 evenly spaced
+            ones of these; None for the training table.
         by: "derivative", or "lengthscale" for inverse ARD lengthscales, which are 1 where a kernel has none,
             and root sums of squares for categories.
 
@@ -102,9 +102,7 @@ def relevance(
 def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
     """Return the encoded rows at which to differentiate, `[n, D]`."""
     if X is None and model.own is None:
-        raise ValueError(
-            "this imputer does not hold the table it was fitted to: give rows as relevance(imputer, X)"
-        )
+        raise ValueError("this imputer does not hold the table of its fit: call relevance(imputer, X)")
     rows = (model.own_table() if X is None else model.encoder.encode(X)).encoded
     some = torch.linspace(0, len(rows) - 1, min(len(rows), _MAX_ROWS)).long()
     return model.expected(rows[some])

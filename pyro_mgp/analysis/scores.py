@@ -1,10 +1,10 @@
 """Scores of draws against true values, and ranks of true values for tests of calibration.
 
-Scores called fair do not depend on the number of draws in expectation. Calibration is tested by ranks: if the
-true value is exchangeable with the draws, its rank among them is uniform. Draws of numbers are `[m, cells]`,
-and true values `[cells]`. Draws of levels are given by `counts`, the numbers of draws of each level, `[cells,
-levels]`, and true levels by their positions, `[cells]`. Scores are `[cells]`, as are the draws `uniform` from
-(0, 1), which break ties.
+Scores called fair do not depend on the number of draws in expectation (Ferro 2014, *Fair scores for ensemble
+forecasts*). Calibration is tested by ranks: if the true value is exchangeable with the draws, its rank among
+them is uniform. Draws of numbers are `[m, cells]`, and true values `[cells]`. Draws of levels are given by
+`counts`, the numbers of draws of each level, `[cells, levels]`, true levels by their positions, `[cells]`.
+Scores are `[cells]`, as are the draws `uniform` from (0, 1), which break ties.
 """
 
 from __future__ import annotations
@@ -22,12 +22,7 @@ Floats = NDArray[np.float64]
 def fair_crps(draws: Floats, truth: Floats) -> Floats:
     """Return the continuous ranked probability score of each cell, unbiased in the number of draws.
 
-    It is mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)), for m of at least 2. Dividing by m² instead would
-    favour many draws (Ferro 2014, *Fair scores for ensemble forecasts*).
-
-    Example:
-        >>> fair_crps(np.array([[0.0], [2.0]]), np.array([1.0])).tolist()
-        [0.0]
+    It is mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)), for m of at least 2; m² would favour many draws.
     """
     m = len(draws)
     # In ascending order, x_(j) is the larger one in j - 1 pairs and the smaller one in m - j.
@@ -39,8 +34,7 @@ def fair_crps(draws: Floats, truth: Floats) -> Floats:
 def central_interval(draws: Floats, level: float) -> tuple[Floats, Floats] | None:
     """Return bounds `[cells]` that contain a new draw with probability `level`, None for too few draws.
 
-    They are Weibull's quantiles, which are exact for any number of draws; NumPy's default quantiles contain
-    93 % of new draws at 100 draws and a level of 95 %.
+    Weibull's quantiles are exact for any number of draws; NumPy's contain 93 % at 100 draws and level 0.95.
     """
     if level > (len(draws) - 1) / (len(draws) + 1):
         return None
@@ -54,10 +48,6 @@ def pit(draws: Floats, truth: Floats, uniform: Floats) -> Floats:
     (#{x_j < y} + V (#{x_j = y} + 1)) / (m + 1) with V `uniform` is itself uniform on (0, 1) if the truth y is
     exchangeable with the draws x_1 ... x_m, for any m and with any ties (randomised as in Czado, Gneiting and
     Held 2009, *Predictive model assessment for count data*).
-
-    Example:
-        >>> pit(np.array([[1.0], [2.0], [2.0]]), np.array([2.0]), np.array([0.5])).tolist()
-        [0.625]
     """
     below, equal = (draws < truth).sum(0), (draws == truth).sum(0)
     return np.asarray((below + uniform * (equal + 1)) / (len(draws) + 1))
@@ -67,16 +57,10 @@ def log_density(draws: Floats, truth: Floats, mean: float, sd: float, step: floa
     """Estimate the log density of true cells from draws, per standard deviation of a column, `[cells]`.
 
     The density is a mixture of a Gaussian kernel on each draw (Silverman 1986, *Density Estimation*, section
-    3.4.2: width 0.9 min(sd, IQR/1.34) m^(-1/5)) and the normal distribution of the whole column, which has
-    the weight of one more draw and bounds the score of a cell far from all draws. The score compares
-    imputers; kernels smooth, so it is not an unbiased estimate of a model's log density.
-
-    Args:
-        draws: Draws of numbers.
-        truth: True values.
-        mean: Mean of the column.
-        sd: Standard deviation of the column, positive.
-        step: Smallest difference between two values of the column, twice the smallest kernel width.
+    3.4.2: width 0.9 min(sd, IQR/1.34) m^(-1/5), at least half the smallest difference `step` of two values of
+    the column) and the normal distribution of the whole column, `mean` and `sd`. This has the weight of one
+    more draw and bounds the score of a cell far from all draws. The score compares imputers; kernels smooth,
+    so it is not an unbiased estimate of a model's log density.
     """
     m = len(draws)
     low, high = np.quantile(draws, [0.25, 0.75], axis=0)
@@ -96,11 +80,7 @@ def counts_of(draws: NDArray[Any], levels: NDArray[Any]) -> NDArray[np.int64]:
 def fair_brier(counts: NDArray[np.int64], truth: NDArray[np.intp]) -> Floats:
     """Return the Brier score of each cell, Σ_k (p_k - 1[y = k])², unbiased in the number of draws.
 
-    The variance p (1 - p) / (m - 1) of the shares p of m draws is subtracted (Ferro 2014).
-
-    Example:
-        >>> fair_brier(np.array([[4, 0], [2, 2]]), np.array([0, 0])).round(3).tolist()
-        [0.0, 0.333]
+    The variance p (1 - p) / (m - 1) of the shares p of m draws is subtracted.
     """
     m = counts.sum(1, keepdims=True)
     shares = counts / m
@@ -114,10 +94,6 @@ def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: F
     Levels are in descending order of their frequency among draws and truth together. As with `pit`, the rank
     of the truth in that order, randomised among ties, is uniform on (0, 1) if it is exchangeable with the
     draws: randomised sets of probability p then contain the truth with exactly that probability.
-
-    Example:
-        >>> rank_of_level(np.array([[6, 3]]), np.array([1]), np.array([0.5])).tolist()
-        [0.8]
     """
     cells = np.arange(len(truth))
     pooled = counts.copy()
@@ -130,12 +106,7 @@ def rank_of_level(counts: NDArray[np.int64], truth: NDArray[np.intp], uniform: F
 
 
 def smallest_set(counts: NDArray[np.int64], level: float) -> NDArray[np.bool_]:
-    """Return a mask of the most frequent levels that together have at least the share `level`.
-
-    Example:
-        >>> smallest_set(np.array([[5, 1, 4]]), 0.8).tolist()
-        [[True, False, True]]
-    """
+    """Return a mask of the most frequent levels that together have at least the share `level`."""
     order = np.argsort(-counts, axis=1, kind="stable")
     cumulative = np.take_along_axis(counts, order, axis=1).cumsum(1)
     # A level belongs to the set if the more frequent ones do not suffice.

@@ -61,19 +61,13 @@ def draw(
 ) -> Draws:
     """Draw the missing cells of a table m times, in the columns that an imputer completes.
 
-    Args:
-        imputer: The imputer; it is not changed.
-        frame: The table.
-        m: Number of draws.
-        seed: Seed of the draws.
-        y: Target, for imputers with `fit(frame, y)`.
-        refit: Fit a clone to the table; otherwise the fitted imputer itself is used.
-        levels: Labels of the columns whose cells are levels, not numbers.
+    The imputer is not changed: a clone with this seed is fitted to the table, and to a target `y` if there is
+    one; only without `refit` the fitted imputer itself draws. `levels` are the labels of columns whose cells
+    are levels, not numbers.
 
     Raises:
         TypeError: `imputer` is not an imputer.
-        ValueError: The imputer leaves cells missing, returns tables of another size or number, or cannot
-            impute without being fitted.
+        ValueError: The imputer returns tables of another size or number, or cannot impute without a fit.
     """
     if hasattr(imputer, "impute"):
         with warnings.catch_warnings():  # about the user's table, which the user has been warned of before
@@ -114,10 +108,7 @@ def _seeded(estimator: Any, seed: int) -> Any:
 def _transform(
     transformer: Any, frame: pd.DataFrame, m: int, seed: int, levels: set[Label]
 ) -> list[pd.DataFrame]:
-    """Return m completed tables of the numeric columns; a deterministic transformer is fitted only twice.
-
-    Booleans are predictors of a transformer, but are not completed: its results lie between 0 and 1.
-    """
+    """Return m completed tables of numeric columns without levels; deterministic fits are made only twice."""
     numeric = frame[[label for label in frame if is_numeric(frame[label])]]
     numbers = numeric.apply(lambda column: column.to_numpy(np.float64, na_value=np.nan))
     if not all(isinstance(label, str) for label in numbers):  # scikit-learn refuses a mixture of label types

@@ -11,9 +11,9 @@ import enum
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,26 +61,10 @@ CAVEAT = (
 )
 """Limitation of all comparisons with held-out cells."""
 
-_Judgement: TypeAlias = tuple[Verdict, str, float]
-"""Verdict, reason and smallest p-value."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration:
-    """Draws of held-out cells compared with their true values.
-
-    Example:
-        >>> import pandas as pd
-        >>> from pyro_mgp.evaluation.diagnostics import calibrate
-        >>> def draw_from_observed(frame, m, seed):
-        ...     generator = np.random.default_rng(seed)
-        ...     fill = lambda x: x.mask(x.isna(), generator.choice(x.dropna(), len(x)))
-        ...     return [frame.apply(fill) for _ in range(m)]
-        >>> x = np.random.default_rng(0).normal(size=(400, 2))
-        >>> result = calibrate(draw_from_observed, pd.DataFrame(x, columns=["a", "b"]), folds=5)
-        >>> result.verdict
-        <Verdict.WELL: 'well calibrated'>
-    """
+    """Draws of held-out cells compared with their true values, as returned by `diagnostics.calibrate`."""
 
     cells: pd.DataFrame
     """Held-out cells, one per row, with their draws' scores in the column's own units (times in seconds):
@@ -117,7 +101,7 @@ class Calibration:
           `log_score`: mean, higher is better; `accuracy`, `brier`: of levels.
         """
         judged = zip(self._rows, self._judged, strict=True)
-        return pd.DataFrame([row | {"verdict": str(each), "why": why} for row, (each, why, _) in judged])
+        return pd.DataFrame([row | {"verdict": str(each.verdict), "why": each.words} for row, each in judged])
 
     @cached_property
     def overall(self) -> pd.Series[Any]:
@@ -131,18 +115,18 @@ class Calibration:
     @property
     def verdict(self) -> Verdict:
         """Overall verdict on the calibration of all held-out cells together."""
-        return self._overall[0]
+        return self._overall.verdict
 
     @property
     def why(self) -> str:
         """Explanation of the overall verdict in words, with its figures."""
-        return self._overall[1]
+        return self._overall.words
 
     @property
     def worst(self) -> Label:
         """Label of the column with the smallest p-value."""
         labels: list[Label] = self.table["column"].tolist()
-        return labels[int(np.argmin([p for _, _, p in self._judged]))]
+        return labels[int(np.argmin([each.p for each in self._judged]))]
 
     @property
     def words(self) -> str:
@@ -193,9 +177,8 @@ class Calibration:
         return f"<p>{html.escape(self._title())}</p>{table}<p>{html.escape(self.words)}</p>"
 
     def _title(self) -> str:
-        n, columns = len(self.cells), len(self.table)
-        plural = "" if columns == 1 else "s"
-        return f"Calibration: {n} held-out cells of {columns} column{plural}, {self.m} draws each; {self.how}"
+        columns = "1 column" if len(self.table) == 1 else f"{len(self.table)} columns"
+        return f"Calibration: {len(self.cells)} held-out cells of {columns}, {self.m} draws each; {self.how}"
 
     def shown(self) -> pd.DataFrame:
         """Return the main figures as a table of text, with a row per column and one for all."""
@@ -229,20 +212,20 @@ class Calibration:
         return self._figures(self.cells)
 
     @cached_property
-    def _judged(self) -> list[_Judgement]:
-        """Verdict on each column, with explanation and p-value; tests are adjusted by Holm's method."""
+    def _judged(self) -> list[_Test]:
+        """Verdict on each column; tests of all columns are adjusted by Holm's method."""
         tested = [self._test_column(row) for row in self._rows]
         adjusted = iter(holm([test.p for tests in tested for test in tests]))
         judged = []
         for row, tests in zip(self._rows, tested, strict=True):
             half_width = max(row[f"high_{name}"] - row[f"low_{name}"] for name in self._levels) / 2
-            reported = min(tests, key=lambda test: test.p)
-            judged.append(_conclude([next(adjusted) for _ in tests], tests, half_width, reported))
+            passed = min(tests, key=lambda test: test.p)
+            judged.append(_conclude([next(adjusted) for _ in tests], tests, half_width, passed))
         return judged
 
     @cached_property
-    def _overall(self) -> _Judgement:
-        """Verdict on all cells, with explanation and p-value; standard errors are clustered by rows."""
+    def _overall(self) -> _Test:
+        """Verdict on all cells; standard errors are clustered by rows."""
         n, tests, errors = len(self.cells), [], []
         for name, level in self._levels.items():
             share = self._all[f"coverage_{name}"]
@@ -254,7 +237,7 @@ class Calibration:
             p = 2 * float(stats.norm.sf(abs(share - level) / errors[-1]))
             tests.append(_coverage_test(share - level, level, p, words))
         half_width = float(stats.norm.ppf(1 - _ALPHA / 2)) * max(errors)
-        return _conclude(holm([test.p for test in tests]), tests, half_width, reported=tests[-1])
+        return _conclude(holm([test.p for test in tests]), tests, half_width, passed=tests[-1])
 
     def _figures(self, cells: pd.DataFrame) -> dict[str, Any]:
         first, n = cells.iloc[0], len(cells)
@@ -312,7 +295,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Test:
-    """Result of one test: verdict on failure, p-value, standardised deviation and explanation."""
+    """Result of one test, or of several: verdict (if it fails), p-value, standardised deviation, reason."""
 
     verdict: Verdict
     p: float
@@ -325,16 +308,13 @@ def _coverage_test(off: float, level: float, p: float, words: str) -> _Test:
     return _Test(verdict, p, off / math.sqrt(level * (1 - level)), words)
 
 
-def _conclude(
-    adjusted: Iterable[float], tests: Sequence[_Test], half_width: float, reported: _Test
-) -> _Judgement:
-    """Return the verdict of a set of tests, its explanation, and the smallest unadjusted p-value."""
+def _conclude(adjusted: Iterable[float], tests: Sequence[_Test], half_width: float, passed: _Test) -> _Test:
+    """Return the failed test of smallest p-value, or the `passed` one, with the smallest p-value of all."""
     failed = [t for p, t in zip(adjusted, tests, strict=True) if p < _ALPHA and abs(t.off) > _TOLERANCE]
-    smallest = min(test.p for test in tests)
+    named = replace(passed, verdict=Verdict.WELL if half_width <= _VISIBLE else Verdict.FEW)
     if failed:
-        worst = min(failed, key=lambda test: test.p)
-        return worst.verdict, worst.words, smallest
-    return Verdict.WELL if half_width <= _VISIBLE else Verdict.FEW, reported.words, smallest
+        named = min(failed, key=lambda test: test.p)
+    return replace(named, p=min(test.p for test in tests))
 
 
 def holm(p: Sequence[float]) -> NDArray[np.float64]:

@@ -47,8 +47,8 @@ def calibrate(
 ) -> Calibration:
     """Hold out observed cells, draw them m times, and compare the draws with the true values.
 
-    By default cells are held out of incomplete columns, beside the cells that are missing there. A cell that
-    follows from others by the imputer's specs is never held out, nor the last cell of a level or of a row.
+    A cell that follows from others by the imputer's specs is never held out, nor the last cell of a level or
+    of a row.
 
     Args:
         imputer: An `MGPImputer`, fitted or not, which is not changed; any other object with `fit(frame)` and
@@ -66,9 +66,6 @@ def calibrate(
         random_state: Seed or generator for the choice of cells and the seeds of the clones.
         progress: Show a progress bar over folds, on terminals only.
 
-    Returns:
-        Coverage, scores and a verdict.
-
     Raises:
         ValueError: No cell can be held out, a setting is out of range, or the imputer leaves a cell missing.
         TypeError: `imputer` is not an imputer.
@@ -83,10 +80,8 @@ def calibrate(
           column  cells                verdict
         0      y      5  too few cells to tell
     """
-    compared = _calibrate(
-        {"": imputer}, frame, columns, share, folds, m, levels, refit, y, random_state, progress
-    )
-    return compared[""]
+    only = {"": imputer}
+    return _calibrate(only, frame, columns, share, folds, m, levels, refit, y, random_state, progress)[""]
 
 
 def compare(
@@ -105,15 +100,12 @@ def compare(
 ) -> pd.DataFrame:
     """Compare the calibration and scores of several imputers on the same held-out cells.
 
-    `imputers` are of the types that `calibrate` accepts, by name; the other arguments are those of
-    `calibrate`. An imputer has no row for a column that it does not complete.
+    Arguments and errors are those of `calibrate`, with `imputers` by name. An imputer has no row for a column
+    that it does not complete.
 
     Returns:
         Rows of `Calibration.table`, column by column, with the name of the `imputer`, followed by those of
         `Calibration.overall`, whose `column` is None.
-
-    Raises:
-        ValueError, TypeError: As `calibrate`.
 
     Example:
         >>> from sklearn.impute import SimpleImputer
@@ -131,14 +123,12 @@ def compare(
     """
     if not imputers:
         raise ValueError("expected at least one imputer to compare")
-    compared = _calibrate(imputers, frame, columns, share, folds, m, levels, refit, y, random_state, progress)
-    tables = [each.table.assign(imputer=name) for name, each in compared.items()]
-    rows = pd.concat(tables, ignore_index=True)
-    rows = rows.iloc[np.argsort(pd.factorize(rows["column"])[0], kind="stable")]
-    overall = [each.overall.to_dict() | {"imputer": name} for name, each in compared.items()]
-    records = [*rows.to_dict("records"), *overall]
-    together = pd.DataFrame(records, columns=["imputer", *tables[0].columns.drop("imputer")])
-    return together.assign(column=pd.Series([row["column"] for row in records], dtype=object))
+    found = _calibrate(imputers, frame, columns, share, folds, m, levels, refit, y, random_state, progress)
+    named = [{"imputer": name} | row for name, own in found.items() for row in own.table.to_dict("records")]
+    labels = [row["column"] for row in named]
+    rows = sorted(named, key=lambda row: labels.index(row["column"]))
+    rows += [{"imputer": name} | own.overall.to_dict() for name, own in found.items()]
+    return pd.DataFrame(rows).assign(column=pd.Series([row["column"] for row in rows], dtype=object))
 
 
 def _calibrate(
@@ -160,18 +150,17 @@ def _calibrate(
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must lie between 0 and 1, got {list(levels)}")
     frame = as_frame(X)
-    generator = np.random.default_rng(random_state)
+    generator, ascending = np.random.default_rng(random_state), tuple(sorted(levels))
     labels: list[Label] = list(frame.columns)
     rules = {name: Rules.parse(getattr(each, "specs", None), labels) for name, each in imputers.items()}
-    shared = next((each for each in rules.values() if not each.trivial), next(iter(rules.values())))
+    shared = min(rules.values(), key=lambda each: each.trivial)  # the first that are not trivial
     holdout = choose_holdout(frame, columns, share, folds, shared, generator)
     seeds = generator.integers(2**31, size=len(holdout.folds)).tolist()
-    of_levels: set[Label] = {label for label in frame.columns if holds_levels(frame[label], label, shared)}
-    ascending = tuple(sorted(levels))
-    chosen = (
+    of_levels = {label for label in labels if holds_levels(frame[label], label, shared)}
+    held = (
         f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
     )
-    how = f"{chosen}, {'fitted without them' if refit else 'by the imputer that was fitted with them'}"
+    how = f"{held}, {'fitted without them' if refit else 'by the imputer that was fitted with them'}"
     silent = None if progress and folds else True
     rounds = tqdm(holdout.folds, desc="calibrating", unit="fold", disable=silent, leave=False)
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in imputers}
@@ -207,10 +196,9 @@ def _scored(
 ) -> list[pd.DataFrame]:
     """Return true values, draws and scores of held-out cells, one table per column."""
     holes, errors, parts = missing(frame) | held_out, rules.standard_errors(frame), []
-    labels: list[Label] = list(frame.columns)
     noise = generator.spawn(1)[0]
     for j in np.flatnonzero(held_out.any(0)):
-        label, cells = labels[j], held_out[:, j]
+        label, cells = list(frame.columns)[j], held_out[:, j]
         n = int(cells.sum())
         uniform = generator.random(n)
         if label not in draws:

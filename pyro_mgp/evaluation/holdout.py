@@ -59,14 +59,7 @@ def choose_holdout(
         generator: Source of randomness.
 
     Raises:
-        ValueError: The share or the number of folds is out of range, a column is unknown, or no cell can be
-            held out.
-
-    Example:
-        >>> frame = pd.DataFrame({"x": [None, 1.0, 2.0, 3.0] * 5, "y": range(20)})
-        >>> rules, generator = Rules.parse(None, ["x", "y"]), np.random.default_rng(0)
-        >>> choose_holdout(frame, None, 0.2, None, rules, generator).folds[0].sum(axis=0).tolist()
-        [3, 0]
+        ValueError: A number is out of range, a column is unknown, or no cell can be held out.
     """
     if n_folds is None and not 0 < share <= _MOST:
         raise ValueError(f"share must be above 0 and at most {_MOST}, got {share}")
@@ -78,8 +71,7 @@ def choose_holdout(
     of_levels: dict[int, bool] = {}
     for label in _candidates(labels, columns, observed):
         j = labels.index(label)
-        why = _unsuitable(frame[label], observed[:, j], label, rules)
-        if why is not None:
+        if why := _unsuitable(frame[label], observed[:, j], label, rules):
             left_out.append((label, int(observed[:, j].sum()), why))
             continue
         of_levels[j] = holds_levels(frame[label], label, rules)
@@ -98,9 +90,9 @@ def choose_holdout(
         counts = zip(labels, removed.tolist(), strict=True)
         left_out += [(label, count, "follows from other cells") for label, count in counts if count]
     if not np.any(folds):
-        reasons = "; ".join(f"{label!r}: {why}" for label, _, why in left_out)
-        reasons = reasons or "each is the last one of its level or row"
-        raise ValueError(f"there is no cell to hold out ({reasons}): name other columns")
+        reasons = [f"{label!r}: {why}" for label, _, why in left_out]
+        why = "; ".join(reasons) or "each is the last one of its level or row"
+        raise ValueError(f"there is no cell to hold out ({why}): name other columns")
     table = pd.DataFrame(left_out, columns=["column", "cells", "why"])
     counted = table.groupby(["column", "why"], sort=False, as_index=False).sum()
     return Holdout(tuple(folds), counted[table.columns])
@@ -108,22 +100,17 @@ def choose_holdout(
 
 def holds_levels(column: pd.Series[Any], label: Label, rules: Rules) -> bool:
     """Return whether the cells of a column are levels, not numbers or times."""
-    spec = rules.specs.get(label)
-    kinds = (Kind.BOOLEAN, Kind.CATEGORICAL)
-    if (spec is not None and spec.kind in kinds) or isinstance(column.dtype, pd.CategoricalDtype):
-        return True
-    return natural_kind(column) in kinds
+    asked, kinds = getattr(rules.specs.get(label), "kind", None), (Kind.BOOLEAN, Kind.CATEGORICAL)
+    return asked in kinds or isinstance(column.dtype, pd.CategoricalDtype) or natural_kind(column) in kinds
 
 
 def _candidates(labels: Sequence[Label], columns: Sequence[Label] | None, observed: Mask) -> Sequence[Label]:
     """Return the labels of the columns to hold cells out of, by default all incomplete ones."""
     if columns is None:
         return [label for label, own in zip(labels, observed.T, strict=True) if not own.all()] or labels
-    unknown = [label for label in columns if label not in labels]
-    if unknown:
-        raise ValueError(
-            f"there is no column {unknown[0]!r} to hold cells out of; the table has {listing(labels)}"
-        )
+    if unknown := [label for label in columns if label not in labels]:
+        known = listing(labels)
+        raise ValueError(f"there is no column {unknown[0]!r} to hold cells out of; the table has {known}")
     return list(dict.fromkeys(columns))
 
 
@@ -153,10 +140,10 @@ def _assign_folds(
     fold_of = np.full(len(column), -1)
     if n_folds is None:
         fold_of[rows[: max(1, round(share * len(rows)))]] = 0
-    else:
-        if levels:  # in turn, so that no fold gets all cells of a level
-            rows = rows[np.argsort(pd.factorize(column.astype(object))[0][rows], kind="stable")]
-        fold_of[rows] = (np.arange(len(rows)) + generator.integers(n_folds)) % n_folds
+        return fold_of
+    if levels:  # in turn, so that no fold gets all cells of a level
+        rows = rows[np.argsort(pd.factorize(column.astype(object))[0][rows], kind="stable")]
+    fold_of[rows] = (np.arange(len(rows)) + generator.integers(n_folds)) % n_folds
     return fold_of
 
 

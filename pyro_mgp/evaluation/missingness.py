@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -25,11 +24,8 @@ from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.table import missing
 
 Mechanism = Literal["MCAR", "MAR", "MNAR"]
-"""Missing completely at random, depending on cells that stay observed, or on cells that go missing."""
 Tendency = Literal["right", "left", "mid", "tail"]
-"""Scores that make missing cells likely: high, low, average or extreme ones."""
 Unit = Literal["rows", "cells"]
-"""Unit of a proportion."""
 
 
 def patterns(frame: pd.DataFrame) -> pd.DataFrame:
@@ -108,8 +104,7 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(shares, index=frame.columns)
 
 
-@dataclass(frozen=True)
-class _Pattern:
+class _Pattern(NamedTuple):
     """Missing-data pattern: positions of its missing columns, weights, and share of the rows."""
 
     columns: list[int]
@@ -189,13 +184,6 @@ def without_cells(frame: pd.DataFrame, cells: NDArray[np.bool_]) -> pd.DataFrame
     """Return a copy of a table without the cells of a mask, Bool `[N, C]`.
 
     Columns of integers and booleans that cannot hold missing cells get pandas' nullable dtypes.
-
-    Example:
-        >>> frame = pd.DataFrame({"n": [1, 2], "yes": [True, False]})
-        >>> without_cells(frame, np.array([[True, False], [False, True]]))
-              n    yes
-        0  <NA>   True
-        1     2   <NA>
     """
     copy = frame.copy()
     for j in np.flatnonzero(cells.any(0)).tolist():
@@ -227,10 +215,8 @@ def _amputed(
     total = round(proportion * (observed.sum() if by == "cells" else len(frame)))
     reachable = sum(int(count.sum()) for count in counts)
     if total > reachable:
-        raise ValueError(
-            f"proportion={proportion} means {total} {by}, but these patterns can reach only {reachable} "
-            f"{by}: lower the proportion, or give patterns of more columns"
-        )
+        got = f"means {total} {by}, but these patterns can reach only {reachable} {by}"
+        raise ValueError(f"proportion={proportion} {got}: lower it, or give patterns of more columns")
     lost, short = np.zeros_like(observed), 0.0
     for pattern, rows, count in zip(chosen, assigned, counts, strict=True):
         rows, count = rows[count > 0], count[count > 0]
@@ -334,9 +320,8 @@ def _read_patterns(
     read = []
     for k, pattern in enumerate(given):
         if isinstance(pattern, str) or not isinstance(pattern, Collection):
-            raise TypeError(
-                f"pattern {k} must be a collection of column labels, such as [{pattern!r}], got {pattern!r}"
-            )
+            example = f"such as [{pattern!r}], got {pattern!r}"
+            raise TypeError(f"pattern {k} must be a collection of column labels, {example}")
         columns = sorted({*_positions(pattern, places, f"pattern {k} names")})
         if not columns:
             raise ValueError(f"pattern {k} contains no column: remove it, and lower the proportion")
@@ -365,10 +350,8 @@ def _weights(
     if weights is None:
         own = {j: 1.0 for j in places.values() if (j in columns) == (mechanism == "MNAR")}
         if not own:
-            raise ValueError(
-                f"pattern {k} makes all columns missing, but under 'MAR' missingness depends on columns that "
-                "stay observed. Remove one from the pattern, or choose mechanism='MCAR' or 'MNAR'"
-            )
+            advice = "remove one that missingness depends on, or choose mechanism='MCAR' or 'MNAR'"
+            raise ValueError(f"pattern {k} makes all columns missing: {advice}")
         return own
     name = f"weights of pattern {k}"
     if not isinstance(weights, Mapping):
@@ -376,16 +359,12 @@ def _weights(
     named = zip(_positions(weights, places, f"{name} name"), weights.values(), strict=True)
     own = {j: float(weight) for j, weight in named if weight != 0}
     if not own or not all(map(math.isfinite, own.values())):
-        raise ValueError(
-            f"{name} must be finite and not all zero, got {dict(weights)}: for missingness that depends on "
-            "no column choose mechanism='MCAR'"
-        )
+        got = f"got {dict(weights)}: if missingness depends on no column, choose mechanism='MCAR'"
+        raise ValueError(f"{name} must be finite and not all zero, {got}")
     inside = [label for label, j in places.items() if j in own and j in columns]
     if mechanism == "MAR" and inside:
-        raise ValueError(
-            f"{name} name {inside[0]!r}, which the pattern makes missing, but under 'MAR' missingness "
-            "depends on columns that stay observed. Choose mechanism='MNAR', or another column"
-        )
+        clash = f"{name} name {inside[0]!r}, which the pattern makes missing"
+        raise ValueError(f"{clash}: choose mechanism='MNAR', or a column that stays observed")
     if mechanism == "MNAR" and not inside:
         raise ValueError(f"{name} name no column that the pattern makes missing: choose mechanism='MAR'")
     return own

@@ -48,6 +48,15 @@ def test_rmse_is_that_of_the_protocol_and_pooled_by_the_papers_formula(
     assert math.isnan(scores.coverage_95)
 
 
+def test_scores_of_a_few_draws_are_those_by_hand() -> None:
+    half = np.array([0.5])
+    assert fair_crps(np.array([[0.0], [2.0]]), np.array([1.0])).tolist() == [0.0]
+    assert pit(np.array([[1.0], [2.0], [2.0]]), np.array([2.0]), half).tolist() == [0.625]
+    assert fair_brier(np.array([[4, 0], [2, 2]]), np.array([0, 0])).tolist() == pytest.approx([0, 1 / 3])
+    assert rank_of_level(np.array([[6, 3]]), np.array([1]), half).tolist() == [0.8]
+    assert smallest_set(np.array([[5, 1, 4]]), 0.8).tolist() == [[True, False, True]]
+
+
 def test_fair_crps_is_the_definition_over_all_pairs() -> None:
     draws = np.random.default_rng(0).normal(size=(7, 5))
     truth = np.linspace(-2, 2, 5)
