@@ -27,11 +27,8 @@ def standard_errors_worse(model: FittedModel, other: FittedModel) -> float:
     """Return by how many standard errors the mean CRPS of held-out cells is larger under `other`.
 
     The cells are a random tenth of the observed ones in incomplete columns, a fifth in small tables, scored
-    by `fair_crps` in the encoded units of `model`; see the module.
-
-    Args:
-        model: A model that holds the table of its fit and draws functions given its rows.
-        other: Such a model of the same table, which may have other transforms.
+    by `fair_crps` in the encoded units of `model`. Both models hold the table of their fit and draw functions
+    given its rows; `other` may have other transforms.
 
     Raises:
         ValueError: If a model holds no table.
@@ -40,10 +37,7 @@ def standard_errors_worse(model: FittedModel, other: FittedModel) -> float:
     if held_out.sum() < 2:
         return 0.0
     codec, values = model.encoder.codec, model.own_table().encoded.values[held_out]
-    draws = [
-        _imputed(model, held_out),
-        recoded(other.encoder.codec, codec, _imputed(other, held_out)),
-    ]
+    draws = _imputed(model, held_out), recoded(other.encoder.codec, codec, _imputed(other, held_out))
     own, others = (fair_crps(drawn[:, held_out].numpy(), values.numpy()) for drawn in draws)
     worse = others - own
     error = float(worse.std()) / math.sqrt(len(worse))

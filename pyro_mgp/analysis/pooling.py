@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -26,15 +26,8 @@ _FOUR_DIGITS = ("estimate", "se", "mean", "sd", "low", "high", "within", "betwee
 _FORMATS = {**dict.fromkeys(_FOUR_DIGITS, "{:.4g}"), "df": "{:.1f}", "ess": "{:.0f}"}
 
 
-class Result(Protocol):
-    """Result of an analysis like those of statsmodels, with `params` and `cov_params` or `bse`."""
-
-    params: Any
-    """Estimates, `[K]`; a Series for named ones."""
-
-
-Fit: TypeAlias = Result | tuple[ArrayLike, ArrayLike]
-"""Result, or pair of estimates `[K]` and their variances `[K]` or covariance matrix `[K, K]`."""
+Fit: TypeAlias = Any
+"""Result as of statsmodels, or pair of estimates and their variances or covariance matrix, see `pool`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -309,7 +302,7 @@ def check_level(level: float) -> None:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
 
 
-def _read(fit: Any) -> tuple[list[Any], Numbers, Numbers, float | None]:
+def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
     """Return the names of a fit's estimates, the estimates, their (co)variances, and its ν_com."""
     if isinstance(fit, tuple | list) and len(fit) == 2:
         estimates = np.atleast_1d(np.asarray(fit[0], dtype=np.float64))

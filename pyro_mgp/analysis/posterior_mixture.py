@@ -94,7 +94,7 @@ def mix(
     ]
     scalars = [x.reshape(*x.shape[:3], -1) for x in stacked.values()]
     chains = np.moveaxis(np.concatenate(scalars, axis=3).astype(np.float64), 3, 1)
-    rhat, ess_bulk, ess_tail = np.moveaxis([[_diagnose(x) for x in table] for table in chains], 2, 0)
+    rhat, ess_bulk, ess_tail = np.array([[_diagnose(x) for x in own] for own in chains]).transpose(2, 0, 1)
     moments = {"mean": chains.mean((2, 3)), "sd": chains.std((2, 3), ddof=1)}
     figures = moments | {"rhat": rhat, "ess_bulk": ess_bulk, "ess_tail": ess_tail}
     both = pd.MultiIndex.from_product([range(m), names], names=["imputation", "parameter"])
@@ -155,7 +155,10 @@ def _warn(table: pd.DataFrame, max_rhat: float, m: int) -> None:
 
 def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str, NDArray[Any]]:
     """Stack the draws of each parameter from all tables, `[m, chains, draws, ...]`."""
-    arrays = [{name: _array(name, x) for name, x in posterior.items()} for posterior in posteriors]
+    arrays = [
+        {name: np.asarray(x.detach().cpu() if hasattr(x, "detach") else x) for name, x in posterior.items()}
+        for posterior in posteriors
+    ]
     if len(arrays) < 2:
         raise ValueError(f"expected the posteriors of at least two imputations, got {len(arrays)}")
     form = "[chains, draws, ...]" if group_by_chain else "[draws, ...]"
@@ -167,18 +170,13 @@ def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str,
         if shapes[j] != first:
             got = f"shapes {first} from table 0 and {shapes[j]} from table {j}"
             raise ValueError(f"expected as many draws of the same parameters from all tables, got {got}")
-        if odd := [name for name, x in posterior.items() if not np.isfinite(x).all()]:
-            raise ValueError(f"table {j}: some draws of {odd[0]!r} are not finite")
+        for name, x in posterior.items():
+            if x.dtype.kind not in "fiub":
+                raise TypeError(f"draws of {name!r} must be numbers, got {x.dtype}")
+            if not np.isfinite(x).all():
+                raise ValueError(f"table {j}: some draws of {name!r} are not finite")
     n_draws = min(leading)[-1]
     if n_draws < _FEWEST_DRAWS:
         raise ValueError(f"expected at least {_FEWEST_DRAWS} draws {form} from each table, got {n_draws}")
     stacked = {name: np.stack([posterior[name] for posterior in arrays]) for name in first}
     return stacked if group_by_chain else {name: x[:, None] for name, x in stacked.items()}
-
-
-def _array(name: str, draws: Any) -> NDArray[Any]:
-    """Convert draws to a NumPy array; tensors are detached and copied to the CPU."""
-    x = np.asarray(draws.detach().cpu() if hasattr(draws, "detach") else draws)
-    if x.dtype.kind not in "fiub":
-        raise TypeError(f"draws of {name!r} must be numbers, got {x.dtype}")
-    return x

@@ -89,7 +89,8 @@ def relevance(
         found = [_mean_squares(_gradient(each, rows), groups, columns) for each in conditionals]
     else:
         inverses = [lengthscales(link.kernel, len(link.inputs)).pow(-2).numpy() for link in links]
-        found = [np.bincount(at, own, len(columns)) for at, own in zip(inputs, inverses, strict=True)]
+        pairs = zip(inputs, inverses, strict=True)
+        found = [np.bincount(at, own, len(columns)).astype(np.float64) for at, own in pairs]
     squares = np.full((len(links), len(columns)), np.nan)
     for own, here, square in zip(squares, inputs, found, strict=True):
         own[here] = square[here]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -57,7 +57,7 @@ def draw(
     *,
     y: Any = None,
     refit: bool = True,
-    levels: Iterable[Label] = (),
+    levels: Collection[Label] = (),
 ) -> Draws:
     """Draw the missing cells of a table m times, in the columns that an imputer completes.
 
@@ -80,15 +80,13 @@ def draw(
     elif not refit:
         raise ValueError(f"refit=False needs an imputer with impute(frame, m=...), got {imputer!r}")
     elif hasattr(imputer, "fit_transform"):
-        completed = _transform(imputer, frame, m, seed, set(levels))
+        completed = _transform(imputer, frame, m, seed, levels)
     elif callable(imputer):
         completed = list(imputer(frame.copy(), m, seed))
     else:
-        raise TypeError(
-            "expected an imputer with fit and impute, a scikit-learn transformer, or a function "
-            f"(frame, m, seed) that returns m completed tables; got {imputer!r}"
-        )
-    return _read(completed, frame, m, set(levels))
+        others = "a scikit-learn transformer, or a function (frame, m, seed) that returns m completed tables"
+        raise TypeError(f"expected an imputer with fit and impute, {others}; got {imputer!r}")
+    return _read(completed, frame, m, levels)
 
 
 def objects_of(column: pd.Series[Any]) -> NDArray[Any]:
@@ -106,7 +104,7 @@ def _seeded(estimator: Any, seed: int) -> Any:
 
 
 def _transform(
-    transformer: Any, frame: pd.DataFrame, m: int, seed: int, levels: set[Label]
+    transformer: Any, frame: pd.DataFrame, m: int, seed: int, levels: Collection[Label]
 ) -> list[pd.DataFrame]:
     """Return m completed tables of numeric columns without levels; deterministic fits are made only twice."""
     numeric = frame[[label for label in frame if is_numeric(frame[label])]]
@@ -125,7 +123,7 @@ def _transform(
     return tables
 
 
-def _read(completed: Any, frame: pd.DataFrame, m: int, levels: set[Label]) -> Draws:
+def _read(completed: Any, frame: pd.DataFrame, m: int, levels: Collection[Label]) -> Draws:
     """Extract the draws of missing cells from completed tables or `Imputations`."""
     labels: list[Label] = list(frame.columns)
     holes = {label: own for label, own in zip(labels, missing(frame).T, strict=True) if own.any()}

@@ -170,8 +170,7 @@ def _calibrate(
         rest = without_cells(frame, held_out)
         for name, imputer in imputers.items():
             draws = draw(imputer, rest, m, seed, y=y, refit=refit, levels=of_levels)
-            ties = np.random.default_rng(seed)  # the same for every imputer
-            scored = _scored(frame, held_out, draws, rules[name], of_levels, ascending, ties)
+            scored = _scored(frame, held_out, draws, rules[name], of_levels, ascending, seed)
             parts[name] += [part.assign(fold=k) for part in scored]
     found = {}
     for name, tables in parts.items():
@@ -192,10 +191,11 @@ def _scored(
     rules: Rules,
     of_levels: set[Label],
     levels: Sequence[float],
-    generator: np.random.Generator,
+    seed: int,
 ) -> list[pd.DataFrame]:
-    """Return true values, draws and scores of held-out cells, one table per column."""
+    """Return true values and scores of held-out cells, one table per column; a seed breaks equal ties."""
     holes, errors, parts = missing(frame) | held_out, rules.standard_errors(frame), []
+    generator = np.random.default_rng(seed)
     noise = generator.spawn(1)[0]
     for j in np.flatnonzero(held_out.any(0)):
         label, cells = list(frame.columns)[j], held_out[:, j]
