@@ -6,13 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from pyro.infer import ELBO
-from pyro.optim import PyroOptim
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -20,20 +18,19 @@ from sklearn.utils.validation import check_is_fitted
 from pyro_mgp import saving
 from pyro_mgp._support.checks import RandomState
 from pyro_mgp._support.messages import FitWarning as FitWarning
-from pyro_mgp.data.column_spec import Label, Specs
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import RowIds
 from pyro_mgp.data.parquet_table import ParquetTable, Paths
 from pyro_mgp.fitting.table_fit import fit_files, fit_frame
-from pyro_mgp.model.chain import Precision
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.results import drawing
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.settings import PAPER, Engine, Inference, Inputs, Settings, check_settings, with_engine
+from pyro_mgp.settings import PAPER, Parameters, Settings, check_settings, with_engine
 from pyro_mgp.storage.checkpoint import CheckpointLike
 
 
-class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Multiple imputation by a chain of sparse Gaussian processes (MGP).
 
     Args:
@@ -102,55 +99,6 @@ class MGPImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     model_: FittedModel
     settings_: Settings
     feature_names_in_: NDArray[Any]
-
-    def __init__(
-        self,
-        *,
-        kernel: str | KernelFactory = "auto",
-        inputs: Inputs = "auto",
-        n_inducing: int | None = None,
-        n_neighbors: int = 16,
-        warp: bool = True,
-        discrete_support: int = 50,
-        n_sweeps: int = 5,
-        columns: Literal["incomplete", "all"] = "incomplete",
-        order: Sequence[Label] | None = None,
-        max_steps: int | None = None,
-        learning_rate: float | None = None,
-        batch_size: int = 2000,
-        precision: Precision = "double",
-        device: str = "auto",
-        random_state: RandomState = None,
-        progress: bool = True,
-        specs: Specs | None = None,
-        add_indicator: bool = False,
-        engine: Engine | None = None,
-        inference: Inference = "auto",
-        optimizer: PyroOptim | None = None,
-        loss: ELBO | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.inputs = inputs
-        self.n_inducing = n_inducing
-        self.n_neighbors = n_neighbors
-        self.warp = warp
-        self.discrete_support = discrete_support
-        self.n_sweeps = n_sweeps
-        self.columns = columns
-        self.order = order
-        self.max_steps = max_steps
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.precision = precision
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.specs = specs
-        self.add_indicator = add_indicator
-        self.engine = engine
-        self.inference = inference
-        self.optimizer = optimizer
-        self.loss = loss
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:

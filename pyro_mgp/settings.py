@@ -1,15 +1,11 @@
-"""Settings of an imputer: valid values, and resolution of "auto" and None.
-
-Every choice that is left to the package is made here, once per fit, and shown with its reason as
-`MGPImputer.settings_`.
-"""
+"""Parameters of an imputer: valid values, and what "auto" and None become, with the reason, in each fit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import pandas as pd
 from pyro.infer import ELBO
@@ -78,11 +74,7 @@ class Engine:
     patience: int = 4
 
     def check(self) -> None:
-        """Raise an error if an option is invalid, or if options cannot be combined.
-
-        Raises:
-            ValueError, TypeError: A switch has another value than it may have; the message names it.
-        """
+        """Raise a ValueError or TypeError that names an option with an invalid value."""
         for name in ("n_paths", "patience"):
             at_least(name, getattr(self, name), 1)
         one_of("propagate", self.propagate, get_args(Propagate))
@@ -145,39 +137,36 @@ def with_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
     return own | {"engine": Engine(**switches)} if switches else own
 
 
-class Parameters(Protocol):
-    """Protocol of objects with the parameters of `MGPImputer`, whose docstring describes them."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class Parameters:
+    """Parameters of `MGPImputer`, whose docstring describes them, with their defaults."""
 
-    kernel: str | KernelFactory
-    inputs: Inputs
-    n_inducing: int | None
-    n_neighbors: int
-    warp: bool
-    discrete_support: int
-    n_sweeps: int
-    columns: Literal["incomplete", "all"]
-    order: Sequence[Label] | None
-    max_steps: int | None
-    learning_rate: float | None
-    batch_size: int
-    precision: Precision
-    device: str
-    random_state: RandomState
-    progress: bool
-    specs: Specs | None
-    engine: Engine | None
-    inference: Inference
-    optimizer: PyroOptim | None
-    loss: ELBO | None
+    kernel: str | KernelFactory = "auto"
+    inputs: Inputs = "auto"
+    n_inducing: int | None = None
+    n_neighbors: int = 16
+    warp: bool = True
+    discrete_support: int = 50
+    n_sweeps: int = 5
+    columns: Literal["incomplete", "all"] = "incomplete"
+    order: Sequence[Label] | None = None
+    max_steps: int | None = None
+    learning_rate: float | None = None
+    batch_size: int = 2000
+    precision: Precision = "double"
+    device: str = "auto"
+    random_state: RandomState = None
+    progress: bool = True
+    specs: Specs | None = None
+    add_indicator: bool = False
+    engine: Engine | None = None
+    inference: Inference = "auto"
+    optimizer: PyroOptim | None = None
+    loss: ELBO | None = None
 
 
 def check_settings(parameters: Parameters) -> Engine:
-    """Check parameters before anything is computed, and return the engine to use.
-
-    Raises:
-        ValueError, TypeError: A parameter has a value that it may not have; the message says what was
-            expected.
-    """
+    """Return the engine to use; a ValueError or TypeError names a parameter with an invalid value."""
     for name in ("n_sweeps", "batch_size"):
         at_least(name, getattr(parameters, name), 1)
     for name in ("n_inducing", "max_steps"):
@@ -204,17 +193,24 @@ def check_settings(parameters: Parameters) -> Engine:
 
 def _check_inference(parameters: Parameters, engine: Engine) -> None:
     """Raise an error if a chain cannot be trained as asked."""
-    one_of("inference", parameters.inference, get_args(Inference))
-    if parameters.inference == "closed_form" and engine.needs_svi:
+    inference = parameters.inference
+    one_of("inference", inference, get_args(Inference))
+    if inference == "closed_form" and engine.needs_svi:
         raise ValueError(
             f'inference="closed_form" cannot be used: {engine.needs_svi}. Take inference="auto" or "svi"'
         )
-    if parameters.inference == "mcmc":
-        _check_mcmc(parameters, engine)
+    if inference == "mcmc":
+        why = engine.needs_svi
+        if parameters.inputs == "others":
+            why = 'inputs="others", since a joint density is needed: take inputs="auto"'
+        elif parameters.kernel != "auto":
+            why = 'a kernel of your own: take kernel="auto"'
+        if why:
+            raise ValueError(f'inference="mcmc" cannot be used with {why}')
     for name, kind in (("optimizer", PyroOptim), ("loss", ELBO)):
         given = getattr(parameters, name)
-        if given is not None and parameters.inference != "svi":
-            raise ValueError(f'{name} needs inference="svi", got inference={parameters.inference!r}')
+        if given is not None and inference != "svi":
+            raise ValueError(f'{name} needs inference="svi", got inference={inference!r}')
         if not isinstance(given, kind | None):
             raise TypeError(f"{name} must be a {kind.__module__}.{kind.__name__} or None, got {given!r}")
     if callable(getattr(parameters.optimizer, "pt_optim_args", None)):
@@ -224,20 +220,6 @@ def _check_inference(parameters: Parameters, engine: Engine) -> None:
 def wanted_inputs(parameters: Parameters) -> Inputs:
     """Return the inputs of links that are asked for: drawn lengthscales need a joint density."""
     return "earlier" if parameters.inference == "mcmc" else parameters.inputs
-
-
-def _check_mcmc(parameters: Parameters, engine: Engine) -> None:
-    """Raise an error if lengthscales cannot be drawn with the other parameters."""
-    why = engine.needs_svi
-    if parameters.inputs == "others":
-        why = 'inputs="others", since a joint density is needed: take inputs="auto"'
-    elif parameters.kernel != "auto":
-        why = 'a kernel of your own: take kernel="auto"'
-    if why:
-        raise ValueError(f'inference="mcmc" cannot be used with {why}')
-
-
-# ------------------------------------------------------------------------------------------------- choices
 
 
 @dataclass(frozen=True)
@@ -292,22 +274,21 @@ def choose(
 ) -> Settings:
     """Resolve the settings that the user left to the package, with a reason for each.
 
-    Args:
-        parameters: The imputer's parameters.
-        engine: Its engine.
-        inputs: Inputs of the links.
-        n_rows: Rows of the table.
-        all_gaussian: Whether the observations of all links are Gaussian.
-        shapes: Whether some likelihoods have parameters besides a noise variance or a single threshold.
+    `all_gaussian` says that all links have Gaussian observations, `shapes` that some likelihoods have
+    parameters besides a noise variance or a single threshold.
     """
     sequential = inputs.value == "earlier"
-    n_inducing, seed = choose_n_inducing(parameters, n_rows, sequential), choose_seed(parameters)
-    kinds = {"all_gaussian": all_gaussian, "shapes": shapes}
-    steps = choose_max_steps(parameters, engine, n_rows, is_sequential=sequential, **kinds)
-    kernel = choose_kernel(parameters, n_rows, sequential)
-    seed = Choice(current().broadcast_number(seed.value), seed.reason)
-    inference = choose_inference(parameters, engine)
-    return Settings(inputs, inference, kernel, n_inducing, steps, choose_device(parameters), seed)
+    kinds = {"is_sequential": sequential, "all_gaussian": all_gaussian, "shapes": shapes}
+    seed = choose_seed(parameters)
+    return Settings(
+        inputs=inputs,
+        inference=choose_inference(parameters, engine),
+        kernel=choose_kernel(parameters, n_rows, sequential),
+        n_inducing=choose_n_inducing(parameters, n_rows, sequential),
+        max_steps=choose_max_steps(parameters, engine, n_rows, **kinds),
+        device=choose_device(parameters),
+        seed=Choice(current().broadcast_number(seed.value), seed.reason),
+    )
 
 
 def warn_of_inducing_inputs(parameters: Parameters, n_rows: int) -> None:
@@ -357,11 +338,7 @@ def choose_max_steps(
     all_gaussian: bool,
     shapes: bool = False,
 ) -> Choice:
-    """Choose the maximum number of training steps, unless the user gave one.
-
-    Local GPs correct what the links have not learnt, where every link can have one: Gaussian links of
-    tables that are not small.
-    """
+    """Choose the maximum number of training steps, fewer where local GPs correct every link."""
     if parameters.max_steps is not None:
         return Choice(parameters.max_steps, _GIVEN)
     if choose_inference(parameters, engine).value == "svi":
@@ -382,11 +359,7 @@ def choose_device(parameters: Parameters) -> Choice:
 
 
 def choose_seed(parameters: Parameters) -> Choice:
-    """Choose the seed from which all random numbers are derived; global generators are not touched.
-
-    Raises:
-        TypeError, ValueError: `random_state` is not a seed or a generator.
-    """
+    """Choose the seed from which all random numbers are derived; raises the errors of `seed_of`."""
     state = parameters.random_state
     if state is None:
         return Choice(seed_of(state), "drawn from the operating system")
