@@ -104,9 +104,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     def paper(cls, **changes: Any) -> Self:
         """Return an imputer with the paper's method and the settings of its experiments (`settings.PAPER`).
 
-        Args:
-            changes: Parameters of `MGPImputer`, or fields of `Engine`, to set differently, such as
-                `max_steps=2000` for a table the size of Parkinson.
+        Parameters of `MGPImputer` and fields of `Engine` can be set differently, such as `max_steps=2000`
+        for a table the size of Parkinson.
         """
         return cls(**with_engine({**PAPER, **changes}))
 
@@ -170,14 +169,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
         """Return one completed table: missing cells at their posterior mean, discrete ones at their mode.
 
-        Categories, booleans and integers of two values are discrete. The table suits prediction; analyses
-        with standard errors need the draws of `impute`.
-
-        Args:
-            X: Table with the columns of the fitted one, any rows.
-
-        Returns:
-            The completed table, a DataFrame or an array.
+        Categories, booleans and integers of two values are discrete. The table, a DataFrame or an array as
+        `X`, suits prediction; analyses with standard errors need the draws of `impute`.
 
         Raises:
             ValueError, TypeError: The table does not fit the fitted one; the message says where.
@@ -255,20 +248,12 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     ) -> list[Path]:
         """Draw the m imputations of `impute(X, m)` and write each completed table to Parquet as it is drawn.
 
-        Beyond the table and its encoding, memory is needed for `batch_size` rows only.
-
-        Args:
-            path: Folder to make, whole or not at all; holds `imputation_01.parquet`, ...
-            X: As in `impute`.
-            m: As in `impute`.
-            row_ids: As in `impute`.
-            random_state: As in `impute`.
-            batch_size: Rows drawn and written at a time.
-            delta: As in `impute`.
-            overwrite: Whether to replace a folder that this package wrote earlier.
+        Beyond the table and its encoding, memory is needed for `batch_size` rows only. The folder `path` is
+        made whole or not at all, and may replace one that this package wrote with `overwrite` only. The other
+        arguments are those of `impute`.
 
         Returns:
-            The m paths.
+            The paths of the m files, `imputation_01.parquet`, ...
 
         Raises:
             ValueError, TypeError: As in `impute`, or the folder or its files cannot be written.
@@ -282,12 +267,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     def predict(self, X: pd.DataFrame | ArrayLike, level: float = 0.95) -> pd.DataFrame:
         """Predict the target of `fit(X, y)`, averaged over the missing cells of `X`.
 
-        Args:
-            X: Table with the columns of the fitted one.
-            level: Probability of the central interval for a new observation, from `lower` to `upper`.
-
         Returns:
-            One row per row of X, in the target's own units: `mean`, `sd`, `lower` and `upper`.
+            One row per row of X, in the target's own units: `mean`, `sd`, and `lower` and `upper`, the ends
+            of the central interval that holds a new observation with probability `level`.
 
         Raises:
             ValueError, TypeError: No target was fitted, or the table does not fit the fitted one.
@@ -302,12 +284,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         these are at most 10,000, or 500,000 over the number of links: functions are drawn given them. Of
         larger tables with local GPs it holds 10,000 rows, completed. Keep it as safe as the table.
 
-        Args:
-            path: Folder to make, with its parents.
-            overwrite: Whether to replace a folder that this package wrote earlier.
-
         Raises:
-            ValueError: `path` exists and may not be replaced.
+            ValueError: `path` exists; with `overwrite`, only if this package did not write it.
         """
         check_is_fitted(self, "model_")
         names = [*getattr(self, "feature_names_in_", [])]
@@ -319,10 +297,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     ) -> Self:
         """Read the imputer that `save` wrote, on any machine; no code in the folder is run.
 
-        Args:
-            path: The folder.
-            kernel: The kernel factory, if the imputer was fitted with one of the user's own.
-            device: Torch device.
+        `kernel` is the kernel factory, if the imputer was fitted with one of the user's own.
 
         Raises:
             ValueError: The folder does not exist, was not written by `save` or by a readable version of the
