@@ -49,22 +49,13 @@ def impute_dask(
 ) -> list[dd.DataFrame]:
     """Draw m imputations of a Dask DataFrame, lazily.
 
-    The tables equal those of `imputer.impute(ddf.compute(), m)`. Compute them together:
-    `dask.compute(*tables)` imputes each partition once, one table after the other imputes it m times.
+    The tables equal those of `imputer.impute(ddf.compute(), m)`, and have the partitions of `ddf`. Compute
+    them together: `dask.compute(*tables)` imputes each partition once, one table after the other imputes it
+    m times. The fitted imputer is sent to each worker once, without the fitted table.
 
     Without ids, equal rows are distinguished by the labels of the index, and the table is read twice: once to
-    find equal rows, once to impute. With unique ids it is read once.
-
-    Args:
-        ddf: The table, with the columns of the fitted one.
-        imputer: The fitted imputer, which is sent to each worker once, without the fitted table.
-        m: Number of imputations.
-        row_ids: Label of a column of ids that are unique in the whole table; the column is kept.
-        random_state: Seed of the draws; None for the imputer's own.
-        delta: Shifts of imputed cells, see `MGPImputer.impute`.
-
-    Returns:
-        The m completed tables, with the partitions of `ddf`.
+    find equal rows, once to impute. With `row_ids`, the label of a column of ids that are unique in the whole
+    table, it is read once. `random_state` and `delta` are those of `MGPImputer.impute`.
 
     Raises:
         ImportError: Dask is not installed.
@@ -87,9 +78,7 @@ def impute_dask(
     check_same_columns(columns, imputer.model_.encoder.columns)
     state = dask.delayed(FittedState(imputer), traverse=False)
     parts = ddf.to_delayed()
-    identities = [row_ids] * len(parts)
-    if row_ids is None:
-        identities = _ranks_of(partitions.identify, state, parts)
+    identities = _ranks_of(partitions.identify, state, parts) if row_ids is None else [row_ids] * len(parts)
     complete = dask.delayed(impute_partition, traverse=False)
     options = {"random_state": random_state, "delta": delta}
     completed = [
@@ -120,25 +109,14 @@ def impute_into(
     The tables equal those of `imputer.impute(pandas.read_parquet(folder), m)`. Each process holds a few parts
     in memory. Workers write the parts that they impute, so both folders must have these paths on all workers.
 
-    Args:
-        partial: Existing folder to write `imputation_01/part-0000.parquet`, ... into; parts that an earlier
-            call has written are kept.
-        folder: Folder of Parquet files, possibly in subfolders; files are ordered by name.
-        imputer: The fitted imputer.
-        m: Number of imputations.
-        client: Client of the cluster; see `cluster`.
-        dropped: Columns that were not fitted; they are kept in the completed tables.
-        row_ids: Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`.
-        random_state: Seed of the draws; None for the imputer's own.
-        progress: Show a progress bar, on terminals only.
+    The existing folder `partial` gets `imputation_01/part-0000.parquet`, ...; parts that an earlier call has
+    written are kept. Columns to drop, which were not fitted, are kept in the completed tables, as is that of
+    `row_ids`; see `Job`. Each warning of `MGPImputer.impute` is given once.
 
     Raises:
         ImportError: Dask is not installed.
         ValueError, TypeError: A table cannot be read, imputed or written; the message names the file.
         OSError: Several workers died on the same part.
-
-    Warns:
-        TableWarning: As `MGPImputer.impute`; each warning once.
     """
     dask = imported()
     parts = parts_of(folder)
@@ -147,9 +125,7 @@ def impute_into(
     for into in job.folders:
         into.mkdir(exist_ok=True)
     state = dask.delayed(FittedState(imputer), traverse=False)
-    ranks: Sequence[Any] = [None] * len(parts)
-    if row_ids is None:
-        ranks = _ranks_of(job.identify, state, parts)
+    ranks = _ranks_of(job.identify, state, parts) if row_ids is None else [None] * len(parts)
     todo = [(part, own) for part, own in zip(parts, ranks, strict=True) if not job.is_done(part)]
     impute = dask.delayed(job.impute)
     futures = client.compute([impute(state, part, own) for part, own in todo])
@@ -203,9 +179,8 @@ def _remove_partial_files(folders: Sequence[Path], parts: Sequence[Part]) -> Non
 def cluster(scheduler: str | None = None, n_workers: int | None = None) -> Iterator[Client]:
     """Yield a Dask client of an existing cluster, or of a new local one that is closed at the end.
 
-    Args:
-        scheduler: Address of an existing scheduler, for example `tcp://10.0.0.1:8786`, or its scheduler file.
-        n_workers: Processes of a new cluster, of one thread each; None for one per core.
+    The existing one has a scheduler at an address such as `tcp://10.0.0.1:8786`, or a scheduler file; the new
+    one has `n_workers` processes of one thread each, by default one per core.
 
     Raises:
         ImportError: Dask is not installed.

@@ -8,7 +8,7 @@ partition (see `tiles`). Equal rows of different partitions are therefore ranked
     partition and ranks ── impute_partition ──▶ m completed partitions
 
 A part of a table in Parquet files is a run of row groups of one file. The process that imputes a part writes
-m files of its own, each whole or not at all, and may impute the part again after a failure.
+m files of its own, each whole or not at all; after a failure the part may be imputed again.
 """
 
 from __future__ import annotations
@@ -60,11 +60,7 @@ Hashes = tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]
 
 
 class FittedState:
-    """Picklable fitted imputer, without the fitted table; each process loads it once.
-
-    Raises:
-        sklearn.exceptions.NotFittedError: The imputer is not fitted.
-    """
+    """Picklable fitted imputer, without the fitted table; each process loads it once."""
 
     def __init__(self, imputer: MGPImputer) -> None:
         with _LOCK, tempfile.TemporaryDirectory() as folder:
@@ -75,7 +71,7 @@ class FittedState:
         self.digest = hashlib.sha256(b"".join(self.files[name] for name in sorted(self.files))).hexdigest()
 
     def imputer(self) -> MGPImputer:
-        """Return the imputer, which each process loads once and caches."""
+        """Return the imputer."""
         with _LOCK:
             if self.digest not in _LOADED:
                 _LOADED.clear()
@@ -99,18 +95,10 @@ def impute_partition(
 ) -> Imputations:
     """Impute one partition of a table, consistently with the whole table; safe to call from threads.
 
-    Args:
-        state: The fitted imputer.
-        frame: The partition; may have no rows.
-        imputations: Number of imputations, or their indices.
-        row_ids: Label of a column of ids that are unique in the whole table, ids, or the `Ranks` that `rank`
-            returned. If None, equal rows are distinguished only within the partition, and equal rows of
-            different partitions get equal draws.
-        random_state: Seed of the draws; None for the imputer's own.
-        delta: Shifts of imputed cells, see `MGPImputer.impute`.
-
-    Raises:
-        ValueError, TypeError: As for `MGPImputer.impute`.
+    Arguments and errors are those of `MGPImputer.impute`, but the partition may have no rows, and `row_ids`
+    is the label of a column of ids that are unique in the whole table, ids, or the `Ranks` that `rank`
+    returned. If None, equal rows are distinguished only within the partition, and equal rows of different
+    partitions get equal draws.
 
     Example:
         >>> from pyro_mgp import MGPImputer
@@ -141,10 +129,9 @@ def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: in
 
 
 def rank(bucket: Sequence[Hashes]) -> list[Ranks]:
-    """Rank the equal rows of one bucket of hashes, and return the ranks for each partition.
+    """Rank equal rows in a bucket of each partition's hashes; return the ranks for each partition.
 
-    Equal rows are ranked by the hashes of their labels, then by their order, as in a whole table. `bucket`
-    contains the hashes of the bucket's rows in each partition.
+    Equal rows are ranked by the hashes of their labels, then by their order, as in a whole table.
     """
     positions, content, labels = zip(*bucket, strict=True)
     ranks = ranks_among_equals(np.concatenate(content), np.concatenate(labels))
@@ -154,9 +141,8 @@ def rank(bucket: Sequence[Hashes]) -> list[Ranks]:
 
 def merged(ranks: Sequence[Ranks]) -> Ranks:
     """Combine the ranks of a partition's rows over all buckets of hashes."""
-    return Ranks(
-        np.concatenate([part.positions for part in ranks]), np.concatenate([part.ranks for part in ranks])
-    )
+    positions, numbers = zip(*((part.positions, part.ranks) for part in ranks), strict=True)
+    return Ranks(np.concatenate(positions), np.concatenate(numbers))
 
 
 def _imputer_of(state: MGPImputer | FittedState) -> MGPImputer:
@@ -206,10 +192,8 @@ def parts_of(folder: str | os.PathLike[str], rows_at_once: int = ROWS_AT_ONCE) -
     """Return the parts of all Parquet files in a folder and its subfolders, ordered by name.
 
     Files and folders whose names start with a dot or an underscore are ignored. A part has more than
-    `rows_at_once` rows only if a single row group has more.
-
-    Raises:
-        ValueError: There is no such folder, it contains no Parquet file, or a file is damaged.
+    `rows_at_once` rows only if a single row group has more. Raises a ValueError if there is no such folder,
+    it contains no Parquet file, or a file is damaged.
     """
     root = Path(folder).resolve()
     if not root.is_dir():
@@ -242,7 +226,7 @@ def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class Job:
-    """Specification of an imputation of Parquet files: output folder, m, unfitted columns, seed."""
+    """Imputation of Parquet files, part by part."""
 
     folder: Path
     """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
@@ -274,11 +258,7 @@ class Job:
             return identify(state, self._modelled(part.read()), n_buckets)
 
     def impute(self, state: FittedState, part: Part, identity: RowIds = None) -> list[str]:
-        """Impute a part m times, and write the completed copies to the output folders.
-
-        Returns:
-            Messages of this package's warnings, because a worker's own warnings are not shown.
-        """
+        """Write the m completed copies of a part; return warnings, which workers would not show."""
         with _errors_named(part), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = part.read()
