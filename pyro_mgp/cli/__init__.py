@@ -14,16 +14,10 @@ from pyro_mgp.cli.messages import INTERRUPTED, PROGRAM, notes, say, sentence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line with the arguments `argv`; None takes those of the process.
 
-    Args:
-        argv: Arguments after the program's name; None takes those of the process.
-
-    Returns:
-        The exit status: 0, 2 for an error that the user can correct, 130 after Ctrl-C, 143 after SIGTERM.
-
-    Raises:
-        SystemExit: After `--help` (0), or if the arguments are invalid (2).
+    Returns the exit status: 0, 2 for an error that the user can correct, 130 after Ctrl-C, 143 after SIGTERM.
+    After `--help` (0) and invalid arguments (2) it is that of a SystemExit.
     """
     args = parser().parse_args(argv)
     try:

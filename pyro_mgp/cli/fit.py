@@ -43,9 +43,8 @@ def run(args: argparse.Namespace) -> None:
         except KeyboardInterrupt as stop:
             if workers.is_first:
                 raise
-            raise SystemExit(
-                getattr(stop, "status", messages.INTERRUPTED)
-            ) from stop  # rank 0 prints the message
+            status = getattr(stop, "status", messages.INTERRUPTED)
+            raise SystemExit(status) from stop  # rank 0 prints the message
         except RuntimeError as error:
             if workers.is_alone:
                 raise
@@ -65,11 +64,8 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     current().wait()
     if not current().is_first:  # take part in the fit of rank 0, which calls `fitted`
         if not current().broadcast_number(0):
-            _fit(
-                table,
-                args,
-                Checkpoint(work.dot_folder(Path(args.out)) / _TRAINING, interruption=interruption),
-            )
+            place = work.dot_folder(Path(args.out)) / _TRAINING
+            _fit(table, args, Checkpoint(place, interruption=interruption))
         return
     with work.work_folder(args, identity) as folder, one_line_warnings():
         started = time.perf_counter()
@@ -99,14 +95,7 @@ def _table(args: argparse.Namespace) -> tuple[pd.DataFrame | ParquetTable, Seque
 
 
 def read(args: argparse.Namespace) -> tuple[files.Source, list[Label]]:
-    """Read the table, and print notes on columns that are likely to be misread.
-
-    Returns:
-        The table, and the labels of the columns that --drop names.
-
-    Raises:
-        ValueError, OSError: If the table cannot be read, or has no column that --drop names.
-    """
+    """Return the table and the columns that --drop names; print notes on columns likely to be misread."""
     source = files.read_table(Path(args.table), args.missing or files.MISSING)
     passed = _labels_of(source.frame.columns, args.drop)
     for note in _notes(source.frame.drop(columns=passed)) if current().is_first else ():

@@ -49,18 +49,11 @@ def _run_dask(args: argparse.Namespace) -> None:
         return
     imputer = MGPImputer.load(args.model)
     start = time.perf_counter()
+    options = {"dropped": args.drop, "row_ids": args.row_ids, "random_state": args.seed}
     with work.work_folder(args, identity) as folder, one_line_warnings():
         with dask_engine.cluster(args.scheduler, args.workers) as client:
             job = dask_engine.impute_into(
-                folder,
-                args.table,
-                imputer,
-                args.m,
-                client=client,
-                dropped=args.drop,
-                row_ids=args.row_ids,
-                random_state=args.seed,
-                progress=not args.quiet,
+                folder, args.table, imputer, args.m, client=client, progress=not args.quiet, **options
             )
         n_parts = len(list(job.folders[0].iterdir()))
         work.publish(folder, args)
@@ -100,7 +93,8 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
             modelled = {column.name for column in imputer.codec_.columns}
             passed += [label for label in frame.columns if label not in modelled]
         fitted = time.perf_counter()
-        draws = _drawn(folder, imputer, source.frame.drop(columns=passed), args, interruption)
+        drawing = Checkpoint(folder / "drawing", args.checkpoint_every, interruption)
+        draws = _drawn(folder, imputer, source.frame.drop(columns=passed), args, drawing)
         drawn = time.perf_counter()
         compared = summary.summarise(draws)
         names = _write(folder, source, passed, draws, compared, args)
@@ -125,17 +119,12 @@ def _loaded(folder: Path, args: argparse.Namespace) -> MGPImputer:
 
 
 def _drawn(
-    folder: Path,
-    imputer: MGPImputer,
-    frame: pd.DataFrame,
-    args: argparse.Namespace,
-    interruption: Interruption,
+    folder: Path, imputer: MGPImputer, frame: pd.DataFrame, args: argparse.Namespace, checkpoint: Checkpoint
 ) -> Imputations:
     """Load the draws saved in a work folder; if it has none, draw them and save them."""
     saved = folder / "draws"
     if saved.exists():
         return Imputations.load(saved)
-    checkpoint = Checkpoint(folder / "drawing", args.checkpoint_every, interruption)
     draws = imputer.impute(frame, m=args.m, random_state=args.seed, checkpoint=checkpoint)
     draws.save(saved)
     checkpoint.discard()

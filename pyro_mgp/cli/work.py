@@ -45,21 +45,14 @@ def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a hash of the contents of a file, or of the files in a folder.
-
-    Raises:
-        ValueError: If there is no such file.
-        OSError: If a file cannot be read.
-    """
+    """Return a hash of the contents of a file or of the files in a folder, which must exist."""
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
     if path.is_dir():
-        files = [part for part in path.rglob("*") if part.is_file()]
+        names = sorted(part.relative_to(path) for part in path.rglob("*") if part.is_file())
         ignored = (".", "_")  # as by readers of Parquet
-        parts = sorted(
-            part for part in files if not any(n.startswith(ignored) for n in part.relative_to(path).parts)
-        )
-        contents = "\n".join(f"{part.relative_to(path)} {fingerprint(part)}" for part in parts)
+        seen = [name for name in names if not any(each.startswith(ignored) for each in name.parts)]
+        contents = "\n".join(f"{name} {fingerprint(path / name)}" for name in seen)
         return f"#{hashlib.sha256(contents.encode()).hexdigest()}"
     with path.open("rb") as file:
         return f"#{hashlib.file_digest(file, 'sha256').hexdigest()}"
@@ -68,18 +61,10 @@ def fingerprint(path: Path) -> str:
 def is_needed(
     args: argparse.Namespace, identity: Mapping[str, Any], kind: str, files: Collection[str] | None = None
 ) -> bool:
-    """Return whether a command must run, after checking that its output folder can be written.
+    """Return False if --resume finds the output folder complete; else check that it can be written.
 
-    A command with --resume need not run if its output folder is complete.
-
-    Args:
-        args: Arguments of the command.
-        identity: Identity of the run.
-        kind: Kind that the header of a folder to overwrite must name.
-        files: Files that this folder may hold; None means those that its header lists.
-
-    Raises:
-        ValueError: If the folder exists and may not be replaced, or cannot be created.
+    A folder to overwrite must have a header of the given kind, and hold no other files than those given or,
+    if None, those that its header lists.
     """
     out, done = Path(args.out), False
     with suppress(OSError, ValueError):
@@ -91,8 +76,7 @@ def is_needed(
     where = repr(str(out))
     if out.exists() and not args.overwrite:
         raise ValueError(f"{where} exists already: choose another folder with -o, or pass --overwrite")
-    strange = _strange(out, kind, files) if out.exists() else None
-    if strange is not None:
+    if out.exists() and (strange := _strange(out, kind, files)):
         raise ValueError(
             f"--overwrite replaces only what an earlier run wrote, but {where} {strange}: choose another "
             "folder with -o, or empty it yourself"
@@ -132,13 +116,7 @@ def dot_folder(out: Path) -> Path:
 def work_folder(args: argparse.Namespace, identity: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the work folder of a command; after a failure it is kept if --resume can continue.
 
-    Args:
-        args: Arguments of the command.
-        identity: Identity of the run: its options, and fingerprints of its input.
-
-    Raises:
-        ValueError: If another process uses the folder, or the earlier run had another identity.
-        OSError: If the folder cannot be written; notes say how much was written and how much is free.
+    Raises a ValueError if another process uses the folder, or the run to resume had another identity.
     """
     out = Path(args.out)
     folder = dot_folder(out)
@@ -165,16 +143,16 @@ def _claim(lock: IO[str], out: Path) -> None:
     """Lock the work folder until this process ends."""
     try:
         import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # Windows: without a lock
         return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ValueError(f"another run is writing {str(out)!r}: wait for it, or choose another -o") from error
 
 
 def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
-    """Prepare a work folder: remove what the run cannot resume, and record the run's identity."""
+    """Remove what the run cannot resume from its work folder, and record its identity."""
     where, kept = repr(str(folder)), folder / RUN
     _remove_unfinished(folder)
     if resume and kept.exists():
