@@ -13,11 +13,7 @@ RandomState = int | np.random.RandomState | np.random.Generator | None
 
 
 def at_least(name: str, value: int, least: int) -> int:
-    """Return a setting as an integer, after checking that it is at least `least`.
-
-    Raises:
-        TypeError, ValueError: It is not an integer, or below `least`.
-    """
+    """Return a setting as an integer; raise a TypeError if it is none, a ValueError below `least`."""
     try:
         integer = operator.index(value)
     except TypeError as error:
@@ -28,11 +24,7 @@ def at_least(name: str, value: int, least: int) -> int:
 
 
 def numbers_of(m: int | Sequence[int]) -> Sequence[int]:
-    """Return the numbers of the imputations to draw: 0 to m - 1, or those given.
-
-    Raises:
-        TypeError, ValueError: `m` is neither a positive integer nor a sequence of different numbers.
-    """
+    """Return the numbers of the imputations to draw: 0 to m - 1, or those given, which must differ."""
     if not isinstance(m, Sequence):
         return range(at_least("m, the number of imputations,", m, 1))
     if not m or len(set(m)) < len(m):
@@ -41,15 +33,11 @@ def numbers_of(m: int | Sequence[int]) -> Sequence[int]:
 
 
 def seed_of(random_state: RandomState) -> int:
-    """Convert a seed, a random generator or None to an integer seed; advances a given generator.
-
-    Raises:
-        TypeError, ValueError: `random_state` is not a seed or a generator.
-    """
+    """Return an integer seed, drawn unless it is given; raise a TypeError or ValueError for other values."""
+    if random_state is None:
+        random_state = np.random.default_rng()
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**31))
-    if random_state is None:
-        return int(np.random.default_rng().integers(2**31))
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31))
     seed = at_least("random_state", random_state, 0)

@@ -15,19 +15,14 @@ _COPIES = 8
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the torch device with a name; "auto" means a CUDA GPU if there is one, else the CPU.
-
-    Raises:
-        ValueError: If this machine has no device of that name.
-    """
+    """Return the torch device with a name; "auto" means a CUDA GPU if there is one, else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device must be 'auto', 'cpu' or another one of this machine, got {name!r}"
-        ) from error
+        expected = "'auto', 'cpu' or another one of this machine"
+        raise ValueError(f"device must be {expected}, got {name!r}") from error
 
 
 def home(values: Tensor, device: torch.device) -> torch.device:
@@ -41,11 +36,8 @@ def home(values: Tensor, device: torch.device) -> torch.device:
 def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
     """Apply a function to rows, and to each half of them in turn when a GPU runs out of memory.
 
-    Yields:
-        Successive parts of the rows, each with its result, which must not depend on the other rows.
-
-    Raises:
-        torch.OutOfMemoryError: If memory does not suffice for a single row.
+    Yields successive parts of the rows, each with its result, which must not depend on the other rows. Raises
+    a torch.OutOfMemoryError if memory does not suffice for a single row.
     """
     try:
         done = work(rows)

@@ -21,14 +21,11 @@ _SECOND = 0x94D049BB133111EB
 
 @dataclass(frozen=True)
 class KeyedNoise:
-    """Pseudorandom numbers, determined by the seed and the keys of rows, for given imputations."""
+    """Pseudorandom numbers of S imputations, from a seed below 2⁶³ and an int64 key per row, `[N]`."""
 
     seed: int
-    """Integer below 2⁶³."""
     keys: Tensor
-    """One int64 per row, `[N]`."""
     imputations: Sequence[int]
-    """Numbers of the S imputations."""
 
     def normal(self, *stream: int, rows: Tensor | None = None) -> Tensor:
         """Return standard normal numbers `[S, n]` of a stream, such as (sweep, column), at some rows."""

@@ -1,9 +1,8 @@
 """Lower bounds on the memory of a fit or an imputation, and how much memory is available.
 
 The operating system kills a process that takes too much memory without a message. Work is therefore
-refused, with the figures, if the tensors that dominate large tables do not fit: copies of the encoded table,
-parameters over inducing inputs, and draws. The real peak is higher (`benchmarks/memory.py` measures both):
-accepted work can still run out of memory, and refused work would have.
+refused, with the figures, if the tensors that dominate large tables do not fit. The real peak is higher
+(`benchmarks/memory.py` measures both): accepted work can still run out of memory, refused work would have.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ _FLOAT, _BOOL = 8, 1
 def of_fit(n_rows: int, n_columns: int, n_links: int, n_inducing: int) -> int:
     """Return a lower bound on the bytes that a fit allocates after the table has been encoded.
 
-    It counts the completed table, two masks of its cells (training and held-out) and the covariance factors
-    of q(u), for N rows, D encoded columns, and L links with M inducing inputs each.
+    It counts the completed table, masks of its training and held-out cells, and covariance factors of q(u).
     """
     return (_FLOAT + 2 * _BOOL) * n_rows * n_columns + _FLOAT * n_links * n_inducing**2
 
@@ -35,20 +33,11 @@ def available() -> int | None:
 
 
 def check(needed: int, what: str, advice: str) -> None:
-    """Raise a ValueError if work needs more bytes of memory than are available.
-
-    Example:
-        >>> check(10**15, "this", "take fewer rows")
-        Traceback (most recent call last):
-        ...
-        ValueError: this needs at least 1000000.0 GB of memory, but only ... are available: take fewer rows
-    """
+    """Raise a ValueError if work needs more bytes of memory than are available."""
     free = available()
     if free is not None and needed > free:
-        raise ValueError(
-            f"{what} needs at least {_shown(needed)} of memory, but only {_shown(free)} are available: "
-            f"{advice}"
-        )
+        wanted = f"{what} needs at least {_shown(needed)} of memory"
+        raise ValueError(f"{wanted}, but only {_shown(free)} are available: {advice}")
 
 
 def _shown(number: int) -> str:

@@ -17,9 +17,7 @@ _PASSED = (str(Path(__file__).parents[1]), "sklearn/utils", "contextlib.py", "to
 
 
 class Hinted(str):
-    """Message of an error or warning that ends in a hint, worded for Python or for the command line.
-
-    The string itself ends in the hint for Python.
+    """Message of an error or warning that ends in a hint for Python; `in_shell` ends in one for the shell.
 
     Example:
         >>> message = Hinted("'out' exists already: ", "pass overwrite=True", shell="pass --overwrite")
@@ -28,7 +26,6 @@ class Hinted(str):
     """
 
     in_shell: str
-    """The message with the hint for the command line."""
 
     def __new__(cls, message: str, python: str = "", *, shell: str = "") -> Self:
         hinted = super().__new__(cls, message + python)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 Number = TypeVar("Number", int, float)
@@ -33,17 +34,10 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Workers:
-    """Group of processes that train together, seen from one of them; by default a group of one.
-
-    Example:
-        >>> Workers(rank=1, size=3).share(7)
-        slice(1, None, 3)
-    """
+    """Group of processes that train together, seen from the one with a rank; by default a group of one."""
 
     rank: int = 0
-    """Rank of this process, from 0."""
     size: int = 1
-    """Number of processes."""
 
     @property
     def is_first(self) -> bool:
@@ -58,18 +52,14 @@ class Workers:
     def share(self, n_rows: int) -> slice:
         """Return this process's slice of a minibatch; raise a ValueError for fewer rows than processes."""
         if n_rows < self.size:
-            raise ValueError(
-                f"{n_rows} rows cannot be shared by {self.size} processes: expected at least one row for "
-                "each. Take a larger batch_size, or fewer processes"
-            )
+            advice = "take a larger batch_size, or fewer processes"
+            raise ValueError(f"{n_rows} rows cannot be shared by {self.size} processes: {advice}")
         return slice(self.rank, None, self.size)
 
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Sum tensors of one dtype elementwise over processes; all processes get the same sums."""
         if self.is_alone:
             return list(parts)
-        import torch.distributed as dist
-
         together = torch.cat([part.detach().flatten() for part in parts])
         dist.all_reduce(together)
         sizes = [part.numel() for part in parts]
@@ -92,11 +82,7 @@ class Workers:
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors in place with those of rank 0, because other machines may round differently."""
-        if self.is_alone:
-            return
-        import torch.distributed as dist
-
-        for tensor in tensors:
+        for tensor in () if self.is_alone else tensors:
             dist.broadcast(tensor.detach(), src=0)
 
     def broadcast_number(self, number: Number) -> Number:
@@ -109,8 +95,6 @@ class Workers:
         """Return the largest of the integers that the processes hold."""
         if self.is_alone:
             return number
-        import torch.distributed as dist
-
         shared = torch.tensor(int(number), dtype=torch.int64)
         dist.all_reduce(shared, dist.ReduceOp.MAX)
         return int(shared)
@@ -140,7 +124,6 @@ class Workers:
 
 
 ALONE = Workers()
-"""Group of a single process."""
 
 # Variables that torchrun sets.
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -158,17 +141,12 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
 
     All processes call `fit` with the same table and settings, and obtain the same imputer. Only the process
     of rank 0 shows progress and warnings. An existing process group is used; otherwise one is created from
-    the environment variables that `torchrun` sets, and destroyed at the end.
-
-    Args:
-        backend: Backend of `torch.distributed`; None means gloo, and NCCL for tensors on GPUs. The processes
-            of a machine are assigned to its GPUs in turn.
+    the environment variables that `torchrun` sets, and destroyed at the end. Its `backend` is gloo by
+    default, and NCCL for tensors on GPUs, to which the processes of a machine are assigned in turn.
 
     Raises:
         ValueError: If there is no process group and the script was not started by `torchrun`.
     """
-    import torch.distributed as dist
-
     cuda = torch.cuda.is_available()
     started = not dist.is_initialized()
     if started:

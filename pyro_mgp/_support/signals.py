@@ -1,8 +1,7 @@
 """Stop on Ctrl-C or SIGTERM only after a loop has saved its work.
 
-Inside `stoppable`, a signal stops the program at once, except in a block of `Interruption.held_back`: it
-then takes effect at the next call of `Interruption.give_way`, where the loop has saved its work. A second
-signal always stops the program at once.
+Inside `stoppable`, a signal stops the program at once. In a block of `Interruption.held_back` the first one
+takes effect at the next call of `Interruption.give_way`, where the loop has saved its work.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
@@ -61,15 +58,10 @@ class Interruption:
 
 @contextmanager
 def stoppable() -> Iterator[Interruption]:
-    """Handle SIGINT and SIGTERM in this block, and restore the earlier handlers afterwards.
-
-    In threads other than the main one, which cannot set handlers, signals are left as they are.
-    """
-    interruption = Interruption()
-    if threading.current_thread() is not threading.main_thread():
-        yield interruption
-        return
-    before = {number: signal.signal(number, interruption.handle) for number in _SIGNALS}
+    """Handle SIGINT and SIGTERM in this block, unless it runs in a thread that cannot set handlers."""
+    interruption, in_main = Interruption(), threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    before = {number: signal.signal(number, interruption.handle) for number in numbers}
     try:
         yield interruption
     finally:
