@@ -33,19 +33,10 @@ from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
 from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS, LocalGPParams
 from pyro_mgp.sampling.neighbours import Neighbours
-from pyro_mgp.settings import (
-    Choice,
-    Engine,
-    Parameters,
-    Settings,
-    check_settings,
-    choose_kernel,
-    with_engine,
-)
-from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
+from pyro_mgp.settings import Choice, Engine, Parameters, Settings, check_settings, choose_kernel, with_engine
 from pyro_mgp.storage.atomic import atomic_folder
 from pyro_mgp.storage.frames import to_json
-from pyro_mgp.storage.header import read_header, write_header
+from pyro_mgp.storage.header import Shapes, read_arrays, read_header, write_arrays, write_header
 from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among, check_finite
 
 Imputer = TypeVar("Imputer", bound=Parameters)

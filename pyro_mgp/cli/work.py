@@ -165,7 +165,7 @@ def _prepare(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None
         say(f"{PROGRAM}: note: {note}", sys.stderr)
     for part in folder.iterdir():
         if part.name != LOCK:
-            _remove(part)
+            atomic.remove(part)
     with atomic.atomic_file(kept) as partial:
         partial.write_text(json.dumps(identity, indent=1) + "\n", "utf-8")
 
@@ -190,14 +190,7 @@ def _explain(error: BaseException, folder: Path, out: Path) -> None:
 def _remove_unfinished(folder: Path) -> None:
     """Remove files and folders that an earlier run wrote only in part."""
     for part in folder.glob(".*.partial"):
-        _remove(part)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+        atomic.remove(part)
 
 
 def publish(part: Path, args: argparse.Namespace) -> None:

@@ -23,10 +23,9 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
 from pyro_mgp.results.mixing import Mixing
 from pyro_mgp.results.table_files import table_names, write_table
-from pyro_mgp.storage.arrays import Shapes, read_arrays, write_arrays
 from pyro_mgp.storage.atomic import atomic_file, atomic_folder
 from pyro_mgp.storage.frames import from_json, read_frame, to_json, write_frame
-from pyro_mgp.storage.header import read_header, write_header
+from pyro_mgp.storage.header import Shapes, read_arrays, read_header, write_arrays, write_header
 from pyro_mgp.storage.untrusted import MALFORMED
 
 if TYPE_CHECKING:

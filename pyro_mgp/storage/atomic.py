@@ -19,18 +19,8 @@ def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
     """Yield an empty folder to write into, which becomes `path` when the block ends without an error.
 
     The folder lies beside `path` until then: a failure leaves nothing behind and an old `path` untouched.
-    With `overwrite` it replaces an empty folder, or one with a `header.json` that this package wrote.
-
-    Raises:
-        ValueError: If `path` exists and may not be replaced.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as parent:
-        ...     with atomic_folder(f"{parent}/out") as folder:
-        ...         _ = (folder / "a.txt").write_text("a")
-        ...     os.listdir(f"{parent}/out")
-        ['a.txt']
+    With `overwrite` it replaces an empty folder, or one with a `header.json` that this package wrote. Raises
+    a ValueError if `path` exists and may not be replaced.
     """
     target = Path(path).resolve()
     _check_replaceable(target, overwrite)
@@ -78,6 +68,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
         _flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that it holds."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

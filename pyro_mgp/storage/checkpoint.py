@@ -1,7 +1,7 @@
 """Checkpoints: the state of long computations in files, to resume after a crash with the same result.
 
-A file holds arrays, and everything else as JSON. It also holds the identity of the computation: table,
-settings, versions of packages. A checkpoint of another computation is refused: its result would differ.
+A file holds arrays, and everything else as JSON, with the identity of the computation: table, settings,
+versions of packages. A checkpoint of another computation is refused: its result would differ.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,9 +26,8 @@ from pyro_mgp._support.messages import Hinted
 from pyro_mgp._support.processes import current
 from pyro_mgp._support.signals import Interruption
 from pyro_mgp.storage import untrusted
-from pyro_mgp.storage.arrays import write_arrays
-from pyro_mgp.storage.atomic import atomic_file
-from pyro_mgp.storage.header import our_version
+from pyro_mgp.storage.atomic import atomic_file, remove
+from pyro_mgp.storage.header import our_version, write_arrays
 
 _FORMAT = "pyro_mgp.checkpoint 2"
 # Largest share of the time that writing checkpoints may take.
@@ -41,12 +39,10 @@ Identity = Mapping[str, str | int | float | bool | None]
 
 @dataclass(frozen=True)
 class State:
-    """State of a computation that a checkpoint holds: arrays and JSON fields."""
+    """State of a computation that a checkpoint holds: arrays, and other values that JSON can hold."""
 
     arrays: dict[str, NDArray[Any]]
-    """Arrays by name."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """Other values, which JSON can hold."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,6 @@ class Checkpoint:
         path: A file, if every state replaces the one before; or a folder, if states are added.
         every: Least number of seconds between writes. Writing also takes at most 2 % of the time.
         interruption: Source of requests to stop; on a request the state is written before the stop.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     checkpoint = Checkpoint(f"{folder}/counting", every=0)
-        ...     kept = checkpoint.offer(lambda: State({"seen": np.arange(3)}, {"n": 3}), {"task": "count"})
-        ...     checkpoint.load({"task": "count"}).fields
-        {'n': 3}
     """
 
     def __init__(
@@ -98,11 +86,7 @@ class Checkpoint:
             yield
 
     def offer(self, state: Callable[[], State], identity: Identity, name: str | None = None) -> bool:
-        """Write the state if a write is due (see `keep`), then stop if a signal has requested it.
-
-        Raises:
-            Stopped: If a signal has been held back.
-        """
+        """Write the state if a write is due (see `keep`), then raise `Stopped` if a signal was held back."""
         kept = self.keep(state, identity, name)
         self.interruption.give_way()
         return kept
@@ -129,10 +113,7 @@ class Checkpoint:
 
     def discard(self) -> None:
         """Remove the file or folder after the computation has finished."""
-        if self.path.is_dir():
-            shutil.rmtree(self.path)
-        else:
-            self.path.unlink(missing_ok=True)
+        remove(self.path)
 
     def load(self, identity: Identity, name: str | None = None) -> State | None:
         """Return the saved state, or None if there is none; raises the errors of `read`."""
@@ -149,11 +130,7 @@ def write(path: Path, state: State, identity: Identity) -> None:
 
 
 def read(path: Path, identity: Identity) -> State:
-    """Read the state of a computation from a checkpoint file.
-
-    Raises:
-        ValueError: If the file is damaged or belongs to another computation.
-    """
+    """Read a checkpoint file; raise a ValueError if it is damaged or belongs to another computation."""
     where = repr(str(path))
     try:
         untrusted.array_shapes(path)
@@ -179,12 +156,10 @@ def check_same(where: str, kept: Identity, identity: Identity) -> None:
     differs = [name for name in {**kept, **identity} if kept.get(name) != identity.get(name)]
     if differs:
         listed = "; ".join(_difference(name, kept.get(name), identity.get(name)) for name in differs)
-        message = (
-            f"{where} belongs to another computation ({listed}): resume it with the same table, "
-            "settings and versions, "
-        )
+        message = f"{where} belongs to another computation ({listed}): "
+        advice = "resume it with the same table, settings and versions, "
         python = "choose another path, or remove it to start over"
-        raise ValueError(Hinted(message, python, shell="or start over without --resume"))
+        raise ValueError(Hinted(message + advice, python, shell="or start over without --resume"))
 
 
 def _difference(name: str, there: object, here: object) -> str:

@@ -45,9 +45,6 @@ _READ = {tag: read for tag, _, read in _TAGGED.values()}
 def to_json(value: Any) -> Any:
     """Convert a cell or label to a value that JSON can hold and `from_json` converts back.
 
-    Raises:
-        ValueError: If the value is of a type that cannot be stored.
-
     Example:
         >>> to_json(("a", 1)), from_json({"tuple": ["a", 1]})
         ({'tuple': ['a', 1]}, ('a', 1))
@@ -76,11 +73,9 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
     """Write a table as a Parquet file from which `read_frame` restores an equal table.
 
     Values, dtypes (ordered categories, nullable, object), index and column labels are restored.
-    The frequency of a DatetimeIndex and `frame.attrs` are lost; a NaN in a nullable column becomes NA.
-
-    Raises:
-        ValueError: If a column holds values that cannot be stored (sparse or complex numbers, objects other
-            than numbers, text, dates, intervals and tuples of these); the message names the column.
+    The frequency of a DatetimeIndex and `frame.attrs` are lost; a NaN in a nullable column becomes NA. Raises
+    a ValueError that names a column with values that cannot be stored: sparse or complex numbers, objects
+    other than numbers, text, dates, intervals and tuples of these.
     """
     index, columns = frame.index, frame.columns
     is_range = isinstance(index, pd.RangeIndex)
@@ -103,12 +98,7 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Read a table from a Parquet file that `write_frame` wrote.
-
-    Raises:
-        ValueError: If the file is missing, damaged, cut short, expands to a table far larger than itself, or
-            was not written by `write_frame`.
-    """
+    """Read a table from a Parquet file; raise a ValueError if it is damaged, or not from `write_frame`."""
     with untrusted.damage_as_value_error(path):
         untrusted.check_parquet(path)
         table = pq.read_table(path)

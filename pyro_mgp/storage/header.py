@@ -1,8 +1,7 @@
-"""The header of a saved folder: its format, the versions that wrote it, and checksums of its files.
+"""Header and arrays of a saved folder; the header holds format, versions of packages, and checksums of files.
 
-A saved folder holds `header.json`, arrays as `*.safetensors` and tables as `*.parquet`. Nothing is pickled:
-loading a folder never runs code from it. Checksums detect accidental damage; `untrusted` checks the contents
-all the same, because whoever changes a file can write its checksum, too.
+A saved folder holds `header.json`, arrays as `*.safetensors` and tables as `*.parquet`, nothing pickled.
+Checksums detect accidental damage; `untrusted` checks the contents all the same.
 """
 
 from __future__ import annotations
@@ -11,10 +10,15 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from pyro_mgp.storage import untrusted
 
@@ -22,6 +26,8 @@ HEADER = "header.json"
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "pandas", "pyarrow", "safetensors")
 _OWN = "checksum"  # the header's entry for the checksum of all its other entries
 _CHANGED = "its checksum differs from the one that was written: copy the folder again"
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of arrays by name."""
 
 
 def write_header(
@@ -30,10 +36,7 @@ def write_header(
     """Write `header.json`: format, versions of packages, `fields` and checksums of files.
 
     The folder can be loaded by the class `kind`. A new `format_version` means that older programs cannot read
-    it. Column labels and cells among the fields are first converted by `frames.to_json`.
-
-    Raises:
-        ValueError: If the header would be larger than `read_header` accepts.
+    it. Raises a ValueError if the header would be larger than `read_header` accepts.
     """
     header = {
         "format": f"pyro_mgp.{kind}",
@@ -59,13 +62,9 @@ def read_header(
     files: Sequence[str] = (),
     older: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Read `header.json`, and check that this program can load the folder and that its files are unchanged.
+    """Read `header.json`; raise a ValueError if this program cannot load the folder, or a file is damaged.
 
     The arguments are those of `write_header`; folders of an `older` version are read without checksums.
-
-    Raises:
-        ValueError: If there is no such folder, another program or class wrote it, its format has another
-            version, or its header or one of its files is damaged.
     """
     folder = Path(path)
     where = repr(str(folder))
@@ -116,3 +115,33 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str] | None = None
+) -> None:
+    """Write named numeric or boolean arrays of any shape, and named texts, into a safetensors file.
+
+    Raises an OSError if the file cannot be written, for example because the disk is full.
+    """
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    try:
+        save_file(contiguous, path, None if notes is None else dict(notes))
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+
+
+def read_arrays(path: Path, check: Callable[[Shapes], None] | None = None) -> dict[str, np.ndarray]:
+    """Read the named arrays of a safetensors file, after `check` has approved their shapes.
+
+    Raises a ValueError if the file is missing, damaged, cut short, or not as expected.
+    """
+    with untrusted.damage_as_value_error(path):
+        shapes = untrusted.array_shapes(path)
+    if check is not None:
+        check(shapes)
+    with untrusted.damage_as_value_error(path):
+        return load_file(path)

@@ -37,16 +37,7 @@ class Memory:
 
 
 class Scratch(Memory):
-    """Allocator of tensors in unnamed temporary files, in a given folder or that of the system.
-
-    Raises:
-        ValueError: If there is no such folder.
-
-    Example:
-        >>> table = Scratch().empty(3, 2)
-        >>> table.zero_().shape
-        torch.Size([3, 2])
-    """
+    """Allocator of tensors in unnamed temporary files, in a given folder or that of the system."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = Path(tempfile.gettempdir() if folder is None else folder)
@@ -88,9 +79,6 @@ class Scratch(Memory):
             raise self._no_room(n_bytes, str(error.strerror)) from error
 
     def _no_room(self, n_bytes: int, why: str) -> OSError:
-        return OSError(
-            errno.ENOSPC,
-            f"no room for {n_bytes / 1e9:.1f} GB of temporary files ({why}): free some space, "
-            "or pass scratch=... with a folder on a larger disk",
-            str(self.folder),
-        )
+        advice = "free some space, or pass scratch=... with a folder on a larger disk"
+        message = f"no room for {n_bytes / 1e9:.1f} GB of temporary files ({why}): {advice}"
+        return OSError(errno.ENOSPC, message, str(self.folder))

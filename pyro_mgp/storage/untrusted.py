@@ -73,11 +73,7 @@ def digest(path: Path) -> str:
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse a JSON text after checking its size and depth.
-
-    Raises:
-        ValueError: If the text is no JSON, or larger or deeper than this package writes.
-    """
+    """Parse a JSON text; raise a ValueError if it is larger or deeper than this package writes."""
     brackets, commas = text.count(b"[") + text.count(b"{"), text.count(b",")
     check(
         len(text) <= _MOST_JSON and brackets <= _MOST_BRACKETS and commas <= _MOST_COMMAS,
@@ -108,11 +104,10 @@ def read_small(path: Path) -> bytes:
 
 
 def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in a safetensors file; only its header is read.
+    """Return the shapes of the arrays in a safetensors file, from its header.
 
-    Raises:
-        ValueError: If the header is larger than those of this package, or the arrays do not fit into memory.
-        SafetensorError: If the header is malformed or disagrees with the size of the file.
+    Raises a ValueError if the header is larger than those of this package or the arrays than the memory, a
+    SafetensorError if it is malformed or disagrees with the size of the file.
     """
     size = check_file(path)
     with path.open("rb") as file:
@@ -142,12 +137,7 @@ def check_finite(name: str, array: np.ndarray, *, may_be_nan: bool = False) -> N
 
 
 def check_parquet(path: Path) -> None:
-    """Check from its metadata that a Parquet file does not expand to a table far larger than itself.
-
-    Raises:
-        ValueError: If it does, or if it uses a compression that this package does not use.
-        pyarrow.ArrowException: If it is no Parquet file.
-    """
+    """Raise a ValueError if a Parquet file expands to a table far larger than itself, by its metadata."""
     size = check_file(path)
     file = pq.ParquetFile(path)
     metadata, schema = file.metadata, file.schema_arrow
@@ -182,10 +172,8 @@ def _check_memory(wanted: int, size: int) -> None:
 def build(kind: Any, found: Any, where: str) -> Any:
     """Convert parsed JSON to an object of a given type, recursively; numbers must be finite.
 
-    The type is a dataclass, enumeration, literal, tuple, list, dictionary, optional or plain type.
-
-    Raises:
-        ValueError: If the value does not have the type; the message says what was expected, and `where`.
+    The type is a dataclass, enumeration, literal, tuple, list, dictionary, optional or plain type. Values of
+    another type raise a ValueError that says what was expected, and `where`.
     """
     origin = get_origin(kind)
     if kind is Any:

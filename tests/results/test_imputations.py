@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from signing import sign
 
 from pyro_mgp.results.imputations import Imputations
-from pyro_mgp.storage.arrays import read_arrays, write_arrays
 from pyro_mgp.storage.frames import read_frame, write_frame
+from pyro_mgp.storage.header import read_arrays, write_arrays
 
 MALE, FEMALE = "male", "female"
 
