@@ -70,16 +70,14 @@ def write(
 
 
 def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Settings) -> dict[str, Any]:
-    """Return the header's record of the constructor's parameters and of the settings of the fit."""
-    own = dict(parameters)
-    order, specs, engine = own["order"], own["specs"] or {}, own["engine"]
-    kernel = own["kernel"] if isinstance(own["kernel"], str) else None
-    unused = dict.fromkeys(("order", "specs", "optimizer", "loss"))
-    own |= {"random_state": model.seed, "kernel": kernel, **unused}
-    if engine is not None:
-        own["engine"] = {name: to_json(value) for name, value in vars(engine).items()}
+    """Return the header's record of the parameters and of the settings of the fit."""
+    order, specs, engine = parameters["order"], parameters["specs"] or {}, parameters["engine"]
+    kernel = parameters["kernel"] if isinstance(parameters["kernel"], str) else None
+    elsewhere = dict.fromkeys(("order", "specs", "optimizer", "loss", "engine"))
+    own = {**parameters, "random_state": model.seed, "kernel": kernel, **elsewhere}
+    switches = None if engine is None else {name: to_json(value) for name, value in vars(engine).items()}
     return {
-        "settings": {name: value if name == "engine" else to_json(value) for name, value in own.items()},
+        "settings": {**{name: to_json(value) for name, value in own.items()}, "engine": switches},
         "choices": [[name, to_json(value), why] for name, value, why in settings.to_frame().itertuples()],
         "order": None if order is None else [to_json(label) for label in order],
         "specs": [[to_json(label), spec.to_dict()] for label, spec in specs.items()],
@@ -112,11 +110,7 @@ def _fields(model: FittedModel) -> dict[str, Any]:
 def read(
     make: type[Imputer], path: str | os.PathLike[str], kernel: KernelFactory | None, device: str
 ) -> tuple[Imputer, FittedModel, Settings, list[str]]:
-    """Load the imputer, fitted model, settings of the fit and feature names from a saved folder.
-
-    Raises:
-        ValueError: The folder cannot be read, or its contents do not fit together.
-    """
+    """Load the imputer, fitted model, settings of the fit and feature names from a saved folder."""
     header: Header = read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
     try:
         header = _upgraded(header)
@@ -242,12 +236,12 @@ class _Parts:
                 depends = _OF_INDUCING.get(name.rsplit(".", 1)[-1], 0)
                 grown = [size - 1 + n_inducing for size in tensor.shape[:depends]]
                 expected[f"chain.{name}"] = (*grown, *tensor.shape[depends:])
-        n_rows = shapes.get("near.rows", (0,))[0]
         if self.header["characters"] is not None:
+            n_rows = shapes.get("near.rows", (0,))[0]
             expected |= {"near.rows": (n_rows, width), "near.residuals": (n_links, n_rows)}
         if "training.values" in shapes:
             n_rows = shapes["training.values"][0]
-            expected |= {"training.values": (n_rows, width), "training.observed": (n_rows, width)}
+            expected |= {f"training.{name}": (n_rows, width) for name in ("values", "observed")}
             expected["training.keys"] = (n_rows,)
             if "training.errors" in shapes:
                 expected["training.errors"] = (n_links, n_rows)
@@ -255,8 +249,8 @@ class _Parts:
         if n_drawn:
             check(self.sequential, "lengthscales were drawn, but the chain is not sequential")
             check(n_drawn == n_chains(self.n_rows), f"{n_drawn} lengthscales, expected one per chain")
-            own = enumerate(self.link_specs)
-            expected |= {f"lengthscales.{i}": (n_drawn, len(link.inputs)) for i, link in own}
+            for i, link in enumerate(self.link_specs):
+                expected[f"lengthscales.{i}"] = (n_drawn, len(link.inputs))
         for name in {**expected, **shapes}:
             wanted, found = expected.get(name), shapes.get(name)
             check(wanted == found, f"array {name[:80]!r}: expected shape {wanted}, the file has {found}")

@@ -132,8 +132,8 @@ def with_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
         >>> with_engine({"n_sweeps": 1, "propagate": "latent"})["engine"].propagate
         'latent'
     """
-    switches = {name: value for name, value in settings.items() if name in ENGINE_FIELDS}
-    own = {name: value for name, value in settings.items() if name not in ENGINE_FIELDS}
+    own = dict(settings)
+    switches = {name: own.pop(name) for name in ENGINE_FIELDS if name in own}
     return own | {"engine": Engine(**switches)} if switches else own
 
 
@@ -224,12 +224,10 @@ def wanted_inputs(parameters: Parameters) -> Inputs:
 
 @dataclass(frozen=True)
 class Choice:
-    """Value of a setting in a fit, with the reason for it."""
+    """Value of a setting in a fit, with the reason: "as given", or the property of the table that decided."""
 
     value: Any
-    """The value that was used."""
     reason: str
-    """Why: "as given", or the property of the table that decided."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +255,7 @@ class Settings:
         return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "reason"])
 
     def __str__(self) -> str:
-        lines = (f"{name}={_named(choice.value)}: {choice.reason}" for name, choice in vars(self).items())
-        return "\n".join(lines)
+        return "\n".join(f"{name}={value}: {reason}" for name, value, reason in self.to_frame().itertuples())
 
 
 def _named(value: Any) -> Any:

@@ -108,8 +108,7 @@ def _labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
     labels: dict[str, Label] = {str(label): label for label in columns}
     for name in names:
         if name not in labels:
-            some = ", ".join(list(labels)[:10]) + (", ..." if len(labels) > 10 else "")
-            raise ValueError(f"--drop: there is no column {name!r}; the table has {some}")
+            raise ValueError(f"--drop: there is no column {name!r}; the table has {listed(labels)}")
     return [labels[name] for name in dict.fromkeys(names)]
 
 
@@ -117,15 +116,12 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
     """Yield a note on each column that is likely to be misread."""
     counter = files.row_counter(frame)
     if counter is not None:
-        yield (
-            f"column {counter!r} counts the rows; if it means nothing else, leave it out of the model with "
-            f"--drop {counter}"
-        )
+        advice = f"if it means nothing else, leave it out of the model with --drop {counter}"
+        yield f"column {counter!r} counts the rows; {advice}"
     for label, cell in files.read_as_text(frame):
-        yield (
-            f"column {label!r} is read as text because of cells such as {cell!r}; if that marks a missing "
-            f"cell, pass --missing '{cell}', or leave the column out with --drop {label}"
-        )
+        advice = f"pass --missing '{cell}', or leave the column out with --drop {label}"
+        cause = f"is read as text because of cells such as {cell!r}"
+        yield f"column {label!r} {cause}; if that marks a missing cell, {advice}"
 
 
 def check_device(args: argparse.Namespace) -> None:
