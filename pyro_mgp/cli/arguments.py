@@ -7,7 +7,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyro_mgp.cli.messages import PROGRAM
 
@@ -107,18 +107,9 @@ _COMMON = (
 """Options of both `fit` and `impute`."""
 
 
-class _Command(NamedTuple):
-    help: str
-    usage: str
-    description: str
-    epilog: str
-    options: tuple[str, ...]
-    group: tuple[str, ...]
-    """Title and options of a group for large tables."""
-
-
+# By command: help, usage, description, epilog, options, and the title and options of a group of their own.
 _COMMANDS = {
-    "fit": _Command(
+    "fit": (
         "fit an imputer to a table, for use in `impute --model`",
         "TABLE -o OUT [--seed SEED] [other options]",
         """\
@@ -136,7 +127,7 @@ examples:
         _COMMON,
         ("large tables", "--distributed", "--scratch"),
     ),
-    "impute": _Command(
+    "impute": (
         "impute the missing cells of a table m times",
         "TABLE -o OUT [--model MODEL] [-m M] [--seed SEED] [other options]",
         """\
@@ -167,7 +158,7 @@ examples:
         (*_COMMON, "-m", "--model", "--format"),
         ("tables larger than memory", "--engine", "--scheduler", "--workers", "--row-ids"),
     ),
-    "report": _Command(
+    "report": (
         "write an HTML page on the output of `impute`: missing cells, draws and their calibration",
         "OUT [-o PAGE] [--folds K | --share PERCENT | --no-calibration] [options]",
         """\
@@ -196,11 +187,8 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=_run)
         group = command.add_argument_group(title) if title else command.add_mutually_exclusive_group()
         for option in (*options, *more):
-            settings = _SETTINGS.get(option, _FLAG)
-            (group if option in more else command).add_argument(
-                *option.split(), help=_HELP[option], **settings
-            )
-
+            place, settings = group if option in more else command, _SETTINGS.get(option, _FLAG)
+            place.add_argument(*option.split(), help=_HELP[option], **settings)
     return whole
 
 

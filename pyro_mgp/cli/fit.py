@@ -29,8 +29,7 @@ OPTIONS = tuple(option.removeprefix("--") for option in arguments.MODEL)
 """Names of the options on the model."""
 MODEL_FILES = ("header.json", "arrays.safetensors")
 """Files of a saved imputer."""
-_TRAINING = "training"
-"""Checkpoint of a fit in the work folder."""
+_TRAINING = "training"  # checkpoint of a fit in the work folder
 
 
 def run(args: argparse.Namespace) -> None:

@@ -25,14 +25,8 @@ from pyro_mgp.storage import atomic, checkpoint
 from pyro_mgp.storage.header import HEADER
 
 FORMAT_VERSION = 1
-RUN = "run.json"
-"""File with the options of a run, which --resume compares."""
-PAGE = "report.html"
-"""Page that `pyro-mgp report` writes."""
-IMPUTER = "imputer"
-"""Folder of the fitted imputer."""
-LOCK = "lock"
-"""File that a running command locks in its work folder."""
+# Options of a run, for --resume; page of `pyro-mgp report`; fitted imputer; lock of a running command.
+RUN, PAGE, IMPUTER, LOCK = "run.json", "report.html", "imputer", "lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 

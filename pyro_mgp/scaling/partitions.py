@@ -154,11 +154,9 @@ class Part:
     """Consecutive rows of a table in Parquet files."""
 
     path: Path
-    """File with the rows."""
     row_groups: tuple[int, ...]
     """Numbers of the part's row groups in the file."""
     n_rows: int
-    """Number of rows."""
     number: int = 0
     """Number of the part in the table, from 0."""
     first: int = 0
@@ -231,7 +229,6 @@ class Job:
     folder: Path
     """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
     m: int
-    """Number of imputations."""
     dropped: tuple[Label, ...] = ()
     """Columns that were not fitted; they are kept in the completed tables."""
     row_ids: Label | None = None

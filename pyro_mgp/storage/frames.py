@@ -118,7 +118,7 @@ def _restored(plain: pd.DataFrame, schema: Mapping[str, Any]) -> pd.DataFrame:
     n_levels = len(parts) - len(columns)
     if n_levels > 0:
         names = [from_json(name) for name in schema["index"]["names"]]
-        index = _join([_as_index(level, level.dtype) for level in parts[:n_levels]], names)
+        index = _join([(level, level.dtype) for level in parts[:n_levels]], names)
     else:
         index = _index_from_json(schema["index"])
     if parts and len(index) != len(plain):
@@ -184,7 +184,7 @@ def _index_from_json(stored: dict[str, Any], most: int | None = None) -> pd.Inde
             raise ValueError(f"expected at most {most} labels")
         return pd.RangeIndex(start, stop, step, name=names[0])
     pairs = zip(stored["values"], stored["dtypes"], strict=True)
-    return _join([_as_index([from_json(v) for v in values], dtype) for values, dtype in pairs], names)
+    return _join([([from_json(v) for v in values], _dtype_of(dtype)) for values, dtype in pairs], names)
 
 
 def _level(index: pd.Index[Any], i: int) -> pd.Index[Any]:
@@ -193,11 +193,9 @@ def _level(index: pd.Index[Any], i: int) -> pd.Index[Any]:
     return index.set_names([None] * index.nlevels).get_level_values(i)  # a name could be taken for a position
 
 
-def _as_index(values: Any, dtype: Any) -> pd.Index[Any]:
-    return pd.Index(values, dtype=_dtype_of(dtype) if isinstance(dtype, str) else dtype, tupleize_cols=False)
-
-
-def _join(levels: list[pd.Index[Any]], names: list[Any]) -> pd.Index[Any]:
+def _join(stored: list[tuple[Any, Any]], names: list[Any]) -> pd.Index[Any]:
+    """Return the index whose levels have the given values and dtypes."""
+    levels = [pd.Index(values, dtype=dtype, tupleize_cols=False) for values, dtype in stored]
     if len(levels) > 1:
         return pd.MultiIndex.from_arrays(levels, names=names)
     return levels[0].rename(names[0])
