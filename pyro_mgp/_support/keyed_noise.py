@@ -34,22 +34,22 @@ class KeyedNoise:
     def uniform(self, *stream: int, rows: Tensor | None = None) -> Tensor:
         """Return uniform numbers on (0, 1), `[S, n]`: the normal CDF of those that `normal` returns."""
         keys = self.keys if rows is None else self.keys[rows]
-        state = _signed(self._state(stream))
+        state = self._state(stream)
         return _between(_mix(self._of_paths ^ state)[:, None] + _mix(keys ^ state))
 
     def normals(self, stream: int, n: int) -> Tensor:
         """Return standard normal numbers `[S, N, n]` of the streams (stream, 0) to (stream, n - 1)."""
-        states = [_signed(self._state((stream, number))) for number in range(n)]
+        states = [self._state((stream, number)) for number in range(n)]
         state = torch.tensor(states, dtype=torch.int64, device=self.keys.device)
         of_paths, of_rows = _mix(self._of_paths[:, None] ^ state), _mix(self.keys[:, None] ^ state)
         return torch.special.ndtri(_between(of_paths[:, None] + of_rows))
 
     def _state(self, stream: Sequence[int]) -> int:
-        """Return the hash of seed and stream, an integer of 64 bits."""
+        """Return the hash of seed and stream, a signed integer of 64 bits."""
         state = self.seed
         for number in stream:
             state = _mix_integer(state + (number + 1) * _GOLDEN)
-        return state
+        return _signed(state)
 
     @functools.cached_property
     def _of_paths(self) -> Tensor:

@@ -1,8 +1,8 @@
 """Data-parallel training: every process works on its share of each minibatch.
 
 All processes hold the same table, parameters and random numbers. Of each minibatch, process r of n takes
-every n-th row from row r on. Sums over rows, and gradients, are added up over processes before a step.
-Redrawn rows are gathered: after every step each process holds what a single process would hold.
+every n-th row from row r on. Sums over rows, gradients and redrawn rows are collected from all processes:
+after every step each process holds what a single process would hold.
 
 Start a script of your own with `torchrun`, and fit inside `data_parallel`:
 

@@ -97,7 +97,8 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         draws = _drawn(folder, imputer, source.frame.drop(columns=passed), args, drawing)
         drawn = time.perf_counter()
         compared = summary.summarise(draws)
-        names = _write(folder, source, passed, draws, compared, args)
+        write_table(folder / "summary.csv", compared, "csv")
+        names = _write(folder, source, passed, draws, args)
         work.publish(folder, args)
     if not args.quiet:
         lines = _about_the_table(args.table, draws, source.frame[passed]) + _about_the_cells(draws, compared)
@@ -132,17 +133,11 @@ def _drawn(
 
 
 def _write(
-    folder: Path,
-    source: files.Source,
-    passed: Sequence[Label],
-    draws: Imputations,
-    compared: pd.DataFrame,
-    args: argparse.Namespace,
+    folder: Path, source: files.Source, passed: Sequence[Label], draws: Imputations, args: argparse.Namespace
 ) -> list[str]:
-    """Write completed tables, summaries and header; return the file names of the completed tables."""
+    """Write completed tables, cells and header; return the file names of the completed tables."""
     names = files.write_tables(folder, source, draws, args.format or source.format)
     write_table(folder / "cells.csv", draws.cells(), "csv")
-    write_table(folder / "summary.csv", compared, "csv")
     run = {
         "table": Path(args.table).name,
         "m": args.m,

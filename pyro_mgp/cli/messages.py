@@ -7,10 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pyro_mgp.data.column_spec import Label
+from typing import Any
 
 PROGRAM = "pyro-mgp"
 
@@ -71,7 +68,7 @@ def wrapped(title: str, text: str) -> list[str]:
     )
 
 
-def listed(labels: Iterable[Label], most: int = 12) -> str:
+def listed(labels: Iterable[object], most: int = 12) -> str:
     """Join labels by commas; long labels are shortened, and only the first `most` listed."""
     from pyro_mgp.results.summary import NAME_WIDTH, shortened
 

@@ -19,6 +19,7 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -222,20 +223,15 @@ def _build_items(kind: Any, found: Any, where: str) -> Any:
     is_fixed = get_origin(kind) is tuple and others != [...]
     kinds = [each, *others] if is_fixed else [each] * len(found)
     _expected(found, len(found) == len(kinds), kind, where)
-    items = [
-        build(own, item, f"{where}[{i}]") for i, (own, item) in enumerate(zip(kinds, found, strict=True))
-    ]
+    pairs = enumerate(zip(kinds, found, strict=True))
+    items = [build(own, item, f"{where}[{i}]") for i, (own, item) in pairs]
     return items if get_origin(kind) is list else tuple(items)
 
 
 def _build_fields(kind: Any, found: Any, where: str) -> Any:
     _expected(found, isinstance(found, dict), kind, where)
     hints, fields = _hints(kind), {field.name: field for field in dataclasses.fields(kind)}
-    needed = {
-        name
-        for name, field in fields.items()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
+    needed = {name for name, field in fields.items() if field.default is field.default_factory is MISSING}
     right = needed <= set(found) <= set(fields)
     check(right, f"{where}: expected the fields {sorted(fields)}, got {sorted(found)}"[:500])
     return kind(**{name: build(hints[name], value, f"{where}.{name}") for name, value in found.items()})
