@@ -196,9 +196,8 @@ def _check_inference(parameters: Parameters, engine: Engine) -> None:
     inference = parameters.inference
     one_of("inference", inference, get_args(Inference))
     if inference == "closed_form" and engine.needs_svi:
-        raise ValueError(
-            f'inference="closed_form" cannot be used: {engine.needs_svi}. Take inference="auto" or "svi"'
-        )
+        advice = 'Take inference="auto" or "svi"'
+        raise ValueError(f'inference="closed_form" cannot be used: {engine.needs_svi}. {advice}')
     if inference == "mcmc":
         why = engine.needs_svi
         if parameters.inputs == "others":
@@ -290,11 +289,10 @@ def choose(
 
 def warn_of_inducing_inputs(parameters: Parameters, n_rows: int) -> None:
     """Warn if there are fewer rows than inducing inputs that the user asked for."""
-    if parameters.n_inducing is not None and parameters.n_inducing > n_rows:
-        warn_user(
-            f"n_inducing={parameters.n_inducing} is more than the {n_rows} rows of the table; using {n_rows}",
-            FitWarning,
-        )
+    asked = parameters.n_inducing
+    if asked is not None and asked > n_rows:
+        message = f"n_inducing={asked} is more than the {n_rows} rows of the table; using {n_rows}"
+        warn_user(message, FitWarning)
 
 
 def choose_inference(parameters: Parameters, engine: Engine) -> Choice:

@@ -85,14 +85,14 @@ class Checkpoint:
         with self.interruption.held_back():
             yield
 
-    def offer(self, state: Callable[[], State], identity: Identity, name: str | None = None) -> bool:
+    def offer(self, state: Callable[[], State], identity: Identity, name: str = "") -> bool:
         """Write the state if a write is due (see `keep`), then raise `Stopped` if a signal was held back."""
         kept = self.keep(state, identity, name)
         self.interruption.give_way()
         return kept
 
     def keep(
-        self, state: Callable[[], State], identity: Identity, name: str | None = None, *, now: bool = False
+        self, state: Callable[[], State], identity: Identity, name: str = "", *, now: bool = False
     ) -> bool:
         """Write the state if a write is due, or in any case if `now`; return True if it was written.
 
@@ -101,7 +101,7 @@ class Checkpoint:
         due = now or self.due
         if due:
             started = time.monotonic()
-            write(self.path / (name or ""), state(), identity)
+            write(self.path / name, state(), identity)
             self._last = time.monotonic()
             self._cost = self._last - started
         return due
@@ -115,9 +115,9 @@ class Checkpoint:
         """Remove the file or folder after the computation has finished."""
         remove(self.path)
 
-    def load(self, identity: Identity, name: str | None = None) -> State | None:
+    def load(self, identity: Identity, name: str = "") -> State | None:
         """Return the saved state, or None if there is none; raises the errors of `read`."""
-        path = self.path / (name or "")
+        path = self.path / name
         return read(path, identity) if path.exists() else None
 
 
