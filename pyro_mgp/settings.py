@@ -137,32 +137,60 @@ def with_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
     return own | {"engine": Engine(**switches)} if switches else own
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class Parameters:
-    """Parameters of `MGPImputer`, whose docstring describes them, with their defaults."""
+    """Parameters of `MGPImputer`, whose docstring describes them.
 
-    kernel: str | KernelFactory = "auto"
-    inputs: Inputs = "auto"
-    n_inducing: int | None = None
-    n_neighbors: int = 16
-    warp: bool = True
-    discrete_support: int = 50
-    n_sweeps: int = 5
-    columns: Literal["incomplete", "all"] = "incomplete"
-    order: Sequence[Label] | None = None
-    max_steps: int | None = None
-    learning_rate: float | None = None
-    batch_size: int = 2000
-    precision: Precision = "double"
-    device: str = "auto"
-    random_state: RandomState = None
-    progress: bool = True
-    specs: Specs | None = None
-    add_indicator: bool = False
-    engine: Engine | None = None
-    inference: Inference = "auto"
-    optimizer: PyroOptim | None = None
-    loss: ELBO | None = None
+    Not a dataclass: Dask would take fitted imputers with equal parameters for the same object.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str | KernelFactory = "auto",
+        inputs: Inputs = "auto",
+        n_inducing: int | None = None,
+        n_neighbors: int = 16,
+        warp: bool = True,
+        discrete_support: int = 50,
+        n_sweeps: int = 5,
+        columns: Literal["incomplete", "all"] = "incomplete",
+        order: Sequence[Label] | None = None,
+        max_steps: int | None = None,
+        learning_rate: float | None = None,
+        batch_size: int = 2000,
+        precision: Precision = "double",
+        device: str = "auto",
+        random_state: RandomState = None,
+        progress: bool = True,
+        specs: Specs | None = None,
+        add_indicator: bool = False,
+        engine: Engine | None = None,
+        inference: Inference = "auto",
+        optimizer: PyroOptim | None = None,
+        loss: ELBO | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.inputs = inputs
+        self.n_inducing = n_inducing
+        self.n_neighbors = n_neighbors
+        self.warp = warp
+        self.discrete_support = discrete_support
+        self.n_sweeps = n_sweeps
+        self.columns = columns
+        self.order = order
+        self.max_steps = max_steps
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.precision = precision
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+        self.specs = specs
+        self.add_indicator = add_indicator
+        self.engine = engine
+        self.inference = inference
+        self.optimizer = optimizer
+        self.loss = loss
 
 
 def check_settings(parameters: Parameters) -> Engine:
