@@ -13,7 +13,7 @@ RandomState = int | np.random.RandomState | np.random.Generator | None
 
 
 def at_least(name: str, value: int, least: int) -> int:
-    """Return a setting as an integer; raise a TypeError if it is none, a ValueError below `least`."""
+    """Return a setting as an integer; raise a TypeError for other values, a ValueError below `least`."""
     try:
         integer = operator.index(value)
     except TypeError as error:
