@@ -44,8 +44,7 @@ def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, 
     except torch.OutOfMemoryError:
         if rows.stop - rows.start <= 1:
             raise
-        done = None
-    if done is not None:
+    else:
         yield rows, done
         return
     # Outside of the handler, because the traceback holds references to the tensors that did not fit.

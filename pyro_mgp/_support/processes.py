@@ -117,10 +117,9 @@ class Workers:
         self.broadcast([first])
         (n_others,) = self.total([(own != first).any().long()[None]])
         if n_others:
-            raise ValueError(
-                f"{int(n_others)} of {self.size} processes hold another table than rank 0: give every "
-                "process the same whole table, because each takes its share of a minibatch by itself"
-            )
+            fact = f"{int(n_others)} of {self.size} processes hold another table than rank 0"
+            advice = "give every process the same whole table, since each takes its share of a minibatch"
+            raise ValueError(f"{fact}: {advice}")
 
 
 ALONE = Workers()

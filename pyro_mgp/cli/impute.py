@@ -37,10 +37,8 @@ def run(args: argparse.Namespace) -> None:
 def _run_dask(args: argparse.Namespace) -> None:
     """Impute a folder of Parquet files part by part with Dask (`--engine dask`)."""
     if args.model is None:
-        raise ValueError(
-            "--engine dask needs --model IMPUTER, a fitted imputer: `pyro-mgp fit FOLDER -o MODEL` fits one, "
-            "to all rows or, much faster, to a file with a sample of them"
-        )
+        advice = "`pyro-mgp fit FOLDER -o MODEL` fits one, much faster if to a file with a sample of the rows"
+        raise ValueError(f"--engine dask needs --model IMPUTER, a fitted imputer: {advice}")
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("--engine dask needs Dask: pip install 'pyro_mgp[dask]'")
     model = work.fingerprint(Path(args.model) / "header.json")
@@ -68,17 +66,15 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     if args.model is not None:
         unused = [name for name in fit.OPTIONS if getattr(args, name)]
         if unused:
-            raise ValueError(
-                f"--{unused[0]} has no effect on --model, which is fitted: leave one of them out"
-            )
+            advice = "leave one of them out"
+            raise ValueError(f"--{unused[0]} has no effect on --model, which is fitted: {advice}")
         for name in fit.MODEL_FILES:
             identity[f"model's {name}"] = work.fingerprint(Path(args.model) / name)
     if not work.is_needed(args, identity, "impute"):
         return
     if Path(args.table).is_dir():
-        raise ValueError(
-            f"{args.table!r} is a folder: one of Parquet files is imputed with --engine dask --model MODEL"
-        )
+        advice = "one of Parquet files is imputed with --engine dask --model MODEL"
+        raise ValueError(f"{args.table!r} is a folder: {advice}")
     source, passed = fit.read(args)
     frame = source.frame.drop(columns=passed)
     advice = "take a smaller -m, or impute_to_parquet in Python, which needs memory for the table only"

@@ -71,10 +71,8 @@ def is_needed(
     if out.exists() and not args.overwrite:
         raise ValueError(f"{where} exists already: choose another folder with -o, or pass --overwrite")
     if out.exists() and (strange := _strange(out, kind, files)):
-        raise ValueError(
-            f"--overwrite replaces only what an earlier run wrote, but {where} {strange}: choose another "
-            "folder with -o, or empty it yourself"
-        )
+        advice = "choose another folder with -o, or empty it yourself"
+        raise ValueError(f"--overwrite replaces only an earlier run, but {where} {strange}: {advice}")
     parent = next(folder for folder in out.absolute().parents if folder.exists())
     if not parent.is_dir():
         raise ValueError(f"{where} cannot be created: {str(parent)!r} is a file, not a folder")

@@ -152,10 +152,8 @@ def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> I
             try:
                 messages = future.result()
             except KilledWorker as error:
-                raise OSError(
-                    f"several workers died on the same part ({error}): give workers more memory, or write "
-                    "the table with smaller row groups"
-                ) from error
+                advice = "give workers more memory, or write the table with smaller row groups"
+                raise OSError(f"several workers died on the same part ({error}): {advice}") from error
             yield from sorted(set(messages) - seen)
             seen.update(messages)
             bar.update(sizes[future.key])
@@ -169,10 +167,8 @@ def _remove_partial_files(folders: Sequence[Path], parts: Sequence[Part]) -> Non
         for name in found - names:
             (folder / name).unlink()
         if names - found:
-            raise ValueError(
-                f"{min(names - found)!r} was imputed, but is not in {str(folder)!r}: the output folder must "
-                "have the same path on the workers as in this process"
-            )
+            advice = "the output folder must have the same path on the workers as in this process"
+            raise ValueError(f"{min(names - found)!r} was imputed, but is not in {str(folder)!r}: {advice}")
 
 
 @contextlib.contextmanager

@@ -97,10 +97,8 @@ def _check_replaceable(target: Path, overwrite: bool) -> None:
         message = f"{str(target)!r} exists already: choose another path, or pass "
         raise ValueError(Hinted(message, "overwrite=True", shell="--overwrite"))
     if not target.is_dir() or (any(target.iterdir()) and not _is_ours(target)):
-        raise ValueError(
-            f"{str(target)!r} was not written by pyro_mgp, so it is not overwritten: "
-            "choose another path, or remove it yourself"
-        )
+        refused = f"{str(target)!r} was not written by pyro_mgp, so it is not overwritten"
+        raise ValueError(f"{refused}: choose another path, or remove it yourself")
 
 
 def _is_ours(folder: Path) -> bool:

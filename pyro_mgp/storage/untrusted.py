@@ -76,11 +76,9 @@ def digest(path: Path) -> str:
 def parse_json(text: bytes) -> Any:
     """Parse a JSON text; raise a ValueError if it is larger or deeper than this package writes."""
     brackets, commas = text.count(b"[") + text.count(b"{"), text.count(b",")
-    check(
-        len(text) <= _MOST_JSON and brackets <= _MOST_BRACKETS and commas <= _MOST_COMMAS,
-        f"expected at most {_MOST_JSON} bytes with {_MOST_BRACKETS} lists and {_MOST_COMMAS} commas, got "
-        f"{len(text)} bytes with {brackets} and {commas}",
-    )
+    small = len(text) <= _MOST_JSON and brackets <= _MOST_BRACKETS and commas <= _MOST_COMMAS
+    most = f"{_MOST_JSON} bytes with {_MOST_BRACKETS} lists and {_MOST_COMMAS} commas"
+    check(small, f"expected at most {most}, got {len(text)} bytes with {brackets} and {commas}")
     try:
         found = json.loads(text.decode("utf-8"))
     except RecursionError as error:
