@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyro_mgp.data import table
+from pyro_mgp.data.cells import holes_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.table_files import DELIMITERS, open_text, table_names, write_table
@@ -133,8 +133,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 _TRUTH = {"true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _CODE = re.compile(r"[+-]?0\d+", re.ASCII)
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 
@@ -186,13 +185,11 @@ def _type(observed: set[str]) -> tuple[str, Callable[[str], Any]]:
 
 def _is_time(cell: str) -> bool:
     """Return whether a cell is a date, or a date and a time without a time zone."""
-    if not (_DAY.fullmatch(cell) or _TIME.fullmatch(cell)):
-        return False
     try:
         datetime.fromisoformat(cell)
     except ValueError:  # such as 31 February
         return False
-    return True
+    return _TIME.fullmatch(cell) is not None
 
 
 def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
@@ -204,11 +201,10 @@ def read_as_text(frame: pd.DataFrame) -> list[tuple[Label, str]]:
     for label in frame.columns[frame.dtypes == "string"]:
         cells = frame[label].dropna().astype(str)
         other = cells[pd.to_numeric(cells.str.replace(",", ""), errors="coerce").isna()]
-        commas = cells[cells.str.contains(",", regex=False)]
+        strange = pd.concat([other, cells[cells.str.contains(",", regex=False)]])
         dates = pd.to_datetime(cells, format="ISO8601", errors="coerce").notna()
-        if len(cells) and (len(other) < len(cells) / 2 or dates.mean() > 0.5):
-            strange = pd.concat([other, commas])
-            found += [(label, strange.iloc[0])] if len(strange) else []
+        if len(strange) and (len(other) < len(cells) / 2 or dates.mean() > 0.5):
+            found.append((label, strange.iloc[0]))
     return found
 
 
@@ -254,7 +250,7 @@ def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) ->
     rows = [list(row) for row in text]
     for label, values in draws.values.items():
         position = text[0].index(str(label))
-        holes = table.missing(draws.frame[[label]])[:, 0].nonzero()[0].tolist()
+        holes = holes_of(draws.frame[label]).nonzero()[0].tolist()
         formatted = _formatter([row[position] for row in text[1:]], values.dtype.kind)
         for i, value in zip(holes, values[j].tolist(), strict=True):
             rows[i + 1][position] = formatted(value)
@@ -265,7 +261,7 @@ def _formatter(cells: Sequence[str], letter: str) -> Callable[[Any], str]:
     """Return a function that formats draws as text like the observed cells of the column."""
     if letter == "M":
         first = next(cell.strip() for cell in cells if _is_time(cell.strip()))
-        if _DAY.fullmatch(first):
+        if len(first) == 10:
             return lambda value: str(value.date())
         precise = {16: "minutes", 19: "seconds"}.get(len(first), "microseconds")
         return lambda value: str(value.isoformat(first[10], precise))

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
-from pyro_mgp.data.cells import complete, numbers_of
+from pyro_mgp.data.cells import complete, holes_of, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
 from pyro_mgp.results.mixing import Mixing
@@ -142,11 +143,9 @@ class Imputations:
               row column  mode  mode_share
             0   b    sex  male    0.666667
         """
-        index, dtypes = self.frame.index, self.frame.dtypes
-        holes: dict[Label, Any] = dict(zip(self.frame.columns, missing(self.frame).T, strict=True))
-        items = self.values.items()
-        parts = [_summary(index[holes[label]], label, draws, dtypes[label]) for label, draws in items]
-        return pd.concat(parts or [_summary(index[:0], "", np.empty((self.m, 0)), None)], ignore_index=True)
+        parts = [_summary(self.frame[label], draws) for label, draws in self.values.items()]
+        none = pd.Series(np.nan, self.frame.index[:0], name="")
+        return pd.concat(parts or [_summary(none, np.empty((self.m, 0)))], ignore_index=True)
 
     def pool(
         self,
@@ -158,15 +157,8 @@ class Imputations:
     ) -> Pooled:
         """Run an analysis on every completed table and pool the results by Rubin's rules.
 
-        Args:
-            analysis: Function of a completed table that returns a results object of statsmodels, or a pair of
-                estimates and their variances or covariance matrix.
-            level: Probability of the intervals.
-            df_complete: Degrees of freedom of the analysis of a complete table, if the fits do not have them.
-            names: Labels of the estimates, if the fits have none.
-
-        Raises:
-            TypeError, ValueError: As `pooling.pool`.
+        `analysis` takes a completed table and returns a results object of statsmodels, or a pair of estimates
+        and their variances or covariance matrix. Other arguments, and errors, are those of `pooling.pool`.
 
         Example:
             >>> from types import SimpleNamespace
@@ -186,13 +178,8 @@ class Imputations:
     ) -> PosteriorMixture:
         """Draw from the posterior given every completed table, and combine the draws as a posterior mixture.
 
-        Args:
-            posterior: Function of a completed table that returns draws of each parameter, `[draws, ...]`, as
-                `MCMC.get_samples()` of Pyro does.
-            group_by_chain: True if draws are `[chains, draws, ...]`.
-            level: Probability of the intervals.
-
-        Raises and warns as `posterior_mixture.mix`.
+        `posterior` takes a completed table and returns draws of each parameter, as `MCMC.get_samples()` of
+        Pyro does. Other arguments, errors and warnings are those of `posterior_mixture.mix`.
 
         Example:
             >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, np.nan]}), {"x": [[1.6], [1.4]]}, m=2)
@@ -220,8 +207,8 @@ class Imputations:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Save the imputations to a folder atomically; `load` reads it back.
 
-        The folder holds `header.json`, `frame.parquet` (the original table) and `draws.safetensors`. With
-        `overwrite`, a folder that this package wrote earlier is replaced.
+        The folder holds `header.json`, `frame.parquet` (the original table) and `draws.safetensors`.
+        `overwrite` replaces a folder that this package wrote earlier.
 
         Raises:
             ValueError: If `path` exists and may not be replaced, or the table cannot be stored.
@@ -359,9 +346,10 @@ def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
     return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind in "fmM")
 
 
-def _summary(rows: pd.Index[Any], label: Label, draws: NDArray[Any], dtype: Any) -> pd.DataFrame:
-    where = {"row": rows.to_flat_index(), "column": pd.Index([label] * len(rows))}
-    return pd.DataFrame(where | _numbers(draws) | _modes(draws, dtype))
+def _summary(column: pd.Series[Any], draws: NDArray[Any]) -> pd.DataFrame:
+    rows = column.index[holes_of(column)]
+    where = {"row": rows.to_flat_index(), "column": pd.Index([column.name] * len(rows))}
+    return pd.DataFrame(where | _numbers(draws) | _modes(draws, column.dtype))
 
 
 def _numbers(draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
@@ -381,14 +369,8 @@ def _modes(draws: NDArray[Any], dtype: Any) -> dict[str, Any]:
     if draws.dtype.kind in "fMm":
         return {"mode": pd.Series([None] * n, dtype=object), "mode_share": np.full(n, np.nan)}
     codes, levels = _codes(draws, dtype)
-    codes = np.sort(codes, axis=0)
-    # Equal draws form runs after sorting: `length` counts the draws of the current run up to each position.
-    position = np.arange(m)[:, None]
-    starts = np.vstack([np.ones((1, n), bool), codes[1:] != codes[:-1]])
-    length = position - np.maximum.accumulate(np.where(starts, position, 0), axis=0) + 1
-    longest = length.argmax(axis=0)  # of several, the run of the first level
-    at = longest, np.arange(n)
-    return {"mode": pd.Series([levels[k] for k in codes[at]], dtype=object), "mode_share": length[at] / m}
+    modes, counts = stats.mode(codes, axis=0)  # of several, the first level
+    return {"mode": pd.Series([levels[k] for k in modes], dtype=object), "mode_share": counts / m}
 
 
 def _codes(draws: NDArray[Any], dtype: Any) -> tuple[NDArray[np.intp], list[Any]]:

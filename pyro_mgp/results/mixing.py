@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.data.cells import holes_of
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.table import missing
 from pyro_mgp.data.table_encoder import InputTable
 from pyro_mgp.inference.mixing import bulk_ess, largest_rhat, split_rhat
 from pyro_mgp.sampling.observed_cells import ObservedCells
@@ -121,17 +121,16 @@ def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
     traces, cells = record.traces(), [own.cpu().numpy() for own in record.rhat_of_cells()]
     rhat, ess = split_rhat(traces).cpu().numpy(), bulk_ess(traces).cpu().numpy()
     place = sampler.place(given.encoded.to(sampler.start.device)).cpu().numpy()
-    holes = dict(zip(given.frame.columns, missing(given.frame).T, strict=True))
     rows, of_cells = list[list[Any]](), dict[Label, Numbers]()
     for variable in columns:
         label, own = variable.codec.name, [number[i] for i in variable.links]
         found = np.fmax.reduce([cells[k] for k in own])
         figures = [*np.fmax.reduce(rhat[:, own], axis=1), *np.fmin.reduce(ess[:, own], axis=1)]
         rows.append([label, *map(float, [*figures, np.fmax.reduce(found), (found > largest).mean()])])
-        if label in holes:  # the target is not in the table
+        if label in given.frame.columns:  # the target is not in the table
             of_rows = np.full(len(training) + 1, np.nan)  # the last one is that of place -1
             of_rows[record.places[variable.links[0]][0].cpu().numpy()] = found
-            of_cells[label] = of_rows[place[holes[label]]]
+            of_cells[label] = of_rows[place[holes_of(given.frame[label])]]
     return Mixing(_table(rows), *counts, chains.continues, of_cells)
 
 

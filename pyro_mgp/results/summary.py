@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from pyro_mgp.data import table
-from pyro_mgp.data.cells import numbers_of
+from pyro_mgp.data.cells import holes_of, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.results.imputations import Imputations
 
@@ -37,43 +36,33 @@ def summarise(draws: Imputations) -> pd.DataFrame:
           column  missing  observed_mean  imputed_mean
         0      x        1            2.0           3.0
     """
-    parts = []
+    rows = list[tuple[Any, ...]]()
     for label, values in draws.values.items():
-        column = draws.frame[label]
-        holes = table.missing(column.to_frame())[:, 0]
-        imputed = pd.Series(values.ravel())
-        compare = _compare_levels if imputed.dtype.kind in "bO" else _compare_numbers
-        part = compare(column[~holes], imputed)
-        part.insert(0, "column", [label] * len(part))
-        part.insert(2, "unit", pd.Series([_UNITS.get(values.dtype.kind)] * len(part), dtype=object))
-        part.insert(3, "missing", int(holes.sum()))
-        part.insert(4, "missing_share", holes.mean())
-        parts.append(part)
-    if parts:
-        return pd.concat(parts, ignore_index=True)
-    sides = [f"{side}_{moment}" for side in ("observed", "imputed") for moment in ("mean", "sd")]
-    return pd.DataFrame(columns=["column", "level", "unit", "missing", "missing_share", *sides])
+        column, unit = draws.frame[label], _UNITS.get(values.dtype.kind)
+        holes = holes_of(column)
+        compare = _compare_levels if values.dtype.kind in "bO" else _compare_numbers
+        for level, *moments in compare(column[~holes], pd.Series(values.ravel())):
+            rows.append((label, level, unit, int(holes.sum()), holes.mean(), *moments))
+    sides = ["observed_mean", "observed_sd", "imputed_mean", "imputed_sd"]
+    names = ["column", "level", "unit", "missing", "missing_share", *sides]
+    table = pd.DataFrame(rows, columns=names, dtype=object)
+    inferred = table.drop(columns=["level", "unit"]).infer_objects()
+    return table.assign(**inferred)
 
 
 _UNITS = {"M": "s since 1970", "m": "s"}
 _LENGTHS = (("days", 86_400), ("h", 3_600), ("min", 60))
 
 
-def _compare_numbers(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
-    columns: dict[str, Any] = {"level": pd.Series([None], dtype=object)}
-    for side, cells in (("observed", observed), ("imputed", imputed)):
-        x = pd.Series(numbers_of(cells))
-        columns |= {f"{side}_mean": [x.mean()], f"{side}_sd": [x.std()]}
-    return pd.DataFrame(columns)
+def _compare_numbers(observed: pd.Series[Any], imputed: pd.Series[Any]) -> Iterator[tuple[Any, ...]]:
+    x, y = pd.Series(numbers_of(observed)), pd.Series(numbers_of(imputed))
+    yield None, x.mean(), x.std(), y.mean(), y.std()
 
 
-def _compare_levels(observed: pd.Series[Any], imputed: pd.Series[Any]) -> pd.DataFrame:
-    shares = [x.astype(object).value_counts(normalize=True).to_dict() for x in (observed, imputed)]
-    levels = sorted({*shares[0], *shares[1]}, key=lambda level: (-shares[0].get(level, 0.0), str(level)))
-    columns: dict[str, Any] = {"level": pd.Series(levels, dtype=object)}
-    for side, share in zip(("observed", "imputed"), shares, strict=True):
-        columns |= {f"{side}_mean": [share.get(level, 0.0) for level in levels], f"{side}_sd": math.nan}
-    return pd.DataFrame(columns)
+def _compare_levels(observed: pd.Series[Any], imputed: pd.Series[Any]) -> Iterator[tuple[Any, ...]]:
+    left, right = (x.astype(object).value_counts(normalize=True).to_dict() for x in (observed, imputed))
+    for level in sorted({*left, *right}, key=lambda level: (-left.get(level, 0.0), str(level))):
+        yield level, left.get(level, 0.0), math.nan, right.get(level, 0.0), math.nan
 
 
 WIDTH = 100
@@ -89,8 +78,7 @@ def format_summary(summary: pd.DataFrame) -> list[str]:
     """
     parts = [part for _, part in summary.groupby("column", sort=False)]
     numeric = [part for part in parts if part["level"].isna().all()]
-    observed = _aligned(numeric, "observed")
-    imputed = _aligned(numeric, "imputed")
+    observed, imputed = _aligned(numeric, "observed"), _aligned(numeric, "imputed")
     digits = len(str(summary["missing"].max()))
     rows = [("column", "missing", "observed", "imputed")]
     for part in parts:
