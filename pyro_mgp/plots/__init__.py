@@ -7,10 +7,16 @@ cells to show, at least 1; if there are more, a note gives their number. Columns
 nothing to show, are a ValueError. All functions raise an ImportError if matplotlib is not installed.
 """
 
-from pyro_mgp.plots.calibration import plot_calibration, plot_pit
 from pyro_mgp.plots.draws import plot_cells, plot_densities, plot_scatter, plot_strips
 from pyro_mgp.plots.missing import plot_flux, plot_missingness, plot_patterns
-from pyro_mgp.plots.model import plot_fmi, plot_loss, plot_relevance, plot_tipping_point
+from pyro_mgp.plots.model import (
+    plot_calibration,
+    plot_fmi,
+    plot_loss,
+    plot_pit,
+    plot_relevance,
+    plot_tipping_point,
+)
 
 __all__ = [
     "plot_calibration",

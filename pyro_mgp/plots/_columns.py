@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp.data.cells import cells_of, holes_of, is_numeric
+from pyro_mgp.data.cells import cells_of, holes_of, is_boolean, is_numeric
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots._style import name_ticks, text
 from pyro_mgp.results.imputations import Imputations
@@ -108,7 +108,7 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
         unit = next((name for name, size in _UNITS.items() if largest > 3 * size), "seconds")
         observed, imputed = (each / _UNITS.get(unit, 1.0) for each in seconds)
         return PlottedColumn(f"{name} ({unit})", holes, observed, imputed, None, False)
-    if cells.dtype.kind in "if" or _is_number(column):
+    if is_numeric(column) and not (is_boolean(column) or isinstance(column.dtype, pd.CategoricalDtype)):
         observed, imputed = (np.asarray(each).astype(np.float64) for each in (cells, drawn))
         return PlottedColumn(name, holes, observed, imputed, None, False)
     levels = _levels(column, drawn)
@@ -118,19 +118,11 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     return PlottedColumn(name, holes, observed, imputed.reshape(drawn.shape), names, False)
 
 
-def _is_number(column: pd.Series[Any]) -> bool:
-    """Return whether objects are numbers and not booleans."""
-    if isinstance(column.dtype, pd.CategoricalDtype) or not is_numeric(column):
-        return False
-    return not any(isinstance(cell, bool | np.bool_) for cell in column.dropna().array[:1])
-
-
 def _levels(column: pd.Series[Any], imputed: NDArray[Any]) -> pd.Index[Any]:
     """Return the levels that occur, categories in their own order, other levels sorted."""
     cells = np.concatenate([cells_of(column).astype(object), imputed.ravel().astype(object)])
-    seen = pd.Index(cells, dtype=object)
-    seen = seen[~seen.isna()].unique()
+    seen = pd.Index(cells, dtype=object).dropna().unique()
     if isinstance(column.dtype, pd.CategoricalDtype):
-        own = pd.Index(column.dtype.categories.astype(object), dtype=object)
+        own = column.dtype.categories.astype(object)
         return own[own.isin(seen)]
     return pd.Index(pd.factorize(seen, sort=True)[1], dtype=object)

@@ -90,15 +90,8 @@ def spread_out(n: int, most: int) -> NDArray[np.intp]:
 
 def legend_above(ax: Axes, side: Literal["left", "right"] = "left", **options: Any) -> None:
     """Put a legend of two columns above the axes, at their left or right end."""
-    corner = (0 if side == "left" else 1, 1)
-    placed = {"loc": f"lower {side}", "bbox_to_anchor": corner, "ncols": 2, "frameon": False}
-    ax.legend(**placed | {"borderaxespad": 0.2} | options)
-
-
-def check_count(name: str, n: int, shown: str) -> None:
-    """Raise a ValueError if `n`, the number of elements to plot, is below 1."""
-    if n < 1:
-        raise ValueError(f"{name}, the number of {shown} to show, must be at least 1, got {n}")
+    placed = {"loc": f"lower {side}", "bbox_to_anchor": (float(side == "right"), 1), "borderaxespad": 0.2}
+    ax.legend(**placed | {"ncols": 2, "frameon": False} | options)
 
 
 def name_ticks(
@@ -107,13 +100,9 @@ def name_ticks(
     """Label positions on an axis, as many as are legible; long labels on the x axis are rotated."""
     step = -(-len(names) // (50 if axis == "x" else 40)) or 1
     labels = [text(name) for name in names[::step]]
-    at = [float(position) for position in positions[::step]]
-    if axis == "y":
-        ax.set_yticks(at, labels)
-        return
-    ax.set_xticks(at, labels)
+    (ax.set_xticks if axis == "x" else ax.set_yticks)(positions[::step], labels)
     space = _LETTERS_PER_INCH * ax.get_window_extent().width / ax.figure.dpi
-    if (max(map(len, labels), default=0) + 1) * len(labels) <= space:
+    if axis == "y" or (max(map(len, labels), default=0) + 1) * len(labels) <= space:
         return
     if len(labels) > 20:
         ax.tick_params("x", labelsize="small", labelrotation=90)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots import _style as style
@@ -123,7 +124,7 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
     """
     if x == y:
         raise ValueError(f"x and y must be different columns, got {x!r} twice")
-    style.check_count("n", n, "imputed points")
+    at_least("n, the number of imputed points to show,", n, 1)
     across, upwards = plotted(draws, x), plotted(draws, y)
     ax = style.axes_or_new(ax, 5.4, 4.4)
     imputed = across.holes | upwards.holes
@@ -152,7 +153,7 @@ def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: 
     labels and booleans, bars show the share of draws of each level, cells in row order. At most `n` cells are
     shown, evenly spaced among the sorted ones.
     """
-    style.check_count("n", n, "cells")
+    at_least("n, the number of cells to show,", n, 1)
     found = _imputed(draws, column)
     rows = draws.frame.index[found.holes]
     available = np.flatnonzero(found.available[found.holes])
@@ -188,9 +189,8 @@ def _imputed(draws: Imputations, label: Label) -> PlottedColumn:
 
 def _spots(column: PlottedColumn, rows: NDArray[np.intp], jitter: np.random.Generator) -> Numbers:
     """Return lower end, centre and upper end of the interval of each plotted cell, `[3, n]`."""
-    place = np.zeros(len(column.holes), dtype=np.intp)  # among the missing or the observed cells
-    for kind in (column.holes, ~column.holes):
-        place[kind] = np.arange(kind.sum())
+    # Position of each cell among the missing or the observed cells.
+    place = np.where(column.holes, np.cumsum(column.holes), np.cumsum(~column.holes)) - 1
     spots, missing = np.empty((3, len(rows))), column.holes[rows]
     spots[:, ~missing] = column.observed[place[rows[~missing]]]
     drawn = column.imputed[:, place[rows[missing]]]

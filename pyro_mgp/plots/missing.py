@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import distinct_patterns, flux
 from pyro_mgp.plots import _style as style
@@ -84,15 +85,14 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2 rows (67 %)', '1 row (33 %)']
     """
-    style.check_count("n", n, "patterns")
+    at_least("n, the number of patterns to show,", n, 1)
     holes = missing(frame)
     n_rows, n_columns = _shape(holes)
     observed, rows = distinct_patterns(frame)
     in_column = holes.sum(0)
     shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
     patterns, n_others = observed[:n], rows[n:].sum()
-    height = 1.6 + 0.3 * len(patterns)
-    ax = style.axes_or_new(ax, 3.0 + 0.42 * len(shown), height)
+    ax = style.axes_or_new(ax, 3.0 + 0.42 * len(shown), 1.6 + 0.3 * len(patterns))
     from matplotlib.colors import ListedColormap
 
     colours = ListedColormap([PALE_BLUE, VERMILION])
