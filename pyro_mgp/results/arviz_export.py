@@ -22,16 +22,14 @@ Coordinates are the index labels, and `<column>_position`, the position of the r
 are numbers. Labels are positions of their levels (attribute `levels`, JSON), -1 where a draw is missing;
 booleans are 0 and 1; times are seconds, since 1970 (UTC) if they are points in time.
 
-Replicates of observed cells come from functions that have learnt from these cells: they flatter the model.
-The group is not called `posterior_predictive` for that reason; where a function of ArviZ asks for that name,
-write `tree["posterior_predictive"] = tree["in_sample_predictive"]`. `leave_one_out` corrects log densities
-where that is possible.
+Replicates of observed cells flatter the model, since functions have learnt from these cells. Where a function
+of ArviZ asks for `posterior_predictive`, write `tree["posterior_predictive"] = tree["in_sample_predictive"]`.
+`leave_one_out` corrects log densities where that is possible.
 """
 
 from __future__ import annotations
 
 import json
-import operator
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -42,9 +40,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
 from xarray import DataArray, Dataset
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp.data.cells import cells_of, holes_of, seconds_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
@@ -83,9 +81,8 @@ def to_arviz(
 
     Imputations of one table by fits with different seeds become chains. R-hat of `imputed_mean_...` and
     `imputed_share_...` measures whether the fits agree, `sample_stats` whether the chains of data
-    augmentation within a fit do. R-hat of parameters and of `u` is not informative, since each fit has one
-    point estimate, and its own inducing inputs. Parameters whose shapes differ between fits, since these have
-    other inputs, are left out.
+    augmentation within a fit do. R-hat of parameters and of `u` is not informative, since each fit has point
+    estimates and inducing inputs of its own. Parameters whose shapes differ between fits are left out.
 
     `in_sample_predictive`, `log_likelihood` and the parameters are computed from the current state of the
     imputer that drew. They are absent for imputations that were loaded, copied or made by hand. The target of
@@ -100,9 +97,6 @@ def to_arviz(
         rows: Positions of the rows whose observed cells are predicted, or a Bool `[N]`; None for all.
         max_rows: Largest number of these rows; if there are more, as many are chosen at random, the same
             ones each time. An observed cell takes 16 bytes per imputation. All imputed cells are included.
-
-    Returns:
-        An `InferenceData` with ArviZ 0.x, an `xarray.DataTree` from 1.0 onwards.
 
     Raises:
         TypeError: If a chain is not `Imputations`.
@@ -121,17 +115,13 @@ def to_arviz(
     _check_chains(chains)
     table = _Table(chains, _positions(rows, max_rows, len(chains[0].frame)))
     entries = [_entries(chain, table) for chain in chains]
-    groups = {group: _dataset([chain[group] for chain in entries], group) for group in _GROUPS}
+    datasets = {group: _dataset([chain[group] for chain in entries], group) for group in _GROUPS}
+    groups = {name: dataset for name, dataset in datasets.items() if dataset.data_vars}
     attrs = {
         "creation_library": "pyro_mgp",
         "creation_library_version": version("pyro_mgp"),
         "observed_rows": f"observed cells of {len(table.positions)} of {len(table.frame)} rows",
     }
-    return _container({name: group for name, group in groups.items() if group.data_vars}, attrs)
-
-
-def _container(groups: Mapping[str, Dataset], attrs: dict[str, str]) -> Any:
-    """Combine groups in the container of the installed ArviZ: `InferenceData` or `DataTree`."""
     if int(version("arviz").split(".")[0]) < 1:
         from arviz import InferenceData
 
@@ -264,8 +254,7 @@ def _index_labels(index: pd.Index[Any]) -> Array:
 
 def _positions(rows: ArrayLike | None, max_rows: int, n_rows: int) -> NDArray[np.intp]:
     """Return the sorted positions of the rows whose observed cells are predicted, at most `max_rows`."""
-    if operator.index(max_rows) < 1:
-        raise ValueError(f"max_rows must be at least 1, got {max_rows}")
+    at_least("max_rows", max_rows, 1)
     chosen = np.arange(n_rows) if rows is None else np.asarray(rows)
     if chosen.dtype == np.bool_ and chosen.shape == (n_rows,):
         chosen = np.flatnonzero(chosen)
@@ -401,20 +390,16 @@ def _estimates(link: Link) -> Iterator[tuple[str, Numbers, list[int] | None]]:
     inputs = link.inputs.tolist()
     parts = {path: part for path, part in link.kernel.named_modules() if getattr(part, "_pyro_params", None)}
     kinds = [type(part).__name__.lower() for part in parts.values()]
+    modules = dict[str, Any]()
+    for kind, (path, part) in zip(kinds, parts.items(), strict=True):
+        modules[f"{kind}_" if kinds.count(kind) == 1 else f"{path.replace('.', '_')}_{kind}_"] = part
+    modules[""] = link.likelihood
     with local_parameters():
-        for kind, (path, part) in zip(kinds, parts.items(), strict=True):
-            prefix = kind if kinds.count(kind) == 1 else f"{path.replace('.', '_')}_{kind}"
+        for prefix, part in modules.items():
+            own = [inputs[d] for d in getattr(part, "active_dims", [])]
             for parameter in part._pyro_params:
-                value = _number(part, parameter)
-                own = [inputs[d] for d in part.active_dims]
-                yield f"{prefix}_{parameter}", value, own if value.shape == (len(own),) else None
-        likelihood: Any = link.likelihood
-        for parameter in likelihood._pyro_params:
-            yield parameter, _number(likelihood, parameter), None
-
-
-def _number(module: nn.Module, parameter: str) -> Numbers:
-    return np.asarray(getattr(module, parameter).detach().cpu().numpy(), dtype=np.float64)
+                value = getattr(part, parameter).detach().cpu().numpy().astype(np.float64)
+                yield f"{prefix}{parameter}", value, own if value.shape == (len(own),) else None
 
 
 def _constant(table: _Table) -> dict[str, DataArray]:
