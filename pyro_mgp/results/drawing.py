@@ -15,6 +15,7 @@ from tqdm import tqdm
 from pyro_mgp._support import memory
 from pyro_mgp._support.checks import RandomState, at_least, numbers_of, seed_of
 from pyro_mgp._support.tiles import TILE
+from pyro_mgp.analysis.pooling import check_level
 from pyro_mgp.analysis.sensitivity import shifts
 from pyro_mgp.data.cells import complete
 from pyro_mgp.data.column_spec import Label
@@ -69,8 +70,8 @@ def draw(
     advice = "take a smaller m, or call impute_to_parquet, which needs memory for the table only"
     memory.check(memory.of_impute(int(given.holes.sum()), n), f"drawing {n} imputations", advice)
     batches = _batches(model, given, sampler, wanted, batch_size, kept)
-    batches = _watched(batches, len(given.incomplete), progress)
-    draws = model.encoder.decode(given, batches, n, model.supported_columns())
+    watched = _watched(batches, len(given.incomplete), progress)
+    draws = model.encoder.decode(given, watched, n, model.supported_columns())
     cells, partial = model.observed_cells(given, sampler), model.encoder.rules.may_stay_missing
     discard_own(kept, checkpoint)
     observed_cells = cells if isinstance(wanted, range) else None
@@ -121,8 +122,7 @@ def predict_target(model: FittedModel, X: pd.DataFrame | ArrayLike, level: float
     target = model.encoder.target
     if target is None:
         raise ValueError("predict needs a target: call fit(X, y) first, or impute the column with impute(X)")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    check_level(level)
     given = model.encode(X)
     mixture = model.sampler().target(given.encoded, range(_POINT_PATHS))
     mean, scale = target.mean[0], target.scale[0]

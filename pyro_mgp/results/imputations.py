@@ -9,13 +9,14 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
@@ -24,13 +25,11 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
 from pyro_mgp.results.mixing import Mixing
 from pyro_mgp.results.table_files import table_names, write_table
+from pyro_mgp.sampling.observed_cells import ObservedCells
 from pyro_mgp.storage.atomic import atomic_file, atomic_folder
 from pyro_mgp.storage.frames import from_json, read_frame, to_json, write_frame
 from pyro_mgp.storage.header import Shapes, read_arrays, read_header, write_arrays, write_header
 from pyro_mgp.storage.untrusted import MALFORMED
-
-if TYPE_CHECKING:
-    from pyro_mgp.sampling.observed_cells import ObservedCells
 
 Suffix = Literal["csv", "parquet"]
 
@@ -83,14 +82,11 @@ class Imputations:
     """How well the chains mixed from which the draws come; None without chains. It is not compared."""
 
     def __post_init__(self) -> None:
-        m = operator.index(self.m)
-        if m < 1:
-            raise ValueError(f"m, the number of imputations, must be at least 1, got {m}")
-        frame = self.frame.copy()
-        object.__setattr__(self, "m", m)
-        object.__setattr__(self, "frame", frame)
-        object.__setattr__(self, "values", _checked(frame, self.values, m, self.may_stay_missing))
-        object.__setattr__(self, "may_stay_missing", tuple(self.may_stay_missing))
+        m, frame = at_least("m, the number of imputations,", self.m, 1), self.frame.copy()
+        values = _checked(frame, self.values, m, self.may_stay_missing)
+        fields = {"frame": frame, "values": values, "m": m, "may_stay_missing": tuple(self.may_stay_missing)}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         return self.m
@@ -194,11 +190,6 @@ class Imputations:
         """Export to ArviZ: draws of missing cells, and predictions of observed cells for model checks.
 
         `arviz_export.to_arviz` describes arguments and result, and also exports several fits, as chains.
-
-        Example:
-            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
-            >>> draws.to_arviz().predictions["x"].shape
-            (1, 2, 1)
         """
         from pyro_mgp.results.arviz_export import to_arviz
 

@@ -79,13 +79,10 @@ class Mixing:
         found = f"imputed cells is up to {self.worst:.2f} after {iterations}, {limit}"
         if not self.slow:
             return f"the chains mix well: R-hat of the mean and the spread of a column's {found}"
-        if self.is_joint:
-            advice = f"and on each other: fit with n_sweeps={self.n_sweeps} or more"
-        else:
-            advice = (
-                "still. Links that see all other columns are no joint density, and more sweeps need not "
-                'help: inputs="earlier" fits one'
-            )
+        advice = f"and on each other: fit with n_sweeps={self.n_sweeps} or more"
+        if not self.is_joint:
+            no_density = "Links that see all other columns are no joint density"
+            advice = f'still. {no_density}, and more sweeps need not help: inputs="earlier" fits one'
         return (
             f"the chains mix slowly in columns {listing(self.slow)}: R-hat of the mean or the spread of "
             f"their {found}. Draws may depend on the initial fill {advice}"

@@ -29,8 +29,6 @@ def summarise(draws: Imputations) -> pd.DataFrame:
         Standard deviations have the divisor n - 1, and are NaN for fewer than two values.
 
     Example:
-        >>> import pandas as pd
-        >>> from pyro_mgp import Imputations
         >>> draws = Imputations(pd.DataFrame({"x": [1.0, 3.0, None]}), {"x": [[2.0], [4.0]]}, m=2)
         >>> summarise(draws)[["column", "missing", "observed_mean", "imputed_mean"]]
           column  missing  observed_mean  imputed_mean
