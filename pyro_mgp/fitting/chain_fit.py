@@ -30,10 +30,8 @@ from pyro_mgp.model.build import (
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
 from pyro_mgp.model.link_specs import LinkSpec
-from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
-from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.sampling.refinement import MAX_ROWS, refine
 from pyro_mgp.settings import Engine, Parameters, Settings, choose
 from pyro_mgp.storage.checkpoint import Checkpoint
@@ -78,24 +76,18 @@ def fit_chain(
     is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
     augments = is_small and engine.joint_draws and engine.propagate == "predictive"
     training = rows.to(on_device) if augments and given.link_specs else None
-    neighbours: Neighbours | None = None
-    support: list[DiscreteSupport | None] = [None] * len(given.link_specs)
+    model = FittedModel(
+        given.encoder, given.link_specs, chain, initial, None, [None] * len(given.link_specs), training,
+        history, seed, engine.joint_draws, own,
+    )  # fmt: skip
     if given.link_specs and engine.propagate == "predictive":
-        neighbours, support = refine(
-            chain,
-            initial,
+        model = refine(
+            model,
             rows[:MAX_ROWS].to(on_device),
             0 if given.is_sequential else parameters.n_neighbors,
             values_of_links(given.encoder.codec, given.link_specs, on_device),
-            joint=engine.joint_draws,
-            seed=seed,
-            completed=None if given.completed is None else filled.to(on_device),
-            training=training,
+            None if given.completed is None else filled.to(on_device),
         )
-    model = FittedModel(
-        given.encoder, given.link_specs, chain, initial, neighbours, support, training, history, seed,
-        engine.joint_draws, own,
-    )  # fmt: skip
     return model, settings
 
 

@@ -20,16 +20,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.gibbs_chains import burn_in
-from pyro_mgp.model.chain import Chain, Noise
-from pyro_mgp.model.conditional import Conditional, observed_as
+from pyro_mgp.model.chain import Noise
+from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
-from pyro_mgp.sampling.initial_fill import InitialFill
+from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
     MEDIAN_OF_SQUARE,
     MIN_SCALE,
@@ -79,38 +78,31 @@ _MAX_LEVERAGE, _TINY = 0.9, 1e-8
 
 
 def refine(
-    chain: Chain,
-    start: InitialFill,
+    model: FittedModel,
     rows: EncodedTable,
     n_neighbours: int,
     values: Sequence[Tensor | None],
-    *,
-    joint: bool,
-    seed: int,
     completed: Tensor | None = None,
-    training: EncodedTable | None = None,
-) -> tuple[Neighbours | None, list[DiscreteSupport | None]]:
-    """Estimate the local GPs (or None) and each link's discrete support (or None) of a trained chain.
+) -> FittedModel:
+    """Estimate the local GPs and the discrete support of the links of a trained model that has none.
 
     Args:
-        chain: Trained chain.
-        start: Initial fill of the sweeps.
-        rows: Training rows in random order, on the chain's device.
+        model: Trained model.
+        rows: Training rows in random order, on the chain's device; the first `MAX_ROWS` of them serve.
         n_neighbours: Number of neighbours k; 0 for no local GPs.
         values: Values of each link's column if it has a discrete support, ascending, `[J]`; otherwise None.
-        joint: Whether imputations draw functions, see `sampler.Sampler`.
-        seed: Seed of the draws and random subsets.
         completed: The rows completed by draws, `[n, D]`; None to draw them from the chain.
-        training: Rows given which imputations draw functions; None if they draw them from q(u).
     """
     if n_neighbours == 0 and all(of_link is None for of_link in values):
-        return None, [None] * len(values)
+        return model
     with torch.no_grad(), local_parameters():
         completed = None if completed is None else completed[:MAX_ROWS]
-        fit = _Fit(chain, start, rows[:MAX_ROWS], n_neighbours, joint, seed, completed)
+        fit = _Fit(model, rows[:MAX_ROWS], n_neighbours, completed)
         neighbours = fit.find_neighbours() if n_neighbours else None
         supports = [fit.fit_support(i, of_link, neighbours) for i, of_link in enumerate(values)]
-        return None if neighbours is None else fit.calibrate(neighbours, supports, training), supports
+        if neighbours is not None:
+            neighbours = fit.calibrate(neighbours, supports)
+        return replace(model, neighbours=neighbours, discrete_support=supports)
 
 
 class _Fit:
@@ -120,18 +112,11 @@ class _Fit:
     """
 
     def __init__(
-        self,
-        chain: Chain,
-        start: InitialFill,
-        rows: EncodedTable,
-        n_neighbours: int,
-        joint: bool,
-        seed: int,
-        completed: Tensor | None = None,
+        self, model: FittedModel, rows: EncodedTable, n_neighbours: int, completed: Tensor | None = None
     ) -> None:
-        self.chain, self.start, self.rows = chain, start, rows
-        self.n_neighbours, self.joint, self.seed = n_neighbours, joint, seed
-        self.generator = torch.Generator().manual_seed(seed)
+        self.model, self.rows, self.n_neighbours = model, rows, n_neighbours
+        chain = self.chain = model.chain
+        self.generator = torch.Generator().manual_seed(model.seed)
         self.marginals: Sequence[Conditional] = chain.conditionals()
         # The variance given the inducing values; that of the marginals includes the variance of q(u).
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
@@ -140,7 +125,7 @@ class _Fit:
         n_components = _COMPONENTS if self.n_metrics == 1 else _OF_SEVERAL
         self.n_paths = math.ceil(n_components / self.n_counted)
         self.holes = chain.holes(rows.observed)
-        self.point = start.expected(rows) if completed is None else completed
+        self.point = model.initial_fill.expected(rows) if completed is None else completed
         self.drawn = self.point.clone()
         if completed is None:
             fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
@@ -167,20 +152,20 @@ class _Fit:
         self, conditionals: Sequence[Conditional], n_sweeps: int, here: Tensor | slice = slice(None)
     ) -> None:
         """Redraw the missing cells of the query rows, or of the query rows `here`."""
-        observed = self.rows.observed[here]
-        start, holes = self.drawn[None, here], self.chain.holes(observed)
-        of_sweeps = [conditionals] * n_sweeps
-        sweeps = self.chain.sweeps(of_sweeps, start, observed, lambda _: self.noise(1), holes)
+        observed, noise = self.rows.observed[here], self.noise(1)
+        holes = self.chain.holes(observed)
+        sweeps = self.chain.sweeps(
+            [conditionals] * n_sweeps, self.drawn[None, here], observed, lambda _: noise, holes
+        )
         *_, (paths, _) = sweeps
         self.drawn[here] = paths[0]
 
     def noise(self, n_paths: int) -> Noise:
         """Return noise of the sweeps of several paths from the generator of this fit."""
-        return lambda _, rows: self.normal(n_paths, len(rows))
-
-    def normal(self, *shape: int) -> Tensor:
-        """Draw standard normal numbers from the generator of this fit."""
-        return torch.randn(shape, generator=self.generator, dtype=self.point.dtype).to(self.point.device)
+        kind, device = self.point.dtype, self.point.device
+        return lambda _, rows: torch.randn(n_paths, len(rows), generator=self.generator, dtype=kind).to(
+            device
+        )
 
     def neighbours(self, params: ParamsPerLink) -> Neighbours:
         """Build local GPs with these hyperparameters from the current reference rows."""
@@ -283,15 +268,10 @@ class _Fit:
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
         return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum())
 
-    def calibrate(
-        self,
-        found: Neighbours,
-        supports: Sequence[DiscreteSupport | None],
-        training: EncodedTable | None = None,
-    ) -> Neighbours:
+    def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells.
 
-        Functions are drawn as in imputations, given the rows `training`, or from q(u) if these are None.
+        Functions are drawn as in imputations.
         """
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS]
         picked = picked.to(self.drawn.device)
@@ -301,77 +281,47 @@ class _Fit:
         if not some.any():
             return found
         picked, held_out = picked[some], held_out[some]
-        sampler = Sampler(
-            chain=self.chain,
-            start=self.start,
-            joint=self.joint,
-            seed=self.seed,
-            neighbours=found,
-            observations=supports,
-            inverse_transforms=[None] * len(supports),
-            shifts={},
-            cholesky_cache=CholeskyCache(),
-            training=training,
-            n_chains=self.n_paths,
-        )
-        last = sampler.sparse(range(self.n_paths)) if self.joint else self.marginals
-        sparse = sampler.sparse_of_burn_in(range(self.n_paths), last), last
+        own = {"neighbours": found, "observations": supports, "cholesky_cache": CholeskyCache()}
+        sampler = replace(self.model.sampler(chains=self.n_paths), **own)
         batches = torch.arange(len(picked)).split(found.rows_at_once)
-        imputed = functools.partial(self.impute_held_out, found, sparse, supports)
-        parts = [imputed(picked[here], held_out[here]) for here in batches]
+        parts = [self.impute_held_out(sampler, picked[here], held_out[here]) for here in batches]
         links: list[list[LocalLink]] = []
         for i, (metrics, *of_link) in enumerate(zip(found.links, *parts, strict=True)):
             if metrics:
                 cells, mean, variance = (torch.cat(part, dim=-1) for part in zip(*of_link, strict=True))
-                inflation = self.inflation(i, cells, mean, variance, supports[i])
+                values = self.rows.values[cells, self.chain.links[i].column]
+                # The sparse GP was trained on the held-out cells: shift its mean to that without them.
+                residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
+                mean = mean - (self.leave_one_out(i, cells).residuals - residual)
+                inflation = _inflation(mean, variance, values, supports[i])
             links.append([local.with_params(inflation=inflation) for local in metrics])
         return replace(found, links=links)
 
     def impute_held_out(
-        self,
-        found: Neighbours,
-        sparse: tuple[Sequence[Conditional], Sequence[Conditional]],
-        supports: Sequence[DiscreteSupport | None],
-        picked: Tensor,
-        held_out: Tensor,
+        self, sampler: Sampler, picked: Tensor, held_out: Tensor
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Impute the cells `held_out` `[n, D]` of the rows `picked` `[n]`, as imputations are drawn.
 
-        The sparse GPs are those of all sweeps but the last one, and of that. Return for each link the rows
-        `[c]` of its held-out cells, and their predictive means and variances on every path of the last
-        sweeps, `[K, c]`.
+        Return for each link the rows `[c]` of its held-out cells, and their predictive means and variances
+        on every path of the last sweeps, `[K, c]`.
         """
-        rows = self.rows[picked]
+        rows, imputations = self.rows[picked], range(self.n_paths)
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
-        holes, point = self.chain.holes(given.observed), self.start.expected(given)
-        imputations = range(self.n_paths)
-        found.fill_means(self.chain, self.marginals, point, holes, picked)
-        posteriors = found.posteriors(point, holes, imputations, picked)
-        early, last = (
-            observed_as(found.correct(each, self.marginals, posteriors, holes), supports) for each in sparse
+        holes, noise = self.chain.holes(given.observed), self.noise(self.n_paths)
+        predictive, sparse = (
+            sampler.predictive(given, imputations, holes, picked),
+            sampler.sparse(imputations),
         )
-        of_sweeps = [early] * (self.chain.n_sweeps - 1) + [last]
-        start = self.start.draw(given, KeyedNoise(self.seed, given.keys, imputations))
-        noise = self.noise(self.n_paths)
+        of_sweeps = sampler.of_sweeps(predictive, sparse, imputations, None)
+        start = sampler.initial(given, imputations)
         sweeps = self.chain.sweeps(of_sweeps, start, given.observed, lambda _: noise, holes)
         counted, cells = list(sweeps)[-self.n_counted :], []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
             which = held_out[here, link.column]
-            moments = [visited[i] for _, visited in counted]
-            mean = torch.cat([at.mean for at in moments])[:, which]
-            variance = torch.cat([at.variance for at in moments])[:, which]
+            mean = torch.cat([visited[i].mean for _, visited in counted])[:, which]
+            variance = torch.cat([visited[i].variance for _, visited in counted])[:, which]
             cells.append((picked[here[which]], mean, variance))
         return cells
-
-    def inflation(
-        self, i: int, cells: Tensor, mean: Tensor, variance: Tensor, support: DiscreteSupport | None
-    ) -> float:
-        """Return the most probable inflation τ of the i-th link, given imputed held-out cells `[K, c]`."""
-        values = self.rows.values[cells, self.chain.links[i].column]
-        # The sparse GP was trained on the held-out cells: shift its mean to that without them.
-        residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
-        mean = mean - (self.leave_one_out(i, cells).residuals - residual)
-        return _inflation(mean, variance, values, support)
 
 
 def _candidates(local: LocalLink, cells: LeaveOneOut, neighbourhood: Neighbourhood) -> list[LocalGPParams]:

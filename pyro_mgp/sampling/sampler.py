@@ -138,8 +138,8 @@ class Sampler:
         if len(place) and place[0] >= 0:
             start, last = self._kept(rows, place, imputations), predictive(sparse, processes)
         else:
-            *early, last = self._of_sweeps(predictive, sparse, imputations, processes)
-            initial = self._initial(rows, imputations)
+            *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
+            initial = self.initial(rows, imputations)
             sweeps = self.chain.sweeps(early, initial, rows.observed, noise, holes)
             start = functools.reduce(lambda _, swept: swept[0], sweeps, initial)
         if self.shifts:
@@ -434,11 +434,11 @@ class Sampler:
         filled[:, missing[place]] = cells[:, number[place][missing[place]]]
         return filled
 
-    def _initial(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
+    def initial(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """Return the initial fill of rows, `[S, n, D]`."""
         return self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
 
-    def _of_sweeps(
+    def of_sweeps(
         self,
         predictive: Predictive,
         sparse: Sequence[Conditional],
@@ -466,9 +466,9 @@ class Sampler:
             sparse: Sequence[Conditional] = chains.conditionals(paths, chains.iterations(paths))
         else:
             sparse = self.sparse(paths)
-        of_sweeps = self._of_sweeps(self.predictive(rows, paths), sparse, paths, None)
+        of_sweeps = self.of_sweeps(self.predictive(rows, paths), sparse, paths, None)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
-        sweeps = self.chain.sweeps(of_sweeps, self._initial(rows, paths), rows.observed, noise, holes)
+        sweeps = self.chain.sweeps(of_sweeps, self.initial(rows, paths), rows.observed, noise, holes)
         return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:

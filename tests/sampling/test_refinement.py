@@ -26,6 +26,7 @@ from pyro_mgp.sampling.refinement import (
     _inflation,
     refine,
 )
+from pyro_mgp.sampling.sampler import Sampler
 
 
 def wave(n_rows: int) -> pd.DataFrame:
@@ -84,7 +85,7 @@ def small_fit(frame: pd.DataFrame) -> _Fit:
     )
     rows = imputer.codec_.encode(frame)
     with torch.no_grad(), local_parameters():
-        return _Fit(imputer.chain_, imputer.initial_fill_, rows, 24, True, 0)
+        return _Fit(dataclasses.replace(imputer.model_, training=None), rows, 24)
 
 
 def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
@@ -103,7 +104,7 @@ def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
 
         link.u_loc, S = posterior(torch.arange(80))
         link.u_scale_tril = torch.linalg.cholesky(S)
-        fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
+        fit = _Fit(fit.model, fit.rows, 24)
         left = fit.leave_one_out(0, torch.arange(80)).residuals
         for i in range(0, 80, 13):
             loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
@@ -157,9 +158,9 @@ def test_calibration_sweeps_only_rows_with_held_out_cells(
         cells[held_out, link.column] = True
         return cells
 
-    def impute(found: object, sparse: object, few: object, picked: torch.Tensor, cells: torch.Tensor) -> Any:
+    def impute(sampler: Sampler, picked: torch.Tensor, cells: torch.Tensor) -> Any:
         swept.append(cells.any(1))
-        return impute_held_out(found, sparse, few, picked, cells)  # type: ignore[arg-type]
+        return impute_held_out(sampler, picked, cells)
 
     impute_held_out = fit.impute_held_out
     monkeypatch.setattr(fit, "hold_out", hold_out)
@@ -191,7 +192,7 @@ def test_calibration_has_enough_components_for_any_number_of_sweeps(
     fit = small_fit(wave(80))
     fit.chain.n_sweeps = n_sweeps
     with torch.no_grad(), local_parameters():
-        fit = _Fit(fit.chain, fit.start, fit.rows, 24, True, 0)
+        fit = _Fit(fit.model, fit.rows, 24)
     assert (fit.n_counted, fit.n_paths) == (counted, paths)
 
 
@@ -217,8 +218,8 @@ def test_overconfident_discrete_predictions_are_inflated() -> None:
 
 def test_refine_without_neighbours_and_values_returns_nothing() -> None:
     fit = small_fit(wave(80))
-    none = refine(fit.chain, fit.start, fit.rows, 0, [None, None], joint=True, seed=0)
-    assert none == (None, [None, None])
+    refined = refine(fit.model, fit.rows, 0, [None, None])
+    assert (refined.neighbours, refined.discrete_support) == (None, [None, None])
 
 
 def test_discrete_support_is_fitted_without_neighbours() -> None:
