@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Observing
-from pyro_mgp.model.likelihoods import Category, Likelihood, Observation, Truncated, log_between
+from pyro_mgp.model.likelihoods import Category, Observation, Truncated, log_between
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.neighbours import Neighbours
@@ -66,16 +66,11 @@ class Replicates:
 class Variable:
     """Variable of the chain: a column with one link, or a category with one link per level."""
 
-    codec: ColumnCodec
-    """Codec of the column."""
-    links: tuple[int, ...]
-    """Numbers of its links in the chain."""
-    columns: tuple[int, ...]
-    """Indices of its encoded columns."""
-    category: Category | None
-    """Levels of a category, which are modelled one after the other."""
-    is_target: bool
-    """Whether it is the target of `fit(X, y)`, which is not a column of the table."""
+    codec: ColumnCodec  # codec of the column
+    links: tuple[int, ...]  # numbers of its links in the chain
+    columns: tuple[int, ...]  # indices of its encoded columns
+    category: Category | None  # levels of a category, which are modelled one after the other
+    is_target: bool  # whether it is the target of `fit(X, y)`, which is not a column of the table
 
 
 def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> list[Variable]:
@@ -98,18 +93,12 @@ def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> li
 class ObservedCells:
     """Observed cells of a table, with the sampler that predicts them."""
 
-    sampler: Sampler
-    """Sampler of the missing cells."""
-    rows: EncodedTable
-    """Encoded table."""
-    variables: Sequence[Variable]
-    """Columns with a link."""
-    error_variances: Callable[[pd.DataFrame], Sequence[Tensor | None]]
-    """Function from the table to the variances of each link's measurement errors, `[N]`, or None."""
-    names: Sequence[str]
-    """Names of the D encoded columns."""
-    reference_keys: Tensor | None
-    """Keys of the training rows, in their original order, or None if they are not available."""
+    sampler: Sampler  # sampler of the missing cells
+    rows: EncodedTable  # encoded table
+    variables: Sequence[Variable]  # columns with a link
+    error_variances: Callable[[pd.DataFrame], Sequence[Tensor | None]]  # each link's, `[N]`, of a table
+    names: Sequence[str]  # names of the D encoded columns
+    reference_keys: Tensor | None  # keys of the training rows, in their original order, if available
 
     @torch.no_grad()
     def replicate(self, frame: pd.DataFrame, m: int, positions: NDArray[np.intp]) -> list[Replicates]:
@@ -118,14 +107,13 @@ class ObservedCells:
         Raises:
             ValueError: If the standard error of an observed cell is missing from the original table `frame`.
         """
-        index, parts = torch.as_tensor(positions), list[list[Replicates]]()
-        rows = self.rows[index]
+        index, batches = torch.as_tensor(positions), list[list[Replicates]]()
         errors = [None if each is None else each[index] for each in self.error_variances(frame)]
         with local_parameters():
-            for here, batch, filled in self.sampler.swept(rows, range(m)):
+            for here, batch, filled in self.sampler.swept(self.rows[index], range(m)):
                 own = [None if each is None else each[here].to(filled) for each in errors]
-                parts.append(list(self._of_batch(frame, batch, filled, positions[here], own)))
-        return [_concatenate(of_variable) for of_variable in zip(*parts, strict=True)]
+                batches.append(list(self._of_batch(frame, batch, filled, positions[here], own)))
+        return [_concatenate(of_variable) for of_variable in zip(*batches, strict=True)]
 
     def _of_batch(
         self,
@@ -138,9 +126,8 @@ class ObservedCells:
         """Replicate the observed cells of a batch of rows, filled on m paths, `[m, n, D]`."""
         sampler, imputations = self.sampler, range(len(filled))
         cells = [rows.observed[:, link.column].nonzero()[:, 0] for link in sampler.chain.links]
-        own = None
-        if sampler.neighbours is not None:
-            own = own_references(rows, sampler.chain, sampler.neighbours, self.reference_keys)
+        near, keys = sampler.neighbours, self.reference_keys
+        own = None if near is None else own_references(rows, sampler.chain, near, keys)
         predictive = sampler.predictive(rows, imputations, cells, own)
         conditionals = predictive(sampler.sparse(imputations), None)
         noise = KeyedNoise(sampler.seed, rows.keys, imputations)
@@ -153,14 +140,10 @@ class ObservedCells:
             at = positions[here.cpu().numpy()]
             numbers = _in_own_units(variable, frame, at, observed)
             drawn, log_density = _replicate(variable, predicted, observed, eps, numbers)
-            is_discrete = isinstance(predicted[0].observation, DiscreteSupport)
-            yield Replicates(
-                at,
-                variable.codec.decode(observed.cpu().numpy(), is_discrete),
-                variable.codec.decode(drawn.cpu().numpy(), is_discrete),
-                log_density.cpu().numpy(),
-                _is_discrete(variable.codec, predicted[0].observation) or variable.codec.step > 0,
-            )
+            has_support = isinstance(predicted[0].observation, DiscreteSupport)
+            decoded = (variable.codec.decode(each.cpu().numpy(), has_support) for each in (observed, drawn))
+            is_probability = _is_discrete(variable.codec, predicted[0].observation) or variable.codec.step > 0
+            yield Replicates(at, *decoded, log_density.cpu().numpy(), is_probability)
 
 
 def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:
@@ -194,12 +177,9 @@ def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, key
 class _Predicted:
     """Predictive distribution of a link for c observed cells on m paths."""
 
-    mean: Tensor
-    """Mean of the function, `[m, c]`."""
-    variance: Tensor
-    """Variance, `[m, c]`, with noise unless the observation model depends on the function alone."""
-    observation: Observation | None
-    """Observation model, or None for a Gaussian with these moments."""
+    mean: Tensor  # mean of the function, `[m, c]`
+    variance: Tensor  # variance `[m, c]`, with noise unless the observation model is one of the function
+    observation: Observation | None  # observation model, or None for a Gaussian with these moments
 
     @classmethod
     def of(cls, conditional: Conditional, rows: Tensor, errors: Tensor | None, here: Tensor) -> _Predicted:
@@ -227,27 +207,20 @@ class _Predicted:
 
     def log_prob(self, cells: Tensor) -> Tensor:
         """Return the log density, or log probability if discrete, of standardised cells `[c]`, `[m, c]`."""
-        if isinstance(self.observation, DiscreteSupport):
-            return self.observation.log_prob(cells, self.mean, self.variance)
-        if _is_likelihood(self.observation):
-            return self.observation(self.mean, self.variance).predictive_log_prob(cells.expand_as(self.mean))
-        return Normal(self.mean, self.variance.sqrt()).log_prob(cells) - self._log_mass(*self._ends)
+        if self.observation is None:
+            return Normal(self.mean, self.variance.sqrt()).log_prob(cells)
+        return self.observation.log_prob(cells.expand_as(self.mean), self.mean, self.variance)
 
     def log_between(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the log probability `[m, c]` of the intervals between standardised numbers `[c]`."""
-        ends = self._ends
-        return self._log_mass(low.clamp(*ends), high.clamp(*ends)) - self._log_mass(*ends)
 
-    @property
-    def _ends(self) -> tuple[float, float]:
-        """Lower and upper bound of the observations, infinite where there is none."""
+        def log_mass(low: Tensor | float, high: Tensor | float) -> Tensor:
+            spread = self.variance.sqrt()
+            return log_between((low - self.mean) / spread, (high - self.mean) / spread)
+
         bounds = self.observation
-        return (bounds.low, bounds.high) if isinstance(bounds, Truncated) else (-math.inf, math.inf)
-
-    def _log_mass(self, low: Tensor | float, high: Tensor | float) -> Tensor:
-        """Return the log probability `[m, c]` of an interval under the untruncated normal distribution."""
-        spread = self.variance.sqrt()
-        return log_between((low - self.mean) / spread, (high - self.mean) / spread)
+        ends = (bounds.low, bounds.high) if isinstance(bounds, Truncated) else (-math.inf, math.inf)
+        return log_mass(low.clamp(*ends), high.clamp(*ends)) - log_mass(*ends)
 
 
 def _replicate(
@@ -304,13 +277,9 @@ def _in_own_units(
 
 def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
     """Return whether a link's observations are discrete, with a probability for each value."""
-    has_levels = _is_likelihood(observation) and codec.kind is not Kind.HEAVY_TAILED
-    return isinstance(observation, DiscreteSupport) or has_levels
-
-
-def _is_likelihood(observation: Observation | None) -> TypeGuard[Likelihood]:
-    """Return whether an observation model is a likelihood, which has a log density."""
-    return observation is not None and not isinstance(observation, DiscreteSupport | Truncated)
+    if observation is None or isinstance(observation, Truncated):
+        return False
+    return isinstance(observation, DiscreteSupport) or codec.kind is not Kind.HEAVY_TAILED
 
 
 def _standardised(codec: ColumnCodec, own: Numbers) -> Numbers:
