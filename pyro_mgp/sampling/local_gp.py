@@ -82,32 +82,22 @@ ParamsPerLink = Sequence[Sequence[LocalGPParams]]
 class Neighbourhood:
     """Nearest k neighbours of c cells, and the inverse Cholesky factor of their covariance."""
 
-    lengthscales: Tensor
-    """Lengthscales ℓ of the metric, `[c, P]`."""
-    nugget: Tensor
-    """Nugget η of the metric, `[c]`."""
-    nearest: Tensor
-    """Indices of the neighbours among the references, `[c, k]`."""
-    inputs: Tensor
-    """Inputs of the neighbours in lengthscales, `[c, k, P]`, or P + 1 with zeros if P is odd."""
-    root: Tensor
-    """L⁻¹ of C = L Lᵀ, `[c, k, k]`."""
-    innovations: Tensor
-    """Innovations L⁻¹ e_N, `[c, k]`."""
+    lengthscales: Tensor  # lengthscales ℓ of the metric, `[c, P]`
+    nugget: Tensor  # nugget η of the metric, `[c]`
+    nearest: Tensor  # indices of the neighbours among the references, `[c, k]`
+    inputs: Tensor  # inputs of the neighbours in lengthscales, `[c, k, P]`, or P + 1 with zeros if P is odd
+    root: Tensor  # L⁻¹ of C = L Lᵀ, `[c, k, k]`
+    innovations: Tensor  # innovations L⁻¹ e_N, `[c, k]`
 
 
 @dataclass(frozen=True)
 class LocalPosterior:
     """Local GP of one link, conditioned on the k neighbours of c cells."""
 
-    local: LocalLink
-    """The local GP; with several metrics, that of the first one."""
-    neighbourhood: Neighbourhood
-    """The neighbours."""
-    weights: Tensor
-    """C⁻¹ e_N, or L⁻ᵀ times the clipped innovations, `[c, 1, k]`; for S functions `[c, S, k]`."""
-    scale: Tensor
-    """Local variance τ² a(x), `[c]`."""
+    local: LocalLink  # the local GP; with several metrics, that of the first one
+    neighbourhood: Neighbourhood  # the neighbours
+    weights: Tensor  # C⁻¹ e_N, or L⁻ᵀ times the clipped innovations, `[c, 1, k]`; for S functions `[c, S, k]`
+    scale: Tensor  # local variance τ² a(x), `[c]`
 
     def given_functions(self, difference: Tensor) -> LocalPosterior:
         """Return the posterior around drawn functions f, given f - μ at the neighbours, `[S, c, k]`."""
@@ -142,20 +132,13 @@ class LocalPosterior:
 class LocalLink:
     """Local GP of one link with one metric, and the reference rows that it conditions on."""
 
-    columns: Tensor
-    """Columns of the table that are the link's inputs, `[P]`."""
-    lengthscales: Tensor
-    """Lengthscales ℓ, `[P]`."""
-    rows: Tensor
-    """Reference rows shared by all links, `[R, D]`."""
-    references: Tensor
-    """Indices of the reference rows whose cell is observed, `[n]`."""
-    residuals: Tensor
-    """Residuals e of the sparse GP at these rows, `[n]`."""
-    n_neighbours: int
-    """Number of neighbours k."""
-    params: LocalGPParams
-    """Hyperparameters."""
+    columns: Tensor  # columns of the table that are the link's inputs, `[P]`
+    lengthscales: Tensor  # lengthscales ℓ, `[P]`
+    rows: Tensor  # reference rows shared by all links, `[R, D]`
+    references: Tensor  # indices of the reference rows whose cell is observed, `[n]`
+    residuals: Tensor  # residuals e of the sparse GP at these rows, `[n]`
+    n_neighbours: int  # number of neighbours k
+    params: LocalGPParams  # hyperparameters
 
     @classmethod
     def of(
@@ -222,7 +205,7 @@ class LocalLink:
         total = freedom * scale + innovations.square().sum(-1)
         scales = (total / (freedom + self.n_neighbours)).clamp(min=MIN_SCALE)
         return [
-            LocalPosterior(replace(self, params=each), neighbourhood, own, each.inflation**2 * a)
+            LocalPosterior(self, neighbourhood, own, each.inflation**2 * a)
             for each, own, a in zip(candidates, weights, scales, strict=True)
         ]
 

@@ -42,14 +42,10 @@ _MIN_NUGGET, _TINY = 1e-3, 1e-16
 class LeaveOneOut:
     """Leave-one-out residuals of observed cells of a link."""
 
-    own: Tensor
-    """Indices of their reference rows, `[c]`."""
-    rows: Tensor
-    """Their rows with missing cells filled, `[c, D]`."""
-    residuals: Tensor
-    """Leave-one-out residuals y₋ of the sparse GP, `[c]`."""
-    variance: Tensor
-    """Variance σ² of the sparse GP's function, `[c]`."""
+    own: Tensor  # indices of their reference rows, `[c]`
+    rows: Tensor  # their rows with missing cells filled, `[c, D]`
+    residuals: Tensor  # leave-one-out residuals y₋ of the sparse GP, `[c]`
+    variance: Tensor  # variance σ² of the sparse GP's function, `[c]`
 
     def __getitem__(self, which: slice) -> LeaveOneOut:
         return LeaveOneOut(self.own[which], self.rows[which], self.residuals[which], self.variance[which])
@@ -120,16 +116,11 @@ def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -
 class Batch:
     """Leave-one-out residuals and neighbours of c cells of each of G links, in double precision."""
 
-    inputs: Tensor
-    """Inputs of the neighbours minus those of the cell, `[G, c, k, P]`."""
-    residuals: Tensor
-    """Residuals e of the neighbours, `[G, c, k]`."""
-    targets: Tensor
-    """Leave-one-out residuals y₋ of the cells, `[G, c]`."""
-    variance: Tensor
-    """Variance σ² of the sparse GP at the cells, `[G, c]`."""
-    prior: Tensor
-    """ν a₀, `[G]`."""
+    inputs: Tensor  # inputs of the neighbours minus those of the cell, `[G, c, k, P]`
+    residuals: Tensor  # residuals e of the neighbours, `[G, c, k]`
+    targets: Tensor  # leave-one-out residuals y₋ of the cells, `[G, c]`
+    variance: Tensor  # variance σ² of the sparse GP at the cells, `[G, c]`
+    prior: Tensor  # ν a₀, `[G]`
 
     @classmethod
     def of(cls, links: Sequence[LocalLink], cells: Sequence[LeaveOneOut]) -> Batch:
