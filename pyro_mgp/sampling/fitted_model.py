@@ -126,21 +126,13 @@ class FittedModel:
         pairs = zip(self.discrete_support, bounds, strict=True)
         observations: list[Observation | None] = [support or bound for support, bound in pairs]
         inverses = (*self.encoder.codec.inverse_transforms, None)  # a target has none
+        of_links = observations, [inverses[link.column] for link in self.link_specs]
+        chains = chains or n_chains(self.chain.n_rows, local_gps=self.neighbours is not None)
         return Sampler(
-            self.chain,
-            self.initial_fill,
-            self.joint_draws,
-            self.seed if seed is None else seed,
-            self.neighbours,
-            observations,
-            [inverses[link.column] for link in self.link_specs],
-            shifts or {},
-            self.cholesky_cache,
-            self.training,
-            chains or n_chains(self.chain.n_rows, local_gps=self.neighbours is not None),
-            bagged,
+            self.chain, self.initial_fill, self.joint_draws, self.seed if seed is None else seed,
+            self.neighbours, *of_links, shifts or {}, self.cholesky_cache, self.training, chains, bagged,
             self._posterior,
-        )
+        )  # fmt: skip
 
     @functools.cached_property
     def _posterior(self) -> list[Chain]:

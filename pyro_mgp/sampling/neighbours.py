@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,23 +23,26 @@ from pyro_mgp.sampling.residual_process import ResidualProcess
 
 # Values stored for the neighbourhoods of the rows of one batch: 500 MB; and of a table, for many sweeps.
 _KEPT_AT_ONCE, _KEPT_FOR_LONG = 2**26, 2**28
-# Sweeps that compute the conditional means at which neighbours are selected, the first without neighbours,
-# and their decimals: rounding errors, which depend on the number of rows, must not decide between neighbours.
-_PILOT_SWEEPS, _POINT_DECIMALS = 2, 3
+# Decimals of the conditional means at which neighbours are selected: rounding errors, which depend on the
+# number of rows, must not decide between neighbours.
+_POINT_DECIMALS = 3
+
+Conditionals = Sequence[Conditional]
+"""Predictive distribution of each link of a chain."""
+Processes = Sequence[ResidualProcess | None]
+"""Functions by which each link's cells vary together; None for a link without a local GP."""
+Cells = Sequence[Tensor]
+"""Rows of each link's cells."""
 
 
 @dataclass(frozen=True)
 class PathPosteriors:
     """Local GP of a link at c cells on S paths, each of which uses one of G metrics."""
 
-    posterior: LocalPosterior
-    """Local GP at G · c cells: the c cells in each metric, one metric after the other."""
-    paths: Tensor
-    """Indices of the paths of each metric, `[S', G]`; shorter columns repeat their last index."""
-    process: ResidualProcess | None = None
-    """Functions by which the cells of a path vary together; None for independent cells."""
-    of_process: Tensor | None = None
-    """C⁻¹ times these functions plus noise at the neighbours, `[G · c, S', k]`."""
+    posterior: LocalPosterior  # local GP at G · c cells: the c cells in each metric, metric after metric
+    paths: Tensor  # indices of the paths of each metric, `[S', G]`; shorter columns repeat their last index
+    process: ResidualProcess | None = None  # functions by which cells vary together; None for none
+    of_process: Tensor | None = None  # C⁻¹ times these functions plus noise at neighbours, `[G · c, S', k]`
 
     @classmethod
     def of(
@@ -77,6 +80,16 @@ class PathPosteriors:
             return replace(self, posterior=posterior)
         of_process = posterior.solved(of_cells(process.references[:, used]))
         return replace(self, posterior=posterior, process=process, of_process=of_process)
+
+    def added_to(
+        self, sparse: Conditional, marginal: Conditional, n: int, process: ResidualProcess | None = None
+    ) -> LocalConditional:
+        """Return the sum of a sparse GP and the local GP at the first n cells.
+
+        The sparse GP is at drawn functions, or the `marginal` itself, to which residuals of neighbours refer.
+        """
+        local = self if sparse is marginal else self.given_functions(sparse, marginal, process)
+        return LocalConditional(sparse, local.first(n))
 
     def first(self, n: int) -> PathPosteriors:
         """Return the posteriors of the first n cells."""
@@ -116,10 +129,8 @@ class PathPosteriors:
 class LocalConditional(Conditional):
     """Predictive distribution of a link at certain cells: the sum of its sparse GP and its local GP."""
 
-    sparse: Conditional
-    """Sparse GP, at its mean or at drawn functions."""
-    local: PathPosteriors
-    """Local GP at the cells."""
+    sparse: Conditional  # sparse GP, at its mean or at drawn functions
+    local: PathPosteriors  # local GP at the cells
 
     @property
     def noise(self) -> Tensor:
@@ -185,12 +196,7 @@ class Neighbours:
 
     @torch.no_grad()
     def fill_means(
-        self,
-        chain: Chain,
-        marginals: Sequence[Conditional],
-        point: Tensor,
-        holes: Sequence[Tensor],
-        own: Tensor | None = None,
+        self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells, own: Tensor | None = None
     ) -> None:
         """Fill missing cells of rows `[n, D]` in place with the means at which neighbours are selected.
 
@@ -198,58 +204,40 @@ class Neighbours:
         `[n]` the index of the reference row that each row is, -1 for none; None if no row is one.
         """
         fill_sparse_means(chain, marginals, point, holes)
-        for _ in range(_PILOT_SWEEPS - 1):
-            point.round_(decimals=_POINT_DECIMALS)
-            for i, here in enumerate(holes):
-                self.update_means(i, chain, marginals, point, here, own)
+        point.round_(decimals=_POINT_DECIMALS)
+        for i, here in enumerate(holes):
+            self.update_means(i, chain, marginals, point, here, own)
         point.round_(decimals=_POINT_DECIMALS)
 
     @torch.no_grad()
     def correct(
         self,
-        conditionals: Sequence[Conditional],
-        marginals: Sequence[Conditional],
+        conditionals: Conditionals,
+        marginals: Conditionals,
         posteriors: Sequence[PathPosteriors | None],
-        cells: Sequence[Tensor],
-        processes: Sequence[ResidualProcess | None] | None = None,
+        cells: Cells,
+        processes: Processes | None = None,
     ) -> list[Conditional]:
-        """Add local GPs, conditioned on the neighbours of cells, to the links that have one.
+        """Add the local GPs at each link's `cells` to the links that have one; see `PathPosteriors.added_to`.
 
-        The conditionals are at drawn functions, or the marginals themselves, to which the residuals of
-        neighbours refer. `posteriors` are those of each link's `cells`. Cells vary together by the functions
-        `processes`, or are independent.
+        Cells vary together by the functions `processes`, or are independent.
         """
-        corrected = list(conditionals)
-        for i, (here, local) in enumerate(zip(cells, posteriors, strict=True)):
-            if local is not None:
-                if conditionals is not marginals:
-                    process = None if processes is None else processes[i]
-                    local = local.given_functions(conditionals[i], marginals[i], process)
-                corrected[i] = LocalConditional(conditionals[i], local.first(len(here)))
-        return corrected
+        processes = [None] * len(cells) if processes is None else processes
+        parts = zip(conditionals, marginals, posteriors, cells, processes, strict=True)
+        return [
+            sparse if local is None else local.added_to(sparse, marginal, len(here), process)
+            for sparse, marginal, local, here, process in parts
+        ]
 
     @torch.no_grad()
     def posteriors(
-        self, point: Tensor, cells: Sequence[Tensor], imputations: Sequence[int], own: Tensor | None = None
+        self, point: Tensor, cells: Cells, imputations: Sequence[int], own: Tensor | None = None
     ) -> list[PathPosteriors | None]:
         """Condition each link's local GP on the neighbours of its cells; None for links without local GP.
 
         `point` and `own` are those of `fill_means`, `cells` the rows of each link's cells.
         """
         return [self.posterior(i, point, here, imputations, own) for i, here in enumerate(cells)]
-
-    def processes(
-        self, imputations: Sequence[int], normal: Callable[..., Tensor]
-    ) -> list[ResidualProcess | None]:
-        """Draw the functions by which cells of an imputation vary together; None for links without local GP.
-
-        `normal(n, *stream)` returns standard normal numbers `[S, n]`.
-        """
-
-        def process(i: int) -> ResidualProcess:
-            return ResidualProcess.of(self.links[i], imputations, lambda n, kind: normal(n, i, kind))
-
-        return [process(i) if metrics else None for i, metrics in enumerate(self.links)]
 
     def posterior(
         self, i: int, point: Tensor, here: Tensor, imputations: Sequence[int], own: Tensor | None = None
@@ -265,7 +253,7 @@ class Neighbours:
             self.links[i], imputations, point[whole], None if own is None else own[whole]
         )
 
-    def fits(self, cells: Sequence[Tensor]) -> bool:
+    def fits(self, cells: Cells) -> bool:
         """Return whether the neighbourhoods of each link's cells may be kept, up to 2 GB."""
         return sum(map(operator.mul, self._entries, map(len, cells))) <= _KEPT_FOR_LONG
 
@@ -273,15 +261,14 @@ class Neighbours:
         self,
         i: int,
         chain: Chain,
-        marginals: Sequence[Conditional],
+        marginals: Conditionals,
         point: Tensor,
         here: Tensor,
         own: Tensor | None = None,
     ) -> None:
         """Fill the cells `here` of the i-th link with conditional means in its first metric, in place."""
         if any(i in category.links for category in chain.categories):
-            # Categories have no local GP, and `fill_sparse_means` has filled their levels.
-            return
+            return  # Categories have no local GP, and `fill_sparse_means` has filled their levels.
         rows = point[here]
         mean = marginals[i].mean(rows[None])[0]
         for local in self.links[i][:1]:
@@ -291,7 +278,7 @@ class Neighbours:
 
 
 def fill_sparse_means(
-    chain: Chain, marginals: Sequence[Conditional], point: Tensor, holes: Sequence[Tensor], n_sweeps: int = 1
+    chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells, n_sweeps: int = 1
 ) -> None:
     """Fill missing cells of rows `[n, D]` with the conditional means of the sparse GPs alone, in place."""
     for _ in range(n_sweeps):

@@ -23,7 +23,6 @@ from torch.distributions import Normal
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.gibbs_chains import burn_in
 from pyro_mgp.model.chain import Noise
-from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
@@ -39,7 +38,7 @@ from pyro_mgp.sampling.local_gp import (
     gather_neighbours,
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
-from pyro_mgp.sampling.neighbours import Neighbours, fill_sparse_means
+from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, fill_sparse_means
 from pyro_mgp.sampling.sampler import Sampler
 
 MAX_ROWS = 10_000
@@ -117,7 +116,7 @@ class _Fit:
         self.model, self.rows, self.n_neighbours = model, rows, n_neighbours
         chain = self.chain = model.chain
         self.generator = torch.Generator().manual_seed(model.seed)
-        self.marginals: Sequence[Conditional] = chain.conditionals()
+        self.marginals: Conditionals = chain.conditionals()
         # The variance given the inducing values; that of the marginals includes the variance of q(u).
         self.given_u = chain.conditionals([link.u_loc[None] for link in chain.links])
         self.n_counted = min(_COUNTED, chain.n_sweeps - burn_in(chain.n_sweeps))
@@ -148,9 +147,7 @@ class _Fit:
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
 
-    def draw(
-        self, conditionals: Sequence[Conditional], n_sweeps: int, here: Tensor | slice = slice(None)
-    ) -> None:
+    def draw(self, conditionals: Conditionals, n_sweeps: int, here: Tensor | slice = slice(None)) -> None:
         """Redraw the missing cells of the query rows, or of the query rows `here`."""
         observed, noise = self.rows.observed[here], self.noise(1)
         holes = self.chain.holes(observed)
@@ -281,8 +278,8 @@ class _Fit:
         if not some.any():
             return found
         picked, held_out = picked[some], held_out[some]
-        own = {"neighbours": found, "observations": supports, "cholesky_cache": CholeskyCache()}
-        sampler = replace(self.model.sampler(chains=self.n_paths), **own)
+        sampler = self.model.sampler(chains=self.n_paths)
+        sampler = replace(sampler, neighbours=found, observations=supports, cholesky_cache=CholeskyCache())
         batches = torch.arange(len(picked)).split(found.rows_at_once)
         parts = [self.impute_held_out(sampler, picked[here], held_out[here]) for here in batches]
         links: list[list[LocalLink]] = []

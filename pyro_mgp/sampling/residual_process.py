@@ -34,18 +34,12 @@ _PHASE, _WEIGHT, _NOISE, _CHI, _FREQUENCY = 0, 1, 2, 3, 6
 class ResidualProcess:
     """Functions of a local GP's prior on S paths, in units of its scale."""
 
-    columns: Tensor
-    """Columns of the table that are the inputs, `[P]`."""
-    frequencies: Tensor
-    """Frequencies of the features, `[S, P, F]`."""
-    phases: Tensor
-    """Phases of the features, `[S, 1, F]`."""
-    weights: Tensor
-    """Coefficients of the features, `[S, F, 1]`."""
-    nugget: Tensor
-    """Nugget η, `[S, 1]`."""
-    references: Tensor
-    """Function plus noise at the n reference rows, `[S, n]`."""
+    columns: Tensor  # columns of the table that are the inputs, `[P]`
+    frequencies: Tensor  # frequencies of the features, `[S, P, F]`
+    phases: Tensor  # phases of the features, `[S, 1, F]`
+    weights: Tensor  # coefficients of the features, `[S, F, 1]`
+    nugget: Tensor  # nugget η, `[S, 1]`
+    references: Tensor  # function plus noise at the n reference rows, `[S, n]`
 
     @classmethod
     def of(
@@ -69,19 +63,17 @@ class ResidualProcess:
         phases = 2 * math.pi * torch.special.ndtr(normal(_FEATURES, _PHASE))[:, None]
         weights = normal(_FEATURES, _WEIGHT)[..., None] * math.sqrt(2 / _FEATURES)
         noise = normal(len(local.references), _NOISE) * nugget.sqrt()
-        process = cls(local.columns, frequencies, phases, weights, nugget, noise)
-        rows = local.rows[local.references]
+        inputs = local.rows[local.references][None, :, local.columns]
         # One path at a time: its features of 10,000 rows take 20 MB.
-        functions = torch.cat([process._path(s).functions(rows[None]) for s in range(len(metric))])
-        return cls(local.columns, frequencies, phases, weights, nugget, functions + noise)
+        paths = zip(frequencies.split(1), phases.split(1), weights.split(1), strict=True)
+        references = torch.cat([_functions(inputs, *path) for path in paths]) + noise
+        return cls(local.columns, frequencies, phases, weights, nugget, references)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions at rows `[S, c, D]`, `[S, c]`."""
-        angles = torch.baddbmm(self.phases, rows[..., self.columns], self.frequencies)
-        return (angles.cos_() @ self.weights)[..., 0]
+        return _functions(rows[..., self.columns], self.frequencies, self.phases, self.weights)
 
-    def _path(self, s: int) -> ResidualProcess:
-        """Return the function of one path."""
-        here = slice(s, s + 1)
-        own = self.frequencies[here], self.phases[here], self.weights[here], self.nugget[here]
-        return ResidualProcess(self.columns, *own, self.references[here])
+
+def _functions(inputs: Tensor, frequencies: Tensor, phases: Tensor, weights: Tensor) -> Tensor:
+    """Return functions `[S, n]` at inputs `[S, n, P]`."""
+    return (torch.baddbmm(phases, inputs, frequencies).cos_() @ weights)[..., 0]

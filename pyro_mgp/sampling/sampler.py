@@ -31,9 +31,9 @@ from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
-from pyro_mgp.sampling.gaussian_mixture import GaussianMixture
 from pyro_mgp.sampling.initial_fill import InitialFill
-from pyro_mgp.sampling.neighbours import LocalConditional, Neighbours, PathPosteriors
+from pyro_mgp.sampling.local_gp import LocalLink
+from pyro_mgp.sampling.neighbours import Cells, Conditionals, Neighbours, PathPosteriors, Processes
 from pyro_mgp.sampling.residual_process import ResidualProcess
 from pyro_mgp.sampling.shifted_sweep import shifted_sweep
 
@@ -46,42 +46,56 @@ _FARTHEST = 1e5
 # Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
 
-Predictive = Callable[
-    [Sequence[Conditional], "Sequence[ResidualProcess | None] | None"], Sequence[Conditional]
-]
+Predictive = Callable[[Conditionals, Processes | None], Conditionals]
 """Function that makes predictive distributions, given sparse GPs and the residual processes of local GPs."""
+
+
+@dataclass(frozen=True)
+class GaussianMixture:
+    """Predictive distribution of n cells as an equally weighted mixture of K Gaussians."""
+
+    mean: Tensor
+    """Means of the components, `[K, n]`."""
+    variance: Tensor
+    """Variances of the components, `[K, n]`."""
+
+    def expectation(self) -> Tensor:
+        """Return the mean of each cell, `[n]`."""
+        return self.mean.mean(0)
+
+    def standard_deviation(self) -> Tensor:
+        """Return the standard deviation of each cell, `[n]`."""
+        return (self.variance.mean(0) + self.mean.var(0, correction=0)).sqrt()
+
+    def quantile(self, level: float) -> Tensor:
+        """Return the quantile of each cell `[n]`, by bisection to about 1e-9 of its range."""
+        scale = self.variance.sqrt()
+        low = (self.mean - 10 * scale).amin(0)
+        high = (self.mean + 10 * scale).amax(0)
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = torch.special.ndtr((middle - self.mean) / scale).mean(0) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
 
 
 @dataclass(frozen=True)
 class Sampler:
     """Sampler of missing cells from a fitted chain."""
 
-    chain: Chain
-    """The fitted chain."""
-    start: InitialFill
-    """Initial fill of the sweeps."""
-    joint: bool
-    """Whether an imputation draws one function per link, shared by all rows, or each cell from q(f) alone."""
-    seed: int
-    """Seed of all noise."""
-    neighbours: Neighbours | None
-    """Local GPs of the links, if there are any."""
-    observations: Sequence[Observation | None]
-    """Observation model of each link, None for function plus Gaussian noise."""
-    inverse_transforms: Sequence[InverseTransform | None]
-    """Inverse transform of each link's column, None for a column without one."""
-    shifts: Mapping[int, float]
-    """Shifts of functions in the last sweep, by the column of their link; see `sensitivity.shifts`."""
-    cholesky_cache: CholeskyCache
-    """Cache shared by all samplers of a chain."""
-    training: EncodedTable | None
-    """Training rows, given which functions are drawn; None to draw them from q(u)."""
-    n_chains: int
-    """Number of chains of Gibbs sampling of the training rows."""
-    bagged: bool = True
-    """Whether posteriors are bagged where local GPs or discrete supports correct links; see `GibbsChains`."""
-    posterior: Sequence[Chain] = ()
-    """Chains with drawn lengthscales, one for each chain of Gibbs sampling; empty to take the estimates."""
+    chain: Chain  # the fitted chain
+    start: InitialFill  # initial fill of the sweeps
+    joint: bool  # whether an imputation draws functions shared by all rows, or each cell from q(f) alone
+    seed: int  # seed of all noise
+    neighbours: Neighbours | None  # local GPs of the links, if there are any
+    observations: Sequence[Observation | None]  # of each link, None for function plus Gaussian noise
+    inverse_transforms: Sequence[InverseTransform | None]  # of each link's column, None for none
+    shifts: Mapping[int, float]  # of functions in the last sweep, by column; see `sensitivity.shifts`
+    cholesky_cache: CholeskyCache  # cache shared by all samplers of a chain
+    training: EncodedTable | None  # rows given which functions are drawn; None to draw them from q(u)
+    n_chains: int  # number of chains of Gibbs sampling of the training rows
+    bagged: bool = True  # bag posteriors if links are corrected; see `GibbsChains`
+    posterior: Sequence[Chain] = ()  # with drawn lengthscales, for each chain of Gibbs sampling; or none
 
     @torch.no_grad()
     def draws(
@@ -170,12 +184,13 @@ class Sampler:
         the column's own units.
         """
         parts = [self.start.expected(rows[:0].to(self.start.device))]
-        for here, batch in self._batches(rows, len(imputations)):
+        for here in self._slices(rows, len(imputations)):
+            batch = self._batch(rows, here)
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
             total, first = torch.zeros_like(point), burn_in(self.chain.n_sweeps)
             sweeps = self._all_sweeps(batch, imputations)
             for conditionals, filled, visited in islice(sweeps, first, None):
-                self._add_means(total, self._expected(conditionals, filled, visited, holes), holes)
+                self._add_means(total, conditionals, filled, visited, holes)
             total /= self.chain.n_sweeps - first
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
@@ -186,29 +201,24 @@ class Sampler:
             parts.append(point[: here.stop - here.start])
         return torch.cat(parts)
 
-    def _expected(
+    def _add_means(
         self,
-        conditionals: Sequence[Conditional],
+        total: Tensor,
+        conditionals: Conditionals,
         filled: Tensor,
         visited: Sequence[Moments],
-        holes: Sequence[Tensor],
-    ) -> list[Tensor]:
-        """Return the expectation of each link's missing cells after the inverse transform, `[S, cells]`."""
-        inverses = self.inverse_transforms
-        # In a sequential chain the draws replace it, since later links reweight them.
-        if isinstance(self.chain, SequentialChain):
-            pairs = zip(self.chain.links, holes, strict=True)
-            drawn = [filled[:, cells, link.column] for link, cells in pairs]
-            return [x if inverse is None else inverse(x) for x, inverse in zip(drawn, inverses, strict=True)]
-        return [
-            conditional.expectation(at, inverse)
-            for conditional, at, inverse in zip(conditionals, visited, inverses, strict=True)
-        ]
-
-    def _add_means(self, total: Tensor, expected: Sequence[Tensor], holes: Sequence[Tensor]) -> None:
-        """Add the mean over paths of expectations `[S, cells]` to the missing cells, in place."""
+        holes: Cells,
+    ) -> None:
+        """Add the expectations of missing cells after a sweep, averaged over paths, in place."""
+        expected: list[Tensor] = []
         of_categories = {i for category in self.chain.categories for i in category.links}
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
+            inverse = self.inverse_transforms[i]
+            if isinstance(self.chain, SequentialChain):  # later links have reweighted the draws
+                drawn = filled[:, cells, link.column]
+                expected.append(drawn if inverse is None else inverse(drawn))
+            else:
+                expected.append(conditionals[i].expectation(visited[i], inverse))
             if i not in of_categories:
                 total[cells, link.column] += mean_over_paths(expected[i])
         for category in self.chain.categories:
@@ -224,7 +234,8 @@ class Sampler:
         Its components are the paths in the sweeps after burn-in.
         """
         parts = []
-        for here, batch in self._batches(rows, len(imputations)):
+        for here in self._slices(rows, len(imputations)):
+            batch = self._batch(rows, here)
             sweeps = islice(self._all_sweeps(batch, imputations), burn_in(self.chain.n_sweeps), None)
             counted = [(visited[-1], conditionals[-1].noise) for conditionals, _, visited in sweeps]
             n_rows = here.stop - here.start
@@ -255,7 +266,7 @@ class Sampler:
         self,
         rows: EncodedTable,
         imputations: Sequence[int],
-        cells: Sequence[Tensor] | None = None,
+        cells: Cells | None = None,
         own: Tensor | None = None,
     ) -> Predictive:
         """Return the function that adds local GPs and observation models to the links' sparse GPs.
@@ -271,21 +282,19 @@ class Sampler:
         here = self._holes(rows.observed, imputations) if cells is None else cells
         posteriors = neighbours.posteriors(point, here, imputations, own)
 
-        def predictive(
-            sparse: Sequence[Conditional], processes: Sequence[ResidualProcess | None] | None
-        ) -> Sequence[Conditional]:
+        def predictive(sparse: Conditionals, processes: Processes | None) -> Conditionals:
             corrected = neighbours.correct(sparse, marginals, posteriors, here, processes)
             return observed_as(corrected, self.observations)
 
         return predictive
 
     @torch.no_grad()
-    def sparse(self, imputations: Sequence[int]) -> Sequence[Conditional]:
+    def sparse(self, imputations: Sequence[int]) -> Conditionals:
         """Return the links' sparse GPs at the drawn functions of imputations, or at the means of q(u)."""
         if not self.joint:
             return self.cholesky_cache.marginals(self.chain)
 
-        def conditionals() -> Sequence[Conditional]:
+        def conditionals() -> Conditionals:
             if self.training is None:
                 return self.chain.conditionals(self.functions(imputations))
             drawn = self._augmented(self.training, imputations)
@@ -294,9 +303,7 @@ class Sampler:
         return self.cholesky_cache.get(self.chain, "functions", self._request(imputations), conditionals)
 
     @torch.no_grad()
-    def sparse_of_burn_in(
-        self, imputations: Sequence[int], sparse: Sequence[Conditional]
-    ) -> Sequence[Conditional]:
+    def sparse_of_burn_in(self, imputations: Sequence[int], sparse: Conditionals) -> Conditionals:
         """Return the sparse GPs for all sweeps of new rows but the last one, whose sparse GPs are given.
 
         In a joint density they are the same. Links that see all other columns have functions from q(u), as in
@@ -306,7 +313,7 @@ class Sampler:
         if self.training is None or not self.joint or is_sequential or self.chain.n_sweeps == 1:
             return sparse
 
-        def conditionals() -> Sequence[Conditional]:
+        def conditionals() -> Conditionals:
             return self.chain.conditionals(replace(self, training=None).functions(imputations))
 
         return self.cholesky_cache.get(self.chain, "burn-in", self._request(imputations), conditionals)
@@ -343,35 +350,24 @@ class Sampler:
         def imputations(draw: int) -> list[int]:
             return [draw * self.n_chains + path for path in paths]
 
-        def sweep_noise(draw: int, sweep: int) -> Noise:
-            return self._sweep_noise(training, imputations(draw))(sweep)
-
-        def initial_fill(draw: int) -> Tensor:
-            return self.start.draw(training, KeyedNoise(self.seed, training.keys, imputations(draw)))
-
         holes = self._holes(training.observed, paths)
+        has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
+        is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
             Augmentation(chain, training.values, training.observed),
-            initial_fill,
+            lambda draw: self.initial(training, imputations(draw)),
             fresh,
-            sweep_noise,
+            lambda draw, sweep: self._sweep_noise(training, imputations(draw))(sweep),
             holes,
             self._predictive(training, paths),
             lambda filled: self._check(filled, training),
-            bagged=self.bagged and self._is_corrected and not isinstance(chain, SequentialChain),
+            bagged=self.bagged and is_corrected and not isinstance(chain, SequentialChain),
             keeps_conditionals=self.neighbours is None or self.neighbours.fits(holes),
         )
 
     def _request(self, numbers: Sequence[int]) -> tuple[int, bool, tuple[int, ...]]:
         """Return the key of a cached result that depends on the chains and some numbers."""
         return self.seed, self.bagged, tuple(numbers)
-
-    @property
-    def _is_corrected(self) -> bool:
-        """True if a local GP or a discrete support corrects a link."""
-        return self.neighbours is not None or any(
-            isinstance(each, DiscreteSupport) for each in self.observations
-        )
 
     def _predictive(
         self, training: EncodedTable, paths: Sequence[int]
@@ -396,23 +392,26 @@ class Sampler:
             posterior = kept(i)
             if posterior is not None:
                 process = self._processes([draw * len(paths) + path for path in paths])[i]
-                posterior = posterior.given_functions(conditional, marginals[i], process)
-                conditional = LocalConditional(conditional, posterior.first(len(holes[i])))
+                conditional = posterior.added_to(conditional, marginals[i], len(holes[i]), process)
             return observed_as([conditional], [self.observations[i]])[0]
 
         return predictive
 
-    def _processes(self, imputations: Sequence[int]) -> Sequence[ResidualProcess | None]:
+    def _processes(self, imputations: Sequence[int]) -> Processes:
         """Draw each link's residual process; None without a local GP."""
-        neighbours = self.neighbours
-        if neighbours is None or not self.joint:
+        if self.neighbours is None or not self.joint:
             return [None] * len(self.chain.links)
 
-        def normal(n: int, *stream: int) -> Tensor:
-            return self._noise(n, imputations).normal(_RESIDUAL, *stream)
+        def draw(i: int, metrics: Sequence[LocalLink]) -> ResidualProcess:
+            def normal(n: int, kind: int) -> Tensor:
+                return self._noise(n, imputations).normal(_RESIDUAL, i, kind)
 
-        draw = functools.partial(neighbours.processes, imputations, normal)
-        return self.cholesky_cache.get(self.chain, "processes", (self.seed, tuple(imputations)), draw)
+            return ResidualProcess.of(metrics, imputations, normal)
+
+        links, request = enumerate(self.neighbours.links), (self.seed, tuple(imputations))
+        return self.cholesky_cache.get(
+            self.chain, "processes", request, lambda: [draw(i, own) if own else None for i, own in links]
+        )
 
     def place(self, rows: EncodedTable) -> Tensor:
         """Return the number of each row in the training table, `[n]`; -1 for rows that are not in it."""
@@ -441,10 +440,10 @@ class Sampler:
     def of_sweeps(
         self,
         predictive: Predictive,
-        sparse: Sequence[Conditional],
+        sparse: Conditionals,
         imputations: Sequence[int],
-        processes: Sequence[ResidualProcess | None] | None,
-    ) -> list[Sequence[Conditional]]:
+        processes: Processes | None,
+    ) -> list[Conditionals]:
         """Return the conditionals of all sweeps of new rows, given the sparse GPs of the last one."""
         early, last = self.sparse_of_burn_in(imputations, sparse), predictive(sparse, processes)
         before = last if early is sparse else predictive(early, processes)
@@ -456,14 +455,14 @@ class Sampler:
 
     def _all_sweeps(
         self, rows: EncodedTable, paths: Sequence[int]
-    ) -> Iterator[tuple[Sequence[Conditional], Tensor, list[Moments]]]:
+    ) -> Iterator[tuple[Conditionals, Tensor, list[Moments]]]:
         """Yield conditionals, fill and moments of all sweeps of rows, as if none was in the training table.
 
         For averages, more functions are better than independent ones: they are those of iterations.
         """
         if self.training is not None and self.joint:
             chains = self.chains(self.training)
-            sparse: Sequence[Conditional] = chains.conditionals(paths, chains.iterations(paths))
+            sparse: Conditionals = chains.conditionals(paths, chains.iterations(paths))
         else:
             sparse = self.sparse(paths)
         of_sweeps = self.of_sweeps(self.predictive(rows, paths), sparse, paths, None)
@@ -482,11 +481,7 @@ class Sampler:
         n_paths = len(imputations) if self.neighbours is None else 1
         return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 
-    def _batches(self, rows: EncodedTable, n_paths: int) -> Iterator[tuple[slice, EncodedTable]]:
-        """Yield the slices of batches, and their rows filled up to whole tiles."""
-        return ((here, self._batch(rows, here)) for here in self._slices(rows, n_paths, None))
-
-    def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None) -> Iterator[slice]:
+    def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None = None) -> Iterator[slice]:
         """Yield the slices of batches of rows."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
         if batch_size is None and self.neighbours is not None:
