@@ -81,16 +81,6 @@ class PathPosteriors:
         of_process = posterior.solved(of_cells(process.references[:, used]))
         return replace(self, posterior=posterior, process=process, of_process=of_process)
 
-    def added_to(
-        self, sparse: Conditional, marginal: Conditional, n: int, process: ResidualProcess | None = None
-    ) -> LocalConditional:
-        """Return the sum of a sparse GP and the local GP at the first n cells.
-
-        The sparse GP is at drawn functions, or the `marginal` itself, to which residuals of neighbours refer.
-        """
-        local = self if sparse is marginal else self.given_functions(sparse, marginal, process)
-        return LocalConditional(sparse, local.first(n))
-
     def first(self, n: int) -> PathPosteriors:
         """Return the posteriors of the first n cells."""
         n_metrics = self.paths.shape[1]
@@ -205,29 +195,8 @@ class Neighbours:
         """
         fill_sparse_means(chain, marginals, point, holes)
         point.round_(decimals=_POINT_DECIMALS)
-        for i, here in enumerate(holes):
-            self.update_means(i, chain, marginals, point, here, own)
+        self.update_means(chain, marginals, point, holes, own)
         point.round_(decimals=_POINT_DECIMALS)
-
-    @torch.no_grad()
-    def correct(
-        self,
-        conditionals: Conditionals,
-        marginals: Conditionals,
-        posteriors: Sequence[PathPosteriors | None],
-        cells: Cells,
-        processes: Processes | None = None,
-    ) -> list[Conditional]:
-        """Add the local GPs at each link's `cells` to the links that have one; see `PathPosteriors.added_to`.
-
-        Cells vary together by the functions `processes`, or are independent.
-        """
-        processes = [None] * len(cells) if processes is None else processes
-        parts = zip(conditionals, marginals, posteriors, cells, processes, strict=True)
-        return [
-            sparse if local is None else local.added_to(sparse, marginal, len(here), process)
-            for sparse, marginal, local, here, process in parts
-        ]
 
     @torch.no_grad()
     def posteriors(
@@ -258,23 +227,42 @@ class Neighbours:
         return sum(map(operator.mul, self._entries, map(len, cells))) <= _KEPT_FOR_LONG
 
     def update_means(
-        self,
-        i: int,
-        chain: Chain,
-        marginals: Conditionals,
-        point: Tensor,
-        here: Tensor,
-        own: Tensor | None = None,
+        self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells, own: Tensor | None = None
     ) -> None:
-        """Fill the cells `here` of the i-th link with conditional means in its first metric, in place."""
-        if any(i in category.links for category in chain.categories):
-            return  # Categories have no local GP, and `fill_sparse_means` has filled their levels.
-        rows = point[here]
-        mean = marginals[i].mean(rows[None])[0]
-        for local in self.links[i][:1]:
-            posterior = local.posterior(rows, None if own is None else own[here])
-            mean = mean + posterior.moments(rows[None]).mean[0]
-        point[here, chain.links[i].column] = mean
+        """Fill missing cells in place with conditional means in the first metric of each link."""
+        of_categories = {i for category in chain.categories for i in category.links}
+        for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
+            if i in of_categories:
+                continue  # Categories have no local GP, and `fill_sparse_means` has filled their levels.
+            rows = point[here]
+            mean = marginals[i].mean(rows[None])[0]
+            for local in self.links[i][:1]:
+                posterior = local.posterior(rows, None if own is None else own[here])
+                mean = mean + posterior.moments(rows[None]).mean[0]
+            point[here, link.column] = mean
+
+
+@torch.no_grad()
+def add_local_gps(
+    conditionals: Conditionals,
+    marginals: Conditionals,
+    posteriors: Sequence[PathPosteriors | None],
+    cells: Cells,
+    processes: Processes | None = None,
+) -> list[Conditional]:
+    """Add the local GPs at the first `cells` of their posteriors to the sparse GPs of links that have one.
+
+    The sparse GPs are at drawn functions, or the marginals themselves, to which residuals of neighbours
+    refer. Cells vary together by the functions `processes`, or are independent.
+    """
+    corrected = list(conditionals)
+    for i, (sparse, local) in enumerate(zip(conditionals, posteriors, strict=True)):
+        if local is not None:
+            if sparse is not marginals[i]:
+                process = None if processes is None else processes[i]
+                local = local.given_functions(sparse, marginals[i], process)
+            corrected[i] = LocalConditional(sparse, local.first(len(cells[i])))
+    return corrected
 
 
 def fill_sparse_means(

@@ -141,9 +141,11 @@ class ObservedCells:
             numbers = _in_own_units(variable, frame, at, observed)
             drawn, log_density = _replicate(variable, predicted, observed, eps, numbers)
             has_support = isinstance(predicted[0].observation, DiscreteSupport)
-            decoded = (variable.codec.decode(each.cpu().numpy(), has_support) for each in (observed, drawn))
+            cells_of, replicates = (
+                variable.codec.decode(each.cpu().numpy(), has_support) for each in (observed, drawn)
+            )
             is_probability = _is_discrete(variable.codec, predicted[0].observation) or variable.codec.step > 0
-            yield Replicates(at, *decoded, log_density.cpu().numpy(), is_probability)
+            yield Replicates(at, cells_of, replicates, log_density.cpu().numpy(), is_probability)
 
 
 def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, keys: Tensor | None) -> Tensor:

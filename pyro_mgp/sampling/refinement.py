@@ -38,7 +38,7 @@ from pyro_mgp.sampling.local_gp import (
     gather_neighbours,
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
-from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, fill_sparse_means
+from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gps, fill_sparse_means
 from pyro_mgp.sampling.sampler import Sampler
 
 MAX_ROWS = 10_000
@@ -136,14 +136,12 @@ class _Fit:
         learnt = self.learn_metrics(initial.links)
         first = self.neighbours(learnt)
         self.point = self.point.clone()  # `first` must keep its reference rows while these change.
-        for i, here in enumerate(self.holes):
-            first.update_means(i, self.chain, self.marginals, self.point, here)
+        first.update_means(self.chain, self.marginals, self.point, self.holes)
         found = self.neighbours(learnt)
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             holes = self.chain.holes(self.rows.observed[here])
-            point, marginals = self.point[here], self.marginals
-            posteriors = found.posteriors(point, holes, range(1))
-            self.draw(found.correct(marginals, marginals, posteriors, holes), 1, here)
+            posteriors = found.posteriors(self.point[here], holes, range(1))
+            self.draw(add_local_gps(self.marginals, self.marginals, posteriors, holes), 1, here)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
 

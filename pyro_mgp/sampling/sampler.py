@@ -33,7 +33,14 @@ from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalLink
-from pyro_mgp.sampling.neighbours import Cells, Conditionals, Neighbours, PathPosteriors, Processes
+from pyro_mgp.sampling.neighbours import (
+    Cells,
+    Conditionals,
+    Neighbours,
+    PathPosteriors,
+    Processes,
+    add_local_gps,
+)
 from pyro_mgp.sampling.residual_process import ResidualProcess
 from pyro_mgp.sampling.shifted_sweep import shifted_sweep
 
@@ -202,12 +209,7 @@ class Sampler:
         return torch.cat(parts)
 
     def _add_means(
-        self,
-        total: Tensor,
-        conditionals: Conditionals,
-        filled: Tensor,
-        visited: Sequence[Moments],
-        holes: Cells,
+        self, total: Tensor, conditionals: Conditionals, filled: Tensor, visited: list[Moments], holes: Cells
     ) -> None:
         """Add the expectations of missing cells after a sweep, averaged over paths, in place."""
         expected: list[Tensor] = []
@@ -263,11 +265,7 @@ class Sampler:
 
     @torch.no_grad()
     def predictive(
-        self,
-        rows: EncodedTable,
-        imputations: Sequence[int],
-        cells: Cells | None = None,
-        own: Tensor | None = None,
+        self, rows: EncodedTable, paths: Sequence[int], cells: Cells | None = None, own: Tensor | None = None
     ) -> Predictive:
         """Return the function that adds local GPs and observation models to the links' sparse GPs.
 
@@ -279,11 +277,11 @@ class Sampler:
         neighbours, marginals = self.neighbours, self.cholesky_cache.marginals(self.chain)
         point = self.start.expected(rows)
         neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
-        here = self._holes(rows.observed, imputations) if cells is None else cells
-        posteriors = neighbours.posteriors(point, here, imputations, own)
+        here = self._holes(rows.observed, paths) if cells is None else cells
+        posteriors = neighbours.posteriors(point, here, paths, own)
 
         def predictive(sparse: Conditionals, processes: Processes | None) -> Conditionals:
-            corrected = neighbours.correct(sparse, marginals, posteriors, here, processes)
+            corrected = add_local_gps(sparse, marginals, posteriors, here, processes)
             return observed_as(corrected, self.observations)
 
         return predictive
@@ -389,11 +387,9 @@ class Sampler:
         kept = functools.cache(local) if neighbours.fits(holes) else local
 
         def predictive(draw: int, i: int, conditional: Conditional) -> Conditional:
-            posterior = kept(i)
-            if posterior is not None:
-                process = self._processes([draw * len(paths) + path for path in paths])[i]
-                conditional = posterior.added_to(conditional, marginals[i], len(holes[i]), process)
-            return observed_as([conditional], [self.observations[i]])[0]
+            process = self._processes([draw * len(paths) + path for path in paths])[i]
+            corrected = add_local_gps([conditional], [marginals[i]], [kept(i)], [holes[i]], [process])
+            return observed_as(corrected, [self.observations[i]])[0]
 
         return predictive
 
@@ -438,14 +434,10 @@ class Sampler:
         return self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
 
     def of_sweeps(
-        self,
-        predictive: Predictive,
-        sparse: Conditionals,
-        imputations: Sequence[int],
-        processes: Processes | None,
+        self, predictive: Predictive, sparse: Conditionals, paths: Sequence[int], processes: Processes | None
     ) -> list[Conditionals]:
         """Return the conditionals of all sweeps of new rows, given the sparse GPs of the last one."""
-        early, last = self.sparse_of_burn_in(imputations, sparse), predictive(sparse, processes)
+        early, last = self.sparse_of_burn_in(paths, sparse), predictive(sparse, processes)
         before = last if early is sparse else predictive(early, processes)
         return [before] * (self.chain.n_sweeps - 1) + [last]
 
