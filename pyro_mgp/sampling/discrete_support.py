@@ -34,12 +34,9 @@ _SAVED = {"values": list[float], "log_weights": list[float], "sharpness": float}
 class DiscreteSupport:
     """Distribution over the few different values of a numeric column, given a link's prediction."""
 
-    values: Tensor
-    """Values aⱼ, `[J]`, ascending, standardised units."""
-    log_weights: Tensor
-    """Log weights log wⱼ, `[J]`."""
-    sharpness: float
-    """Sharpness λ."""
+    values: Tensor  # values aⱼ, `[J]`, ascending, standardised units
+    log_weights: Tensor  # log weights log wⱼ, `[J]`
+    sharpness: float  # sharpness λ
 
     @classmethod
     def fit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -39,32 +38,19 @@ FEW_ROWS = 300
 class FittedModel:
     """Trained chain with all that draws need: encoder, initial fill, local GPs and training rows."""
 
-    encoder: TableEncoder
-    """Encoder of tables, and decoder of draws."""
-    link_specs: list[LinkSpec]
-    """Output and input columns of each link."""
-    chain: Chain
-    """The Pyro module."""
-    initial_fill: InitialFill
-    """Values of the missing cells before the first sweep."""
-    neighbours: Neighbours | None
-    """Local GPs of the links; None if no link has one."""
-    discrete_support: list[DiscreteSupport | None]
-    """For each link the values among which its draws choose; None where draws are continuous."""
-    training: EncodedTable | None
-    """The training rows, given which functions are drawn; None to draw functions from q(u)."""
-    history: History
-    """What happened in training."""
-    seed: int
-    """The seed that all randomness is keyed by."""
-    joint_draws: bool
-    """Whether one posterior function per imputation is shared by all rows."""
-    own: InputTable | None = None
-    """The table of the fit, its target observed; None after loading, and after a fit to files."""
-    lengthscales: list[Tensor] | None = None
-    """Drawn lengthscales of each link, `[K, P]`; None to take the estimates."""
-    cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)
-    """Cholesky factors of the links, kept from one call to the next."""
+    encoder: TableEncoder  # encoder of tables, and decoder of draws
+    link_specs: list[LinkSpec]  # output and input columns of each link
+    chain: Chain  # the Pyro module
+    initial_fill: InitialFill  # values of the missing cells before the first sweep
+    neighbours: Neighbours | None  # local GPs of the links; None if no link has one
+    discrete_support: list[DiscreteSupport | None]  # of each link; None where draws are continuous
+    training: EncodedTable | None  # rows given which functions are drawn; None to draw them from q(u)
+    history: History  # what happened in training
+    seed: int  # the seed that all randomness is keyed by
+    joint_draws: bool  # whether one posterior function per imputation is shared by all rows
+    own: InputTable | None = None  # table of the fit, its target observed; None if loaded or fitted to files
+    lengthscales: list[Tensor] | None = None  # drawn ones of each link, `[K, P]`; None for the estimates
+    cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)  # kept from call to call
 
     @property
     def is_sequential(self) -> bool:
@@ -119,8 +105,7 @@ class FittedModel:
         """Return the sampler of missing cells, with the seed of the fit unless `seed` is given.
 
         Functions are shifted by `shifts`, by the encoded column of their link. The number of `chains` of
-        Gibbs sampling is chosen by the size of the table, and by whether there are local GPs, unless it is
-        given. For `bagged` see `Sampler`.
+        Gibbs sampling is chosen by `n_chains` unless it is given. For `bagged` see `Sampler`.
         """
         bounds = bounds_of_links(self.encoder.codec, self.link_specs)
         pairs = zip(self.discrete_support, bounds, strict=True)
@@ -176,12 +161,7 @@ class FittedModel:
         names = [*codec.names, *(self.chain.names[-1:] if target else [])]
         keys = None if self.own is None else self.own.encoded.keys
         columns = variables(self.chain, codec, target)
-        return ObservedCells(sampler, given.encoded, columns, self._error_variances, names, keys)
-
-    def _error_variances(self, frame: pd.DataFrame) -> Sequence[Tensor | None]:
-        """Return for each link the variances of measurement errors `[N]`, None without any."""
-        found = self.encoder.error_variances(frame)
-        return [found.get(link.column) for link in self.chain.links]
+        return ObservedCells(sampler, given.encoded, columns, self.encoder.error_variances, names, keys)
 
     def supported_columns(self) -> dict[int, DiscreteSupport]:
         """Return the discrete support of each encoded column that has one."""

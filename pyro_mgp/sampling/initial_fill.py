@@ -36,10 +36,8 @@ _Block = tuple[Tensor, Tensor, Tensor]
 class JointGaussian:
     """Gaussian over all encoded columns, which fills missing cells given the observed cells of their row."""
 
-    mean: Tensor
-    """Means or medians of the columns, `[D]`, standardised units."""
-    covariance: Tensor
-    """Covariance of the columns, `[D, D]`, positive definite."""
+    mean: Tensor  # means or medians of the columns, `[D]`, standardised units
+    covariance: Tensor  # covariance of the columns, `[D, D]`, positive definite
 
     @classmethod
     def fit(
@@ -111,10 +109,8 @@ class JointGaussian:
 class InitialFill:
     """Values of missing cells before the first sweep: draws or conditional means of a joint Gaussian."""
 
-    gaussian: JointGaussian
-    """Joint Gaussian over all columns of the chain."""
-    drawn: bool
-    """Whether rows start from a draw, or from the conditional mean."""
+    gaussian: JointGaussian  # joint Gaussian over all columns of the chain
+    drawn: bool  # whether rows start from a draw, or from the conditional mean
 
     def draw(self, rows: EncodedTable, noise: KeyedNoise) -> Tensor:
         """Return rows with their missing cells at the initial fill of each of S paths, `[S, n, D]`."""

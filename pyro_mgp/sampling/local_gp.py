@@ -47,18 +47,12 @@ _COARSE = 2.0**27
 class LocalGPParams:
     """Hyperparameters of the local GP of one link."""
 
-    lengthscales: tuple[float, ...]
-    """Lengthscales ℓ of the link's P inputs, standardised units."""
-    nugget: float
-    """Nugget η: variance of the independent part, relative to the variance of the local GP."""
-    freedom: float
-    """Prior degrees of freedom ν of the local scale a(x), counted in neighbours."""
-    scale: float
-    """Prior guess a₀ of the local scale, squared standardised units."""
-    cut: float | None = None
-    """Bound on the innovations, in multiples of their typical size; None for no clipping."""
-    inflation: float = 1.0
-    """Inflation τ of the standard deviation, calibrated on held-out cells."""
+    lengthscales: tuple[float, ...]  # lengthscales ℓ of the link's P inputs, standardised units
+    nugget: float  # nugget η: variance of the independent part, relative to the variance of the local GP
+    freedom: float  # prior degrees of freedom ν of the local scale a(x), counted in neighbours
+    scale: float  # prior guess a₀ of the local scale, squared standardised units
+    cut: float | None = None  # bound on innovations, in multiples of their typical size; None for none
+    inflation: float = 1.0  # inflation τ of the standard deviation, calibrated on held-out cells
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> LocalGPParams:
@@ -230,10 +224,8 @@ def gather_neighbours(metrics: Sequence[LocalLink], nearest: Sequence[Tensor]) -
 
 
 def _clip(innovations: Tensor, root: Tensor, freedom: Tensor, scale: Tensor, cut: Tensor) -> Tensor:
-    """Clip innovations `[G, c, k]`, nearest first, at `cut` times the scale estimated from those before.
-
-    The clipped part is also subtracted from the neighbour's residual, so that it does not affect later ones.
-    """
+    """Clip innovations `[G, c, k]`, nearest first, at `cut` times the scale estimated from those before."""
+    # The clipped part is also subtracted from the neighbour's residual, and does not affect later ones.
     total = (freedom * scale).expand(innovations.shape[:2])
     for j in range(innovations.shape[-1]):
         most = cut * (total / (freedom + j)).clamp(min=MIN_SCALE).sqrt()

@@ -141,14 +141,10 @@ class LocalConditional(Conditional):
 class Neighbours:
     """Local GPs of the links of a chain, with their shared reference rows."""
 
-    rows: Tensor
-    """Reference rows with missing cells at conditional means, `[R, D]`."""
-    residuals: Tensor
-    """Residuals of each link's sparse GP at these rows, NaN where the cell is missing, `[L, R]`."""
-    n_neighbours: int
-    """Number of neighbours k."""
-    links: Sequence[Sequence[LocalLink]]
-    """Local GPs of each link, one per metric; empty for a link that they do not improve."""
+    rows: Tensor  # reference rows with missing cells at conditional means, `[R, D]`
+    residuals: Tensor  # residuals of each link's sparse GP at these rows, `[L, R]`, NaN at missing cells
+    n_neighbours: int  # number of neighbours k
+    links: Sequence[Sequence[LocalLink]]  # local GPs of each link, one per metric, or none
 
     @classmethod
     @torch.no_grad()
@@ -190,8 +186,8 @@ class Neighbours:
     ) -> None:
         """Fill missing cells of rows `[n, D]` in place with the means at which neighbours are selected.
 
-        `holes` are the rows of each link's missing cells, `marginals` the links at the means of q(u), `own`
-        `[n]` the index of the reference row that each row is, -1 for none; None if no row is one.
+        `marginals` are the links at the means of q(u), `own` `[n]` the indices of the reference rows that
+        rows are, -1 for none; None if no row is one.
         """
         fill_sparse_means(chain, marginals, point, holes)
         point.round_(decimals=_POINT_DECIMALS)

@@ -50,16 +50,11 @@ _COMPARED_AT_ONCE = 500
 class Replicates:
     """Replicates and log densities of the n observed cells of a column under m imputations."""
 
-    rows: NDArray[np.intp]
-    """Positions of the cells' rows in the table, `[n]`."""
-    observed: NDArray[Any]
-    """Observed cells, decoded from the encoded table, `[n]`."""
-    values: NDArray[Any]
-    """Replicates, `[m, n]`, in the format of draws of missing cells; see `Imputations`."""
-    log_density: NDArray[np.float64]
-    """Log densities or log probabilities, `[m, n]`, per unit of the column (of times, per second)."""
-    is_probability: bool
-    """True for log probabilities: of a discrete support, levels, counts and rounded values."""
+    rows: NDArray[np.intp]  # positions of the cells' rows in the table, `[n]`
+    observed: NDArray[Any]  # observed cells, decoded from the encoded table, `[n]`
+    values: NDArray[Any]  # replicates, `[m, n]`, in the format of draws of missing cells; see `Imputations`
+    log_density: Numbers  # log densities or probabilities, `[m, n]`, per unit of the column or second
+    is_probability: bool  # true of a discrete support, levels, counts and rounded values
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ class ObservedCells:
     sampler: Sampler  # sampler of the missing cells
     rows: EncodedTable  # encoded table
     variables: Sequence[Variable]  # columns with a link
-    error_variances: Callable[[pd.DataFrame], Sequence[Tensor | None]]  # each link's, `[N]`, of a table
+    error_variances: Callable[[pd.DataFrame], dict[int, Tensor]]  # of a table's encoded columns, `[N]`
     names: Sequence[str]  # names of the D encoded columns
     reference_keys: Tensor | None  # keys of the training rows, in their original order, if available
 
@@ -108,10 +103,10 @@ class ObservedCells:
             ValueError: If the standard error of an observed cell is missing from the original table `frame`.
         """
         index, batches = torch.as_tensor(positions), list[list[Replicates]]()
-        errors = [None if each is None else each[index] for each in self.error_variances(frame)]
+        errors = {column: variances[index] for column, variances in self.error_variances(frame).items()}
         with local_parameters():
             for here, batch, filled in self.sampler.swept(self.rows[index], range(m)):
-                own = [None if each is None else each[here].to(filled) for each in errors]
+                own = {column: variances[here].to(filled) for column, variances in errors.items()}
                 batches.append(list(self._of_batch(frame, batch, filled, positions[here], own)))
         return [_concatenate(of_variable) for of_variable in zip(*batches, strict=True)]
 
@@ -121,11 +116,11 @@ class ObservedCells:
         rows: EncodedTable,
         filled: Tensor,
         positions: NDArray[np.intp],
-        errors: Sequence[Tensor | None],
+        errors: dict[int, Tensor],
     ) -> Iterator[Replicates]:
         """Replicate the observed cells of a batch of rows, filled on m paths, `[m, n, D]`."""
-        sampler, imputations = self.sampler, range(len(filled))
-        cells = [rows.observed[:, link.column].nonzero()[:, 0] for link in sampler.chain.links]
+        sampler, links, imputations = self.sampler, self.sampler.chain.links, range(len(filled))
+        cells = [rows.observed[:, link.column].nonzero()[:, 0] for link in links]
         near, keys = sampler.neighbours, self.reference_keys
         own = None if near is None else own_references(rows, sampler.chain, near, keys)
         predictive = sampler.predictive(rows, imputations, cells, own)
@@ -134,7 +129,10 @@ class ObservedCells:
         for variable in self.variables:
             here = cells[variable.links[0]]
             paths = filled[:, here]
-            predicted = [_Predicted.of(conditionals[i], paths, errors[i], here) for i in variable.links]
+            predicted = [
+                _Predicted.of(conditionals[i], paths, errors.get(links[i].column), here)
+                for i in variable.links
+            ]
             eps = noise.normal(REPLICATE, variable.links[-1], rows=here)
             observed = rows.values[here][:, list(variable.columns)]
             at = positions[here.cpu().numpy()]
@@ -228,10 +226,7 @@ class _Predicted:
 def _replicate(
     variable: Variable, predicted: Sequence[_Predicted], observed: Tensor, eps: Tensor, own: Numbers
 ) -> tuple[Tensor, Tensor]:
-    """Return standardised replicates of observed cells, `[m, c, width]`, and log densities, `[m, c]`.
-
-    The cells are given standardised, `observed` `[c, width]`, and in own units, `own` `[c]`.
-    """
+    """Return standardised replicates `[m, c, width]`, and log densities `[m, c]`, of cells in `own` units."""
     if variable.category is None:
         (link,) = predicted
         return link.draw(eps)[..., None], _log_density(variable.codec, link, observed[:, 0], own)

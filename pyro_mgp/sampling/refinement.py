@@ -105,10 +105,7 @@ def refine(
 
 
 class _Fit:
-    """State of a refinement: the training rows with missing cells at means (`point`) and drawn (`drawn`).
-
-    Both are the completed rows if these are given.
-    """
+    """State of a refinement: rows with missing cells at means (`point`) and drawn (`drawn`), or completed."""
 
     def __init__(
         self, model: FittedModel, rows: EncodedTable, n_neighbours: int, completed: Tensor | None = None
@@ -264,10 +261,7 @@ class _Fit:
         return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum())
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
-        """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells.
-
-        Functions are drawn as in imputations.
-        """
+        """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""
         picked = torch.randperm(len(self.rows), generator=self.generator)[:_HELD_OUT_ROWS]
         picked = picked.to(self.drawn.device)
         held_out = self.rows.observed[picked] & self.hold_out(len(picked))

@@ -45,12 +45,10 @@ class ResidualProcess:
     def of(
         cls, metrics: Sequence[LocalLink], imputations: Sequence[int], normal: Callable[[int, int], Tensor]
     ) -> ResidualProcess:
-        """Draw functions for imputations; number j uses the metric j modulo G.
+        """Draw functions for S imputations; number j uses the metric j modulo G.
 
-        Args:
-            metrics: Local GPs of one link, equal but for ℓ and η.
-            imputations: Numbers of the S imputations.
-            normal: Function that returns standard normal numbers `[S, n]`, given n and a stream.
+        The metrics are local GPs of one link, equal but for ℓ and η. The function `normal` returns standard
+        normal numbers `[S, n]`, given n and a stream.
         """
         local, metric = metrics[0], torch.tensor(imputations) % len(metrics)
         lengthscales = torch.stack([each.lengthscales for each in metrics])[metric]

@@ -61,10 +61,8 @@ Predictive = Callable[[Conditionals, Processes | None], Conditionals]
 class GaussianMixture:
     """Predictive distribution of n cells as an equally weighted mixture of K Gaussians."""
 
-    mean: Tensor
-    """Means of the components, `[K, n]`."""
-    variance: Tensor
-    """Variances of the components, `[K, n]`."""
+    mean: Tensor  # means of the components, `[K, n]`
+    variance: Tensor  # variances of the components, `[K, n]`
 
     def expectation(self) -> Tensor:
         """Return the mean of each cell, `[n]`."""
@@ -134,10 +132,8 @@ class Sampler:
                 yield here, batch[:n_rows], filled[:, :n_rows]
 
     def _filled(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
-        """Return rows with their missing cells drawn, `[S, n, D]`.
-
-        Rows of the training table repeat the last sweep of their chains; other rows have sweeps of their own.
-        """
+        """Return rows with their missing cells drawn, `[S, n, D]`."""
+        # Rows of the training table repeat the last sweep of their chains; others have sweeps of their own.
         place = self.place(rows)
         kinds = [kind for kind in (place >= 0, place < 0) if kind.any()]
         if len(kinds) == 1:
@@ -149,10 +145,7 @@ class Sampler:
         return filled
 
     def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
-        """Return rows of one kind with missing cells drawn, `[S, n, D]`.
-
-        `place` has their numbers in the training table, or -1 for all of them, `[n]`.
-        """
+        """Return rows with missing cells drawn, `[S, n, D]`; all or none are in the training table."""
         noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
         predictive, processes = self.predictive(rows, imputations), self._processes(imputations)
         sparse = self.sparse(imputations)
@@ -231,10 +224,7 @@ class Sampler:
 
     @torch.no_grad()
     def target(self, rows: EncodedTable, imputations: Sequence[int]) -> GaussianMixture:
-        """Return the predictive distribution, with noise, of the target: the column of the last link.
-
-        Its components are the paths in the sweeps after burn-in.
-        """
+        """Return the predictive distribution, with noise, of the target: the column of the last link."""
         parts = []
         for here in self._slices(rows, len(imputations)):
             batch = self._batch(rows, here)
@@ -370,10 +360,7 @@ class Sampler:
     def _predictive(
         self, training: EncodedTable, paths: Sequence[int]
     ) -> Callable[[int, int, Conditional], Conditional]:
-        """Return the function that adds local GP and observation model to a link's conditional.
-
-        It takes the number of the chains' draw and that of the link.
-        """
+        """Return a function that completes a conditional, given the numbers of the draw and of its link."""
         neighbours = self.neighbours
         if neighbours is None:
             return lambda _, i, conditional: observed_as([conditional], [self.observations[i]])[0]
@@ -416,10 +403,7 @@ class Sampler:
         return self.training.numbers_of(rows)
 
     def _kept(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
-        """Return rows of the training table before the last sweep of their chains, `[S, n, D]`.
-
-        `place` has their numbers in that table, `[n]`.
-        """
+        """Return rows `place` of the training table before the last sweep of their chains, `[S, n, D]`."""
         training = self.training
         assert training is not None  # rows were found in it
         missing = ~training.observed
