@@ -281,10 +281,8 @@ def _is_discrete(codec: ColumnCodec, observation: Observation | None) -> bool:
 
 def _standardised(codec: ColumnCodec, own: Numbers) -> Numbers:
     """Standardise numbers given in the column's units; infinite numbers stay infinite."""
-    finite, direction = np.where(np.isinf(own), 0.0, own), own
-    if codec.warp is not None:
-        finite, direction = codec.warp.forward(finite), own * codec.warp.spread
-    return np.where(np.isinf(own), direction, (finite - codec.mean[0]) / codec.scale[0])
+    direction = own if codec.warp is None else own * codec.warp.spread
+    return np.where(np.isinf(own), direction, codec.standardise(np.where(np.isinf(own), 0.0, own)))
 
 
 def _concatenate(parts: Sequence[Replicates]) -> Replicates:

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,8 @@ from pyro_mgp.sampling.neighbours import (
 )
 from pyro_mgp.sampling.residual_process import ResidualProcess
 from pyro_mgp.sampling.shifted_sweep import shifted_sweep
+
+T = TypeVar("T")
 
 # Streams of keyed noise; number 0 is that of the initial fill.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN, _RESIDUAL = range(1, 8)
@@ -288,7 +291,7 @@ class Sampler:
             drawn = self._augmented(self.training, imputations)
             return self.chains(self.training).conditionals(imputations, drawn)
 
-        return self.cholesky_cache.get(self.chain, "functions", self._request(imputations), conditionals)
+        return self._cached("functions", imputations, conditionals)
 
     @torch.no_grad()
     def sparse_of_burn_in(self, imputations: Sequence[int], sparse: Conditionals) -> Conditionals:
@@ -300,11 +303,8 @@ class Sampler:
         is_sequential = isinstance(self.chain, SequentialChain)
         if self.training is None or not self.joint or is_sequential or self.chain.n_sweeps == 1:
             return sparse
-
-        def conditionals() -> Conditionals:
-            return self.chain.conditionals(replace(self, training=None).functions(imputations))
-
-        return self.cholesky_cache.get(self.chain, "burn-in", self._request(imputations), conditionals)
+        functions = replace(self, training=None).functions
+        return self._cached("burn-in", imputations, lambda: self.chain.conditionals(functions(imputations)))
 
     @torch.no_grad()
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
@@ -315,8 +315,7 @@ class Sampler:
 
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> Drawn:
         """Return what the chains of the training table drew for imputations."""
-        draw = functools.partial(self.chains(training).draws, imputations)
-        return self.cholesky_cache.get(self.chain, "draws", self._request(imputations), draw)
+        return self._cached("draws", imputations, lambda: self.chains(training).draws(imputations))
 
     def chains(self, training: EncodedTable) -> GibbsChains | PosteriorChains:
         """Return the chains that draw functions given the completed training table."""
@@ -327,7 +326,7 @@ class Sampler:
             own = enumerate(self.posterior[: self.n_chains])
             return PosteriorChains([self._gibbs_chains(training, chain, [path]) for path, chain in own])
 
-        return self.cholesky_cache.get(self.chain, "chains", self._request([self.n_chains]), chains)
+        return self._cached("chains", [self.n_chains], chains)
 
     def _gibbs_chains(self, training: EncodedTable, chain: Chain, paths: Sequence[int]) -> GibbsChains:
         """Return those of the chains of Gibbs sampling that have the numbers of some paths."""
@@ -353,9 +352,9 @@ class Sampler:
             keeps_conditionals=self.neighbours is None or self.neighbours.fits(holes),
         )
 
-    def _request(self, numbers: Sequence[int]) -> tuple[int, bool, tuple[int, ...]]:
-        """Return the key of a cached result that depends on the chains and some numbers."""
-        return self.seed, self.bagged, tuple(numbers)
+    def _cached(self, kind: str, numbers: Sequence[int], make: Callable[[], T]) -> T:
+        """Return the result of `make()`, which depends on the chains and some numbers, or the cached one."""
+        return self.cholesky_cache.get(self.chain, kind, (self.seed, self.bagged, tuple(numbers)), make)
 
     def _predictive(
         self, training: EncodedTable, paths: Sequence[int]
@@ -391,9 +390,9 @@ class Sampler:
 
             return ResidualProcess.of(metrics, imputations, normal)
 
-        links, request = enumerate(self.neighbours.links), (self.seed, tuple(imputations))
-        return self.cholesky_cache.get(
-            self.chain, "processes", request, lambda: [draw(i, own) if own else None for i, own in links]
+        links = enumerate(self.neighbours.links)
+        return self._cached(
+            "processes", imputations, lambda: [draw(i, own) if own else None for i, own in links]
         )
 
     def place(self, rows: EncodedTable) -> Tensor:
