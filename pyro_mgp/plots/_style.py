@@ -94,6 +94,12 @@ def legend_above(ax: Axes, side: Literal["left", "right"] = "left", **options: A
     ax.legend(**placed | {"ncols": 2, "frameon": False} | options)
 
 
+def check_count(n: int, shown: str) -> None:
+    """Raise a ValueError if `n`, the number of elements to plot, is below 1."""
+    if n < 1:
+        raise ValueError(f"n, the number of {shown} to show, must be at least 1, got {n}")
+
+
 def name_ticks(
     ax: Axes, axis: Literal["x", "y"], positions: Sequence[float] | NDArray[Any], names: Sequence[Hashable]
 ) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots import _style as style
@@ -124,7 +123,7 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
     """
     if x == y:
         raise ValueError(f"x and y must be different columns, got {x!r} twice")
-    at_least("n, the number of imputed points to show,", n, 1)
+    style.check_count(n, "imputed points")
     across, upwards = plotted(draws, x), plotted(draws, y)
     ax = style.axes_or_new(ax, 5.4, 4.4)
     imputed = across.holes | upwards.holes
@@ -153,7 +152,7 @@ def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: 
     labels and booleans, bars show the share of draws of each level, cells in row order. At most `n` cells are
     shown, evenly spaced among the sorted ones.
     """
-    at_least("n, the number of cells to show,", n, 1)
+    style.check_count(n, "cells")
     found = _imputed(draws, column)
     rows = draws.frame.index[found.holes]
     available = np.flatnonzero(found.available[found.holes])

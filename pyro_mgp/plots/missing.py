@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp._support.checks import at_least
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import distinct_patterns, flux
 from pyro_mgp.plots import _style as style
@@ -85,7 +84,7 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2 rows (67 %)', '1 row (33 %)']
     """
-    at_least("n, the number of patterns to show,", n, 1)
+    style.check_count(n, "patterns")
     holes = missing(frame)
     n_rows, n_columns = _shape(holes)
     observed, rows = distinct_patterns(frame)
