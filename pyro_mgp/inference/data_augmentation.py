@@ -22,7 +22,7 @@ Rows may have weights, as if each was that many rows; see `gibbs_chains`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -138,14 +138,6 @@ class Augmentation:
             self.completed_rows.append((learnt_from & ~known).nonzero()[:, 0])
         pairs = enumerate(self.known_rows)
         self.known = [Rows(*(each[0] for each in self._rows(i, values[None, rows]))) for i, rows in pairs]
-
-    def conditionals(
-        self, functions: Sequence[Tensor], noises: Sequence[Tensor], scales: Sequence[Tensor] | None = None
-    ) -> list[Conditional]:
-        """Return the conditionals of the links at drawn functions, noise variances and scales."""
-        known = [torch.ones_like(function) for function in functions] if scales is None else scales
-        each = enumerate(zip(functions, noises, known, strict=True))
-        return [self.conditional(i, *of_link) for i, of_link in each]
 
     def conditional(self, number: int, function: Tensor, noise: Tensor, scales: Tensor) -> Conditional:
         """Return the conditional of a link at functions `[S, M]`, variances `[S, 1]` and scales `[S, M]`."""

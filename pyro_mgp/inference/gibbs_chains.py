@@ -35,7 +35,7 @@ from torch import Tensor
 from pyro_mgp.inference.data_augmentation import Augmentation, Regression, draw_noise
 from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.integrated_cells import N_NUMBERS_OF_MOVE, FunctionAtCandidates
-from pyro_mgp.inference.interweaving import Moving, n_numbers
+from pyro_mgp.inference.interweaving import interweave, n_numbers
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Noise, by_column
@@ -65,47 +65,43 @@ Fresh = Callable[..., Tensor]
 """Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
 
 
+class LinkDraw(NamedTuple):
+    """Function, noise variance and scales of a link, drawn in S chains."""
+
+    function: Tensor
+    """Whitened inducing values, `[S, M]`."""
+    noise: Tensor
+    """Noise variances, `[S, 1]`."""
+    scales: Tensor
+    """Standard deviations of the inducing values, relative to the trained ones, `[S, M]`."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """Functions and noise variances drawn for S imputations, and the cells from which they were drawn."""
 
-    functions: list[Tensor]
-    """Whitened inducing values of each link, `[S, M]`."""
-    noises: list[Tensor]
-    """Noise variances of each link, `[S, 1]`."""
-    scales: list[Tensor]
-    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
+    links: list[LinkDraw]
+    """What was drawn for each link."""
     cells: Tensor
     """Missing cells of the training table before the last iteration, row by row, `[S, cells]`."""
-
-    @property
-    def of_links(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Functions, noise variances and scales."""
-        return self.functions, self.noises, self.scales
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
         """Concatenate the draws of consecutive imputations."""
-        functions, noises, scales = (
-            [torch.cat(own) for own in zip(*(getattr(part, name) for part in parts), strict=True)]
-            for name in ("functions", "noises", "scales")
-        )
-        return cls(functions, noises, scales, torch.cat([part.cells for part in parts]))
+        of_links = zip(*(part.links for part in parts), strict=True)
+        links = [LinkDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_links]
+        return cls(links, torch.cat([part.cells for part in parts]))
 
     def __getitem__(self, imputations: Sequence[int]) -> Drawn:
-        functions, noises, scales = ([each[imputations] for each in own] for own in self.of_links)
-        return Drawn(functions, noises, scales, self.cells[imputations])
+        links = [LinkDraw(*(each[imputations] for each in own)) for own in self.links]
+        return Drawn(links, self.cells[imputations])
 
 
 class State(NamedTuple):
     """State of S chains after an iteration."""
 
-    functions: list[Tensor]
-    """Whitened inducing values of each link, `[S, M]`."""
-    noises: list[Tensor]
-    """Noise variances of each link, `[S, 1]`."""
-    scales: list[Tensor]
-    """Standard deviations of each link's values, relative to the trained ones, `[S, M]`."""
+    links: list[LinkDraw]
+    """Last draw of each link."""
     posteriors: list[FunctionPosterior | None]
     """Distributions of the functions; None before the first iteration."""
     filled: Tensor
@@ -167,18 +163,16 @@ class GibbsChains:
         """Rows of each link's other missing cells."""
         self.state = self._start()
         self.n_chains = len(self.state.filled)
-        self.record = self._empty_record()
+        cells = enumerate(augmentation.chain.holes(augmentation.observed))
+        self.record = Record(
+            {i: (rows, augmentation.chain.links[i].column) for i, rows in cells if len(rows)}
+        )
 
     @property
     def n_recorded(self) -> tuple[int, int, int]:
         """Number of chains in the record, their iterations after burn-in, and draws of each."""
         runs = 1 if self.continues else max(len(self.kept), 1)
         return self.n_chains * runs, len(self.record.trace), len(self.kept) // runs
-
-    def _empty_record(self) -> Record:
-        chain = self.augmentation.chain
-        cells = enumerate(chain.holes(self.augmentation.observed))
-        return Record({i: (rows, chain.links[i].column) for i, rows in cells if len(rows)})
 
     def _moving_cells(self) -> dict[int, Tensor]:
         chain, observed = self.augmentation.chain, self.augmentation.observed
@@ -203,12 +197,14 @@ class GibbsChains:
         """Return the state in which chains begin before the next draw, with functions from q(u)."""
         chain, filled = self.augmentation.chain, self.initial_fill(len(self.kept))
         functions = chain.functions(lambda link, n: self.fresh(n, _FUNCTION, link, len(self.kept)))
-        noises = [link.likelihood.noise.expand(len(filled), 1) for link in chain.links]
-        scales = [torch.ones_like(function) for function in functions]
+        links = [
+            LinkDraw(function, link.likelihood.noise.expand(len(filled), 1), torch.ones_like(function))
+            for function, link in zip(functions, chain.links, strict=True)
+        ]
         weights = None
         if self.bagged:
             weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
-        return State(functions, noises, scales, [None] * len(functions), by_column(filled), weights)
+        return State(links, [None] * len(links), by_column(filled), weights)
 
     def draws(self, imputations: Sequence[int]) -> Drawn:
         """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
@@ -219,7 +215,7 @@ class GibbsChains:
 
     def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
         """Return the conditionals of the links at what was drawn for some numbers."""
-        return self.augmentation.conditionals(*drawn.of_links)
+        return [self.augmentation.conditional(i, *own) for i, own in enumerate(drawn.links)]
 
     def iterations(self, paths: Sequence[int]) -> Drawn:
         """Return functions for averages, without cells; number j is iteration j // S of chain j % S.
@@ -234,7 +230,7 @@ class GibbsChains:
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
         n_sweeps, anew = self.augmentation.chain.n_sweeps, not (self.continues and self.kept)
-        state, record = (self._start(), self._empty_record()) if anew else (self.state, self.record)
+        state, record = (self._start(), Record(self.record.places)) if anew else (self.state, self.record)
         first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
         counted = 0 if self.continues else n_sweeps - 1
@@ -248,8 +244,7 @@ class GibbsChains:
             if sweep >= recorded:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
-                functions = state.functions, state.noises, state.scales
-                passed.append(Drawn(*functions, before.new_zeros(self.n_chains, 0)))
+                passed.append(Drawn(state.links, before.new_zeros(self.n_chains, 0)))
         drawn = replace(passed[-1], cells=before[:, ~self.augmentation.observed])
         self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
         self.record = record if self.continues or not self.record.trace else self.record.beside(record)
@@ -265,8 +260,8 @@ class GibbsChains:
         """
         chain, observed = self.augmentation.chain, self.augmentation.observed
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
-        functions, noises, scales, posteriors, filled, weights = state
-        new = State([*functions], [*noises], [*scales], [*posteriors], filled.clone(), weights)
+        links, posteriors, filled, weights = state
+        new = State([*links], [*posteriors], filled.clone(), weights)
         try:
             with local_parameters():
                 # All links of a joint density learn from the same table.
@@ -299,33 +294,30 @@ class GibbsChains:
     def _learnt(self, state: State, i: int, sweep: int, learns: bool) -> Conditional:
         """Return the predictive distribution of a link's cells, whose function is drawn if it `learns`."""
         if learns:
-            self._learn(state, i, sweep)
+            given = self.augmentation.regression(i, state.filled, state.links[i].scales, state.weights)
+            for turn in range(1 if self.continues else _TURNS):
+                self._learn_from(given, state, i, (len(self.kept), sweep, i, turn))
         return self._predictive(state, i)
-
-    def _learn(self, state: State, i: int, sweep: int) -> None:
-        """Draw the function, the noise variance and the scales of a link, in place."""
-        given = self.augmentation.regression(i, state.filled, state.scales[i], state.weights)
-        for turn in range(1 if self.continues else _TURNS):
-            self._learn_from(given, state, i, (len(self.kept), sweep, i, turn))
 
     def _learn_from(self, given: Regression, state: State, i: int, stream: tuple[int, ...]) -> None:
         """Draw the function, then noise variance and scales, of a link, given its rows, in place."""
-        augmentation, noise, scales = self.augmentation, state.noises[i], state.scales[i]
-        if isinstance(augmentation.chain.links[i].likelihood, Ordinal):
+        augmentation, (function, noise, scales) = self.augmentation, state.links[i]
+        link, prior = augmentation.chain.links[i], augmentation.scales[i]
+        is_ordinal = isinstance(link.likelihood, Ordinal)
+        if is_ordinal:
             normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
-            given = augmentation.with_latents(i, given, state.functions[i], normal)
+            given = augmentation.with_latents(i, given, function, normal)
         posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
-        if (prior := augmentation.scales[i]) is not None:
+        if prior is not None:
             scales, posterior = prior.draw_rest(scales, posterior, self.fresh(2, _RESCALING, *stream))
-        function = posterior.draw(self.fresh(state.functions[i].shape[1], _FUNCTION, *stream))
-        state.functions[i] = function
-        if augmentation.chain.links[i].is_gaussian:
-            normal = self.fresh(N_NUMBERS, _VARIANCE, *stream)
-            state.noises[i] = draw_noise(given, function, noise, normal)
-        elif not isinstance(augmentation.chain.links[i].likelihood, Ordinal):
+        function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
+        if link.is_gaussian:
+            noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, _VARIANCE, *stream))
+        elif not is_ordinal:
             state.posteriors[i] = posterior
         if prior is not None:
-            state.scales[i] = prior.draw(function, scales, lambda n: self.fresh(n, _SCALE, *stream))
+            scales = prior.draw(function, scales, lambda n: self.fresh(n, _SCALE, *stream))
+        state.links[i] = LinkDraw(function, noise, scales)
 
     def _interweave(
         self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
@@ -333,14 +325,15 @@ class GibbsChains:
         """Move a link's function and noise with the missing cells of its column, in place."""
         augmentation, observed = self.augmentation, self.augmentation.observed
         rows, column = self.moving[i], chain.links[i].column
-        function, noise, scales = state.functions[i], state.noises[i], state.scales[i]
+        function, noise, scales = state.links[i]
         own = observed[:, column].to(state.filled).expand(self.n_chains, -1)
         given = augmentation.regression(i, state.filled, scales, own)
         posterior = augmentation.posterior(i, given, noise, None, scales)
         later = chain.later_links(i, conditionals, state.filled, rows, observed)
-        moving = Moving(function, noise, augmentation.rows(i, state.filled[:, rows], scales), later)
+        cells = augmentation.rows(i, state.filled[:, rows], scales)
         normal = self.fresh(n_numbers(function.shape[1]), _MOVE, len(self.kept), sweep, i)
-        state.functions[i], state.noises[i], moved = moving.moved(given, posterior, normal)
+        function, noise, moved = interweave(function, noise, given, posterior, cells, later, normal)
+        state.links[i] = LinkDraw(function, noise, scales)
         state.filled[:, rows, column] = moved
         conditionals[i] = self._predictive(state, i)
 
@@ -362,12 +355,13 @@ class GibbsChains:
                 here = rows[link.informative], completed, tells, (*stream, link.number)
                 moving[link.number] = self._at_candidates(state, link, *here)
         others = replace(later, links=[link for link in later.links if link.number not in moving])
-        current = {e: function.current(state.noises[e]) for e, function in moving.items()}
+        current = {e: function.current(state.links[e].noise) for e, function in moving.items()}
         total = sum(current.values(), others.of_candidates(candidates))
         for e, function in moving.items():
             normal = self.fresh(N_NUMBERS_OF_MOVE, _MOVE, *stream, e)
             weights = candidates.log_weights + total - current[e]
-            state.functions[e], state.noises[e], found = function.moved(state.noises[e], weights, normal)
+            values, noise, found = function.moved(state.links[e].noise, weights, normal)
+            state.links[e] = LinkDraw(values, noise, state.links[e].scales)
             total = total - current[e] + found
             conditionals[e] = self._predictive(state, e)
         chosen = candidates.chosen(total, numbers(0))
@@ -390,19 +384,24 @@ class GibbsChains:
     ) -> FunctionAtCandidates:
         """Return a later link's function at candidates of cells in the rows `left_out`."""
         augmentation, e = self.augmentation, link.number
-        function, noise, scales = state.functions[e], state.noises[e], state.scales[e]
+        function, noise, scales = state.links[e]
         given = augmentation.regression(e, state.filled, scales, left_out=left_out)
         if isinstance(augmentation.chain.links[e].likelihood, Ordinal):
             latent = self.fresh(augmentation.n_rows(e), _LATENT, *stream)
             given = augmentation.with_latents(e, given, function, latent)
         posterior = augmentation.posterior(e, given, noise, None, scales)
-        functions = function, posterior, self.fresh(function.shape[1], _FUNCTION, *stream)
-        return FunctionAtCandidates.of(augmentation, link, given, functions, scales, completed, tells)
+        centre = posterior.mean
+        drawn = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
+        inducing = torch.stack([centre, function - centre, drawn - centre], dim=1)
+        values, rest = augmentation.values(e, completed, scales, inducing)
+        ellipse, targets = torch.cat([inducing, values], dim=2), completed[..., link.column]
+        conditional = link.conditional if isinstance(link.conditional, Observing) else None
+        return FunctionAtCandidates(given, ellipse, rest, targets, tells, conditional)
 
     def _predictive(self, state: State, i: int) -> Conditional:
         """Return the predictive distribution of a link's cells."""
-        drawn = state.functions[i], state.noises[i], state.scales[i]
-        return self.predictive(len(self.kept), i, self.augmentation.conditional(i, *drawn))
+        conditional = self.augmentation.conditional(i, *state.links[i])
+        return self.predictive(len(self.kept), i, conditional)
 
 
 def n_chains(n_rows: int, *, local_gps: bool = False) -> int:

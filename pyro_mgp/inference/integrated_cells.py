@@ -20,12 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_mgp.inference.data_augmentation import Augmentation, Regression, draw_noise
-from pyro_mgp.inference.function_posterior import FunctionPosterior
+from pyro_mgp.inference.data_augmentation import Regression, draw_noise
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
-from pyro_mgp.model.conditional import Conditional, Moments, Observing
+from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
-from pyro_mgp.model.later_links import Later
 
 N_NUMBERS_OF_MOVE = 1 + N_ANGLES + N_NUMBERS
 """Standard normal numbers that the moves of a function and its noise take besides a draw of the function."""
@@ -49,42 +47,10 @@ class FunctionAtCandidates:
     conditional: Conditional | None
     """Conditional with the link's observation model; None for Gaussian noise."""
 
-    @classmethod
-    def of(
-        cls,
-        augmentation: Augmentation,
-        link: Later,
-        given: Regression,
-        functions: tuple[Tensor, FunctionPosterior, Tensor],
-        scales: Tensor,
-        completed: Tensor,
-        tells: Tensor,
-    ) -> FunctionAtCandidates:
-        """Evaluate the function of a link.
-
-        Args:
-            augmentation: Distributions of the functions.
-            link: The link.
-            given: The rows with an observed cell.
-            functions: Current inducing values `[S, M]`, their distribution given these rows, and standard
-                normal numbers `[S, M]`.
-            scales: Standard deviations of the inducing values, `[S, M]`.
-            completed: Rows of the cells with each candidate, `[S, k · K, D]`.
-            tells: The cells of which the link tells something.
-        """
-        function, posterior, normal = functions
-        centre = posterior.mean
-        inducing = torch.stack([centre, function - centre, posterior.draw(normal) - centre], dim=1)
-        values, rest = augmentation.values(link.number, completed, scales, inducing)
-        conditional = link.conditional if isinstance(link.conditional, Observing) else None
-        ellipse, targets = torch.cat([inducing, values], dim=2), completed[..., link.column]
-        return cls(given, ellipse, rest, targets, tells, conditional)
-
     def log_likelihood(self, states: Tensor, noise: Tensor, chains: Tensor) -> Tensor:
         """Return the log likelihoods of the candidates in s chains with numbers `[s]`, `[s, k, K]`.
 
-        The states are inducing values and values at the candidates, `[s, M + k · K]`; the noise variances are
-        `[s, 1]`.
+        States are inducing values and values at candidates, `[s, M + k · K]`; noise variances are `[s, 1]`.
         """
         targets, rest = self.targets[chains], self.rest[chains]
         mean, tells = states[:, -targets.shape[1] :], self.tells[chains][..., None]

@@ -14,8 +14,6 @@ time of its standard deviation fell from 11 to 3 sweeps, that of its mean from 6
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -31,58 +29,51 @@ def n_numbers(n_values: int) -> int:
     return n_values + 1 + N_ANGLES + 1 + N_NUMBERS
 
 
-@dataclass(frozen=True)
-class Moving:
-    """Function and noise of a link in S chains, with the missing cells of its column that move along."""
+def interweave(
+    function: Tensor,
+    noise: Tensor,
+    given: Regression,
+    posterior: FunctionPosterior,
+    cells: Rows,
+    later: LaterLinks,
+    normal: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a link's functions, noise variances and missing cells `[S, k]` after a move of each.
 
-    function: Tensor
-    """Whitened inducing values, `[S, M]`."""
-    noise: Tensor
-    """Noise variances, `[S, 1]`."""
-    cells: Rows
-    """Basis and values of the k cells, `[S, ...]`."""
-    later: LaterLinks
-    """Likelihood of the cells under the later links."""
+    Args:
+        function: Whitened inducing values in S chains, `[S, M]`.
+        noise: Noise variances, `[S, 1]`.
+        given: The rows with an observed cell of the link's column.
+        posterior: Distribution of the functions given these.
+        cells: Basis and values of the missing cells, `[S, ...]`.
+        later: Likelihood of the cells under the later links.
+        normal: Standard normal numbers, `[S, n_numbers(M)]`.
+    """
+    direction, angles, threshold, of_noise = normal.split([function.shape[1], 1 + N_ANGLES, 1, N_NUMBERS], 1)
+    chains = torch.arange(len(normal), device=normal.device)
+    numbers = torch.arange(cells.targets.shape[1], device=normal.device)
+    current = function - posterior.mean
 
-    def moved(
-        self, observed: Regression, posterior: FunctionPosterior, normal: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return functions, noise variances and cells `[S, k]` after a move of each.
+    def log_likelihood(values: Tensor, chains: Tensor) -> Tensor:
+        paths, here = chains.repeat_interleave(len(numbers)), numbers.repeat(len(chains))
+        return later.log_likelihood(paths, here, values.flatten()).view(values.shape).sum(1)
 
-        Args:
-            observed: The rows with an observed cell of the link's column.
-            posterior: Distribution of the functions given these.
-            normal: Standard normal numbers, `[S, n_numbers(M)]`.
-        """
-        sizes = [self.function.shape[1], 1 + N_ANGLES, 1, N_NUMBERS]
-        direction, angles, threshold, of_noise = normal.split(sizes, dim=1)
-        chains = torch.arange(len(normal), device=normal.device)
-        current = self.function - posterior.mean
+    def along(deviations: Tensor, chains: Tensor) -> Tensor:
+        return cells.targets[chains] + times(deviations - current[chains], cells.basis[chains])
 
-        def along(deviations: Tensor, chains: Tensor) -> Tensor:
-            change = times(deviations - current[chains], self.cells.basis[chains])
-            return self.cells.targets[chains] + change
-
-        moved, likelihood = elliptical_slice(
-            current,
-            posterior.draw(direction) - posterior.mean,
-            lambda deviations, chains: self._log_likelihood(along(deviations, chains), chains),
-            self._log_likelihood(self.cells.targets, chains),
-            torch.special.ndtr(angles),
-        )
-        function, values = posterior.mean + moved, along(moved, chains)
-        # This step leaves p(s | f, observed cells) invariant, so that later links alone decide on it.
-        noise = draw_noise(observed, function, self.noise, of_noise)
-        mean = times(function, self.cells.basis)
-        spread = ((noise + self.cells.rest) / (self.noise + self.cells.rest)).sqrt()
-        proposal = mean + (values - mean) * spread
-        gain = self._log_likelihood(proposal, chains) - likelihood
-        taken = gain[:, None] > torch.special.log_ndtr(threshold)
-        return function, noise.where(taken, self.noise), proposal.where(taken, values)
-
-    def _log_likelihood(self, values: Tensor, chains: Tensor) -> Tensor:
-        """Return the log likelihoods `[s]` of some chains' cells `[s, k]` under the later links."""
-        n_cells = values.shape[1]
-        cells = torch.arange(n_cells, device=values.device).repeat(len(chains))
-        found = self.later.log_likelihood(chains.repeat_interleave(n_cells), cells, values.flatten())
-        return found.view(values.shape).sum(1)
+    moved, likelihood = elliptical_slice(
+        current,
+        posterior.draw(direction) - posterior.mean,
+        lambda deviations, chains: log_likelihood(along(deviations, chains), chains),
+        log_likelihood(cells.targets, chains),
+        torch.special.ndtr(angles),
+    )
+    function, values = posterior.mean + moved, along(moved, chains)
+    # This step leaves p(s | f, observed cells) invariant, so that later links alone decide on it.
+    proposed = draw_noise(given, function, noise, of_noise)
+    mean = times(function, cells.basis)
+    spread = ((proposed + cells.rest) / (noise + cells.rest)).sqrt()
+    proposal = mean + (values - mean) * spread
+    gain = log_likelihood(proposal, chains) - likelihood
+    taken = gain[:, None] > torch.special.log_ndtr(threshold)
+    return function, proposed.where(taken, noise), proposal.where(taken, values)

@@ -310,7 +310,7 @@ class Sampler:
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
         """Return one function per link and imputation, as whitened inducing values `[S, M]`."""
         if self.training is not None:
-            return self._augmented(self.training, imputations).functions
+            return [link.function for link in self._augmented(self.training, imputations).links]
         return self.chain.functions(lambda link, n: self._noise(n, imputations).normal(_FUNCTION, link))
 
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> Drawn:

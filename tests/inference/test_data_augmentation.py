@@ -31,7 +31,7 @@ def test_a_function_given_its_noise_is_drawn_from_the_posterior_of_gp_regression
     noise = torch.full((N_PATHS, 1), 0.35, dtype=torch.float64, device=device)
     given = augmentation.regression(0, table.expand(N_PATHS, -1, -1))
     function = augmentation.posterior(0, given, noise, None).draw(fresh(N_PATHS, device)(25, 1))
-    (conditional,) = augmentation.conditionals([function], [noise])
+    conditional = augmentation.conditional(0, function, noise, torch.ones_like(function))
     at = conditional.functions(table).cpu().numpy()
 
     K, y = covariance(chain, table), table[:, 1].cpu().numpy()
@@ -50,7 +50,7 @@ def test_each_path_has_the_function_of_its_own_noise(device: torch.device) -> No
     noise = torch.tensor([0.1, 1e6], dtype=torch.float64, device=device).repeat(N_PATHS // 2)[:, None]
     given = augmentation.regression(0, table.expand(N_PATHS, -1, -1))
     function = augmentation.posterior(0, given, noise, None).draw(fresh(N_PATHS, device)(25, 1))
-    (conditional,) = augmentation.conditionals([function], [noise])
+    conditional = augmentation.conditional(0, function, noise, torch.ones_like(function))
     spread = conditional.functions(table).reshape(-1, 2, 25).var(0).cpu().numpy()
     prior = np.diag(covariance(chain, table))
     np.testing.assert_allclose(spread[1], prior, rtol=0.2)
@@ -119,7 +119,7 @@ def test_a_function_of_ordered_values_has_the_posterior_of_a_grid(n_ones: int) -
     for step in range(40):
         latent = augmentation.with_latents(0, given, function, fresh(N_PATHS)(30, step, 0))
         function = augmentation.posterior(0, latent, ones, None).draw(fresh(N_PATHS)(1, step, 1))
-    (conditional,) = augmentation.conditionals([function], [ones])
+    conditional = augmentation.conditional(0, function, ones, torch.ones_like(function))
     found = conditional.functions(table[:1]).numpy()[:, 0]
 
     grid = np.linspace(-4, 4, 2001)

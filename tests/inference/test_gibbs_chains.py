@@ -11,7 +11,7 @@ from small_chains import covariance, fresh, holey, regression, sweep_noise
 from torch import Tensor
 
 from pyro_mgp.inference.data_augmentation import Augmentation
-from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, n_chains
+from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, LinkDraw, n_chains
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import linear_matern32
 from pyro_mgp.model.likelihoods import Gaussian
@@ -39,8 +39,8 @@ def test_iterations_on_a_complete_table_reach_the_joint_posterior(device: torch.
     noises = fresh(N_PATHS, device), sweep_noise(25, N_PATHS, device)
     chains = GibbsChains(augmentation, lambda _: table.expand(N_PATHS, -1, -1), *noises, [NO_CELLS])
     drawn = chains.draws(range(N_PATHS))
-    found = drawn.noises[0][:, 0].cpu().numpy()
-    (conditional,) = augmentation.conditionals(drawn.functions, drawn.noises)
+    found = drawn.links[0].noise[:, 0].cpu().numpy()
+    (conditional,) = chains.conditionals(range(N_PATHS), drawn)
     at = conditional.functions(table).cpu().numpy()
 
     K, y, grid = covariance(chain, table), table[:, 1].cpu().numpy(), np.exp(np.linspace(-5, 2, 300))
@@ -59,10 +59,11 @@ def drawn_slopes(table: Tensor, *, bagged: bool) -> Tensor:
     chain = Chain([Link(kernel, at_one[:, :1], 1, [0], Gaussian(1.0))], ["y"], len(table))
     augmentation = Augmentation(chain, table, torch.ones_like(table, dtype=torch.bool))
     noises, start = (fresh(N_PATHS), sweep_noise(len(table), N_PATHS)), table.expand(N_PATHS, -1, -1)
-    drawn = GibbsChains(augmentation, lambda _: start, *noises, [NO_CELLS], bagged=bagged).draws(
-        range(N_PATHS)
+    chains, paths = (
+        GibbsChains(augmentation, lambda _: start, *noises, [NO_CELLS], bagged=bagged),
+        range(N_PATHS),
     )
-    return augmentation.conditionals(drawn.functions, drawn.noises)[0].functions(at_one)[:, 0]
+    return chains.conditionals(paths, chains.draws(paths))[0].functions(at_one)[:, 0]
 
 
 @torch.no_grad()
@@ -88,8 +89,8 @@ def test_an_imputation_has_the_same_function_in_any_company() -> None:
     few, many = chains.draws(range(3)), others.draws(range(11))
     for drawn in (few, chains.draws([2, 10])):
         numbers = [0, 1, 2] if drawn is few else [2, 10]
-        for name in ("functions", "noises"):
-            for left, right in zip(getattr(drawn, name), getattr(many, name), strict=True):
+        for of_link, others_of_link in zip(drawn.links, many.links, strict=True):
+            for left, right in zip(of_link[:2], others_of_link[:2], strict=True):
                 torch.testing.assert_close(left, right[numbers], rtol=0, atol=1e-9)
                 assert (right.std(0) > 0).all()
 
@@ -107,7 +108,7 @@ def test_a_sweep_from_the_kept_cells_repeats_the_last_one(kind: type[Chain]) -> 
     drawn = chains.draws(range(4, 8))
     start = table.repeat(4, 1, 1)
     start[:, ~observed] = drawn.cells
-    conditionals = augmentation.conditionals(drawn.functions, drawn.noises)
+    conditionals = chains.conditionals(range(4, 8), drawn)
     found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(observed))
     torch.testing.assert_close(found, chains.state.filled, rtol=0, atol=1e-12)
     assert (start - found)[:, ~observed].abs().min() > 0
@@ -126,9 +127,7 @@ def test_chains_with_local_gps_are_more(rows: int, chains: int) -> None:
 def test_draws_are_put_together_by_imputation() -> None:
     parts = [
         Drawn(
-            [torch.full((n, 2), float(n))],
-            [torch.full((n, 1), -float(n))],
-            [torch.full((n, 2), n / 2)],
+            [LinkDraw(torch.full((n, 2), n), torch.full((n, 1), -n), torch.full((n, 2), n / 2))],
             torch.full((n, 3), n + 5.0),
         )
         for n in (1, 2)
@@ -136,8 +135,8 @@ def test_draws_are_put_together_by_imputation() -> None:
     whole = Drawn.cat(parts)
     assert whole.cells[:, 2].tolist() == [6.0, 7.0, 7.0]
     assert whole[[2, 0]].cells[:, 0].tolist() == [7.0, 6.0]
-    assert whole.functions[0][:, 0].tolist() == [1.0, 2.0, 2.0]
-    assert whole.noises[0][:, 0].tolist() == [-1.0, -2.0, -2.0]
+    assert whole.links[0].function[:, 0].tolist() == [1.0, 2.0, 2.0]
+    assert whole.links[0].noise[:, 0].tolist() == [-1.0, -2.0, -2.0]
 
 
 @torch.no_grad()

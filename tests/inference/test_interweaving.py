@@ -12,7 +12,7 @@ from torch.distributions import Normal
 
 from pyro_mgp.inference.data_augmentation import Regression, Rows
 from pyro_mgp.inference.function_posterior import FunctionPosterior
-from pyro_mgp.inference.interweaving import Moving, n_numbers
+from pyro_mgp.inference.interweaving import interweave, n_numbers
 
 OBSERVED = torch.tensor([0.3, -0.4, 0.9, 1.1, 0.2], dtype=torch.float64)
 RESIDUALS = torch.tensor([0.5, -1.2, 0.1], dtype=torch.float64)
@@ -66,8 +66,8 @@ def test_moves_leave_the_density_given_the_residuals_invariant() -> None:
         cells = Rows(basis, REST.expand(n_chains, -1), cells_of(function, noise))
         posterior = FunctionPosterior.natural(torch.ones_like(function), *observed.sums(noise))
         normal = torch.randn(n_chains, n_numbers(1), dtype=torch.float64)
-        moving = Moving(function, noise, cells, cast(Any, later))
-        function, noise, moved = moving.moved(observed, posterior, normal)
+        moves = interweave(function, noise, observed, posterior, cells, cast(Any, later), normal)
+        function, noise, moved = moves
         torch.testing.assert_close(moved, cells_of(function, noise))
         if step >= 15:
             draws.append(torch.cat([function, noise.log()], dim=1))
@@ -87,7 +87,7 @@ def test_only_chains_that_wait_for_an_angle_are_evaluated() -> None:
     rows = Rows(ones, 0 * ones[:, 0], OBSERVED.expand(n_chains, -1))
     observed = Regression(Rows(ones[0, :, :0], OBSERVED[:0], OBSERVED[:0]), rows, None)
     posterior = FunctionPosterior.natural(torch.ones_like(function), *observed.sums(noise))
-    moving = Moving(function, noise, cells, cast(Any, later))
-    moving.moved(observed, posterior, torch.randn(n_chains, n_numbers(1), dtype=torch.float64))
+    normal = torch.randn(n_chains, n_numbers(1), dtype=torch.float64)
+    interweave(function, noise, observed, posterior, cells, cast(Any, later), normal)
     # At the state, at every angle until one is taken, and at the new noise: an average of some five.
     assert 3 <= later.n_evaluated / (3 * n_chains) <= 6

@@ -33,8 +33,8 @@ def test_number_j_is_the_next_draw_of_its_chain() -> None:
     for path, (chain, draw) in enumerate([(1, 1), (0, 0), (1, 0)]):
         own = alone[chain].draws([draw])
         assert torch.equal(found.cells[path], own.cells[0])
-        assert torch.equal(found.functions[1][path], own.functions[1][0])
-    assert not torch.equal(found.functions[1][1], found.functions[1][2])
+        assert torch.equal(found.links[1].function[path], own.links[1].function[0])
+    assert not torch.equal(found.links[1].function[1], found.links[1].function[2])
     # Both chains have made two draws of two iterations, after burn-in, and are compared.
     assert together.n_recorded == (2, 4, 2)
     assert together.record.traces().shape[:2] == (2, 4)
