@@ -24,10 +24,11 @@ coefficients from 2.2 to 1.9, and the CRPS stayed as it was.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ from pyro_mgp.model.conditional import Conditional, Moments, Observing
 from pyro_mgp.model.later_links import Later
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.model.conditional import PathwiseConditional
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 # Fewest and most chains of Gibbs sampling, and the rows that all of them sweep together if possible, without
@@ -402,6 +404,52 @@ class GibbsChains:
         """Return the predictive distribution of a link's cells."""
         conditional = self.augmentation.conditional(i, *state.links[i])
         return self.predictive(len(self.kept), i, conditional)
+
+
+@dataclass(frozen=True)
+class PosteriorChains:
+    """Chains of Gibbs sampling, one for each of K draws of hyperparameters; see `GibbsChains`.
+
+    Number j of a draw or an iteration is number j // K of chain j % K.
+    """
+
+    chains: Sequence[GibbsChains]
+    """Chains of a joint density, each by itself."""
+    continues: ClassVar[bool] = True
+    """Whether chains go on from draw to draw."""
+
+    @property
+    def record(self) -> Record:
+        """The record of all chains."""
+        return functools.reduce(Record.beside, [chains.record for chains in self.chains])
+
+    @property
+    def n_recorded(self) -> tuple[int, int, int]:
+        """Number of chains in the record, their iterations after burn-in, and draws of each."""
+        return len(self.chains), *self.chains[0].n_recorded[1:]
+
+    def draws(self, imputations: Sequence[int]) -> Drawn:
+        """Return what was drawn for imputations."""
+        return self._collected(imputations, GibbsChains.draws)
+
+    def iterations(self, paths: Sequence[int]) -> Drawn:
+        """Return functions for averages, without cells."""
+        return self._collected(paths, GibbsChains.iterations)
+
+    def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
+        """Return the conditionals of the links at what was drawn for some numbers."""
+        k = len(self.chains)
+        own = [self.chains[j % k].conditionals([j], drawn[[path]]) for path, j in enumerate(numbers)]
+        return [PathwiseConditional(of_link) for of_link in zip(*own, strict=True)]
+
+    def _collected(
+        self, numbers: Sequence[int], collect: Callable[[GibbsChains, Sequence[int]], Drawn]
+    ) -> Drawn:
+        # All chains make equally many draws, so that they can be compared.
+        k = len(self.chains)
+        for chains in self.chains:
+            collect(chains, [max(numbers) // k])
+        return Drawn.cat([collect(self.chains[j % k], [j // k]) for j in numbers])
 
 
 def n_chains(n_rows: int, *, local_gps: bool = False) -> int:

@@ -24,8 +24,7 @@ from pyro_mgp._support.tiles import filled_up, mean_over_paths, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.inference.data_augmentation import Augmentation
-from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, burn_in
-from pyro_mgp.inference.posterior_chains import PosteriorChains
+from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, PosteriorChains, burn_in
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, observed_as
 from pyro_mgp.model.likelihoods import Observation
