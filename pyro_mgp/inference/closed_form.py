@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.processes import ALONE, Workers
-from pyro_mgp.inference.closed_form_rows import SITE_STEP, Part, Share, Sweep, missing_rows, slices
-from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
+from pyro_mgp.inference.closed_form_rows import SITE_STEP, Share, Sites, Sweep, by_row, missing_rows, slices
+from pyro_mgp.model.chain import Chain, by_column, fresh_noise
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
-from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Workspace, fastest_stack, send_back
+from pyro_mgp.model.kernel_stack import KernelStack, RowSums, Seen, Workspace, fastest_stack, send_back
 from pyro_mgp.model.link import can_be_inverted, observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters, read
 
@@ -157,12 +157,12 @@ class ConjugateStep:
                     inverse = invert_by_blocks(factorise(among, jitter, check=False))
                 bounds, gradients, scores = [], [], list[Tensor]()
                 for group in self._groups(kernels, inverse, own_noise, factor, share):
-                    links = group.links
+                    links = group.seen.links
                     bound = group.move(self.posterior[links], noise[links], step_size)
                     bounds.append(bound)
                     if not only_q:
                         gradients.append(group.pull(bound))
-                        scores.append(group.part.score())
+                        scores.append(group.score())
                 self.posterior = Posterior.cat([bound.posterior for bound in bounds])
             if not only_q:
                 for score in scores:
@@ -197,28 +197,19 @@ class ConjugateStep:
 
     def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> Share:
         """Return this process's rows of a minibatch; takes the arguments of a step."""
-        workers, n_rows = self.workers, len(filled)
-        numbers = torch.arange(n_rows, device=filled.device) if rows is None else rows
+        workers, n_rows, fresh = self.workers, len(filled), fresh_noise(filled[None])
+        everyone = torch.arange(n_rows, device=filled.device)
+        rows = everyone if rows is None else rows
         if workers.is_alone:
-            paths = by_column(filled[None])
-            return Share(paths, observed, numbers, fresh_noise(paths), n_rows)
-        own = workers.share(n_rows)
-        paths = by_column(filled[None, own])
-        drawn = [draws[:, own] for draws in self._draws(fresh_noise(paths), observed)]
-
-        def noise(number: int, here: Tensor) -> Tensor:
-            return drawn[number][:, here]
-
-        return Share(paths, observed[own], numbers[own], noise, n_rows)
-
-    def _draws(self, fresh: Noise, observed: Tensor) -> Iterator[Tensor]:
-        """Iterate over each link's noise `[1, n]`, as one process alone would draw it for a minibatch."""
-        everyone = torch.arange(len(observed), device=observed.device)
+            return Share(by_column(filled[None]), observed, rows, fresh, n_rows)
+        own, drawn = workers.share(n_rows), list[Tensor]()
         for number, link in enumerate(self.chain.links):
+            # As one process alone would draw the noise of a minibatch.
             holes = missing_rows(observed[:, link.column])
             here = everyone if holes is None else holes
-            drawn = fresh(number, here)
-            yield drawn.new_zeros(1, len(everyone)).index_copy_(1, here, drawn)
+            drawn.append(by_row(fresh(number, here), here, n_rows)[:, own])
+        paths = by_column(filled[None, own])
+        return Share(paths, observed[own], rows[own], lambda link, here: drawn[link][:, here], n_rows)
 
     def _groups(
         self, kernels: KernelStack, inverse: Tensor, noise: Tensor, factor: float, share: Share
@@ -230,8 +221,7 @@ class ConjugateStep:
         # All processes must take the same links together.
         n_rows = math.ceil(share.n_rows / self.workers.size)
         for links in slices(len(inverse), n_rows * inverse.shape[-1], noise.device):
-            part = Part(kernels, inverse[links], *sweep.visit(links), factor)
-            yield _Group(links, inverse[links], part, self.workers)
+            yield _Group(kernels, inverse[links], *sweep.visit(links), factor, self.workers)
 
 
 @dataclass(frozen=True)
@@ -266,32 +256,44 @@ class Bound:
 
 @dataclass(frozen=True)
 class _Group:
-    """Group of consecutive links, with the rows from which they learn."""
+    """Group of consecutive links, with this process's rows from which they learn."""
 
-    links: slice
-    """Numbers of the links."""
+    kernels: KernelStack
+    """Kernels of all links, with the intermediate results for the gradient."""
     inverse: Tensor
     """Inverse factors W of the links, `[G, M, M]`."""
-    part: Part
-    """Rows of this process."""
+    seen: Seen
+    sites: Sequence[Sites | None]
+    """Sites of the rows, of links whose observations are not Gaussian."""
+    factor: float
+    """Weight N/B of a row of a minibatch."""
     workers: Workers
     """All processes, each with rows of its own."""
 
+    @property
+    def whitens_rows(self) -> bool:
+        """True if rows are whitened before the sums: in single precision H has too few digits."""
+        return self.kernels.dtype != self.inverse.dtype
+
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
         """Update the links' q(v) by a natural-gradient step, and return the bound at the new q(v)."""
-        statistics = self._statistics()
-        steps = [step_size * (SITE_STEP if by_site else 1.0) for by_site in self.part.by_sites]
+        gram, projection, *others = self.workers.total(self._sums())
+        if not self.whitens_rows:
+            W = self.inverse
+            gram, projection = W @ gram @ W.mT, _times(W, projection)
+        statistics = Whitened(gram, projection, *others)
+        steps = [step_size * (1.0 if site is None else SITE_STEP) for site in self.sites]
         moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
         return Bound.of(statistics, moved, noise)
 
     def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
         """Backpropagate the negative bound through the rows; return its gradients for K_ZZ and noise."""
         W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
-        weight = self.part.factor / noise
+        weight = self.factor / noise
         of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r
-        if not self.part.whitens_rows:
+        if not self.whitens_rows:
             of_gram, of_projection = W.mT @ of_gram @ W, _times(W.mT, of_projection)
-        self.part.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
+        self.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
         gram, projection = bound.statistics.gram, bound.statistics.projection[:, None, :]
         inner = torch.baddbmm(R @ gram, r[:, :, None], projection, alpha=-1).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
@@ -299,12 +301,34 @@ class _Group:
         of_noise = 0.5 * (bound.statistics.count - bound.residual / noise) / noise
         return (of_among + of_among.mT) / 2, of_noise
 
-    def _statistics(self) -> Whitened:
-        gram, projection, *others = self.workers.total(self.part.sums())
-        if not self.part.whitens_rows:
-            W = self.inverse
-            gram, projection = W @ gram @ W.mT, _times(W, projection)
-        return Whitened(gram, projection, *others)
+    @torch.enable_grad()
+    def score(self) -> Tensor:
+        """Return the contribution of the sites to the bound, differentiable in likelihood parameters."""
+        return self.factor * torch.stack(self._totals("scores")).sum()
+
+    def _sums(self) -> list[Tensor]:
+        """Return the sums over these rows that `Whitened` holds; in double precision, before whitening."""
+        targets, valid = self.seen.targets, self.seen.valid
+        sums = self.kernels.sums(self.seen, self.inverse if self.whitens_rows else None)
+        if valid is None:
+            square, count = targets.square().sum(1), targets.new_full((len(targets),), targets.shape[1])
+        else:
+            square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
+        gaussian = square.new_tensor([site is None for site in self.sites])
+        pairs = zip(self._totals("scores"), self._totals("rest"), strict=True)
+        offset = torch.stack([scores.detach() + rest for scores, rest in pairs])
+        rest = gaussian * square + sums.trace
+        return [self.factor * part for part in (sums.gram, sums.projection, rest, gaussian * count, offset)]
+
+    def _totals(self, name: str) -> list[Tensor]:
+        """Return the sum of a property of each link's sites over its rows; 0 without sites."""
+        totals = []
+        for k, site in enumerate(self.sites):
+            each = self.seen.targets.new_zeros(()) if site is None else getattr(site, name)
+            if site is not None and self.seen.valid is not None:
+                each = each.where(self.seen.valid[k], 0.0)
+            totals.append(each.sum())
+        return totals
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

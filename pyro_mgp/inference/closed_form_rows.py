@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from torch.nn.functional import pad
 from pyro_mgp._support.tiles import TILE, filled_up
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.model.kernel_stack import KernelStack, Seen
+from pyro_mgp.model.kernel_stack import Seen
 from pyro_mgp.model.likelihoods import ExpectedStudentT
 from pyro_mgp.model.link import Link
 
@@ -107,58 +107,6 @@ class Share:
     """Number of rows of the whole minibatch."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """Rows of a share from which a group of links learns."""
-
-    kernels: KernelStack
-    """Kernels of the links, with the intermediate results for the gradient."""
-    inverse: Tensor
-    """Inverse factors W of the links, `[G, M, M]`."""
-    seen: Seen
-    sites: Sequence[Sites | None]
-    """Sites of the rows, of links whose observations are not Gaussian."""
-    factor: float
-    """Weight N/B of a row of a minibatch."""
-
-    @property
-    def by_sites(self) -> list[bool]:
-        """For each of the links, True if it has sites."""
-        return [site is not None for site in self.sites]
-
-    @property
-    def whitens_rows(self) -> bool:
-        """True if rows are whitened before the sums: in single precision H has too few digits."""
-        return self.kernels.dtype != self.inverse.dtype
-
-    def sums(self) -> list[Tensor]:
-        """Return the sums over these rows that `Whitened` holds; in double precision, before whitening."""
-        targets, valid = self.seen.targets, self.seen.valid
-        sums = self.kernels.sums(self.seen, self.inverse if self.whitens_rows else None)
-        if valid is None:
-            square, count = targets.square().sum(1), targets.new_full((len(targets),), targets.shape[1])
-        else:
-            square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
-        gaussian = square.new_tensor([not by_site for by_site in self.by_sites])
-        offsets = [self._total(k, "scores").detach() + self._total(k, "rest") for k in range(len(self.sites))]
-        rest = gaussian * square + sums.trace
-        parts = sums.gram, sums.projection, rest, gaussian * count, torch.stack(offsets)
-        return [self.factor * part for part in parts]
-
-    @torch.enable_grad()
-    def score(self) -> Tensor:
-        """Return the contribution of the sites to the bound, differentiable in likelihood parameters."""
-        return self.factor * torch.stack([self._total(k, "scores") for k in range(len(self.sites))]).sum()
-
-    def _total(self, k: int, name: str) -> Tensor:
-        """Return the sum of a property of the k-th link's sites over its rows; 0 without sites."""
-        site = self.sites[k]
-        if site is None:
-            return self.seen.targets.new_zeros(())
-        each: Tensor = getattr(site, name)
-        return (each if self.seen.valid is None else each.where(self.seen.valid[k], 0.0)).sum()
-
-
 class Sweep:
     """Sweep of a share of the rows through the chain, which redraws missing cells in place if asked to."""
 
@@ -174,65 +122,39 @@ class Sweep:
 
     def visit(self, group: slice) -> tuple[Seen, list[Sites | None]]:
         """Sweep through the next links; return the rows from which they learn, and the sites."""
-        view = _View(self.share, *_observed_rows(self.learnt_from[group]))
-        members = zip(self.chain.links[group], self.conditionals[group], self.gaussian[group], strict=True)
-        for link, conditional, gaussian in members:
-            view.take(link, None if gaussian else conditional)
+        share, table = self.share, self.share.paths[0].T
+        kept, valid, n_sure = _observed_rows(self.learnt_from[group])
+        columns, own, sites = list[Tensor](), list[Tensor](), list[Sites | None]()
+        members = zip(
+            self.chain.links[group], self.conditionals[group], self.gaussian[group], kept, strict=True
+        )
+        for link, conditional, gaussian, here in members:
+            # Later links write into the table. Gathering is faster than `index_select`.
+            seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
+            rows = share.rows if here is None else share.rows[here]
+            site = None if gaussian else Sites.of(link, conditional, seen, rows)
+            columns.append(seen)
+            own.append(seen[link.column] if site is None else site.targets)
+            sites.append(site)
             if self.redraw:
                 self._redraw(link)
-        return view.seen(group.start), view.sites
+        roots = None
+        if any(sites):
+            pairs = zip(own, sites, strict=True)
+            roots = torch.stack([torch.ones_like(y) if site is None else site.roots for y, site in pairs])
+        return Seen(group.start, columns, torch.stack(own), roots, valid, n_sure), sites
 
     def _redraw(self, link: Link) -> None:
         """Redraw the missing cells of the next link's column."""
         share = self.share
         holes = missing_rows(share.observed[:, link.column])
-        if holes is None:
-            self.chain.visit(self.conditionals, share.paths, share.observed, share.noise, self.visited, None)
-            return
 
         def noise(number: int, rows: Tensor) -> Tensor:
             # Indexed by row: the copies of a cell that pad a tile get the cell's number.
-            drawn = share.noise(number, holes)
-            return drawn.new_zeros(1, len(share.rows)).index_copy_(1, holes, drawn)[:, rows]
+            return by_row(share.noise(number, holes), holes, len(share.rows))[:, rows]
 
-        whole = filled_up(holes)
-        self.chain.visit(self.conditionals, share.paths, share.observed, noise, self.visited, whole)
-
-
-@dataclass(frozen=True)
-class _View:
-    """Rows of a share, as each link of a group finds them during a sweep."""
-
-    share: Share
-    kept: Sequence[Tensor | None]
-    """Rows from which each link learns, padded to equal number; None for all."""
-    valid: Tensor | None
-    """Bool `[G, n]`, the rows that are not padding; None for all."""
-    n_sure: int
-    """Number of leading rows that are no padding for any link."""
-    columns: list[Tensor] = field(default_factory=list)
-    """Copies of these rows by columns, `[D, n]` per link."""
-    own: list[Tensor] = field(default_factory=list)
-    """Values of each link's column in these rows, `[n]`."""
-    sites: list[Sites | None] = field(default_factory=list)
-
-    def take(self, link: Link, conditional: Conditional | None) -> None:
-        """Copy the rows, and compute sites, for the next link, before later links write into the table."""
-        table, here = self.share.paths[0].T, self.kept[len(self.columns)]
-        # Gathering is faster than `index_select`.
-        seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
-        rows = self.share.rows if here is None else self.share.rows[here]
-        self.columns.append(seen)
-        self.own.append(seen[link.column])
-        self.sites.append(None if conditional is None else Sites.of(link, conditional, seen, rows))
-
-    def seen(self, first: int) -> Seen:
-        """Return the rows of all links of the group, given the number of the first link."""
-        pairs, roots = list(zip(self.own, self.sites, strict=True)), None
-        targets = torch.stack([y if site is None else site.targets for y, site in pairs])
-        if any(self.sites):
-            roots = torch.stack([torch.ones_like(y) if site is None else site.roots for y, site in pairs])
-        return Seen(first, self.columns, targets, roots, self.valid, self.n_sure)
+        numbers, rows = (share.noise, None) if holes is None else (noise, filled_up(holes))
+        self.chain.visit(self.conditionals, share.paths, share.observed, numbers, self.visited, rows)
 
 
 def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
@@ -249,8 +171,17 @@ def missing_rows(observed: Tensor) -> Tensor | None:
     return None if observed.is_cuda else (~observed).nonzero()[:, 0]
 
 
+def by_row(drawn: Tensor, here: Tensor, n_rows: int) -> Tensor:
+    """Place numbers `[1, k]` of the rows `here` among those of all n rows, `[1, n]`, with zeros elsewhere."""
+    return drawn.new_zeros(1, n_rows).index_copy_(1, here, drawn)
+
+
 def _observed_rows(observed: Sequence[Tensor]) -> tuple[Sequence[Tensor | None], Tensor | None, int]:
-    """Return the rows observed in each of G columns `[n]`, padded to equal number; see `_View`."""
+    """Return the rows from which each of G links learns, given Bool `[n]` each, padded to equal number.
+
+    None stands for all rows. Returns also Bool `[G, n]`, the rows that are not padding (None for all), and
+    the number of leading rows that are no padding for any link.
+    """
     if observed[0].is_cuda:
         # The host would have to wait for the number of observed cells; using all rows takes less time.
         return [None] * len(observed), torch.stack(tuple(observed)), 0
