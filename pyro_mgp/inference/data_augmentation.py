@@ -35,11 +35,7 @@ from pyro_mgp.inference.function_posterior import FunctionPosterior, times
 from pyro_mgp.inference.slice_sampling import slice_step
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
-from pyro_mgp.model.conditional import (
-    Conditional,
-    TrendConditional,
-    quadratic_conditionals,
-)
+from pyro_mgp.model.conditional import Conditional, TrendConditional, quadratic_conditionals
 from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.model.likelihoods import MIN_NOISE, Ordinal
 from pyro_mgp.model.link import observing, refuse_priors
@@ -62,10 +58,9 @@ class Rows(NamedTuple):
     """Cells of the link's column, `[n]`."""
 
     def sums(self, noise: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return ΦWΦᵀ, `[S, M, M]`, and ΦWt, `[S, M]`, with weights W over the targets' variances.
+        """Return ΦWΦᵀ, `[S, M, M]`, and ΦWt, `[S, M]`: W are weights `[S, n]` over the targets' variances.
 
-        Given the inducing values, a target has the noise's variance `[S, 1]` and that of the rest. The
-        rows' own weights are `[S, n]`, None for weights of one.
+        These are the noise's, `[S, 1]`, plus that of the rest. None stands for weights of one.
         """
         precision = 1 / (noise + self.rest)
         if weights is not None:
@@ -86,23 +81,16 @@ class Regression(NamedTuple):
 
     def sums(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of all rows at noise variances `[S, 1]`; see `Rows.sums`."""
-        n_known = self.known.targets.shape[-1]
-        of_known, of_completed = (
-            (None, None) if self.weights is None else self.weights.tensor_split([n_known], dim=1)
-        )
-        known, completed = self.known.sums(noise, of_known), self.completed.sums(noise, of_completed)
+        weights: tuple[Tensor | None, ...] = None, None
+        if self.weights is not None:
+            weights = self.weights.tensor_split([self.known.targets.shape[-1]], dim=1)
+        known, completed = self.known.sums(noise, weights[0]), self.completed.sums(noise, weights[1])
         return known[0] + completed[0], known[1] + completed[1]
 
     def joined(self) -> Rows:
         """Return all rows in S chains, the known ones first."""
-        n_chains = len(self.completed.targets)
         pairs = zip(self.known, self.completed, strict=True)
-        return Rows(
-            *(
-                torch.cat([known.expand(n_chains, *other.shape[1:-1], -1), other], -1)
-                for known, other in pairs
-            )
-        )
+        return Rows(*(torch.cat([known.expand(*other.shape[:-1], -1), other], -1) for known, other in pairs))
 
 
 class Augmentation:
@@ -167,12 +155,8 @@ class Augmentation:
     ) -> Regression:
         """Return the rows of completed tables `[S, N, D]` from which a link learns.
 
-        Args:
-            number: Number of the link.
-            filled: The completed tables.
-            scales: Standard deviations of the link's values, `[S, M]`; None for ones.
-            weights: Weights of the tables' rows, `[S, N]`; None for ones.
-            left_out: Numbers of rows with missing inputs or targets to leave out, `[r]`; None for none.
+        Standard deviations of the link's values `[S, M]`, and weights of the rows `[S, N]`, are ones by
+        default. Rows with missing inputs or targets are `left_out` by their numbers.
         """
         numbers, unless = self.completed_rows[number], self.chain.links[number].unless
         if left_out is not None:
@@ -192,13 +176,8 @@ class Augmentation:
     def with_latents(self, number: int, given: Regression, function: Tensor, normal: Tensor) -> Regression:
         """Return rows with latent variables drawn for the values of a link with an `Ordinal` likelihood.
 
-        Given these, which are the function plus noise of variance one, its posterior is Gaussian.
-
-        Args:
-            number: Number of the link.
-            given: The rows.
-            function: The last function drawn, `[S, M]`.
-            normal: Standard normal numbers, at least as many as there are rows, `[S, n]`.
+        Given these, which are the last function drawn `[S, M]` plus noise of variance one, its posterior is
+        Gaussian. The standard normal numbers `[S, n]` are at least as many as there are rows.
         """
         likelihood = self.chain.links[number].likelihood
         assert isinstance(likelihood, Ordinal)
@@ -206,12 +185,11 @@ class Augmentation:
         def latents(rows: Rows, normal: Tensor) -> Rows:
             mean = times(function, rows.basis)
             values, rest = (each.expand_as(mean) for each in (rows.targets, rows.rest))
-            return rows._replace(
-                targets=likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
-            )
+            drawn = likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
+            return rows._replace(targets=drawn)
 
         n_known, n_completed = (own.targets.shape[-1] for own in (given.known, given.completed))
-        known, completed = normal[:, : n_known + n_completed].tensor_split([n_known], dim=1)
+        known, completed, _ = normal.tensor_split([n_known, n_known + n_completed], dim=1)
         return given._replace(
             known=latents(given.known, known), completed=latents(given.completed, completed)
         )
@@ -221,7 +199,6 @@ class Augmentation:
         return self._at_scales(number, self._rows(number, rows), scales)
 
     def _at_scales(self, number: int, rows: Rows, scales: Tensor | None) -> Rows:
-        """Return rows of a link whose inducing values have standard deviations `[S, M]`; None for ones."""
         if self.scales[number] is None or scales is None:
             return rows
         return rows._replace(rest=rows.rest * scales[:, -1:].square())
@@ -237,19 +214,12 @@ class Augmentation:
         return Rows(basis, rest.view_as(targets), targets)
 
     def values(self, number: int, rows: Tensor, scales: Tensor, functions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values of F functions of a link at completed rows, `[S, F, n]`, and `Rows.rest`, `[S, n]`.
+        """Return values of functions `[S, F, M]` at rows `[S, n, D]`, `[S, F, n]`, and `Rows.rest`, `[S, n]`.
 
         The basis of all rows, which may be large, is not kept.
-
-        Args:
-            number: Number of the link.
-            rows: The rows, `[S, n, D]`.
-            scales: Standard deviations of the link's values, `[S, M]`.
-            functions: Whitened inducing values, `[S, F, M]`.
         """
-        size = max(_ROWS_AT_ONCE // len(rows), 1)
         values, rests = [], []
-        for part in rows.split(size, dim=1):
+        for part in rows.split(max(_ROWS_AT_ONCE // len(rows), 1), dim=1):
             basis, rest, _ = self.rows(number, part, scales)
             values.append(functions @ basis)
             rests.append(rest)
@@ -265,8 +235,8 @@ class Augmentation:
     ) -> FunctionPosterior:
         """Return the distribution of a link's function given rows, noise variances `[S, 1]` and scales.
 
-        Under observations that are not Gaussian it is half a step from the `last` distribution (None for
-        the prior) to the variational one: whole steps oscillate if values are linearly separable.
+        Under observations that are not Gaussian it is half a step (see `SITE_STEP`) from the `last`
+        distribution, None for the prior, to the variational one.
         """
         n_chains, n_values, _ = given.completed.basis.shape
         prior = self.inverse.new_ones(n_chains, n_values) if scales is None else scales.square()
@@ -281,12 +251,9 @@ class Augmentation:
         pull, precision, _ = site_parameters(link, targets, mean, variance + rest, rows)
         if given.weights is not None:
             pull, precision = pull * given.weights, precision * given.weights
-        gram = (basis * precision[:, None]) @ basis.mT
-        return FunctionPosterior.natural(
-            prior,
-            last.gram.lerp(gram, SITE_STEP),
-            last.shift.lerp(times(pull, basis.mT), SITE_STEP),
-        )
+        gram = last.gram.lerp((basis * precision[:, None]) @ basis.mT, SITE_STEP)
+        shift = last.shift.lerp(times(pull, basis.mT), SITE_STEP)
+        return FunctionPosterior.natural(prior, gram, shift)
 
 
 def draw_noise(
