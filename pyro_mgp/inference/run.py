@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ class Options:
     batch_size: int = 2000
     """Rows in a minibatch; smaller tables are used whole."""
     closed_form: bool = True
-    """Steps in closed form where `closed_form.applies_to` the chain; otherwise by `pyro.infer.SVI`."""
+    """Steps in closed form where `closed_form.applies_to` the chain, otherwise by `pyro.infer.SVI`."""
     redraw: bool = True
     """Redraw missing cells in each step; False trains on the fill as if it were data."""
     refresh_fill: bool = True
@@ -98,17 +98,15 @@ class Run:
         self.chain, self.table, self.held_out = chain, table, held_out
         self.filled, self.options, self.workers = filled, options, workers
         self.device = next(chain.parameters()).device
-        self.holds_out = True
-        self.loss = loss
-        self.own_rate = optimizer is None
-        self.step: SviStep | closed_form.ConjugateStep
+        self.holds_out, self.loss, self.own_rate = True, loss, optimizer is None
         closed = options.closed_form and loss is None and optimizer is None
-        if closed and closed_form.applies_to(chain):
+        self.moves_q = closed and closed_form.applies_to(chain)
+        self.step: SviStep | closed_form.ConjugateStep
+        if self.moves_q:
             self.step = closed_form.ConjugateStep(chain, workers, redraw=options.redraw)
         else:
             update = self._update if optimizer is None else copy.deepcopy(optimizer)
             self.step = SviStep(chain, loss, update, workers, redraw=options.redraw)
-        self.moves_q = isinstance(self.step, closed_form.ConjugateStep)
         leaves = [(name.endswith(_OF_Q), p) for name, p in chain.named_parameters() if self.own_rate]
         others = [p for of_q, p in leaves if p.requires_grad and not of_q]
         q = [p for of_q, p in leaves if of_q and not self.moves_q]
@@ -222,37 +220,30 @@ class Run:
         self, rows: Tensor | None, step_size: float, only_q: bool = False, refresh: bool = True
     ) -> Tensor:
         """Take a step on some rows and refresh their fill; halve minibatches if a GPU's memory is short."""
+        here, halves = slice(None) if rows is None else rows, None
+        for parameter in self.chain.parameters():
+            parameter.grad = None
         try:
-            loss, redrawn = self._take_step(rows, step_size, only_q)
+            filled, observed = self.filled[here].to(self.device), self.visible(here).to(self.device)
+            numbers = None if rows is None else rows.to(self.device)
+            loss, redrawn = self.step(filled, observed, numbers, step_size, only_q)
         except torch.OutOfMemoryError:
             n_rows = len(self.filled) if rows is None else len(rows)
             if n_rows <= _FEWEST_ROWS:
                 raise
-            numbers = torch.randperm(n_rows, device=self.filled.device) if rows is None else rows
-            halves: Sequence[Tensor] | None = numbers.tensor_split(2)
-        else:
-            halves = None
-        if halves is not None:
+            every = torch.randperm(n_rows, device=self.filled.device) if rows is None else rows
+            halves = every.tensor_split(2)
+        if halves is not None:  # outside the handler, whose error holds memory
             torch.cuda.empty_cache()
-            self.whole = False
+            self.whole, self.ahead = False, []
             self.options = dataclasses.replace(self.options, batch_size=len(halves[0]))
-            self.ahead = []
             steps = [(half, step_size / (k + 1), only_q, refresh) for k, half in enumerate(halves)]
             return torch.stack([self._step_on(*step) for step in steps]).mean()
         if self.options.refresh_fill and refresh:
-            here = slice(None) if rows is None else rows
             if rows is not None or not self.overwritten:
                 self.overwritten.append((here, self.filled[here].clone()))
             self.filled[here] = redrawn.to(self.filled.device)
         return loss
-
-    def _take_step(self, rows: Tensor | None, step_size: float, only_q: bool) -> tuple[Tensor, Tensor]:
-        """Take a step on some rows, moved to the chain's device; see `SviStep`."""
-        for parameter in self.chain.parameters():
-            parameter.grad = None
-        here = slice(None) if rows is None else rows
-        filled, observed = self.filled[here].to(self.device), self.visible(here).to(self.device)
-        return self.step(filled, observed, None if rows is None else rows.to(self.device), step_size, only_q)
 
     def visible(self, here: Tensor | slice) -> Tensor:
         """Return Bool `[n, D]`, the cells of some rows that the chain is trained on."""
@@ -302,24 +293,15 @@ class Run:
         tensors["ahead sizes"] = torch.tensor(sizes).long()
         # These may be thousands of numbers, too many for a header.
         tensors |= {name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in _SERIES}
-        states = {
-            "chain": self.chain.state_dict(),
-            "best": self.best,
-            "safe": self.safe[-1],
-            "q": self.step.state(),
-        }
+        safe, q = self.safe[-1], self.step.state()
+        states = {"chain": self.chain.state_dict(), "best": self.best, "safe": safe, "q": q}
         for k, adam in enumerate(self.adams):
             states[f"adam{k}"] = {"start": adam.start, "first": adam.first, "second": adam.second}
         for part, state in states.items():
             tensors |= {f"{part}.{name}": value for name, value in state.items()}
-        fields = {
-            "best_score": self.best_score,
-            "best_step": self.best_step,
-            "rate": self.rate,
-            "batch_size": self.options.batch_size,
-            "whole": self.whole,
-            "adam_steps": [adam.n_steps for adam in self.adams],
-        }
+        fields = {name: getattr(self, name) for name in ("best_score", "best_step", "rate", "whole")}
+        fields["batch_size"] = self.options.batch_size
+        fields["adam_steps"] = [adam.n_steps for adam in self.adams]
         return State({name: value.detach().cpu().numpy() for name, value in tensors.items()}, fields)
 
     @torch.no_grad()
@@ -331,9 +313,11 @@ class Run:
         self.rate, self.whole = fields["rate"], fields["whole"]
         self.best_score, self.best_step = fields["best_score"], fields["best_step"]
         self.options = dataclasses.replace(self.options, batch_size=fields["batch_size"])
-        self.chain.load_state_dict(_part(arrays, "chain", self.device))
-        self.best, self.safe = _part(arrays, "best", self.device), [_part(arrays, "safe", self.device)]
-        self.step.resume(_part(arrays, "q", self.device))
+        parts = (_part(arrays, name, self.device) for name in ("chain", "best", "safe", "q"))
+        chain, self.best, safe, q = parts
+        self.chain.load_state_dict(chain)
+        self.safe = [safe]
+        self.step.resume(q)
         for k, (adam, n_steps) in enumerate(zip(self.adams, fields["adam_steps"], strict=True)):
             moments = _part(arrays, f"adam{k}", self.device)
             adam.start, adam.first, adam.second = moments["start"], moments["first"], moments["second"]
