@@ -1,9 +1,4 @@
-"""One training run: its optimisers, fill and held-out scores, its recovery from numerical failure, its state.
-
-The state between two checks, from which another process continues, is: the current parameters, the best ones
-and those to go back to; q(u) as steps keep it; the moments of Adam; the rest of the pass over the
-minibatches; the state of the random generators; and the fill of the missing cells.
-"""
+"""One training run: its optimisers, fill, held-out scores, recovery from numerical failure, and state."""
 
 from __future__ import annotations
 
@@ -246,7 +241,7 @@ class Run:
         return loss
 
     def visible(self, here: Tensor | slice) -> Tensor:
-        """Return Bool `[n, D]`, the cells of some rows that the chain is trained on."""
+        """Return the cells of some rows that the chain is trained on, Bool `[n, D]`."""
         observed = self.table.observed[here]
         return observed & ~self.held_out[here] if self.holds_out else observed
 
@@ -325,14 +320,14 @@ class Run:
         device, start, fill = self.filled.device, 0, arrays["fill"]
         # Piece by piece: the table may be larger than memory.
         for here in pieces(len(self.filled)):
-            missing, piece = ~self.visible(here), self.filled[here]
+            missing = ~self.visible(here)
             end = start + int(missing.sum())
-            piece[missing] = torch.as_tensor(fill[start:end], device=device)
+            self.filled[here][missing] = torch.as_tensor(fill[start:end], device=device)
             start = end
         if start != len(fill):
             raise ValueError(f"expected the fill of {start} cells, got {len(fill)}")
         sizes = arrays["ahead sizes"].tolist()
-        self.ahead = [None for _ in sizes]
+        self.ahead = [None] * len(sizes)
         if "ahead" in arrays:
             self.ahead = list(torch.as_tensor(arrays["ahead"], device=device).split(sizes))
         torch.set_rng_state(torch.as_tensor(arrays["random"]))

@@ -55,8 +55,8 @@ class SviStep:
             filled: Rows with their current fill, `[B, D]`.
             observed: Bool `[B, D]`.
             rows: Their numbers if they are a minibatch, else None.
-            step_size: Size of a natural step of q(u), of which there is none here.
-            only_q: Whether other parameters may be left out, which they are not here.
+            step_size: Size of a natural-gradient step of q(u), which is not taken here.
+            only_q: Whether to update q(u) only, which is ignored here.
 
         Returns:
             The negative bound, and the rows with their missing cells redrawn, `[B, D]`.

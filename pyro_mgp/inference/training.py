@@ -70,8 +70,7 @@ def train(
 
     Args:
         chain: The chain.
-        table: The training table. If it is on another device than the chain, such as the host of a GPU, it is
-            moved minibatch by minibatch.
+        table: The training table. One on another device than the chain is moved minibatch by minibatch.
         held_out: Bool `[N, D]`, the observed cells that are held out.
         filled: The table with its missing and held-out cells filled, `[N, D]`.
         options: Settings of training.
@@ -79,15 +78,14 @@ def train(
         loss: Bound of `chain.model` and `chain.guide` to maximise by `pyro.infer.SVI`; None for the bound
             with functions integrated out, in closed form where that applies and `optimizer` is None.
         optimizer: Optimiser of `pyro.infer.SVI`, of which a copy is used; None for `Adam`.
-        progress: Show a progress bar, on terminals only.
+        progress: Whether to show a progress bar, on terminals only.
         workers: The processes that train together; all of them call this with the same arguments.
         keep_fill: Whether to leave `filled` as it is; False overwrites it and needs no copy.
-        checkpoint: Where to keep the state at checks. Training resumes from a state found there, with the
-            same result as without interruption.
+        checkpoint: Where to keep the state at checks, and to resume from with the same result.
 
     Returns:
-        The history; the parameters in `chain` are those of the best check. With natural gradients, q(u) has
-        then been refitted to all cells, the held-out ones included.
+        The history. The chain has the parameters of the best check, and with steps in closed form q(u) is
+        refitted to all cells, the held-out ones included.
 
     Raises:
         FloatingPointError: If the bound stops being finite.
@@ -111,7 +109,7 @@ def train(
         torch.manual_seed(seed)
         fill = filled.clone() if keep_fill else filled
         run = Run(chain, table, held_out, fill, options, workers, loss, optimizer)
-        history = _search(run, bar, checkpoint, {"seed": seed})
+        _search(run, bar, checkpoint, seed)
         run.finish()
         workers.broadcast(chain.state_dict().values())
     if run.rate < options.learning_rate:
@@ -127,14 +125,14 @@ def train(
             f"{run.options.batch_size}. Pass batch_size={run.options.batch_size} to begin with it",
             FitWarning,
         )
-    return dataclasses.replace(history, seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return History(run.losses, run.validation, run.steps, run.best_step, run.out_of_patience, seconds)
 
 
-def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, identity: Identity) -> History:
+def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, seed: int) -> None:
     """Step until the held-out cells stop improving; leave the best parameters in the chain."""
     with contextlib.nullcontext() if checkpoint is None else checkpoint.working():
-        if checkpoint is not None:
-            identity = {**identity, **_identity(run)}
+        identity = {} if checkpoint is None else _identity(run, seed)
         if checkpoint is None or not _resume(run, checkpoint, identity):
             run.warm_start()
         bar.update(len(run.losses))
@@ -144,18 +142,17 @@ def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, identity: Identit
                 _keep(run, checkpoint, identity)
     run.chain.load_state_dict(run.best)
     run.step.restore()
-    return History(run.losses, run.validation, run.steps, run.best_step, run.out_of_patience)
 
 
-def _identity(run: Run) -> Identity:
+def _identity(run: Run, seed: int) -> Identity:
     """Return the settings and fingerprints of a run before its first step; a checkpoint must match them."""
-    table = run.table
     return {
+        "seed": seed,
         **{f"training {name}": value for name, value in dataclasses.asdict(run.options).items()},
         **versions(),
         "steps": type(run.step).__name__,
         "loss": type(run.loss).__name__,
-        "table": fingerprint([("observed", table.observed), ("values", table.values)]),
+        "table": fingerprint([("observed", run.table.observed), ("values", run.table.values)]),
         "initial fill or held-out cells": fingerprint([("filled", run.filled), ("held out", run.held_out)]),
         "chain": fingerprint(run.chain.state_dict().items()),
     }
