@@ -23,8 +23,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, missing
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
-from pyro_mgp.fitting.chain_fit import fit_chain
-from pyro_mgp.fitting.training_table import TrainingTable
+from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.link_specs import best_plan, plan_links, recoded, rival_sequence, symmetrised_gain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache

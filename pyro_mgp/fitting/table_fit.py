@@ -21,9 +21,8 @@ from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
-from pyro_mgp.fitting.chain_fit import fit_chain
+from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions
-from pyro_mgp.fitting.training_table import TrainingTable
 from pyro_mgp.model.link_specs import plan_links, recoded
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings, wanted_inputs, warn_of_inducing_inputs
