@@ -30,8 +30,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.inference.closed_form_rows import SITE_STEP, site_parameters
-from pyro_mgp.inference.coefficient_scales import CoefficientScales
-from pyro_mgp.inference.function_posterior import FunctionPosterior, times
+from pyro_mgp.inference.function_posterior import CoefficientScales, FunctionPosterior, times
 from pyro_mgp.inference.slice_sampling import slice_step
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming

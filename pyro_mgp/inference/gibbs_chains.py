@@ -2,24 +2,24 @@
 
 An iteration visits link after link: it draws the link's function and noise variance given the completed table
 (see `data_augmentation`), then the missing cells of its column. A joint density draws all functions first.
-For each column with many missing cells it then moves the column's own function together with these (see
-`interweaving`), and functions of which the column is an input with these integrated out (see
-`integrated_cells`). That moves these cells as well; only the last iteration of a draw draws them again.
+For each column with many missing cells it then moves the column's own function together with these, and
+functions of which the column is an input with these integrated out (see `cell_moves`). That moves these cells
+as well; only the last iteration of a draw draws them again.
 
-Links that see all other columns are the conditionals of no joint density, and a chain that goes on through
-them has no distribution to converge to: with 3,000 rows of Protein, 30 % missing, the error of a draw grew
-from .63 to .78 standard deviations in 60 iterations. Each of their draws is therefore made by a few
-iterations from the initial fill, as in chained equations (van Buuren 2018, section 4.5), and only the last
-one draws functions given the completed table. Those before are draws from q(u), which learnt from worse
-fills: they are flatter, and take cells away from the initial fill sooner. With 40 % of KeggUD missing, new
-rows have a CRPS of .049 after one sweep through functions given completed tables, of .056 after five.
+Links that see all other columns are the conditionals of no joint density, and chains that go on through them
+converge to no distribution: with 3,000 rows of Protein, 30 % missing, the error of a draw grew from .63 to
+.78 standard deviations in 60 iterations. Each of their draws is therefore made by a few iterations from the
+initial fill, as in chained equations (van Buuren 2018, section 4.5), of which the last one draws functions
+given the completed table. Those before draw from q(u), which is flatter and takes cells away from the initial
+fill sooner: with 40 % of KeggUD missing, new rows have a CRPS of .049 after one sweep through functions given
+completed tables, of .056 after five.
 
 Where local GPs and discrete supports correct such links, a Gaussian process with one noise variance is not
-the right model, and what corrects it is estimated and kept: imputations vary too little. Each draw then
-weighs the rows by a Bayesian bootstrap, w ~ Exp(1), which makes a bagged posterior (Huggins and Miller, 2019,
-arXiv:1912.07104): robust, and conservative where the model is right after all. On six public tables (six
-masks of 30 % each) mean z² of completed-data correlations fell from 1.66 to 1.41, that of regression
-coefficients from 2.2 to 1.9, and the CRPS stayed as it was.
+the right model, and imputations vary too little, because the corrections are estimated and kept. Each draw
+then weighs the rows by a Bayesian bootstrap, w ~ Exp(1), which makes a bagged posterior (Huggins and Miller,
+2019, arXiv:1912.07104), conservative where the model is right after all. On six public tables (six masks of
+30 % each) mean z² of completed-data correlations fell from 1.66 to 1.41, that of regression coefficients from
+2.2 to 1.9, and the CRPS stayed as it was.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_mgp.inference.cell_moves import N_NUMBERS_OF_MOVE, FunctionAtCandidates, interweave, n_numbers
 from pyro_mgp.inference.data_augmentation import Augmentation, Regression, draw_noise
 from pyro_mgp.inference.function_posterior import FunctionPosterior
-from pyro_mgp.inference.integrated_cells import N_NUMBERS_OF_MOVE, FunctionAtCandidates
-from pyro_mgp.inference.interweaving import interweave, n_numbers
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Noise, by_column
@@ -47,18 +46,16 @@ from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.conditional import PathwiseConditional
 from pyro_mgp.model.sequential_chain import SequentialChain
 
-# Fewest and most chains of Gibbs sampling, and the rows that all of them sweep together if possible, without
-# and with local GPs. Their number is a multiple of the fewest: imputations alternate between as many metrics,
-# see `Neighbours`. What all chains share of local GPs takes most of their time: 20 chains of KeggUD (7,000
-# rows, 28 columns, 40 % missing) take twice the time of four.
+# Fewest and most chains, and the rows that they sweep together if possible, without and with local GPs.
+# Their number is a multiple of the fewest: imputations alternate between as many metrics, see `Neighbours`.
+# What all chains share of local GPs takes most of their time.
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE, _ROWS_WITH_LOCAL_GPS = 4, 20, 10_000, 200_000
 # Iterations of a joint density until the first draw, in multiples of those between draws.
 _BURN_IN = 2
-# Turns of function and noise in other chains, whose draws learn in one iteration: noises start at estimates.
-# With one turn, too many noises stay near these (Pareto k of leave-one-out densities of 60 rows .62 to .74,
-# with three .42 to .54).
+# Turns of function and noise in other chains, whose draws learn in one iteration: with one turn, too many
+# noises stay near the estimates from which they start.
 _TURNS = 3
-# Share of missing cells in a column beyond which functions move with them, and without them, as well: with
+# Share of missing cells in a column beyond which functions move with them, and with them integrated out: with
 # fewer, functions forget their state in an iteration or two.
 _MANY = 0.1
 # Streams of noise.
@@ -126,13 +123,12 @@ class GibbsChains:
 
     Args:
         augmentation: Distributions of the functions.
-        initial_fill: Function that returns the training table filled for the k-th start of S chains,
-            `[S, N, D]`.
+        initial_fill: Function that returns the filled training table for the k-th start, `[S, N, D]`.
         fresh: Standard normal numbers of functions and variances.
         sweep_noise: Standard normal numbers of a sweep, by the numbers of draw and sweep.
         holes: Rows of each link's missing cells.
         predictive: Predictive distribution of a link's missing cells, given the numbers of the draw and
-            of the link, and its conditional at drawn functions; None for the conditional itself.
+            of the link, and its conditional at drawn functions.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
         bagged: Whether the posteriors of functions and noises are bagged, in chains that begin anew.
         keeps_conditionals: Whether the predictive distributions of all links fit into memory together.
@@ -151,13 +147,13 @@ class GibbsChains:
         bagged: bool = False,
         keeps_conditionals: bool = True,
     ) -> None:
-        self.keeps_conditionals = keeps_conditionals
-        self.augmentation, self.holes, self.check = augmentation, holes, check
+        self.augmentation, self.chain, self.observed = augmentation, augmentation.chain, augmentation.observed
+        self.holes, self.check, self.predictive, self.bagged = holes, check, predictive, bagged
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
-        self.predictive, self.bagged, self.kept, self.lock = predictive, bagged, list[Drawn](), Lock()
-        self.passed = list[Drawn]()
-        """Functions of all iterations after burn-in that learnt them, without cells."""
-        self.continues = isinstance(augmentation.chain, SequentialChain)
+        self.keeps_conditionals, self.lock = keeps_conditionals, Lock()
+        self.kept, self.passed = list[Drawn](), list[Drawn]()
+        """Draws, and functions without cells of all iterations after burn-in that learnt them."""
+        self.continues = isinstance(self.chain, SequentialChain)
         """Whether chains go on from draw to draw."""
         self.moving = self._moving_cells()
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
@@ -165,10 +161,8 @@ class GibbsChains:
         """Rows of each link's other missing cells."""
         self.state = self._start()
         self.n_chains = len(self.state.filled)
-        cells = enumerate(augmentation.chain.holes(augmentation.observed))
-        self.record = Record(
-            {i: (rows, augmentation.chain.links[i].column) for i, rows in cells if len(rows)}
-        )
+        cells = enumerate(self.chain.holes(self.observed))
+        self.record = Record({i: (rows, self.chain.links[i].column) for i, rows in cells if len(rows)})
 
     @property
     def n_recorded(self) -> tuple[int, int, int]:
@@ -177,7 +171,7 @@ class GibbsChains:
         return self.n_chains * runs, len(self.record.trace), len(self.kept) // runs
 
     def _moving_cells(self) -> dict[int, Tensor]:
-        chain, observed = self.augmentation.chain, self.augmentation.observed
+        chain, observed = self.chain, self.observed
         if not isinstance(chain, SequentialChain):
             return {}
         # The first link of a category stands for all of its indicators.
@@ -190,14 +184,14 @@ class GibbsChains:
     def _unmoved_cells(self) -> list[Tensor]:
         unmoved = list(self.holes)
         for i, rows in self.moving.items():
-            category = self.augmentation.chain.category_of(i)
+            category = self.chain.category_of(i)
             for e in [i] if category is None else category.links:
                 unmoved[e] = self.holes[e][~torch.isin(self.holes[e], rows)]
         return unmoved
 
     def _start(self) -> State:
         """Return the state in which chains begin before the next draw, with functions from q(u)."""
-        chain, filled = self.augmentation.chain, self.initial_fill(len(self.kept))
+        chain, filled = self.chain, self.initial_fill(len(self.kept))
         functions = chain.functions(lambda link, n: self.fresh(n, _FUNCTION, link, len(self.kept)))
         links = [
             LinkDraw(function, link.likelihood.noise.expand(len(filled), 1), torch.ones_like(function))
@@ -222,7 +216,7 @@ class GibbsChains:
     def iterations(self, paths: Sequence[int]) -> Drawn:
         """Return functions for averages, without cells; number j is iteration j // S of chain j % S.
 
-        Those of consecutive iterations depend on each other, but more of them make an average more precise.
+        Those of consecutive iterations are dependent, but more of them make an average more precise.
         """
         with self.lock:
             while len(self.passed) * self.n_chains <= max(paths):
@@ -231,7 +225,7 @@ class GibbsChains:
 
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
-        n_sweeps, anew = self.augmentation.chain.n_sweeps, not (self.continues and self.kept)
+        n_sweeps, anew = self.chain.n_sweeps, not (self.continues and self.kept)
         state, record = (self._start(), Record(self.record.places)) if anew else (self.state, self.record)
         first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
@@ -247,7 +241,7 @@ class GibbsChains:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
                 passed.append(Drawn(state.links, before.new_zeros(self.n_chains, 0)))
-        drawn = replace(passed[-1], cells=before[:, ~self.augmentation.observed])
+        drawn = replace(passed[-1], cells=before[:, ~self.observed])
         self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
         self.record = record if self.continues or not self.record.trace else self.record.beside(record)
 
@@ -260,7 +254,7 @@ class GibbsChains:
         The predictive distributions at the functions of the state are those `known`, if there are any.
         Returns the completed tables `[S, N, D]` before the cells were drawn, and the state afterwards.
         """
-        chain, observed = self.augmentation.chain, self.augmentation.observed
+        chain = self.chain
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
         links, posteriors, filled, weights = state
         new = State([*links], [*posteriors], filled.clone(), weights)
@@ -275,7 +269,7 @@ class GibbsChains:
                 for i, holes in enumerate(self.unmoved if learns and not is_last else self.holes):
                     if not joint:
                         conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
-                    chain.visit(conditionals, new.filled, observed, noise, visited, holes)
+                    chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
         except RuntimeError:
             self.check(new.filled)  # functions learnt from diverged cells have no finite precision
             raise
@@ -304,7 +298,7 @@ class GibbsChains:
     def _learn_from(self, given: Regression, state: State, i: int, stream: tuple[int, ...]) -> None:
         """Draw the function, then noise variance and scales, of a link, given its rows, in place."""
         augmentation, (function, noise, scales) = self.augmentation, state.links[i]
-        link, prior = augmentation.chain.links[i], augmentation.scales[i]
+        link, prior = self.chain.links[i], augmentation.scales[i]
         is_ordinal = isinstance(link.likelihood, Ordinal)
         if is_ordinal:
             normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
@@ -325,13 +319,12 @@ class GibbsChains:
         self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
     ) -> None:
         """Move a link's function and noise with the missing cells of its column, in place."""
-        augmentation, observed = self.augmentation, self.augmentation.observed
-        rows, column = self.moving[i], chain.links[i].column
+        augmentation, rows, column = self.augmentation, self.moving[i], chain.links[i].column
         function, noise, scales = state.links[i]
-        own = observed[:, column].to(state.filled).expand(self.n_chains, -1)
+        own = self.observed[:, column].to(state.filled).expand(self.n_chains, -1)
         given = augmentation.regression(i, state.filled, scales, own)
         posterior = augmentation.posterior(i, given, noise, None, scales)
-        later = chain.later_links(i, conditionals, state.filled, rows, observed)
+        later = chain.later_links(i, conditionals, state.filled, rows, self.observed)
         cells = augmentation.rows(i, state.filled[:, rows], scales)
         normal = self.fresh(n_numbers(function.shape[1]), _MOVE, len(self.kept), sweep, i)
         function, noise, moved = interweave(function, noise, given, posterior, cells, later, normal)
@@ -348,7 +341,7 @@ class GibbsChains:
         def numbers(k: int) -> Tensor:
             return self.fresh(len(rows), _CANDIDATE, *stream, k)
 
-        later = chain.later_links(i, conditionals, state.filled, rows, self.augmentation.observed)
+        later = chain.later_links(i, conditionals, state.filled, rows, self.observed)
         candidates = chain.candidates(i, conditionals, later.table, numbers)
         completed = candidates.completed(later.table, later.columns)
         moving = dict[int, FunctionAtCandidates]()
@@ -371,7 +364,7 @@ class GibbsChains:
 
     def _is_normal(self, link: Later) -> bool:
         """Return whether the function of a link has a normal distribution, given what it is learnt from."""
-        own = self.augmentation.chain.links[link.number]
+        own = self.chain.links[link.number]
         has_noise = own.is_gaussian and not isinstance(link.conditional, Observing)
         return has_noise or isinstance(own.likelihood, Ordinal)
 
@@ -388,7 +381,7 @@ class GibbsChains:
         augmentation, e = self.augmentation, link.number
         function, noise, scales = state.links[e]
         given = augmentation.regression(e, state.filled, scales, left_out=left_out)
-        if isinstance(augmentation.chain.links[e].likelihood, Ordinal):
+        if isinstance(self.chain.links[e].likelihood, Ordinal):
             latent = self.fresh(augmentation.n_rows(e), _LATENT, *stream)
             given = augmentation.with_latents(e, given, function, latent)
         posterior = augmentation.posterior(e, given, noise, None, scales)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from pyro_mgp.inference.cell_moves import N_NUMBERS_OF_MOVE, FunctionAtCandidates
 from pyro_mgp.inference.data_augmentation import Regression, Rows
 from pyro_mgp.inference.function_posterior import FunctionPosterior
-from pyro_mgp.inference.integrated_cells import N_NUMBERS_OF_MOVE, FunctionAtCandidates
 from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.later_links import Candidates
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from pyro_mgp.inference.cell_moves import interweave, n_numbers
 from pyro_mgp.inference.data_augmentation import Regression, Rows
 from pyro_mgp.inference.function_posterior import FunctionPosterior
-from pyro_mgp.inference.interweaving import interweave, n_numbers
 
 OBSERVED = torch.tensor([0.3, -0.4, 0.9, 1.1, 0.2], dtype=torch.float64)
 RESIDUALS = torch.tensor([0.5, -1.2, 0.1], dtype=torch.float64)

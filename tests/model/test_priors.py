@@ -8,8 +8,8 @@ import torch
 from pyro import poutine
 from scipy import stats
 
-from pyro_mgp.inference.coefficient_scales import CoefficientScales
 from pyro_mgp.inference.data_augmentation import Augmentation, Regression, Rows, draw_noise
+from pyro_mgp.inference.function_posterior import CoefficientScales
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.kernels import linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal

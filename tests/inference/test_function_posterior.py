@@ -8,8 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pyro_mgp.inference.coefficient_scales import CoefficientScales, draw_scale
-from pyro_mgp.inference.function_posterior import FunctionPosterior
+from pyro_mgp.inference.function_posterior import CoefficientScales, FunctionPosterior, draw_scale
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.kernels import linear_quadratic_matern32, matern32
 from pyro_mgp.model.likelihoods import Gaussian
