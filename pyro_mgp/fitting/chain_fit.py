@@ -15,20 +15,12 @@ from torch import Tensor
 from pyro_mgp._support import memory
 from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
-from pyro_mgp.data.codecs.base import GaussianObservation, OrdinalObservation
+from pyro_mgp.data.codecs.base import GaussianObservation, ObservationModel, OrdinalObservation
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.training import History, Options, train
-from pyro_mgp.model.build import (
-    build_chain,
-    categories,
-    likelihoods,
-    observation_models,
-    products_of,
-    starting_noise,
-    values_of_links,
-)
+from pyro_mgp.model import build
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
 from pyro_mgp.model.link_specs import LinkSpec
@@ -43,12 +35,9 @@ from pyro_mgp.storage.scratch import Memory, pieces
 _RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
 # Most rows given which functions are drawn, times the number of links; 10,000 rows always are.
 _MOST_AUGMENTED = 500_000
-
-
-# No cells are held out of columns with fewer observed cells.
-_FEWEST_OBSERVED = 20
-# A holdout of fewer cells says too little about when to stop; the bound is watched instead.
-_FEWEST_HELD_OUT = 100
+# Fewest observed cells of a column of which some are held out, and fewest such cells: fewer say too little
+# about when to stop, and the bound is watched instead.
+_FEWEST_OBSERVED, _FEWEST_HELD_OUT = 20, 100
 
 
 @dataclass(frozen=True)
@@ -76,10 +65,8 @@ class TrainingTable:
     @property
     def is_gaussian(self) -> bool:
         """True if all links have Gaussian observations, with one noise variance per link."""
-        return not any(link.column in self.error_variances for link in self.link_specs) and all(
-            isinstance(model, GaussianObservation)
-            for model in observation_models(self.encoder.codec, self.link_specs)
-        )
+        has_errors = any(link.column in self.error_variances for link in self.link_specs)
+        return not has_errors and all(isinstance(model, GaussianObservation) for model in self._models())
 
     @property
     def has_shapes(self) -> bool:
@@ -91,8 +78,11 @@ class TrainingTable:
             len(model.values) > 2
             if isinstance(model, OrdinalObservation)
             else not isinstance(model, GaussianObservation)
-            for model in observation_models(self.encoder.codec, self.link_specs)
+            for model in self._models()
         )
+
+    def _models(self) -> Sequence[ObservationModel]:
+        return build.observation_models(self.encoder.codec, self.link_specs)
 
     def hold_out(self, observed: Tensor, fraction: float, seed: int) -> Tensor:
         """Choose observed cells to hold out of training for validation, Bool `[N, D]`."""
@@ -129,7 +119,10 @@ def fit_chain(
     kinds = {"all_gaussian": given.is_gaussian, "shapes": given.has_shapes}
     settings = choose(parameters, engine, given.inputs, len(given.encoded), **kinds)
     if own is not None:
-        _check_memory(given, settings.n_inducing.value)
+        n_rows, n_columns = given.encoded.values.shape
+        needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), settings.n_inducing.value)
+        advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"
+        memory.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)
     seed, on_device = settings.seed.value, torch.device(settings.device.value)
     rows = given.encoded.to(home(given.encoded.values, on_device))
     fraction = engine.validation_fraction if given.completed is None else 0.0
@@ -137,14 +130,17 @@ def fit_chain(
     start, filled = _initial_fill(engine, given, rows, held_out, seed)
     if given.completed is not None:
         filled = given.completed.to(rows.values)
-    noise = starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
+    noise = build.starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
     inducing = filled[: settings.n_inducing.value].to(on_device)
     parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)
     chain = untrained_chain(parameters, engine, *parts, is_sequential=given.is_sequential)
     for link in chain.links:
         if (known := given.error_variances.get(link.column)) is not None:
             link.known_variance = known.to(on_device)
-    history = _train(parameters, engine, settings, given, chain, rows, held_out, filled, checkpoint)
+    history = History()
+    if given.link_specs:
+        history = _train(parameters, engine, settings, given, chain, rows, held_out, filled, checkpoint)
+    chain.eval()
     gaussian = JointGaussian.fit(rows.values, rows.observed, engine.initial_fill, start.gaussian)
     initial = InitialFill(gaussian.to(on_device), start.drawn)
     is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
@@ -159,7 +155,7 @@ def fit_chain(
             model,
             rows[:MAX_ROWS].to(on_device),
             0 if given.is_sequential else parameters.n_neighbors,
-            values_of_links(given.encoder.codec, given.link_specs, on_device),
+            build.values_of_links(given.encoder.codec, given.link_specs, on_device),
             None if given.completed is None else filled.to(on_device),
         )
     return model, settings
@@ -179,23 +175,15 @@ def untrained_chain(
 ) -> Chain:
     """Build a chain of sparse GPs whose parameters have their initial values.
 
-    Args:
-        parameters: The imputer's parameters.
-        engine: Its engine.
-        kernel: Name or factory of the links' kernel.
-        codec: The table's codec.
-        link_specs: The links.
-        noise: Initial noise variance of each link.
-        inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
-        n_rows: Rows of the training table.
-        is_sequential: Whether links see complete and earlier columns only.
+    They start at these noise variances of the links, with rows of the filled table `[M, D]` as inducing
+    inputs. The links of a sequential chain see complete and earlier columns only.
     """
-    return build_chain(
+    return build.build_chain(
         link_specs,
         resolve_kernel(kernel),
         inducing,
-        likelihoods(codec, link_specs, noise, inducing.device),
-        products=products_of(codec, link_specs),
+        build.likelihoods(codec, link_specs, noise, inducing.device),
+        products=build.products_of(codec, link_specs),
         sequential=is_sequential,
         train_inducing=engine.train_inducing,
         n_rows=n_rows,
@@ -204,7 +192,7 @@ def untrained_chain(
         propagate=engine.propagate,
         backpropagate=engine.backpropagate,
         precision=parameters.precision,
-        categories=categories(codec, link_specs, inducing.device),
+        categories=build.categories(codec, link_specs, inducing.device),
     )
 
 
@@ -233,43 +221,30 @@ def _train(
     checkpoint: Checkpoint | None,
 ) -> History:
     """Train the chain in place, and return the training history."""
-    history = History()
     # The chain of a small table is trained by each process alone: its rows are too few to share.
-    workers = ALONE if given.is_sequential else current()
-    if given.link_specs:
-        by_svi = settings.inference.value == "svi"
-        options = Options(
-            max_steps=settings.max_steps.value,
-            learning_rate=parameters.learning_rate or (_RATE_OF_SVI if by_svi else Options.learning_rate),
-            weight_decay=engine.weight_decay,
-            batch_size=parameters.batch_size,
-            closed_form=not by_svi,
-            redraw=given.completed is None,
-            refresh_fill=engine.refresh_fill,
-            patience=engine.patience,
-            check_every=_STEPS_OF_SVI_TO_CHECK if by_svi else Options.check_every,
-        )
-        history = train(
-            chain,
-            rows,
-            held_out,
-            filled,
-            options,
-            seed=settings.seed.value,
-            loss=parameters.loss,
-            optimizer=parameters.optimizer,
-            progress=parameters.progress,
-            workers=workers,
-            keep_fill=False,
-            checkpoint=None if workers.is_alone and not current().is_first else checkpoint,
-        )
-    chain.eval()
-    return history
-
-
-def _check_memory(given: TrainingTable, n_inducing: int) -> None:
-    """Raise a ValueError if a fit needs more memory than is available."""
-    n_rows, n_columns = given.encoded.values.shape
-    needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), n_inducing)
-    advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"
-    memory.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)
+    workers, by_svi = ALONE if given.is_sequential else current(), settings.inference.value == "svi"
+    options = Options(
+        max_steps=settings.max_steps.value,
+        learning_rate=parameters.learning_rate or (_RATE_OF_SVI if by_svi else Options.learning_rate),
+        weight_decay=engine.weight_decay,
+        batch_size=parameters.batch_size,
+        closed_form=not by_svi,
+        redraw=given.completed is None,
+        refresh_fill=engine.refresh_fill,
+        patience=engine.patience,
+        check_every=_STEPS_OF_SVI_TO_CHECK if by_svi else Options.check_every,
+    )
+    return train(
+        chain,
+        rows,
+        held_out,
+        filled,
+        options,
+        seed=settings.seed.value,
+        loss=parameters.loss,
+        optimizer=parameters.optimizer,
+        progress=parameters.progress,
+        workers=workers,
+        keep_fill=False,
+        checkpoint=None if workers.is_alone and not current().is_first else checkpoint,
+    )

@@ -31,8 +31,8 @@ from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
 from pyro_mgp.storage.scratch import Memory
 
-# Rows from which the evidence of orders is computed, whose terms take some 60 MB with 20 columns, and rows
-# from which plans are learnt in large tables: those with the smallest keys.
+# Rows from which the evidence of orders is computed (60 MB with 20 columns), and rows from which plans are
+# learnt in large tables: those with the smallest keys.
 _ROWS_OF_ORDER, _ROWS_OF_PLAN = 5000, 2000
 # Most times that plans are made on draws of the last plan's model, and the number of these draws.
 _MOST_PLANS, _COMPLETIONS = 3, 4
@@ -137,9 +137,8 @@ class PlanSearch:
 
     def first_plan(self, completed: Tensor) -> tuple[int, list[int]]:
         """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""
-        last, rows = len(self.codecs) - 1, self._of_evidence(completed)
-        _, sequence = best_plan(self.codecs[last:], rows, 0, [], self.incomplete, self._every)
-        return last, sequence
+        last = len(self.codecs) - 1
+        return last, self._best(self.codecs[last:], completed, (0, []))[1]
 
     def fit(self, plan: tuple[int, list[int]], completed: Tensor) -> Planned:
         """Fit a joint density by a plan, trained on rows completed by draws."""
@@ -152,12 +151,12 @@ class PlanSearch:
     def improved(self, planned: Planned, draw: int = 0, most: int = _MOST_PLANS - 1) -> Planned:
         """Plan again on draws of the last plan's model, until the plan stays the same."""
         for _ in range(most):
-            completed, (here, sequence) = planned.completed(draw), planned.plan
-            rows = self._of_evidence(completed)
-            plan = best_plan(self.codecs, rows, here, sequence, self.incomplete, self._every)
+            completed = planned.completed(draw)
+            plan = self._best(self.codecs, completed, planned.plan)
             if plan == planned.plan:
                 break
-            planned = self.fit(plan, recoded(self.codecs[here], self.codecs[plan[0]], completed))
+            here, there = (self.codecs[number] for number in (planned.plan[0], plan[0]))
+            planned = self.fit(plan, recoded(here, there, completed))
         return planned
 
     def after_rival(self, planned: Planned) -> Planned:
@@ -173,9 +172,12 @@ class PlanSearch:
             return planned
         return self.improved(other, _RIVAL_DRAW, most=1)
 
-    @property
-    def _every(self) -> bool:
-        return self.given.parameters.columns == "all"
+    def _best(
+        self, codecs: list[TableCodec], completed: Tensor, start: tuple[int, list[int]]
+    ) -> tuple[int, list[int]]:
+        """Return the best plan, given draws and the plan from which the search starts."""
+        every = self.given.parameters.columns == "all"
+        return best_plan(codecs, self._of_evidence(completed), *start, self.incomplete, every)
 
     def _of_evidence(self, completed: Tensor) -> Tensor:
         """Return the rows `[S, n, D]` from which the evidence of orders is computed."""
