@@ -22,8 +22,6 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 
 # Iterations of adaptation, iterations per kept sample, and the largest number of doublings of a trajectory.
 _WARMUP, _THINNING, _MAX_DEPTH = 150, 5, 6
-# Name of the site of a link's lengthscales.
-_LENGTHSCALE = "links.{}.kernel.kern1.lengthscale"
 
 
 def draw_lengthscales(
@@ -51,7 +49,8 @@ def draw_lengthscales(
         mcmc.run(filled, observed)
     samples = mcmc.get_samples()
     # A link without inputs has no lengthscale.
-    none, names = filled.new_ones(n * _THINNING, 0), map(_LENGTHSCALE.format, range(len(chain.links)))
+    none = filled.new_ones(n * _THINNING, 0)
+    names = [f"links.{i}.kernel.kern1.lengthscale" for i in range(len(chain.links))]
     return [samples.get(name, none)[_THINNING - 1 :: _THINNING].detach() for name in names]
 
 

@@ -94,17 +94,15 @@ class Run:
         self.filled, self.options, self.workers = filled, options, workers
         self.device = next(chain.parameters()).device
         self.holds_out, self.loss, self.own_rate = True, loss, optimizer is None
-        closed = options.closed_form and loss is None and optimizer is None
-        self.moves_q = closed and closed_form.applies_to(chain)
-        self.step: SviStep | closed_form.ConjugateStep
-        if self.moves_q:
-            self.step = closed_form.ConjugateStep(chain, workers, redraw=options.redraw)
-        else:
-            update = self._update if optimizer is None else copy.deepcopy(optimizer)
-            self.step = SviStep(chain, loss, update, workers, redraw=options.redraw)
+        self.closed: closed_form.ConjugateStep | None = None
+        """Step in closed form, which keeps q(u) outside the chain; None if all is learnt by SVI."""
+        if options.closed_form and loss is None and self.own_rate and closed_form.applies_to(chain):
+            self.closed = closed_form.ConjugateStep(chain, workers, redraw=options.redraw)
+        update = self._update if optimizer is None else copy.deepcopy(optimizer)
+        self.step = self.closed or SviStep(chain, loss, update, workers, redraw=options.redraw)
         leaves = [(name.endswith(_OF_Q), p) for name, p in chain.named_parameters() if self.own_rate]
         others = [p for of_q, p in leaves if p.requires_grad and not of_q]
-        q = [p for of_q, p in leaves if of_q and not self.moves_q]
+        q = [p for of_q, p in leaves if of_q and self.closed is None]
         self.adams = [Adam(others, options.weight_decay), Adam(q)]
         self.rate = options.learning_rate
         self.ahead: list[Tensor | None] = []
@@ -134,9 +132,9 @@ class Run:
 
     def warm_start(self) -> None:
         """Fit q(u) to the initial fill, before draws replace it."""
-        if self.moves_q:
+        if self.closed is not None:
             self._step_on(next(self.minibatches()), 1.0, only_q=True, refresh=False)
-        self.step.publish()
+            self.closed.publish()
 
     def check(self, bar: Any) -> None:
         """Take the steps up to the next check, score the held-out cells, and update the progress bar."""
@@ -165,7 +163,8 @@ class Run:
             self.overwritten = []
             try:
                 losses = torch.stack([self._advance(first + k) for k in range(n_steps)]).tolist()
-                self.step.publish()
+                if self.closed is not None:
+                    self.closed.publish()
                 score = self.score(losses)
             except _NOT_FINITE as error:
                 score, why = math.nan, f" ({error})"
@@ -178,10 +177,15 @@ class Run:
             f"use a learning rate below {f'{self.rate:g}' if self.own_rate else 'that of the optimizer'}"
         )
 
+    def set_parameters(self, state: dict[str, Tensor]) -> None:
+        """Set the parameters to those of a state of the chain."""
+        self.chain.load_state_dict(state)
+        if self.closed is not None:
+            self.closed.restore()
+
     def _go_back(self, state: dict[str, Tensor]) -> None:
         """Restore an earlier state and fill, and divide the learning rate by four."""
-        self.chain.load_state_dict(state)
-        self.step.restore()
+        self.set_parameters(state)
         for rows, fill in reversed(self.overwritten):
             self.filled[rows] = fill
         for adam in self.adams:
@@ -193,7 +197,7 @@ class Run:
         if not self.ahead:
             self.ahead = list(self.minibatches())
         loss = self._step_on(self.ahead.pop(), 1.0 if self.whole else (1 + number) ** -0.5)
-        if self.moves_q:
+        if self.closed is not None:
             self._update()
         return loss
 
@@ -254,7 +258,7 @@ class Run:
         for adam in self.adams:
             adam.release()
         self.overwritten = []
-        if not self.moves_q:
+        if self.closed is None:
             return
         for here in pieces(len(self.filled)):
             held_out, values = self.held_out[here], self.table.values[here]
@@ -265,7 +269,7 @@ class Run:
         for k, rows in enumerate(batches):
             self._step_on(rows, 1 / (k + 1), only_q=True)
             self.overwritten = []
-        self.step.publish()
+        self.closed.publish()
 
     def score(self, window: list[float]) -> float:
         """Return the mean log density of the held-out cells; without any, the mean bound per cell."""
@@ -288,7 +292,7 @@ class Run:
         tensors["ahead sizes"] = torch.tensor(sizes).long()
         # These may be thousands of numbers, too many for a header.
         tensors |= {name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in _SERIES}
-        safe, q = self.safe[-1], self.step.state()
+        safe, q = self.safe[-1], {} if self.closed is None else self.closed.state()
         states = {"chain": self.chain.state_dict(), "best": self.best, "safe": safe, "q": q}
         for k, adam in enumerate(self.adams):
             states[f"adam{k}"] = {"start": adam.start, "first": adam.first, "second": adam.second}
@@ -312,7 +316,8 @@ class Run:
         chain, self.best, safe, q = parts
         self.chain.load_state_dict(chain)
         self.safe = [safe]
-        self.step.resume(q)
+        if self.closed is not None:
+            self.closed.resume(q)
         for k, (adam, n_steps) in enumerate(zip(self.adams, fields["adam_steps"], strict=True)):
             moments = _part(arrays, f"adam{k}", self.device)
             adam.start, adam.first, adam.second = moments["start"], moments["first"], moments["second"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,8 +20,6 @@ Update = Callable[[Any], None]
 
 class SviStep:
     """Training step by `pyro.infer.SVI`, for any chain.
-
-    Closed-form steps keep q(u) outside the chain; here all parameters are in it, so only `__call__` acts.
 
     Args:
         chain: The chain.
@@ -76,19 +74,6 @@ class SviStep:
         with local_parameters(), poutine.scale(scale=len(own) / n_rows):
             loss = filled.new_tensor(self.svi.step(own, observed[share], rows, **noise))
         return workers.total([loss])[0], workers.gather(self.redrawn, n_rows)
-
-    def publish(self) -> None:
-        """Do nothing: q(u) is always in the chain."""
-
-    def restore(self) -> None:
-        """Do nothing: q(u) is reset with the chain."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the state outside the chain, for `resume`; there is none."""
-        return {}
-
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Do nothing: `state` is empty."""
 
     def _model(self, *table: Any, **noise: Any) -> None:
         """Run the model, and keep the rows that it redrew, on the first path if there are several."""

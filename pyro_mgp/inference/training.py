@@ -140,8 +140,7 @@ def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, seed: int) -> Non
             run.check(bar)
             if checkpoint is not None:
                 _keep(run, checkpoint, identity)
-    run.chain.load_state_dict(run.best)
-    run.step.restore()
+    run.set_parameters(run.best)
 
 
 def _identity(run: Run, seed: int) -> Identity:
