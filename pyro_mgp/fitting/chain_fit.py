@@ -89,10 +89,8 @@ class TrainingTable:
         groups = torch.as_tensor(self.encoder.codec.groups)
         if self.encoder.target is not None:
             groups = torch.cat([groups, groups.max()[None] + 1])
-        linked = torch.zeros(len(groups), dtype=torch.bool)
-        linked[[link.column for link in self.link_specs]] = True
         # The last indicator of a category has no link, but would give its level away.
-        linked = linked.new_tensor([bool(linked[groups == group].any()) for group in groups])
+        linked = torch.isin(groups, groups[[link.column for link in self.link_specs]])
         linked &= observed.sum(0).cpu() >= _FEWEST_OBSERVED
         # The indicators of a category are one cell.
         first = torch.cat([torch.ones_like(groups[:1], dtype=torch.bool), groups.diff() != 0])

@@ -57,14 +57,14 @@ def interweave(
     later: LaterLinks,
     normal: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a link's functions, noise variances and missing cells `[S, k]` after a move of each.
+    """Return a link's functions `[S, M]`, noise variances `[S, 1]` and missing cells `[S, k]` after a move.
 
     Args:
-        function: Whitened inducing values in S chains, `[S, M]`.
-        noise: Noise variances, `[S, 1]`.
+        function: Whitened inducing values.
+        noise: Noise variances.
         given: The rows with an observed cell of the link's column.
         posterior: Distribution of the functions given these.
-        cells: Basis and values of the missing cells, `[S, ...]`.
+        cells: Basis and values of the missing cells.
         later: Likelihood of the cells under the later links.
         normal: Standard normal numbers, `[S, n_numbers(M)]`.
     """

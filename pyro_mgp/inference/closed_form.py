@@ -11,9 +11,8 @@ S⁻¹ = I + G/s², S⁻¹ r = W b/s² (Titsias 2009). A natural-gradient step o
 parameters by ρ towards it (Hensman et al. 2013); on minibatches the sums are multiplied by N/B. The value is
 that of `Trace_ELBO` on `Chain.marginal_model` and `Chain.marginal_guide`, with the KL term in closed form.
 
-Observations that are not Gaussian are replaced by sites, each with a precision of its own (see
-`closed_form_rows`). Their q(v) takes half steps, since the sites change with it; their bound is exact at the
-q(v) before the step.
+Observations that are not Gaussian are replaced by sites (see `closed_form_rows`). Their q(v) takes half
+steps, since the sites change with it; their bound is exact at the q(v) before the step.
 
 The gradient is written out; autograd takes only the last steps, from the kernels to their parameters:
 
@@ -119,10 +118,7 @@ def applies_to(chain: Chain) -> bool:
 class ConjugateStep:
     """Training step: q(u) in closed form, all other parameters by gradients; see `applies_to`.
 
-    Args:
-        chain: The chain.
-        workers: The processes that train together.
-        redraw: Whether a step redraws missing cells; otherwise their fill counts as data.
+    `workers` train together. Without `redraw` the fill of missing cells counts as data.
     """
 
     def __init__(self, chain: Chain, workers: Workers = ALONE, redraw: bool = True) -> None:
@@ -130,18 +126,12 @@ class ConjugateStep:
         self.chain, self.workers, self.redraw = chain, workers, redraw
         self.workspace = Workspace()
         self.stack = fastest_stack(chain.links)
-        with torch.no_grad():
-            self.posterior = Posterior.of(chain)
+        self.restore()
 
     def __call__(
-        self,
-        filled: Tensor,
-        observed: Tensor,
-        rows: Tensor | None,
-        step_size: float,
-        only_q: bool = False,
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float, only_q: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Update q(u), then set the loss's gradients on the other parameters; see `svi.SviStep`."""
+        """Update q(u), then set the loss's gradients on the other parameters; see `SviStep`."""
         share = self._share(filled, observed, rows)
         with local_parameters():
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
@@ -182,10 +172,10 @@ class ConjugateStep:
         for link, new_loc, new_tril in zip(self.chain.links, self.posterior.mean, tril, strict=True):
             link.u_loc, link.u_scale_tril = new_loc, new_tril
 
+    @torch.no_grad()
     def restore(self) -> None:
         """Reload q(u) from the chain's links, after they were reset to an earlier state."""
-        with torch.no_grad():
-            self.posterior = Posterior.of(self.chain)
+        self.posterior = Posterior.of(self.chain)
 
     def state(self) -> dict[str, Tensor]:
         """Return natural parameters and moments of q(u), for `resume`."""

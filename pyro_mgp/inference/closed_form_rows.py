@@ -32,12 +32,11 @@ from pyro_mgp.model.kernel_stack import Seen
 from pyro_mgp.model.likelihoods import ExpectedStudentT
 from pyro_mgp.model.link import Link
 
-# Entries of K_Zf per group of links: what fits into the processor's cache.
-_ENTRIES_AT_ONCE = 2**20
-# On a GPU all links are best in one group; this bounds its memory to a few times 0.5 GB.
-_ENTRIES_AT_ONCE_CUDA = 2**26
-# Rows are padded to a multiple of this: half a tile is whole registers for each of 3 threads.
-# Whole tiles would add a third to the rows of small tables.
+# Entries of K_Zf per group of links: what fits into the processor's cache. On a GPU all links are best in one
+# group; its memory is bounded to a few times 0.5 GB.
+_ENTRIES_AT_ONCE, _ENTRIES_AT_ONCE_CUDA = 2**20, 2**26
+# Rows are padded to a multiple of this: half a tile is whole registers for each of 3 threads, and whole tiles
+# would add a third to the rows of small tables.
 _FILLED_UP_TO = TILE // 2
 # Groups are a multiple of this many links: threads get whole matrices, and two threads equally many.
 _TOGETHER = 2
@@ -75,9 +74,8 @@ def site_parameters(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the Gaussian sites of observations whose latent function is N(mean, variance), all `[..., n]`.
 
-    Returns:
-        Precision times target, the precision, and the expected log density, differentiable in the
-        parameters of the likelihood.
+    These are precision times target, the precision, and the expected log density, which is differentiable
+    with respect to the likelihood's parameters.
     """
     with torch.enable_grad():
         mean, variance = (part.detach().requires_grad_() for part in (mean, variance))

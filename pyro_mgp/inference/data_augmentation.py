@@ -12,9 +12,9 @@ Other observations are replaced by Gaussian sites under the last distribution of
 targets t: that distribution converges to the variational one given the completed table.
 
 A link's function is drawn right before the cells of its own column. If all functions were drawn at once, the
-cells drawn next would change with the function of their own column only, not with those of the columns that
-they predict, and variances between imputations would come out a third too small. A sequential chain is a
-joint density, whose functions are independent given the completed table: it draws all of them first.
+cells drawn next would change with the function of their own column only, and variances between imputations
+would come out a third too small. A sequential chain is a joint density, whose functions are independent given
+the completed table: it draws all of them first.
 
 Rows may have weights, as if each was that many rows; see `gibbs_chains`.
 """
@@ -93,12 +93,9 @@ class Regression(NamedTuple):
 
 
 class Augmentation:
-    """Distributions of a chain's functions and noises given completed tables.
+    """Distributions of a trained chain's functions and noises given completed tables.
 
-    Args:
-        chain: The trained chain.
-        values: Values of the observed cells of its table, `[N, D]`.
-        observed: Bool `[N, D]`, the observed cells.
+    The observed cells `[N, D]` of its table have these values, `[N, D]`.
     """
 
     def __init__(self, chain: Chain, values: Tensor, observed: Tensor) -> None:
@@ -123,8 +120,8 @@ class Augmentation:
             known &= entries <= _KNOWN_ENTRIES
             self.known_rows.append(known.nonzero()[:, 0])
             self.completed_rows.append((learnt_from & ~known).nonzero()[:, 0])
-        pairs = enumerate(self.known_rows)
-        self.known = [Rows(*(each[0] for each in self._rows(i, values[None, rows]))) for i, rows in pairs]
+        known_rows = [self.rows(i, values[None, here]) for i, here in enumerate(self.known_rows)]
+        self.known = [Rows(*(each[0] for each in rows)) for rows in known_rows]
 
     def conditional(self, number: int, function: Tensor, noise: Tensor, scales: Tensor) -> Conditional:
         """Return the conditional of a link at functions `[S, M]`, variances `[S, 1]` and scales `[S, M]`."""
@@ -195,22 +192,18 @@ class Augmentation:
 
     def rows(self, number: int, rows: Tensor, scales: Tensor | None = None) -> Rows:
         """Return basis and targets of a link in completed rows `[S, n, D]` at its scales, `[S, M]`."""
-        return self._at_scales(number, self._rows(number, rows), scales)
-
-    def _at_scales(self, number: int, rows: Rows, scales: Tensor | None) -> Rows:
-        if self.scales[number] is None or scales is None:
-            return rows
-        return rows._replace(rest=rows.rest * scales[:, -1:].square())
-
-    def _rows(self, number: int, rows: Tensor) -> Rows:
-        """Return basis and targets of a link in rows `[S, n, D]`, each `[S, ...]`."""
         targets = rows[..., self.chain.links[number].column]
         features, cross, prior = self.kernels.apart(number, rows.flatten(0, 1))
         n_features = len(features)
         basis = self.inverse[number, n_features:, n_features:] @ cross
         rest = (prior - basis.square().sum(0)).clamp(min=0)
         basis = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
-        return Rows(basis, rest.view_as(targets), targets)
+        return self._at_scales(number, Rows(basis, rest.view_as(targets), targets), scales)
+
+    def _at_scales(self, number: int, rows: Rows, scales: Tensor | None) -> Rows:
+        if self.scales[number] is None or scales is None:
+            return rows
+        return rows._replace(rest=rows.rest * scales[:, -1:].square())
 
     def values(self, number: int, rows: Tensor, scales: Tensor, functions: Tensor) -> tuple[Tensor, Tensor]:
         """Return values of functions `[S, F, M]` at rows `[S, n, D]`, `[S, F, n]`, and `Rows.rest`, `[S, n]`.
@@ -267,9 +260,9 @@ def draw_noise(
     Args:
         given: The rows from which it learns.
         function: Whitened inducing values, `[S, M]`.
-        noise: The noise variances drawn last, `[S, 1]`.
+        noise: The noise variances drawn last.
         normal: Standard normal numbers, `[S, N_NUMBERS]`.
-        further: Log likelihoods `[S]` of noise variances `[S, 1]` under other rows than these.
+        further: Log likelihoods `[S]` of noise variances under other rows than these.
     """
     parts = given.known, given.completed
     squares = torch.cat([(own.targets - times(function, own.basis)).square() for own in parts], dim=1)

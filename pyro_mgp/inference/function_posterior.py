@@ -118,16 +118,9 @@ class CoefficientScales:
     ) -> tuple[Tensor, FunctionPosterior]:
         """Draw the scale of the inducing values with the function integrated out, by a Metropolis step.
 
-        Given so many values their scale would hardly move: on two tables of the coverage study, draws of it
-        had autocorrelation times of 11 and 28 sweeps, now 11 and 8, and it forgets its start in ten sweeps.
-
-        Args:
-            scales: Standard deviations of a link's values, `[S, M]`.
-            posterior: Distribution of the function with these.
-            normal: Standard normal numbers, `[S, 2]`.
-
-        Returns:
-            New standard deviations, and the distribution of the function with them.
+        Given so many values their scale would hardly move. Takes the standard deviations of a link's values
+        `[S, M]`, the distribution of the function with these, and standard normal numbers `[S, 2]`. Returns
+        new standard deviations, and the distribution with them.
         """
         log_scale, rest = scales[:, self.rest][:, 0].log(), self.rest
         moved = (log_scale + _STEP * normal[:, 0]).clamp(*_LOG_RANGE)
@@ -145,11 +138,7 @@ class CoefficientScales:
 def draw_scale(values: Tensor, wide: Tensor, scale: Tensor, normal: Tensor) -> Tensor:
     """Draw the standard deviation σ `[S]` of values `[S, k]` ~ N(0, σ²) by a step of slice sampling.
 
-    Args:
-        values: The values.
-        wide: Scale of the half-Cauchy prior of σ, `[]` or `[S]`.
-        scale: The last σ, `[S]`.
-        normal: Standard normal numbers, `[S, N_NUMBERS]`.
+    Takes the scale of its half-Cauchy prior, `[]` or `[S]`, the last σ, and normal numbers `[S, N_NUMBERS]`.
     """
     squares, count = values.square().sum(1), values.shape[1]
 

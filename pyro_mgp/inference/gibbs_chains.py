@@ -157,8 +157,12 @@ class GibbsChains:
         """Whether chains go on from draw to draw."""
         self.moving = self._moving_cells()
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
-        self.unmoved = self._unmoved_cells()
+        self.unmoved = list(holes)
         """Rows of each link's other missing cells."""
+        for i, rows in self.moving.items():
+            category = self.chain.category_of(i)
+            for e in [i] if category is None else category.links:
+                self.unmoved[e] = holes[e][~torch.isin(holes[e], rows)]
         self.state = self._start()
         self.n_chains = len(self.state.filled)
         cells = enumerate(self.chain.holes(self.observed))
@@ -180,14 +184,6 @@ class GibbsChains:
         rows = {i: chain.weighted(i, observed).nonzero()[:, 0] for i in numbers}
         most = {i: int(observed[:, chain.links[i].column].sum()) + len(rows[i]) for i in numbers}
         return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
-
-    def _unmoved_cells(self) -> list[Tensor]:
-        unmoved = list(self.holes)
-        for i, rows in self.moving.items():
-            category = self.chain.category_of(i)
-            for e in [i] if category is None else category.links:
-                unmoved[e] = self.holes[e][~torch.isin(self.holes[e], rows)]
-        return unmoved
 
     def _start(self) -> State:
         """Return the state in which chains begin before the next draw, with functions from q(u)."""
@@ -249,10 +245,10 @@ class GibbsChains:
     def _iterate(
         self, state: State, sweep: int, learns: bool, known: Sequence[Conditional]
     ) -> tuple[Tensor, State]:
-        """Draw the functions and the missing cells of all links; unless it `learns`, keep the functions.
+        """Draw the functions, if it `learns`, and the missing cells of all links.
 
-        The predictive distributions at the functions of the state are those `known`, if there are any.
-        Returns the completed tables `[S, N, D]` before the cells were drawn, and the state afterwards.
+        Predictive distributions at the functions of the state may be `known`. Returns the completed tables
+        `[S, N, D]` before the cells were drawn, and the state afterwards.
         """
         chain = self.chain
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
@@ -446,10 +442,7 @@ class PosteriorChains:
 
 
 def n_chains(n_rows: int, *, local_gps: bool = False) -> int:
-    """Return the number of chains for a table: more for small tables, whose chains move slowly.
-
-    There are more as well if links have local GPs.
-    """
+    """Return the number of chains: more for small tables, whose chains move slowly, and with local GPs."""
     at_once = _ROWS_WITH_LOCAL_GPS if local_gps else _ROWS_AT_ONCE
     fitting = at_once // max(n_rows, 1) // _FEWEST_CHAINS * _FEWEST_CHAINS
     return min(max(fitting, _FEWEST_CHAINS), _MOST_CHAINS)

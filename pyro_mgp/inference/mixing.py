@@ -24,7 +24,7 @@ from pyro.ops.stats import gelman_rubin
 from scipy.stats import f, rankdata
 from torch import Tensor
 
-# Chains are split in halves of two iterations or more.
+# Fewest iterations of a chain that is split in halves.
 _FEWEST_ITERATIONS = 4
 # R-hat that is never too large, and the probability that any R-hat exceeds the largest one by chance.
 _NEGLIGIBLE, _BY_CHANCE = 1.05, 0.01
@@ -108,13 +108,9 @@ def bulk_ess(traces: Tensor) -> Tensor:
 
 
 def largest_rhat(n_chains: int, n_iterations: int, n_draws: int, n_compared: int = 1) -> float:
-    """Return the largest R-hat to expect of chains whose draws are independent, by chance.
+    """Return the largest R-hat that chains whose draws are independent reach by chance.
 
-    Args:
-        n_chains: Number of chains.
-        n_iterations: Iterations of each chain.
-        n_draws: Draws that each chain has made.
-        n_compared: Number of R-hats, of which the largest is judged.
+    Each chain has iterations and draws; the largest of `n_compared` R-hats is judged.
     """
     if n_iterations < _FEWEST_ITERATIONS:
         return math.inf

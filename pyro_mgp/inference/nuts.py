@@ -29,13 +29,8 @@ def draw_lengthscales(
 ) -> list[Tensor]:
     """Draw the lengthscales of the links of a chain n times from their posterior, `[n, P]` for each link.
 
-    Args:
-        chain: A trained chain of Gaussian links with the default kernel, where NUTS starts.
-        filled: Its training table, completed, `[N, D]`.
-        observed: Bool `[N, D]`.
-        n: Number of draws.
-        seed: Seed of all randomness.
-        progress: Whether Pyro shows its progress bar.
+    NUTS starts at the parameters of the chain, of Gaussian links with the default kernel, and at its training
+    table completed, `[N, D]`. The global random generators are left as they were.
     """
     devices = [] if filled.device.type == "cpu" else [filled.device]
     with torch.random.fork_rng(devices), local_parameters():

@@ -27,7 +27,7 @@ class SviStep:
             `Chain.marginal_model`, which is less noisy.
         update: Function that moves the parameters of a step against their gradients.
         workers: The processes that train together.
-        redraw: Whether the marginal model redraws missing cells; otherwise their fill counts as data.
+        redraw: Whether the marginal model redraws missing cells, or takes their fill as data.
     """
 
     def __init__(
@@ -49,15 +49,9 @@ class SviStep:
     ) -> tuple[Tensor, Tensor]:
         """Move the parameters against the gradients of the negative bound, and redraw the rows.
 
-        Args:
-            filled: Rows with their current fill, `[B, D]`.
-            observed: Bool `[B, D]`.
-            rows: Their numbers if they are a minibatch, else None.
-            step_size: Size of a natural-gradient step of q(u), which is not taken here.
-            only_q: Whether to update q(u) only, which is ignored here.
-
-        Returns:
-            The negative bound, and the rows with their missing cells redrawn, `[B, D]`.
+        Takes rows with their current fill `[B, D]`, Bool `[B, D]`, and the rows' numbers in a minibatch (None
+        for the whole table). Size of a natural-gradient step, and whether it moves q(u) only, are for steps
+        in closed form. Returns the negative bound, and the rows with their missing cells redrawn, `[B, D]`.
         """
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")

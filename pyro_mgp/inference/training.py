@@ -1,9 +1,8 @@
 """Stochastic variational inference for a chain.
 
-Each step scores a minibatch under an evidence bound, moves every q(u) by a natural-gradient step and
-everything else by Adam, or everything by `pyro.infer.SVI`, and writes the model's draws back as the next fill
-of its rows. Some observed cells are held out; training stops when their predictive log density stops
-improving.
+Each step scores a minibatch under an evidence bound, moves q(u) by natural gradients and all else by Adam, or
+everything by `pyro.infer.SVI`, and writes the model's draws back as the next fill of its rows. Training stops
+when the predictive log density of held-out cells stops improving.
 """
 
 from __future__ import annotations
