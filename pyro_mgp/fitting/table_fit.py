@@ -33,11 +33,9 @@ from pyro_mgp.storage.scratch import Scratch
 _SMALL_ROWS = 10_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
-# Most rows, plus a thousand, times the squared number of links, for which a joint density is fitted besides
-# local GPs; the time of a sweep is proportional to that, and such a fit takes some 30 s. Standard errors by
-# which its score may be worse.
+# Most rows, plus a thousand, times the squared number of links (as the time of a sweep), for which a joint
+# density is fitted besides local GPs, and standard errors by which its score may be worse.
 _MOST_CONTESTED, _WORSE = 100_000, 1.0
-
 # Most rows of a table whose lengthscales are drawn: a gradient takes the cube of their number.
 _MOST_ROWS_OF_MCMC = 300
 

@@ -19,7 +19,7 @@ class Adam:
     Args:
         parameters: Leaves of one dtype and device; until `release` they are views of one vector.
         weight_decay: Share of the distance to their starting values by which parameters move back in a step,
-            per unit of learning rate (decoupled as in AdamW, Loshchilov and Hutter 2019).
+            per unit of learning rate (as in AdamW, Loshchilov and Hutter 2019).
 
     Example:
         >>> leaf = nn.Parameter(torch.tensor([1.0, 2.0]))

@@ -1,8 +1,7 @@
 """Moves of functions and noises that take missing cells along, or integrate them out.
 
-Given its completed column a function moves by as little as the missing cells allow, and given the function
-these move by as little as it allows: means, spreads and slopes of columns with many missing cells change
-slowly. Two moves come in between.
+Given completed columns a function moves little, and given the function missing cells move little: means,
+spreads and slopes of columns with many missing cells change slowly. Two moves come in between.
 
 `interweave` moves function and noise of a column, with the standardised residuals z of its missing cells
 fixed,
@@ -119,7 +118,7 @@ class FunctionAtCandidates:
     def log_likelihood(self, states: Tensor, noise: Tensor, chains: Tensor) -> Tensor:
         """Return the log likelihoods of the candidates in s chains with numbers `[s]`, `[s, k, K]`.
 
-        States are inducing values and values at candidates, `[s, M + k · K]`; noise variances are `[s, 1]`.
+        States are inducing values and values at candidates, `[s, M + k · K]`.
         """
         targets, rest = self.targets[chains], self.rest[chains]
         mean, tells = states[:, -targets.shape[1] :], self.tells[chains][..., None]

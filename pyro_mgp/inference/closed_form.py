@@ -126,6 +126,7 @@ class ConjugateStep:
         self.chain, self.workers, self.redraw = chain, workers, redraw
         self.workspace = Workspace()
         self.stack = fastest_stack(chain.links)
+        self.posterior: Posterior
         self.restore()
 
     def __call__(

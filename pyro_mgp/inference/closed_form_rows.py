@@ -146,13 +146,16 @@ class Sweep:
         """Redraw the missing cells of the next link's column."""
         share = self.share
         holes = missing_rows(share.observed[:, link.column])
+        if holes is None:
+            self.chain.visit(self.conditionals, share.paths, share.observed, share.noise, self.visited, None)
+            return
 
         def noise(number: int, rows: Tensor) -> Tensor:
             # Indexed by row: the copies of a cell that pad a tile get the cell's number.
             return by_row(share.noise(number, holes), holes, len(share.rows))[:, rows]
 
-        numbers, rows = (share.noise, None) if holes is None else (noise, filled_up(holes))
-        self.chain.visit(self.conditionals, share.paths, share.observed, numbers, self.visited, rows)
+        rows = filled_up(holes)
+        self.chain.visit(self.conditionals, share.paths, share.observed, noise, self.visited, rows)
 
 
 def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
