@@ -36,11 +36,10 @@ from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Noise, by_column
-from pyro_mgp.model.conditional import Conditional, Moments, Observing
+from pyro_mgp.model.conditional import Conditional, Moments, Observing, PathwiseConditional
 from pyro_mgp.model.later_links import Later
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.model.conditional import PathwiseConditional
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 # Fewest and most chains, and the rows that they sweep together if possible, without and with local GPs.

@@ -82,6 +82,11 @@ class Seen:
     n_sure: int = 0
     """Number of leading rows that are no padding for any link."""
 
+    @property
+    def links(self) -> slice:
+        """Positions of the links in the chain."""
+        return slice(self.first, self.first + len(self.columns))
+
 
 @dataclass(frozen=True)
 class RowSums:
