@@ -310,7 +310,7 @@ class LinearMatern32Stack(KernelStack):
     @torch.no_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """Return the sums over rows in the bound for G links; see `KernelStack`."""
-        here = slice(seen.first, seen.first + len(seen.columns))
+        here = seen.links
         far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots[:6])
         (n_links, n_rows), n_inducing = seen.targets.shape, far.shape[1]
         augmented = self.workspace.take("rows", (n_links, self.width + 2, n_rows), far)
