@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.coverage import gaussian, r_mice
+from benchmarks.coverage import gaussian, r_mice, slade
 from benchmarks.coverage.design import Impute
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.settings import with_engine
@@ -104,6 +104,7 @@ METHODS: dict[str, Impute] = {
     "mgp": mgp,
     "mgp_per_cell": functools.partial(mgp, options={"joint_draws": False}),
     "gaussian": gaussian.exact,
+    "second_order": slade.second_order,
     "gp": gaussian_process,
     "gp_per_cell": functools.partial(gaussian_process, joint=False),
     "iterative": iterative,

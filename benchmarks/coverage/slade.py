@@ -5,11 +5,16 @@ of y, x1, x2 and x3 is missing with probability .35 in rows with x4 ≥ 0, and .
 
 The exact sampler knows the form of the model, not its parameters:
 
-    x ~ N(μ, Σ),   y | x ~ N(β₀ + Σ βₖ xₖ + γ x1 x2, σ²),   p(μ, Σ) ∝ |Σ|^(-5/2),   p(β, γ, σ²) ∝ 1/σ²
+    x ~ N(μ, Σ),   y | x ~ N(βᵀ φ(x), σ²),   p(μ, Σ) ∝ |Σ|^(-5/2),   p(β, σ²) ∝ 1/σ²,   φ(x) = (1, x, x1 x2)
+
+The sampler `second_order` has all squares and products in φ: it does not know which term matters.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +25,11 @@ from benchmarks.coverage.gaussian import conditional, draw_moments
 
 _REGRESSORS = ["x1", "x2", "x3", "x4"]
 _ROWS = 200
+# Values among which a missing cell chooses.
+_CANDIDATES = 6
+
+Terms = Callable[[Numbers], Numbers]
+"""Function from rows `[..., 5]`, which start with x1, x2, x3, x4, to the regressors of y, `[..., P]`."""
 
 
 def draw(g: np.random.Generator) -> Table:
@@ -46,18 +56,34 @@ class Parameters(NamedTuple):
     sigma: Numbers
     """Covariance of x, `[4, 4]`."""
     beta: Numbers
-    """Coefficients of 1, x1, x2, x3, x4 and x1·x2, `[6]`."""
+    """Coefficients of the regressors of y, `[P]`."""
     noise: float
     """Variance σ² of y given x."""
 
 
-def exact(frame: pd.DataFrame, m: int, seed: int, burn_in: int = 200, thin: int = 50) -> list[pd.DataFrame]:
-    """Draw m imputations by a Gibbs sampler of the right model.
+def product(rows: Numbers) -> Numbers:
+    """Return the regressors 1, x1, x2, x3, x4 and x1·x2."""
+    x = rows[..., :4]
+    return np.concatenate([np.ones_like(x[..., :1]), x, x[..., :1] * x[..., 1:2]], axis=-1)
+
+
+def all_products(rows: Numbers) -> Numbers:
+    """Return the regressors 1, x1, x2, x3, x4 and their ten squares and products."""
+    x = rows[..., :4]
+    pairs = [x[..., i] * x[..., j] for i, j in combinations_with_replacement(range(4), 2)]
+    return np.concatenate([np.ones_like(x[..., :1]), x, np.stack(pairs, -1)], axis=-1)
+
+
+def gibbs(
+    frame: pd.DataFrame, m: int, seed: int, terms: Terms, burn_in: int = 200, thin: int = 50
+) -> list[pd.DataFrame]:
+    """Draw m imputations by Gibbs sampling.
 
     Args:
         frame: Table of `draw` with missing cells.
         m: Number of imputations.
         seed: Seed of the draws.
+        terms: Regressors of y.
         burn_in: Sweeps before the first draw.
         thin: Sweeps from each draw to the next.
     """
@@ -67,16 +93,22 @@ def exact(frame: pd.DataFrame, m: int, seed: int, burn_in: int = 200, thin: int 
     filled = np.where(missing, np.nanmean(values, axis=0), values)
     drawn = []
     for sweep in range(burn_in + m * thin):
-        draw_cells(g, filled, missing, draw_parameters(g, filled))
+        draw_cells(g, filled, missing, draw_parameters(g, filled, terms), terms)
         if sweep >= burn_in and (sweep - burn_in) % thin == thin - 1:
             table = pd.DataFrame(filled.copy(), frame.index, [*_REGRESSORS, "y"])
             drawn.append(table[list(frame.columns)])
     return drawn
 
 
-def draw_parameters(g: np.random.Generator, filled: Numbers) -> Parameters:
+exact = functools.partial(gibbs, terms=product)
+"""Gibbs sampling of the right model."""
+second_order = functools.partial(gibbs, terms=all_products)
+"""Gibbs sampling of a model that does not know which square or product matters."""
+
+
+def draw_parameters(g: np.random.Generator, filled: Numbers, terms: Terms) -> Parameters:
     """Draw the parameters given a complete table `[n, 5]` with the columns x1, x2, x3, x4, y."""
-    X, y = _terms(filled), filled[:, 4]
+    X, y = terms(filled), filled[:, 4]
     root = np.linalg.cholesky(np.linalg.inv(X.T @ X))
     centre = root @ (root.T @ (X.T @ y))
     residual = y - X @ centre
@@ -85,43 +117,32 @@ def draw_parameters(g: np.random.Generator, filled: Numbers) -> Parameters:
     return Parameters(mu, sigma, centre + np.sqrt(noise) * root @ g.normal(size=X.shape[1]), noise)
 
 
-def draw_cells(g: np.random.Generator, filled: Numbers, missing: Flags, given: Parameters) -> None:
+def draw_cells(
+    g: np.random.Generator, filled: Numbers, missing: Flags, given: Parameters, terms: Terms
+) -> None:
     """Draw the missing cells of a table `[n, 5]` given the parameters, in place, column by column.
 
-    y is linear in each x, so each x is Gaussian given the others and y:
-
-        x_d | rest ~ N,  precision 1/s² + b²/σ²,  mean (c/s² + b (y - a)/σ²) / precision
-
-    where N(c, s²) is the law of x_d given the other x, and a + b x_d the mean of y. In rows that lack y, y is
-    integrated out: it says nothing of x_d, and is drawn last.
+    A cell of x chooses, with weights p(y | x), among its last value and draws from its normal distribution
+    given the other x. Its last value is one more such draw, so that the choice leaves the posterior as it is
+    (particle Gibbs; Andrieu, Doucet and Holenstein, 2010). In rows that lack y, y is integrated out: it says
+    nothing of x, and is drawn last.
     """
     y_known = ~missing[:, 4]
     for d in range(4):
         rows = missing[:, d]
         intercept, slopes, spread = conditional(given.mu, given.sigma, np.arange(4) == d)
-        others = np.delete(filled[rows, :4], d, axis=1)
-        prior, s2 = intercept[0] + others @ slopes[0], float(spread[0, 0])
-        a, b = _line_in(filled[rows], d, given.beta)
-        weight = np.where(y_known[rows], 1 / given.noise, 0.0)
-        precision = 1 / s2 + weight * b**2
-        centre = (prior / s2 + weight * b * (filled[rows, 4] - a)) / precision
-        filled[rows, d] = centre + g.normal(size=len(centre)) / np.sqrt(precision)
+        centre = intercept[0] + np.delete(filled[rows, :4], d, axis=1) @ slopes[0]
+        fresh = centre + np.sqrt(float(spread[0, 0])) * g.normal(size=(_CANDIDATES - 1, len(centre)))
+        candidates = np.vstack([filled[rows, d], fresh])
+        tables = np.repeat(filled[rows][None], _CANDIDATES, axis=0)
+        tables[..., d] = candidates
+        error = filled[rows, 4] - terms(tables) @ given.beta
+        log_weight = np.where(y_known[rows], -0.5 * error**2 / given.noise, 0.0)
+        chosen = (log_weight + g.gumbel(size=log_weight.shape)).argmax(axis=0)
+        filled[rows, d] = np.take_along_axis(candidates, chosen[None], axis=0)[0]
     rows = missing[:, 4]
     noise = np.sqrt(given.noise) * g.normal(size=int(rows.sum()))
-    filled[rows, 4] = _terms(filled[rows]) @ given.beta + noise
-
-
-def _line_in(rows: Numbers, d: int, beta: Numbers) -> tuple[Numbers, Numbers]:
-    """Return intercepts and slopes `[r]` of the mean of y as a function of x_d."""
-    at_zero, at_one = rows.copy(), rows.copy()
-    at_zero[:, d], at_one[:, d] = 0, 1
-    intercept = _terms(at_zero) @ beta
-    return intercept, _terms(at_one) @ beta - intercept
-
-
-def _terms(rows: Numbers) -> Numbers:
-    """Return the regressors of y, `[n, 6]`, for rows that start with x1, x2, x3, x4."""
-    return np.column_stack([np.ones(len(rows)), rows[:, :4], rows[:, 0] * rows[:, 1]])
+    filled[rows, 4] = terms(filled[rows]) @ given.beta + noise
 
 
 _TRUTH = {"intercept": 0.0} | dict.fromkeys([*_REGRESSORS, "x1:x2"], 0.3)

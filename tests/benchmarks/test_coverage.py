@@ -173,7 +173,7 @@ def test_parameters_of_the_slade_sampler_have_their_posterior_given_complete_dat
     X = sm.add_constant(whole[["x1", "x2", "x3", "x4"]].assign(product=whole["x1"] * whole["x2"]))
     fit = sm.OLS(whole["y"], X).fit()
     g, values = np.random.default_rng(1), whole.to_numpy()
-    draws = [slade.draw_parameters(g, values) for _ in range(3000)]
+    draws = [slade.draw_parameters(g, values, slade.product) for _ in range(3000)]
     beta = np.array([each.beta for each in draws])
     np.testing.assert_allclose(beta.mean(0), fit.params, atol=0.1 * fit.bse.min())
     np.testing.assert_allclose(beta.var(0), fit.bse**2 * (200 - 6) / (200 - 8), rtol=0.1)
@@ -183,11 +183,15 @@ def test_parameters_of_the_slade_sampler_have_their_posterior_given_complete_dat
     )
 
 
+@pytest.mark.parametrize("terms", [slade.product, slade.all_products])
 @pytest.mark.parametrize("with_y", [True, False])
-def test_a_cell_of_the_slade_sampler_has_its_conditional_distribution(with_y):
+def test_a_cell_of_the_slade_sampler_has_its_conditional_distribution(with_y, terms):
     """x1 given the other cells, against its density on a grid: p(x) p(y | x), or p(x) where y is missing."""
     sigma = np.full((4, 4), 0.5) + 0.5 * np.eye(4)
-    beta, noise = np.array([0.1, 0.4, -0.3, 0.2, 0.3, 0.8]), 0.7
+    line, product, square = [0.1, 0.4, -0.3, 0.2, 0.3], 0.8, 0.4
+    beta, noise = np.array([*line, product]), 0.7
+    if terms is slade.all_products:  # which start with x1 x1 and x1 x2
+        beta = np.array([*line, square, product, *[0.0] * 8])
     given = slade.Parameters(np.array([0.2, 0, 0, -0.1]), sigma, beta, noise)
     row = np.array([0.0, 1.2, -0.4, 0.5, 2.0])
     grid = np.linspace(-6, 6, 2001)
@@ -196,13 +200,16 @@ def test_a_cell_of_the_slade_sampler_has_its_conditional_distribution(with_y):
     away = points[:, :4] - given.mu
     log = -0.5 * np.einsum("ni,ij,nj->n", away, np.linalg.inv(sigma), away)
     if with_y:
-        regressors = np.column_stack([np.ones(2001), points[:, :4], grid * row[1]])
-        log -= 0.5 * (row[4] - regressors @ beta) ** 2 / noise
+        at = line[0] + points[:, :4] @ line[1:] + product * grid * row[1]
+        at += square * grid**2 * (terms is slade.all_products)
+        log -= 0.5 * (row[4] - at) ** 2 / noise
     weight = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
     mean = weight @ grid
     table, missing = np.tile(row, (20_000, 1)), np.zeros((20_000, 5), dtype=bool)
     missing[:, 0], missing[:, 4] = True, not with_y
-    slade.draw_cells(np.random.default_rng(0), table, missing, given)
+    g = np.random.default_rng(0)
+    for _ in range(15):
+        slade.draw_cells(g, table, missing, given, terms)
     assert table[:, 0].mean() == pytest.approx(mean, abs=0.03)
     assert table[:, 0].var() == pytest.approx(weight @ (grid - mean) ** 2, rel=0.04)
 
