@@ -143,9 +143,10 @@ def fit_target(
     """Return the codec of a target and its standardised values `[N]`, NaN where missing; None without `y`."""
     if y is None:
         return None, None
-    if np.ndim(y) != 1:
-        raise ValueError(f"y must have one dimension, got shape {np.shape(y)}")
-    target = pd.Series(y if isinstance(y, pd.Series) else np.asarray(y))
+    values = y if isinstance(y, pd.Series) else np.asarray(y)
+    if values.ndim != 1:
+        raise ValueError(f"y must have one dimension, got shape {values.shape}")
+    target = pd.Series(values)
     if len(target) != len(frame):
         raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
     if target.name is None:

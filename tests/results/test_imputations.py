@@ -199,7 +199,7 @@ def test_m_below_one(m: int) -> None:
 
 
 def test_m_that_is_no_integer() -> None:
-    with pytest.raises(TypeError, match="float"):
+    with pytest.raises(TypeError, match=r"m, the number of imputations, must be an integer, got 2\.0"):
         Imputations(pd.DataFrame({"x": [1.0]}), {}, m=2.0)  # type: ignore[arg-type]
 
 

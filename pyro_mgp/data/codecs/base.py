@@ -332,10 +332,11 @@ def finite_numbers(column: pd.Series[Any]) -> Numbers:
             f"Column {column.name!r}: {expected}, got one beyond the range of 64-bit floats. Rescale it."
         ) from error
     for row in np.flatnonzero(np.abs(numbers) > LARGEST)[:1]:
+        remedy = "Correct the cell" if np.isinf(numbers[row]) else "Rescale the column, or correct the cell"
         raise ValueError(
             Hinted(
                 f"Column {column.name!r}: {row_name(column.index, row)} holds {numbers[row]:g}; {expected}. "
-                "Rescale the column, or correct the cell, or ",
+                f"{remedy}, or ",
                 "set it missing: frame.replace([np.inf, -np.inf], np.nan).",
                 shell="leave it empty.",
             )
