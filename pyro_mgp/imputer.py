@@ -169,7 +169,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
         """Return one completed table: missing cells at their posterior mean, discrete ones at their mode.
 
-        Categories, booleans and integers of two values are discrete. The table, a DataFrame or an array as
+        `X` has the columns of the fitted table, and any rows. Categories, booleans and integers of two values
+        are discrete. The table, a DataFrame or an array as
         `X`, suits prediction; analyses with standard errors need the draws of `impute`.
 
         Raises:
@@ -249,7 +250,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         """Draw the m imputations of `impute(X, m)` and write each completed table to Parquet as it is drawn.
 
         Beyond the table and its encoding, memory is needed for `batch_size` rows only. The folder `path` is
-        made whole or not at all, and may replace one that this package wrote with `overwrite` only. The other
+        made whole or not at all, and with `overwrite` may replace one that this package wrote. The other
         arguments are those of `impute`.
 
         Returns:
@@ -285,7 +286,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         larger tables with local GPs it holds 10,000 rows, completed. Keep it as safe as the table.
 
         Raises:
-            ValueError: `path` exists; with `overwrite`, only if this package did not write it.
+            ValueError: `path` exists and, with `overwrite`, was not written by this package.
         """
         check_is_fitted(self, "model_")
         names = [*getattr(self, "feature_names_in_", [])]
@@ -297,7 +298,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     ) -> Self:
         """Read the imputer that `save` wrote, on any machine; no code in the folder is run.
 
-        `kernel` is the kernel factory, if the imputer was fitted with one of the user's own.
+        `kernel` is the kernel factory, if the imputer was fitted with one of the user's own; `device` is a
+        torch device, as in `MGPImputer`.
 
         Raises:
             ValueError: The folder does not exist, was not written by `save` or by a readable version of the

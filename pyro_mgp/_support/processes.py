@@ -53,7 +53,9 @@ class Workers:
         """Return this process's slice of a minibatch; raise a ValueError for fewer rows than processes."""
         if n_rows < self.size:
             advice = "take a larger batch_size, or fewer processes"
-            raise ValueError(f"{n_rows} rows cannot be shared by {self.size} processes: {advice}")
+            raise ValueError(
+                f"{n_rows} rows cannot be shared by {self.size} processes, which need one each: {advice}"
+            )
         return slice(self.rank, None, self.size)
 
     def total(self, parts: Sequence[Tensor]) -> list[Tensor]:

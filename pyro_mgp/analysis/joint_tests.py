@@ -88,6 +88,10 @@ def pool_wald(
 
     Warns:
         PoolingWarning: If there are no more imputations than constraints.
+
+    Example:
+        >>> pool_wald([[1.2, 0.3], [1.5, 0.1], [0.9, 0.2]], [[[0.04, 0.0], [0.0, 0.05]]] * 3, df_complete=30)
+        D1 over 3 imputations: F(2, 4.5) = 6.987, p = 0.0415, riv = 1.633
     """
     Q, U = np.asarray(estimates, dtype=np.float64), np.asarray(covariances, dtype=np.float64)
     if Q.ndim != 2 or len(Q) < 2 or Q.shape[1] < 1 or U.shape != (*Q.shape, Q.shape[1]):

@@ -75,7 +75,7 @@ def mix(
         ValueError: If there are fewer than two posteriors, their shapes differ, or draws are not finite.
 
     Warns:
-        MixtureWarning: If chains have not converged within a table, or the mixture of too few is too narrow.
+        MixtureWarning: If chains have not converged within a table, or that of few tables is too narrow.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -162,7 +162,8 @@ def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str,
     if len(arrays) < 2:
         raise ValueError(f"expected the posteriors of at least two imputations, got {len(arrays)}")
     form = "[chains, draws, ...]" if group_by_chain else "[draws, ...]"
-    first, *_ = shapes = [{name: x.shape for name, x in posterior.items()} for posterior in arrays]
+    shapes = [{name: x.shape for name, x in posterior.items()} for posterior in arrays]
+    first = shapes[0]
     leading = {shape[: 1 + group_by_chain] for shape in first.values()}
     if len(leading) != 1 or len(min(leading)) <= group_by_chain:
         raise ValueError(f"expected draws {form} of every parameter, as many of each, got shapes {first}")

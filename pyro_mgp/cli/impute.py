@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
 def _run_dask(args: argparse.Namespace) -> None:
     """Impute a folder of Parquet files part by part with Dask (`--engine dask`)."""
     if args.model is None:
-        advice = "`pyro-mgp fit FOLDER -o MODEL` fits one, much faster if to a file with a sample of the rows"
+        advice = "`pyro-mgp fit FOLDER -o MODEL` fits one; a file with a sample of the rows is much faster"
         raise ValueError(f"--engine dask needs --model IMPUTER, a fitted imputer: {advice}")
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("--engine dask needs Dask: pip install 'pyro_mgp[dask]'")

@@ -25,8 +25,10 @@ from pyro_mgp.storage import atomic, checkpoint
 from pyro_mgp.storage.header import HEADER
 
 FORMAT_VERSION = 1
-# Options of a run, for --resume; page of `pyro-mgp report`; fitted imputer; lock of a running command.
-RUN, PAGE, IMPUTER, LOCK = "run.json", "report.html", "imputer", "lock"
+RUN = "run.json"  # options of a run, for --resume
+PAGE = "report.html"  # of `pyro-mgp report`
+IMPUTER = "imputer"
+LOCK = "lock"  # of a running command
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 

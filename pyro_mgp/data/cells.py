@@ -200,13 +200,13 @@ def to_integers(values: NDArray[Any], dtype: Any = np.int64) -> NDArray[Any]:
     if values.dtype.kind == "f":
         # 2⁶³ - 1 is not a float64: clip to the largest one below, or the cast would wrap around.
         values, high = np.rint(values), min(float(high), np.nextafter(2.0**63, 0.0))
-    return np.clip(values, low, high).astype(np.int64).astype(dtype)
+    return np.asarray(np.clip(values, low, high)).astype(np.int64).astype(dtype)
 
 
 def as_stored(numbers: NDArray[np.float64], family: Family) -> NDArray[Any]:
     """Convert numbers in own units or seconds to cells: booleans, times in microseconds, or numbers."""
     if family == "booleans":
-        return numbers >= 0.5
+        return np.asarray(numbers >= 0.5)
     if family in ("datetimes", "durations"):
         unit = "datetime64[us]" if family == "datetimes" else "timedelta64[us]"
         return to_integers(np.clip(numbers * 1e6, *_TIMES)).view(unit)
@@ -240,7 +240,8 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
 def _filled(column: pd.Series[Any], values: NDArray[Any], name: Label) -> pd.Series[Any]:
     """Fill the missing cells of a column with `values`, in the column's dtype if it can hold them."""
     holes = holes_of(column)
-    if values.shape != (shape := (int(holes.sum()),)):
+    shape = (int(holes.sum()),)
+    if values.shape != shape:
         raise ValueError(
             f"Column {name!r}: expected one value per missing cell, shape {shape}, got shape {values.shape}."
         )
@@ -266,8 +267,8 @@ def _cast(values: NDArray[Any], dtype: Any) -> Any:
         fits = bool((dtype.categories.get_indexer(pd.Index(values)) >= 0).all())
     elif types.is_bool_dtype(dtype):
         fits = all(isinstance(value, bool) for value in values.tolist())
-    elif types.is_numeric_dtype(dtype):
-        if values.dtype.kind not in "iuf" or letter == "c":
+    elif types.is_integer_dtype(dtype) or types.is_float_dtype(dtype):
+        if values.dtype.kind not in "iuf":
             return None
         if types.is_integer_dtype(dtype):
             return to_integers(values, target)

@@ -81,7 +81,7 @@ class Formula:
     def parse(cls, text: str, columns: Collection[Label]) -> Formula:
         """Parse a formula over given columns; labels that are not identifiers are put in `backticks`.
 
-        A ValueError says what is no formula, which column is unknown, or what formulas may not use.
+        A text that is no formula, names an unknown column or uses what formulas may not is a ValueError.
         """
         quoted: dict[str, Label] = {}
 

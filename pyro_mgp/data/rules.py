@@ -80,7 +80,8 @@ class Rules:
             if errors is not None and errors not in {*columns} - {label, *derived}:
                 wrong.append(errors)
             if wrong:
-                raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: expected a usable column")
+                expected = "expected another column of the table that is not derived"
+                raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: {expected}")
         return rules
 
     def learn(self, frame: pd.DataFrame) -> Rules:
@@ -272,7 +273,7 @@ class Rules:
                 warn_user(
                     f"Column {label!r} is derived as {formula.text!r}. In {n} row{'s' * (n > 1)} it is "
                     "observed, but several of its sources are missing, or the formula has no solution for "
-                    "the missing one. There the sources are imputed without the formula. It does not hold.",
+                    "the missing one. There the sources are imputed without it, and it does not hold.",
                     TableWarning,
                 )
 

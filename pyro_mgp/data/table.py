@@ -199,7 +199,7 @@ class TableCodec:
         check_labels(frame.columns)
         check_same_columns(frame, [column.name for column in self.columns])
         if len(frame) == 0:
-            raise ValueError("Expected a table with at least one row, got no rows. Check its filter.")
+            raise ValueError("Expected a table with at least one row, got no rows. Check how it was made.")
         table = self.encode_cells(frame, identity)
         self._warn_of_unseen(frame, table)
         _warn_of_empty_rows(frame, np.logical_and.reduce(missing(frame), axis=1))
@@ -223,7 +223,7 @@ class TableCodec:
                 warn_user(
                     f"Column {column.name!r}: {cells} categories unseen at fit, {listing(labels)}, first in "
                     f"{row_name(frame.index, unseen[0])}; expected {listing(column.levels)}. They are kept, "
-                    "but other cells are predicted as if they were missing. To learn from them, fit again.",
+                    "but other cells are predicted as if they were missing. Fit again with such rows.",
                     TableWarning,
                 )
 

@@ -116,10 +116,11 @@ class TableEncoder:
         `[m, n, D]`. Draws of the encoded columns `on_support` are exactly values of their discrete support.
         """
         holes, slices = given.holes[given.incomplete.numpy()], self.codec.slices
+        incomplete = np.flatnonzero(np.logical_or.reduce(holes, axis=0))
         parts: dict[Label, list[NDArray[Any]]] = defaultdict(list)
         for rows, filled in batches:
             numbers = filled.cpu().numpy()
-            for position in np.flatnonzero(np.logical_or.reduce(holes, axis=0)):
+            for position in incomplete:
                 column = self.codec.columns[position]
                 cells = numbers[:, holes[rows, position], slices[column.name]]
                 exact = column.width == 1 and slices[column.name].start in on_support

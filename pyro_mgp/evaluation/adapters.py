@@ -119,6 +119,7 @@ def _transform(
         if len(filled) != len(numbers) or filled.shape[1] < numbers.shape[1]:
             raise ValueError(f"{transformer!r} turns a table of {numbers.shape} cells into {filled.shape}")
         table = pd.DataFrame(filled[:, : numbers.shape[1]], frame.index, numeric.columns)
+        # Booleans are predictors only: their results would lie between 0 and 1.
         tables.append(table[[label for label in numeric if label not in levels]])
     return tables
 

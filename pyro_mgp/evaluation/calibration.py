@@ -237,7 +237,7 @@ class Calibration:
             p = 2 * float(stats.norm.sf(abs(share - level) / errors[-1]))
             tests.append(_coverage_test(share - level, level, p, words))
         half_width = float(stats.norm.ppf(1 - _ALPHA / 2)) * max(errors)
-        return _conclude(holm([test.p for test in tests]), tests, half_width, passed=tests[-1])
+        return _conclude(holm([test.p for test in tests]), tests, half_width, otherwise=tests[-1])
 
     def _figures(self, cells: pd.DataFrame) -> dict[str, Any]:
         first, n = cells.iloc[0], len(cells)
@@ -308,10 +308,12 @@ def _coverage_test(off: float, level: float, p: float, words: str) -> _Test:
     return _Test(verdict, p, off / math.sqrt(level * (1 - level)), words)
 
 
-def _conclude(adjusted: Iterable[float], tests: Sequence[_Test], half_width: float, passed: _Test) -> _Test:
-    """Return the failed test of smallest p-value, or the `passed` one, with the smallest p-value of all."""
+def _conclude(
+    adjusted: Iterable[float], tests: Sequence[_Test], half_width: float, otherwise: _Test
+) -> _Test:
+    """Return the failed test of smallest p-value, or else one as WELL or FEW, with the smallest p-value."""
     failed = [t for p, t in zip(adjusted, tests, strict=True) if p < _ALPHA and abs(t.off) > _TOLERANCE]
-    named = replace(passed, verdict=Verdict.WELL if half_width <= _VISIBLE else Verdict.FEW)
+    named = replace(otherwise, verdict=Verdict.WELL if half_width <= _VISIBLE else Verdict.FEW)
     if failed:
         named = min(failed, key=lambda test: test.p)
     return replace(named, p=min(test.p for test in tests))

@@ -66,6 +66,9 @@ def calibrate(
         random_state: Seed or generator for the choice of cells and the seeds of the clones.
         progress: Show a progress bar over folds, on terminals only.
 
+    Returns:
+        Coverage and scores by column, and a verdict.
+
     Raises:
         ValueError: No cell can be held out, a setting is out of range, or the imputer leaves a cell missing.
         TypeError: `imputer` is not an imputer.
@@ -193,7 +196,7 @@ def _scored(
     levels: Sequence[float],
     seed: int,
 ) -> list[pd.DataFrame]:
-    """Return true values and scores of held-out cells, one table per column; a seed breaks equal ties."""
+    """Return true values and scores of held-out cells, one table per column; the seed breaks ties."""
     holes, errors, parts = missing(frame) | held_out, rules.standard_errors(frame), []
     generator = np.random.default_rng(seed)
     noise = generator.spawn(1)[0]

@@ -32,8 +32,9 @@ def patterns(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the distinct missing-data patterns of the rows of a table.
 
     Returns:
-        One row per pattern, the most frequent first, then those with fewer missing cells: a Bool column per
-        column of the table, True where observed, and the numbers of `rows` and of `missing` cells per row.
+        One row per pattern, the most frequent first, of equally frequent ones that with fewer missing cells:
+        a Bool column per column of the table, True where observed, and the numbers of `rows` and of
+        `missing` cells per row.
 
     Raises:
         TypeError: `frame` is not a DataFrame.
@@ -350,8 +351,9 @@ def _weights(
     if weights is None:
         own = {j: 1.0 for j in places.values() if (j in columns) == (mechanism == "MNAR")}
         if not own:
-            advice = "remove one that missingness depends on, or choose mechanism='MCAR' or 'MNAR'"
-            raise ValueError(f"pattern {k} makes all columns missing: {advice}")
+            clash = "makes all columns missing, but under 'MAR' missingness depends on observed ones"
+            advice = "remove one from it, or choose mechanism='MCAR' or 'MNAR'"
+            raise ValueError(f"pattern {k} {clash}: {advice}")
         return own
     name = f"weights of pattern {k}"
     if not isinstance(weights, Mapping):
@@ -363,7 +365,7 @@ def _weights(
         raise ValueError(f"{name} must be finite and not all zero, {got}")
     inside = [label for label, j in places.items() if j in own and j in columns]
     if mechanism == "MAR" and inside:
-        clash = f"{name} name {inside[0]!r}, which the pattern makes missing"
+        clash = f"{name} name {inside[0]!r}, which the pattern makes missing, under 'MAR'"
         raise ValueError(f"{clash}: choose mechanism='MNAR', or a column that stays observed")
     if mechanism == "MNAR" and not inside:
         raise ValueError(f"{name} name no column that the pattern makes missing: choose mechanism='MAR'")

@@ -47,7 +47,7 @@ class Adam:
         self.n_steps += 1
         self.vector.lerp_(self.start, min(1.0, learning_rate * self.weight_decay))
         gradients = [torch.zeros_like(own) if own.grad is None else own.grad for own in self.parameters]
-        gradient = parameters_to_vector(gradients)
+        gradient = torch.cat([own.flatten() for own in gradients])
         self.first.lerp_(gradient, 1 - decay[0])
         self.second.lerp_(gradient.square(), 1 - decay[1])
         scale = (self.second / (1 - decay[1] ** self.n_steps)).sqrt_().add_(1e-8)

@@ -110,7 +110,7 @@ def bulk_ess(traces: Tensor) -> Tensor:
 def largest_rhat(n_chains: int, n_iterations: int, n_draws: int, n_compared: int = 1) -> float:
     """Return the largest R-hat that chains whose draws are independent reach by chance.
 
-    Each chain has iterations and draws; the largest of `n_compared` R-hats is judged.
+    Each chain has `n_iterations` and has made `n_draws`. The largest of `n_compared` R-hats is judged.
     """
     if n_iterations < _FEWEST_ITERATIONS:
         return math.inf

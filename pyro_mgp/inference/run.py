@@ -223,9 +223,13 @@ class Run:
         for parameter in self.chain.parameters():
             parameter.grad = None
         try:
-            filled, observed = self.filled[here].to(self.device), self.visible(here).to(self.device)
-            numbers = None if rows is None else rows.to(self.device)
-            loss, redrawn = self.step(filled, observed, numbers, step_size, only_q)
+            loss, redrawn = self.step(  # copies without names: these would hold memory while halves run
+                self.filled[here].to(self.device),
+                self.visible(here).to(self.device),
+                None if rows is None else rows.to(self.device),
+                step_size,
+                only_q,
+            )
         except torch.OutOfMemoryError:
             n_rows = len(self.filled) if rows is None else len(rows)
             if n_rows <= _FEWEST_ROWS:

@@ -49,9 +49,10 @@ class SviStep:
     ) -> tuple[Tensor, Tensor]:
         """Move the parameters against the gradients of the negative bound, and redraw the rows.
 
-        Takes rows with their current fill `[B, D]`, Bool `[B, D]`, and the rows' numbers in a minibatch (None
-        for the whole table). Size of a natural-gradient step, and whether it moves q(u) only, are for steps
-        in closed form. Returns the negative bound, and the rows with their missing cells redrawn, `[B, D]`.
+        Takes rows with their current fill `[B, D]`, their observed cells, Bool `[B, D]`, and their numbers in
+        a minibatch (None for the whole table). Size of a natural-gradient step, and whether it moves q(u)
+        only, are for steps in closed form. Returns the negative bound, and the rows with their missing cells
+        redrawn, `[B, D]`.
         """
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")

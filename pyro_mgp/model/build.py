@@ -86,9 +86,11 @@ def observation_models(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> lis
     """Return the observation model of each link's column; a target's is Gaussian."""
     found = list[ObservationModel]()
     for link, column in zip(link_specs, _codecs(codec, link_specs), strict=True):
-        first = codec.slices[column.name].start if column else 0
-        unless = [d - first for d in link.unless]
-        found.append(column.observation(link.column - first, unless) if column else GaussianObservation())
+        if column is None:
+            found.append(GaussianObservation())
+            continue
+        first = codec.slices[column.name].start
+        found.append(column.observation(link.column - first, [d - first for d in link.unless]))
     return found
 
 

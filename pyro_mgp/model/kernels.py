@@ -165,9 +165,10 @@ class Trend(Kernel):
         return found.mul_(self.spread.to(X)[:, None]).T
 
     def factors(self, own: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return by what features are multiplied, `[F]`, where inputs `own` are not one but have values.
+        """Return the factors by which features are multiplied if inputs `own` have values instead of ones.
 
-        These are numbers of factors `[2, G]`, each the product of two of the `powers` of these inputs.
+        The number of each feature's factor, `[F]`, and the factors, `[2, G]`, each the product of two of the
+        `powers` of these inputs.
         """
         linear = {p: 1 + k for k, p in enumerate(own)}
         clamped = {p: 1 + len(own) + k for k, p in enumerate(own)}

@@ -5,9 +5,9 @@ A missing cell of column d has the density
     p(x_d | rest) ∝ p(x_d | earlier) Π_{later e that sees d} p(x_e | .., x_d, ..)
 
 Finite sets of values are enumerated. Numbers with Gaussian noise move by elliptical slice sampling (Murray,
-Adams and MacKay, AISTATS 2010). All others choose among their current value and draws
-from p(x_d | earlier), weighted by the later links (iterated sampling importance resampling; Andrieu, Doucet
-and Holenstein, JRSS B 72:269-342, 2010). All three leave the density invariant.
+Adams and MacKay, AISTATS 2010). All others choose among their current value and draws from
+p(x_d | earlier), weighted by the later links (iterated sampling importance resampling; Andrieu, Doucet and
+Holenstein, JRSS B 72:269-342, 2010). All three leave the density invariant.
 """
 
 from __future__ import annotations

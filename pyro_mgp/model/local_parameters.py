@@ -79,7 +79,10 @@ def priors_of(module: nn.Module) -> list[str]:
 
 
 def estimate(module: nn.Module) -> list[Callable[[], Tensor]]:
-    """Turn attributes with a prior into parameters, which start at its median; return their log densities."""
+    """Turn attributes with a prior into parameters, which start at its median.
+
+    Returns functions that compute their log prior densities.
+    """
     found = list[Callable[[], Tensor]]()
     for path in priors_of(module):
         owner, _, name = path.rpartition(".")

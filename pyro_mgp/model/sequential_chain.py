@@ -3,8 +3,8 @@
 A link that predicts its column from all others must learn the inverse of the relations in which its column
 is an input: if y = x₁x₂ + noise, x₁ given y and x₂ has several modes or a spread that depends on x₂, which no
 Gaussian process with one noise variance can express. A joint density p(x₁) p(x₂ | x₁) ... has no inverse to
-learn. A missing cell is then drawn from its link's density
-times the likelihood of the later links whose columns are informative; see `later_links`.
+learn. A missing cell is then drawn from its link's density times the likelihood of the later links whose
+columns are informative; see `later_links`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class SequentialChain(Chain):
     def collapsed_model(self, filled: Tensor, observed: Tensor) -> None:
         """Sample informative missing cells, with functions integrated out; a Pyro model of Gaussian links.
 
-        Its density is that of `model` with as many inducing values as rows, and takes the same arguments.
-        Gradients are cheap in tables of few rows, and cells that no later link reads are left out.
+        It takes `filled` and `observed` of `model`, whose density it has with as many inducing values as
+        rows. Gradients are cheap in tables of few rows, and cells that no later link reads are left out.
         """
         self._joint_density.collapsed(filled, observed, self.informative(observed))
 

@@ -106,7 +106,7 @@ def name_ticks(
     """Label positions on an axis, as many as are legible; long labels on the x axis are rotated."""
     step = -(-len(names) // (50 if axis == "x" else 40)) or 1
     labels = [text(name) for name in names[::step]]
-    (ax.set_xticks if axis == "x" else ax.set_yticks)(positions[::step], labels)
+    ax.set(**{f"{axis}ticks": positions[::step], f"{axis}ticklabels": labels})
     space = _LETTERS_PER_INCH * ax.get_window_extent().width / ax.figure.dpi
     if axis == "y" or (max(map(len, labels), default=0) + 1) * len(labels) <= space:
         return

@@ -228,8 +228,9 @@ class Neighbours:
         """Fill missing cells in place with conditional means in the first metric of each link."""
         of_categories = {i for category in chain.categories for i in category.links}
         for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
+            # Categories have no local GP, and `fill_sparse_means` has filled their levels.
             if i in of_categories:
-                continue  # Categories have no local GP, and `fill_sparse_means` has filled their levels.
+                continue
             rows = point[here]
             mean = marginals[i].mean(rows[None])[0]
             for local in self.links[i][:1]:

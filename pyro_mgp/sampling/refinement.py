@@ -154,10 +154,13 @@ class _Fit:
 
     def noise(self, n_paths: int) -> Noise:
         """Return noise of the sweeps of several paths from the generator of this fit."""
-        kind, device = self.point.dtype, self.point.device
-        return lambda _, rows: torch.randn(n_paths, len(rows), generator=self.generator, dtype=kind).to(
-            device
-        )
+
+        def draw(_: int, rows: Tensor) -> Tensor:
+            # On the CPU, where the generator is.
+            normal = torch.randn(n_paths, len(rows), generator=self.generator, dtype=self.point.dtype)
+            return normal.to(self.point.device)
+
+        return draw
 
     def neighbours(self, params: ParamsPerLink) -> Neighbours:
         """Build local GPs with these hyperparameters from the current reference rows."""

@@ -389,7 +389,7 @@ class Sampler:
 
             return ResidualProcess.of(metrics, imputations, normal)
 
-        links = enumerate(self.neighbours.links)
+        links = list(enumerate(self.neighbours.links))
         return self._cached(
             "processes", imputations, lambda: [draw(i, own) if own else None for i, own in links]
         )

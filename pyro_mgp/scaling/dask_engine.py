@@ -110,8 +110,9 @@ def impute_into(
     in memory. Workers write the parts that they impute, so both folders must have these paths on all workers.
 
     The existing folder `partial` gets `imputation_01/part-0000.parquet`, ...; parts that an earlier call has
-    written are kept. Columns to drop, which were not fitted, are kept in the completed tables, as is that of
-    `row_ids`; see `Job`. Each warning of `MGPImputer.impute` is given once.
+    written are kept. Files of `folder` and its subfolders are ordered by name. The columns `dropped` were not
+    fitted; they are kept in the completed tables, as is the column `row_ids`. Each warning of
+    `MGPImputer.impute` is given once.
 
     Raises:
         ImportError: Dask is not installed.

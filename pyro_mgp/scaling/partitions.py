@@ -95,10 +95,10 @@ def impute_partition(
 ) -> Imputations:
     """Impute one partition of a table, consistently with the whole table; safe to call from threads.
 
-    Arguments and errors are those of `MGPImputer.impute`, but the partition may have no rows, and `row_ids`
-    is the label of a column of ids that are unique in the whole table, ids, or the `Ranks` that `rank`
-    returned. If None, equal rows are distinguished only within the partition, and equal rows of different
-    partitions get equal draws.
+    `state` is the fitted imputer, `imputations` their number or their indices. Other arguments, and errors,
+    are those of `MGPImputer.impute`, but the partition may have no rows, and `row_ids` is the label of a
+    column of ids that are unique in the whole table, ids, or the `Ranks` that `rank` returned. If None, equal
+    rows are distinguished only within the partition, and equal rows of different partitions get equal draws.
 
     Example:
         >>> from pyro_mgp import MGPImputer

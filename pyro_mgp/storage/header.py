@@ -1,7 +1,7 @@
 """Header and arrays of a saved folder; the header holds format, versions of packages, and checksums of files.
 
-A saved folder holds `header.json`, arrays as `*.safetensors` and tables as `*.parquet`, nothing pickled.
-Checksums detect accidental damage; `untrusted` checks the contents all the same.
+A saved folder holds `header.json`, arrays as `*.safetensors` and tables as `*.parquet`. Nothing is
+pickled, so that loading never runs code. Checksums detect accidental damage; `untrusted` checks the contents.
 """
 
 from __future__ import annotations

@@ -328,19 +328,14 @@ def finite_numbers(column: pd.Series[Any]) -> Numbers:
     try:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except OverflowError as error:  # a Python integer above 1.8e308
-        raise ValueError(
-            f"Column {column.name!r}: {expected}, got one beyond the range of 64-bit floats. Rescale it."
-        ) from error
+        got = "got an integer beyond the range of 64-bit floats. Rescale the column."
+        raise ValueError(f"Column {column.name!r}: {expected}, {got}") from error
     for row in np.flatnonzero(np.abs(numbers) > LARGEST)[:1]:
-        remedy = "Correct the cell" if np.isinf(numbers[row]) else "Rescale the column, or correct the cell"
-        raise ValueError(
-            Hinted(
-                f"Column {column.name!r}: {row_name(column.index, row)} holds {numbers[row]:g}; {expected}. "
-                f"{remedy}, or ",
-                "set it missing: frame.replace([np.inf, -np.inf], np.nan).",
-                shell="leave it empty.",
-            )
-        )
+        where = f"Column {column.name!r}: {row_name(column.index, row)} holds {numbers[row]:g}; {expected}. "
+        if np.isfinite(numbers[row]):
+            raise ValueError(f"{where}Rescale the column, or correct the cell.")
+        python = "set it missing: frame.replace([np.inf, -np.inf], np.nan)."
+        raise ValueError(Hinted(f"{where}Correct the cell, or ", python, shell="leave it empty."))
     return numbers
 
 

@@ -65,7 +65,7 @@ class ExpectedNegativeBinomial(Scored):
     """
 
     concentration: Tensor
-    """Concentration r, a scalar."""
+    """Concentration r, a scalar: counts with the mean λ have the variance λ + λ²/r."""
     offset: Tensor
     """Logarithm of the mean of counts where f is zero, a scalar."""
     scale: CountScale
@@ -128,7 +128,7 @@ class NegativeBinomial(Drawn):
         return self.scale.cells(torch.as_tensor(counts).to(function))
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
-        """Return the expectation of the observations, or of a function of them: in closed form of counts."""
+        """Return the expectation of the observations, in closed form for counts, or of a function of them."""
         if isinstance(of, InverseTransform):
             return 1 + (mean + self.offset + variance / 2).clamp(max=_LARGEST_LOG).exp()
         return super().expectation(mean, variance, of)
