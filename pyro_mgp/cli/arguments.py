@@ -7,7 +7,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyro_mgp.cli.messages import PROGRAM
 
@@ -107,9 +107,18 @@ _COMMON = (
 """Options of both `fit` and `impute`."""
 
 
-# By command: help, usage, description, epilog, options, and the title and options of a group of their own.
+class _Command(NamedTuple):
+    summary: str
+    usage: str
+    description: str
+    epilog: str
+    options: tuple[str, ...]
+    title: str  # of a group of options; none for options that exclude each other
+    group: tuple[str, ...]
+
+
 _COMMANDS = {
-    "fit": (
+    "fit": _Command(
         "fit an imputer to a table, for use in `impute --model`",
         "TABLE -o OUT [--seed SEED] [other options]",
         """\
@@ -125,9 +134,10 @@ examples:
   pyro-mgp fit parts/ -o model --drop id --scratch /large/disk
   torchrun --nproc-per-node 2 -m pyro_mgp fit survey.csv -o model --distributed""",
         _COMMON,
-        ("large tables", "--distributed", "--scratch"),
+        "large tables",
+        ("--distributed", "--scratch"),
     ),
-    "impute": (
+    "impute": _Command(
         "impute the missing cells of a table m times",
         "TABLE -o OUT [--model MODEL] [-m M] [--seed SEED] [other options]",
         """\
@@ -156,9 +166,10 @@ examples:
   pyro-mgp impute later.csv --model model -o later
   pyro-mgp impute parts/ -o imputed -m 5 --model imputer --engine dask --row-ids id""",
         (*_COMMON, "-m", "--model", "--format"),
-        ("tables larger than memory", "--engine", "--scheduler", "--workers", "--row-ids"),
+        "tables larger than memory",
+        ("--engine", "--scheduler", "--workers", "--row-ids"),
     ),
-    "report": (
+    "report": _Command(
         "write an HTML page on the output of `impute`: missing cells, draws and their calibration",
         "OUT [-o PAGE] [--folds K | --share PERCENT | --no-calibration] [options]",
         """\
@@ -169,7 +180,8 @@ the imputer again, five times by default (once for more than 5,000 rows). The pa
 of cells: keep it as safe as the table.""",
         "",
         ("out", "-o --page", "--seed", "--overwrite", "--quiet"),
-        ("", "--folds", "--share", "--no-calibration"),
+        "",
+        ("--folds", "--share", "--no-calibration"),
     ),
 }
 
@@ -180,14 +192,15 @@ def parser() -> argparse.ArgumentParser:
         prog=PROGRAM, description="Multiple imputation of tables by a chain of sparse Gaussian processes."
     )
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    for name, (summary, usage, *texts, options, (title, *more)) in _COMMANDS.items():
-        command = commands.add_parser(name, help=summary, usage=f"{PROGRAM} {name} {usage}")
+    for name, own in _COMMANDS.items():
+        command = commands.add_parser(name, help=own.summary, usage=f"{PROGRAM} {name} {own.usage}")
         command.formatter_class = argparse.RawDescriptionHelpFormatter
-        command.description, command.epilog = texts
+        command.description, command.epilog = own.description, own.epilog
         command.set_defaults(run=_run)
-        group = command.add_argument_group(title) if title else command.add_mutually_exclusive_group()
-        for option in (*options, *more):
-            place, settings = group if option in more else command, _SETTINGS.get(option, _FLAG)
+        exclusive = command.add_mutually_exclusive_group
+        group = command.add_argument_group(own.title) if own.title else exclusive()
+        for option in (*own.options, *own.group):
+            place, settings = group if option in own.group else command, _SETTINGS.get(option, _FLAG)
             place.add_argument(*option.split(), help=_HELP[option], **settings)
     return whole
 
