@@ -111,6 +111,13 @@ def train(
         _search(run, bar, checkpoint, seed)
         run.finish()
         workers.broadcast(chain.state_dict().values())
+    _warn_of_changes(run, options)
+    seconds = time.perf_counter() - started
+    return History(run.losses, run.validation, run.steps, run.best_step, run.out_of_patience, seconds)
+
+
+def _warn_of_changes(run: Run, options: Options) -> None:
+    """Warn of a learning rate or a size of minibatches that training had to lower."""
     if run.rate < options.learning_rate:
         warn_user(
             "training reached numbers that are not finite: these steps were undone and repeated, in the "
@@ -124,8 +131,6 @@ def train(
             f"{run.options.batch_size}. Pass batch_size={run.options.batch_size} to begin with it",
             FitWarning,
         )
-    seconds = time.perf_counter() - started
-    return History(run.losses, run.validation, run.steps, run.best_step, run.out_of_patience, seconds)
 
 
 def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, seed: int) -> None:

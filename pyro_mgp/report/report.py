@@ -101,10 +101,7 @@ def write_report(
     imputer, draws = (given, given.impute(m=_M)) if isinstance(given, MGPImputer) else (imputer, given)
     found = calibration if isinstance(calibration, Calibration) else None
     if calibration is True and imputer is not None and draws.values:
-        if folds is None and share is None and len(draws.frame) <= MOST_ROWS_FOR_FOLDS:
-            folds = FOLDS
-        held_out: dict[str, Any] = {"columns": list(draws.values), "folds": folds, "share": share or SHARE}
-        found = calibrate(imputer, draws.frame, **held_out, random_state=random_state, progress=progress)
+        found = _calibrated(imputer, draws, folds, share, random_state=random_state, progress=progress)
     imputed = [label for label, values in draws.values.items() if not pd.isna(values).all()]
     variables = {
         "name": name,
@@ -127,6 +124,17 @@ def write_report(
         "made": "" if imputer is None else _changed_settings(imputer),
     }
     return write(path, render(variables), overwrite=overwrite)
+
+
+def _calibrated(
+    imputer: MGPImputer, draws: Imputations, folds: int | None, share: float | None, **how: Any
+) -> Calibration:
+    """Calibrate an imputer on the columns that it drew; by default small tables are held out in folds."""
+    if folds is None and share is None and len(draws.frame) <= MOST_ROWS_FOR_FOLDS:
+        folds = FOLDS
+    return calibrate(
+        imputer, draws.frame, columns=list(draws.values), folds=folds, share=share or SHARE, **how
+    )
 
 
 def _columns(draws: Imputations, imputer: MGPImputer | None) -> list[list[str]]:
