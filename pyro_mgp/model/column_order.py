@@ -8,7 +8,14 @@ prior variances V, at the noise ρ (relative to these) and the scale that maximi
     log p(y) = -n/2 log(yᵀ(ΦVΦᵀ + ρI)⁻¹y / n) - ½ log |ΦVΦᵀ + ρI| + constant.
 
 The terms are linear, products of two columns, and smooth curves of one column. All factors follow from one
-matrix of their products, so that an order costs eigenvalues of small matrices only. Indicators of levels are
+matrix of their products, so that an order costs eigenvalues of small matrices only. Where few terms matter,
+the prior of all of them hides it: a link with many inputs then seems to be worse than one without those that
+it needs. The log evidence is therefore also approximated for models of few terms, found by forward selection,
+by the extended Bayesian information criterion (Chen and Chen, Biometrika 95:759-771, 2008),
+
+    -n/2 log(residual sum of squares / n) - k/2 log n - log(number of models of k terms),
+
+and the larger of both counts. Links with many inputs have linear or few terms only. Indicators of levels are
 regressed like numbers, each given the earlier ones of its variable. This is close to probit regression unless
 the terms nearly determine the level: what other columns add is at most its entropy.
 
@@ -20,7 +27,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,11 +41,19 @@ CLEARLY = 3.0
 _VERY_CLEARLY = 15.0
 MOST_PRODUCTS = 120
 """Most products of inputs that are terms of a link, all those of 15 numbers; links with more have none."""
+MOST_INPUTS = 15
+"""Most inputs of a link that have products; with more, the evidence has linear or few terms only."""
+# Most encoded columns of a table whose evidence has products: matrices of those of 30 columns take 5 MB, of
+# those of 300 columns 18 GB.
+_MOST_COLUMNS = 30
 # Prior variances of linear terms, products and curves, before division by the number of columns.
 _VARIANCES = ((1.0, 0.0, 0.0), (1.0, 0.3, 0.0), (1.0, 0.3, 0.5))
 _NOISES = tuple(10.0 ** (step / 2) for step in range(-8, 5))
 # Number of curves per column, bumps as wide as their distance times this.
 _CURVES, _WIDTH = 6, 1.2
+# Fewest rows per term of a model of few terms, and steps of forward selection without a better model after
+# which it ends.
+_ROWS_PER_TERM, _PATIENCE = 10, 5
 # Standard deviation up to which a column counts as constant.
 _CONSTANT = 1e-9
 
@@ -80,7 +96,8 @@ class Evidence:
         """Most that other columns can add to the evidence of a binary column, nats."""
         standard = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
         terms, pairs, kinds = [standard], [(d, d) for d in range(values.shape[1])], [0] * values.shape[1]
-        for a, b in itertools.combinations_with_replacement(range(values.shape[1]), 2):
+        few = range(values.shape[1] if values.shape[1] <= _MOST_COLUMNS else 0)
+        for a, b in itertools.combinations_with_replacement(few, 2):
             same = variables.groups[a] == variables.groups[b]
             if not same or (a == b and not variables.binary[a]):
                 product = standard[:, a] * standard[:, b]
@@ -130,20 +147,23 @@ class Evidence:
         return float(rest * (torch.special.entr(on) + torch.special.entr(1 - on)))
 
     def _of_column(self, column: int, inputs: Sequence[int], only_linear: bool = False) -> float:
-        noises = torch.tensor(_NOISES).to(self.products)
-        total = self.products[column, column]
-        if total <= 0:
+        if self.products[column, column] <= 0:
             # A column that is constant in these rows has infinite evidence as the noise vanishes.
             return 0.0
-        seen = torch.zeros(len(self.variables.groups), dtype=torch.bool)
-        seen[list(inputs)] = True
-        terms = (seen[self.first] & seen[self.second]).nonzero()[:, 0]
-        if (self.kinds[terms] == 1).sum() > MOST_PRODUCTS:
-            terms = terms[self.kinds[terms] != 1]
+        terms = self._terms_of(inputs)
+        linear = terms[self.kinds[terms] == 0]
+        if only_linear:
+            return self._of_all(column, linear, len(inputs))
+        together = self._of_all(column, linear if len(inputs) > MOST_INPUTS else terms, len(inputs))
+        return max(together, self._of_few(column, terms))
+
+    def _of_all(self, column: int, terms: Tensor, n_inputs: int) -> float:
+        """Return the log evidence of regression on all of these terms."""
+        noises, total = torch.tensor(_NOISES).to(self.products), self.products[column, column]
         found, present = [], set(self.kinds[terms].tolist())
         variants = [tuple(v if kind in present else 0.0 for kind, v in enumerate(own)) for own in _VARIANCES]
-        for variances in dict.fromkeys(variants[:1] if only_linear else variants):
-            prior = (torch.tensor(variances).to(total) / max(len(inputs), 1))[self.kinds[terms]].sqrt()
+        for variances in dict.fromkeys(variants):
+            prior = (torch.tensor(variances).to(total) / max(n_inputs, 1))[self.kinds[terms]].sqrt()
             kept, prior = terms[prior > 0], prior[prior > 0]
             spectrum, vectors = torch.linalg.eigh(prior[:, None] * self.products[kept][:, kept] * prior)
             spectrum = spectrum.clamp(min=_CONSTANT)
@@ -153,6 +173,54 @@ class Evidence:
             determinant = (spectrum / noises[:, None]).log1p().sum(-1) + self.n_rows * noises.log()
             found.append(-0.5 * (self.n_rows * (squares / self.n_rows).log() + determinant).min())
         return float(max(found))
+
+    def _of_few(self, column: int, terms: Tensor) -> float:
+        """Return the log evidence of regression on the terms that predict best; see the module."""
+        n, n_terms, penalty = self.n_rows, len(terms), 0.0
+        rest = float(self.products[column, column])
+        least, best, since = _CONSTANT * rest, -0.5 * n * math.log(rest / n), 0
+        steps = itertools.islice(self._forward(column, terms), n // _ROWS_PER_TERM)
+        for k, (_, explained) in enumerate(steps, 1):
+            rest = max(rest - explained, least)
+            penalty += 0.5 * math.log(n) + math.log((n_terms - k + 1) / k)
+            found = -0.5 * n * math.log(rest / n) - penalty
+            best, since = (found, 0) if found > best else (best, since + 1)
+            if since == _PATIENCE:
+                break
+        return best
+
+    def _terms_of(self, inputs: Sequence[int]) -> Tensor:
+        """Return the numbers of the terms that consist of some columns."""
+        seen = torch.zeros(len(self.variables.groups), dtype=torch.bool)
+        seen[list(inputs)] = True
+        return (seen[self.first] & seen[self.second]).nonzero()[:, 0]
+
+    def _forward(self, column: int, terms: Tensor) -> Iterator[tuple[int, float]]:
+        """Yield terms by forward selection, each with the sum of squares of a column that it explains."""
+        left, variances = self.products[terms, column], self.products.diagonal()[terms]
+        enough, factors = _CONSTANT * variances, left.new_zeros(0, len(terms))
+        for _ in range(len(terms)):
+            explained = (left.square() / variances).where(variances > enough, 0.0)
+            best = int(explained.argmax())
+            if explained[best] <= 0:
+                return
+            yield int(terms[best]), float(explained[best])
+            # A step of the Cholesky factorisation of the terms' products, with this term as pivot.
+            own = self.products[terms[best]][terms]
+            factor = (own - factors[:, best] @ factors) / variances[best].sqrt()
+            left -= factor * (left[best] / factor[best])
+            variances -= factor.square()
+            factors = torch.cat([factors, factor[None]])
+
+    def best_inputs(self, column: int, inputs: Sequence[int]) -> list[int]:
+        """Return the inputs, at most `MOST_INPUTS`, whose terms predict a column best."""
+        chosen = set[int]()
+        for term, _ in self._forward(column, self._terms_of(inputs)):
+            further = chosen | {int(self.first[term]), int(self.second[term])}
+            chosen = further if len(further) <= MOST_INPUTS else chosen
+            if len(chosen) == MOST_INPUTS:
+                break
+        return sorted(chosen)
 
 
 def _curves(column: Tensor) -> Tensor:
@@ -169,13 +237,22 @@ def _curves(column: Tensor) -> Tensor:
 def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) -> list[int]:
     """Return the order of variables with the highest log evidence found.
 
-    The complete variables come `first`, before the others, unless that is clearly worse.
+    The complete variables come `first`, before the others, unless that is clearly worse: a variable among or
+    after the incomplete ones needs a link. Only variables whose links are curved can gain by it; where all
+    is linear, order does not matter.
     """
-    last = _improved(evidence, then, first, CLEARLY)
-    order = _improved(evidence, [*first, *last], [], _VERY_CLEARLY)
-    # Columns after the first incomplete one have links anyway.
-    start = min((i for i, each in enumerate(order) if each in then), default=len(order))
-    return order[:start] + _improved(evidence, order[start:], order[:start], CLEARLY)
+    first = list(first)
+    order = _improved(evidence, then, first, CLEARLY)
+    for each in list(first):
+        rest = [variable for variable in first if variable != each]
+        if not order or evidence.of_curvature(each) <= _VERY_CLEARLY:
+            continue
+        places = [[*order[:place], each, *order[place:]] for place in range(len(order) + 1)]
+        found = [evidence.of_order(place, rest) for place in places]
+        best = max(range(1, len(places)), key=found.__getitem__)
+        if found[best] > found[0] + _VERY_CLEARLY:
+            first, order = rest, places[best]
+    return first + _improved(evidence, order, first, CLEARLY)
 
 
 def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], enough: float) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from pyro_mgp.model.column_order import _NOISES, _VARIANCES, Evidence, Variables, best_order
+from pyro_mgp.model.column_order import _NOISES, _VARIANCES, MOST_INPUTS, Evidence, Variables, best_order
 
 
 def evidence_of(*columns: np.ndarray) -> Evidence:
@@ -81,6 +82,61 @@ def test_the_evidence_without_curves_equals_the_normal_density() -> None:
     ]
     expected = best(kernels) - best([np.zeros((40, 40))])
     assert found.of(0, frozenset([1])) - found.of(0, frozenset()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_models_of_few_terms_are_those_of_forward_selection_by_least_squares() -> None:
+    """Fifteen indicators and a number, whose only terms are linear and products with it."""
+    generator = np.random.default_rng(5)
+    n, levels = 400, 16
+    level, sign = np.eye(levels)[generator.integers(0, levels, n)], generator.choice([-1.0, 1.0], n)
+    y = 2 * level[:, 3] * sign - level[:, 5] + 0.5 * sign + generator.normal(size=n)
+    table = np.column_stack([level, sign, y])
+    variables = Variables([0] * levels + [1, 2], [True] * (levels + 1) + [False])
+    found = Evidence(torch.as_tensor(table), variables).of(2, frozenset([0, 1]))
+
+    standard = (table - table.mean(0)) / table.std(0, ddof=1)
+    products = standard[:, :levels] * standard[:, [levels]]
+    terms = np.column_stack([standard[:, :-1], products - products.mean(0)])
+    chosen, expected = list[int](), list[float]()
+    for k in range(12):
+        fits = [np.linalg.lstsq(terms[:, [*chosen, t]], standard[:, -1])[0] for t in range(terms.shape[1])]
+        squares = [
+            float(np.square(standard[:, -1] - terms[:, [*chosen, t]] @ fit).sum())
+            for t, fit in enumerate(fits)
+        ]
+        chosen.append(int(np.argmin(squares)))
+        models = math.log(math.comb(terms.shape[1], k + 1))
+        expected.append(-n / 2 * math.log(min(squares) / n) - (k + 1) / 2 * math.log(n) - models)
+    assert found == pytest.approx(max(expected), abs=1e-6)
+
+
+def test_inputs_without_use_do_not_move_an_outcome_from_the_end() -> None:
+    """A factor of ten levels matters little; with all of its products the outcome's link would seem bad."""
+    generator = np.random.default_rng(6)
+    n, levels = 1000, 10
+    number = generator.integers(0, levels, n)
+    x, z = generator.normal(size=(2, n))
+    y = x * z + 0.5 * (number == 3) + generator.normal(size=n)
+    table = np.column_stack([np.eye(levels)[number], x, z, y])
+    variables = Variables([0] * levels + [1, 2, 3], [True] * levels + [False] * 3)
+    assert best_order(Evidence(torch.as_tensor(table), variables), [], [3, 0, 1, 2])[-1] == 3
+
+
+def test_best_inputs_are_those_of_the_terms_that_matter() -> None:
+    generator = np.random.default_rng(7)
+    x = generator.normal(size=(500, 20))
+    y = x[:, 0] * x[:, 1] + np.sin(3 * x[:, 2]) + 0.5 * x[:, 5] + 0.3 * generator.normal(size=500)
+    best = evidence_of(*x.T, y).best_inputs(20, range(20))
+    assert {0, 1, 2, 5} <= set(best)
+    assert len(best) <= MOST_INPUTS
+
+
+def test_matrices_of_wide_tables_are_small() -> None:
+    """With all products of 300 columns they took 18 GB."""
+    table = torch.randn(12, 300, generator=torch.Generator().manual_seed(0)).double()
+    evidence = Evidence(table, Variables(list(range(300)), [False] * 300))
+    assert evidence.products.nbytes < 1e8
+    assert np.isfinite(evidence.of(0, frozenset(range(1, 300))))
 
 
 @pytest.mark.parametrize("seed", range(3))
