@@ -24,6 +24,7 @@ from pyro_mgp.data.table_encoder import TableEncoder
 from pyro_mgp.fitting.chain_fit import untrained_chain
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.training import History
+from pyro_mgp.model.build import products_of
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.model.link_specs import LinkSpec
@@ -42,10 +43,12 @@ from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among, che
 Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 # Version 7 had no checksums. Up to version 9 discrete support was called "few_values", the engine's switches
-# stood among the settings, and each codec of a column had the fields of all kinds.
-_OLDER_FORMATS = (7, 8, 9)
+# stood among the settings, and each codec of a column had the fields of all kinds. Up to version 10 links
+# with more than 120 products had none.
+_OLDER_FORMATS = (7, 8, 9, 10)
+_MOST_PRODUCTS_IN_10 = 120
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
@@ -192,6 +195,10 @@ class _Parts:
             build(list[int], header["incomplete"], "incomplete"),
         )
         self.link_specs = build(list[LinkSpec], header["wirings"], "wirings")
+        if header["format_version"] in _OLDER_FORMATS:
+            for i, products in enumerate(products_of(self.encoder.codec, self.link_specs)):
+                if len(products) > _MOST_PRODUCTS_IN_10:
+                    self.link_specs[i] = dataclasses.replace(self.link_specs[i], product_inputs=())
         self.sequential = build(bool, header["sequential"], "sequential")
         self.seed, self.n_rows = (build(int, header[name], name) for name in ("seed", "n_rows"))
         self.history = build(History, header["history"], "history")
@@ -213,6 +220,8 @@ class _Parts:
         for link in self.link_specs:
             check_among((link.column, *link.inputs), width, f"inputs of {link.name!r}")
             check_among((link.column, *link.unless), width, f"levels before {link.name!r}")
+            known = set(link.inputs) >= set(link.product_inputs or ())
+            check(known, f"{link.name!r} has products of columns that are no inputs")
             check(self.sequential or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
 
     def _chain(self, inducing: Tensor) -> Chain:

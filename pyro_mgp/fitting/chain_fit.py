@@ -7,7 +7,7 @@ local GPs, discrete support ──▶ FittedModel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,8 +22,8 @@ from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model import build
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import KernelFactory, resolve_kernel
-from pyro_mgp.model.link_specs import LinkSpec
+from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
+from pyro_mgp.model.link_specs import LinkSpec, with_product_inputs
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
 from pyro_mgp.sampling.refinement import MAX_ROWS, refine
@@ -38,6 +38,8 @@ _MOST_AUGMENTED = 500_000
 # Fewest observed cells of a column of which some are held out, and fewest such cells: fewer say too little
 # about when to stop, and the bound is watched instead.
 _FEWEST_OBSERVED, _FEWEST_HELD_OUT = 20, 100
+# Rows from which the inputs are chosen whose products a trend has.
+_ROWS_OF_PRODUCTS = 5000
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,9 @@ def fit_chain(
     start, filled = _initial_fill(engine, given, rows, held_out, seed)
     if given.completed is not None:
         filled = given.completed.to(rows.values)
+    if resolve_kernel(settings.kernel.value) is linear_quadratic_matern32:
+        few = filled[:_ROWS_OF_PRODUCTS].cpu()
+        given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, few))
     noise = build.starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
     inducing = filled[: settings.n_inducing.value].to(on_device)
     parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)

@@ -20,7 +20,6 @@ from pyro_mgp.data.codecs.base import (
 )
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.column_order import MOST_PRODUCTS
 from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import (
     Category,
@@ -127,7 +126,7 @@ def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[T
 
 
 def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[tuple[int, int]]]:
-    """Return for each link the pairs of inputs whose products are more than linear; none if too many.
+    """Return for each link the pairs of its product inputs whose products are more than linear.
 
     Squares of a binary column, and products of indicators of one variable, are linear. Counts have products
     with binary columns only: the exponential of a quadratic function has no bounds.
@@ -136,13 +135,15 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
     binary = [column.is_binary for column in codec.columns for _ in column.names] + [False]
     found = []
     for link, model in zip(link_specs, observation_models(codec, link_specs), strict=True):
-        numbered = itertools.combinations_with_replacement(enumerate(link.inputs), 2)
+        those = link.inputs if link.product_inputs is None else link.product_inputs
+        inputs = [(i, d) for i, d in enumerate(link.inputs) if d in those]
+        numbered = itertools.combinations_with_replacement(inputs, 2)
         pairs = [
             (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not binary[a])
         ]
         if isinstance(model, CountObservation):
             pairs = [(i, j) for i, j in pairs if binary[link.inputs[i]] or binary[link.inputs[j]]]
-        found.append([] if len(pairs) > MOST_PRODUCTS else pairs)
+        found.append(pairs)
     return found
 
 

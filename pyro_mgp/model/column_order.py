@@ -39,8 +39,6 @@ CLEARLY = 3.0
 # Nats by which an order must be better if complete columns follow incomplete ones: they then need links. A
 # few nats are gained by moving unrelated columns to the end, where they are no inputs of others.
 _VERY_CLEARLY = 15.0
-MOST_PRODUCTS = 120
-"""Most products of inputs that are terms of a link, all those of 15 numbers; links with more have none."""
 MOST_INPUTS = 15
 """Most inputs of a link that have products; with more, the evidence has linear or few terms only."""
 # Most encoded columns of a table whose evidence has products: matrices of those of 30 columns take 5 MB, of

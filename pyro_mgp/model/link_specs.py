@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Kind, Label, Specs
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.model.column_order import CLEARLY, Evidence, Variables, best_order
+from pyro_mgp.model.column_order import CLEARLY, MOST_INPUTS, Evidence, Variables, best_order
 
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
@@ -32,6 +32,8 @@ class LinkSpec:
     """Numbers of the encoded columns that the link predicts from."""
     unless: tuple[int, ...] = ()
     """Indicators of earlier levels of the same variable; see `Link`."""
+    product_inputs: tuple[int, ...] | None = None
+    """Inputs whose products a trend has; None for all."""
 
 
 def plan_links(
@@ -94,6 +96,22 @@ def plan_links(
     return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(visible[-1]).tolist()))]
 
 
+def with_product_inputs(
+    codec: TableCodec, link_specs: Sequence[LinkSpec], completed: Tensor
+) -> list[LinkSpec]:
+    """Return links with the inputs whose products predict best, given completed rows `[n, D]`.
+
+    Links with few inputs have products of all.
+    """
+    if max((len(link.inputs) for link in link_specs), default=0) <= MOST_INPUTS:
+        return list(link_specs)
+    evidence, found = evidence_of(codec, completed[None]), []
+    for link in link_specs:
+        best = evidence.best_inputs(link.column, link.inputs) if len(link.inputs) > MOST_INPUTS else None
+        found.append(replace(link, product_inputs=None if best is None else tuple(best)))
+    return found
+
+
 def best_plan(
     codecs: Sequence[TableCodec],
     completed: Tensor,
@@ -136,7 +154,8 @@ def plan_sequence(
     groups, scale = codec.groups, codec.raw_scale
     holes = {variable: bool(incomplete[groups == variable].any()) for variable in groups.tolist()}
     least = {variable: float(scale[groups == variable].min()) for variable in holes}
-    first, then = [v for v in holes if not holes[v]], [v for v in holes if holes[v]]
+    first = [variable for variable in holes if not (every or holes[variable])]
+    then = [variable for variable in holes if variable not in first]
     then.sort(key=lambda variable: least[variable])
     order = best_order(evidence, first, then)
     needed = 0 if every else min((i for i, v in enumerate(order) if holes[v]), default=len(order))
@@ -192,8 +211,10 @@ def evidence_of(codec: TableCodec, completed: Tensor) -> Evidence:
             # Anscombe, Biometrika 35:246-254, 1948
             roots = np.sqrt(own_units(column, completed[..., here]) + 0.375)
             values[..., here] = torch.as_tensor(roots)[..., None]
-    binary = [column.is_binary for column in codec.columns for _ in column.names]
-    variables = Variables(codec.groups.tolist(), binary)
+    has_target = completed.shape[2] > codec.n_encoded
+    groups = [*codec.groups.tolist(), *([len(codec.columns)] if has_target else [])]
+    binary = [column.is_binary for column in codec.columns for _ in column.names] + [False] * has_target
+    variables = Variables(groups, binary)
     return Evidence(values.flatten(0, 1), variables, completed.shape[1])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,6 +26,7 @@ from pyro_mgp.model.link_specs import (
     recoded,
     rival_sequence,
     symmetrised_gain,
+    with_product_inputs,
 )
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -250,6 +253,25 @@ def test_products_of_binary_columns_and_those_of_counts() -> None:
     x, z, on, visits = products_of(codec, links)
     assert (x, z, on) == ([], [(0, 0)], [(0, 0), (0, 1), (1, 1)])
     assert visits == [(0, 2), (1, 2)]  # no square of a binary column, no exponential of a quadratic function
+
+
+def test_links_with_many_inputs_have_products_of_the_best() -> None:
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(300, 18))
+    frame = pd.DataFrame(x).add_prefix("x").assign(y=x[:, 3] * x[:, 17] + 0.3 * generator.normal(size=300))
+    codec, table = TableCodec.fit_encode(frame, False, 0, {})
+    few, many = plan_links(codec, np.ones(19, dtype=bool), None, sequence=range(19))[-5::4]
+    found = with_product_inputs(codec, [few, many], table.values)
+    assert found[0] == few  # 14 inputs
+    assert found[0].product_inputs is None
+    assert replace(found[1], product_inputs=None) == many
+    best = found[1].product_inputs
+    assert best is not None
+    assert {3, 17} <= set(best)
+    assert len(best) == 15
+    pairs = products_of(codec, found)[1]
+    assert len(pairs) == 120
+    assert {i for pair in pairs for i in pair} == set(best)  # inputs are columns 0 to 17
 
 
 @pytest.mark.parametrize("spec", [ColumnSpec(predicts=False), ColumnSpec(predictors=("other",))])

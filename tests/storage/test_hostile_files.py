@@ -335,7 +335,7 @@ def test_what_version_7_wrote_is_read_and_draws_the_same(monkeypatch: pytest.Mon
 
 def test_the_header_says_what_wrote_the_folder(originals: Path) -> None:
     header = json.loads((originals / "imputer" / "header.json").read_text("utf-8"))
-    assert header["format_version"] == 10
+    assert header["format_version"] == 11
     assert {"python", "torch", "numpy", "pyro-ppl"} <= set(header["packages"])
     assert set(header["checksums"]) == {ARRAYS}
 
