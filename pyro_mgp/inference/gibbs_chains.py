@@ -4,7 +4,8 @@ An iteration visits link after link: it draws the link's function and noise vari
 (see `data_augmentation`), then the missing cells of its column. A joint density draws all functions first.
 For each column with many missing cells it then moves the column's own function together with these, and
 functions of which the column is an input with these integrated out (see `cell_moves`). That moves these cells
-as well; only the last iteration of a draw draws them again.
+as well; only the last iteration of a draw draws them again. The time of these moves is proportional to the
+squared number of columns, so that of many columns only some move in an iteration.
 
 Links that see all other columns are the conditionals of no joint density, and chains that go on through them
 converge to no distribution: their error grows. Each of their draws is therefore made by a few iterations from
@@ -54,6 +55,8 @@ _TURNS = 3
 # Share of missing cells in a column beyond which functions move with them, and with them integrated out: with
 # fewer, functions forget their state in an iteration or two.
 _MANY = 0.1
+# Most columns with which functions move in an iteration.
+_MOST_MOVING = 8
 # Streams of noise.
 _FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE, _CANDIDATE = range(8)
 Fresh = Callable[..., Tensor]
@@ -152,12 +155,12 @@ class GibbsChains:
         """Whether chains go on from draw to draw."""
         self.moving = self._moving_cells()
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
-        self.unmoved = list(holes)
-        """Rows of each link's other missing cells."""
+        self.unmoved = dict[int, dict[int, Tensor]]()
+        """Rows of other missing cells of the links of their columns, by the numbers of both links."""
         for i, rows in self.moving.items():
             category = self.chain.category_of(i)
-            for e in [i] if category is None else category.links:
-                self.unmoved[e] = holes[e][~torch.isin(holes[e], rows)]
+            links = [i] if category is None else category.links
+            self.unmoved[i] = {e: holes[e][~torch.isin(holes[e], rows)] for e in links}
         self.state = self._start()
         self.n_chains = len(self.state.filled)
         cells = enumerate(self.chain.holes(self.observed))
@@ -179,6 +182,12 @@ class GibbsChains:
         rows = {i: chain.weighted(i, observed).nonzero()[:, 0] for i in numbers}
         most = {i: int(observed[:, chain.links[i].column].sum()) + len(rows[i]) for i in numbers}
         return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
+
+    def _moving_in(self, sweep: int) -> list[int]:
+        """Return the links with whose missing cells functions move in an iteration: all, or some in turn."""
+        links, start = list(self.moving), (len(self.kept) * self.chain.n_sweeps + sweep) * _MOST_MOVING
+        turn = {(start + k) % len(links) for k in range(min(_MOST_MOVING, len(links)))}
+        return [links[k] for k in sorted(turn)]
 
     def _start(self) -> State:
         """Return the state in which chains begin before the next draw, with functions from q(u)."""
@@ -253,11 +262,13 @@ class GibbsChains:
             with local_parameters():
                 # All links of a joint density learn from the same table.
                 joint = isinstance(chain, SequentialChain)
-                conditionals = self._all_learnt(chain, new, sweep, learns) if joint else []
+                moving, holes_of = self._moving_in(sweep) if learns else [], dict(enumerate(self.holes))
+                conditionals = self._all_learnt(chain, new, sweep, learns, moving) if joint else []
                 before = new.filled.clone()
                 # Cells that moved with functions need no other move, but in the sweep that rows repeat.
-                is_last = sweep == chain.n_sweeps - 1
-                for i, holes in enumerate(self.unmoved if learns and not is_last else self.holes):
+                if sweep < chain.n_sweeps - 1:
+                    holes_of.update((e, rows) for i in moving for e, rows in self.unmoved[i].items())
+                for i, holes in holes_of.items():
                     if not joint:
                         conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
                     chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
@@ -268,11 +279,11 @@ class GibbsChains:
         return before, new
 
     def _all_learnt(
-        self, chain: SequentialChain, state: State, sweep: int, learns: bool
+        self, chain: SequentialChain, state: State, sweep: int, learns: bool, moving: Sequence[int]
     ) -> list[Conditional]:
         """Return the predictive distributions of a joint density's links; see `_learnt`."""
         conditionals = [self._learnt(state, i, sweep, learns) for i in range(len(self.holes))]
-        for i in self.moving if learns else ():
+        for i in moving:
             if not isinstance(conditionals[i], Observing):
                 self._interweave(chain, state, i, conditionals, sweep)
             self._integrate(chain, state, i, conditionals, sweep)
