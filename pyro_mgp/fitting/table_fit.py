@@ -23,6 +23,8 @@ from pyro_mgp.data.table import TableCodec, as_frame
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
 from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions
+from pyro_mgp.inference.gibbs_chains import n_chains
+from pyro_mgp.model.column_order import MOST_INPUTS
 from pyro_mgp.model.link_specs import plan_links, recoded
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings, wanted_inputs, warn_of_inducing_inputs
@@ -33,6 +35,9 @@ from pyro_mgp.storage.scratch import Scratch
 _SMALL_ROWS = 10_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
+# Most encoded columns of a table with a joint density; most rows of its chains, times the number of links,
+# times the squared number of values of a link (as the time of an iteration, up to some ten seconds).
+_MOST_COLUMNS, _MOST_WORK = 300, 2e10
 # Most rows, plus a thousand, times the squared number of links (as the time of a sweep), for which a joint
 # density is fitted besides local GPs, and standard errors by which its score may be worse.
 _MOST_CONTESTED, _WORSE = 100_000, 1.0
@@ -134,8 +139,10 @@ def _fit_joint_density(
 
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
     """Return why links of a fitted model should see all other columns; an empty text if they need not."""
-    missing_cells = (~table.observed).sum(0).tolist()
-    links = len(fitted.chain.links)
+    missing_cells, (n_rows, n_columns) = (~table.observed).sum(0).tolist(), table.values.shape
+    links, n_values = len(fitted.chain.links), n_columns + MOST_INPUTS**2 // 2 + fitted.n_inducing
+    if n_columns > _MOST_COLUMNS or n_chains(n_rows) * n_rows * links * n_values**2 > _MOST_WORK:
+        return "the table is wide"
     if _has_neighbours(fitted) and (len(table) + 1000) * links**2 > _MOST_CONTESTED:
         return "nearby rows improve predictions, and the table is large"
     if sum(missing_cells[link.column] for link in fitted.chain.links) * links > _MOST_WEIGHTED:
