@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 
-from benchmarks.coverage import curves, eleven, gaussian, mixed, real, regions, slade
+from benchmarks.coverage import curves, eleven, factors, gaussian, mixed, real, regions, slade
 from benchmarks.coverage.design import Design
 
 DESIGNS: dict[str, Design] = {
@@ -14,6 +14,7 @@ DESIGNS: dict[str, Design] = {
     **slade.DESIGNS,
     **mixed.DESIGNS,
     **eleven.DESIGNS,
+    **factors.DESIGNS,
     **regions.DESIGNS,
     **real.DESIGNS,
 }
