@@ -1640,6 +1640,25 @@ def test_tables_that_nearby_rows_predict_better_take_links_that_see_all_columns(
     assert "nearby rows" in imputer.settings_.inputs.reason
 
 
+def test_wide_tables_take_links_that_see_all_columns() -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(12, 301))).add_prefix("x")
+    frame.iloc[::3, :2] = np.nan
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+    assert not imputer.sequential_
+    assert imputer.settings_.inputs.reason == "the table is wide"
+
+
+def test_a_loaded_imputer_has_the_products_of_links_with_many_inputs(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 17))
+    frame = pd.DataFrame(x).add_prefix("x").assign(y=x[:, 2] * x[:, 4])
+    frame.loc[::3, "x0"], frame.loc[1::3, "y"] = np.nan, np.nan
+    imputer = earlier(order=["x0", "y"]).fit(frame)
+    imputer.save(tmp_path / "it")
+    assert MGPImputer.load(tmp_path / "it").impute(frame, m=2) == imputer.impute(frame, m=2)
+    header = json.loads((tmp_path / "it" / "header.json").read_text("utf-8"))
+    assert [len(link["product_inputs"] or []) for link in header["wirings"]] == [15, 15]
+
+
 def test_an_order_of_the_users_is_that_of_earlier_links() -> None:
     imputer = earlier(order=["square", "above", "root"]).fit(squares())
     assert imputer.sequential_
