@@ -24,7 +24,6 @@ from pyro_mgp.data.table_encoder import TableEncoder
 from pyro_mgp.fitting.chain_fit import untrained_chain
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.training import History
-from pyro_mgp.model.build import products_of
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory
 from pyro_mgp.model.link_specs import LinkSpec
@@ -34,7 +33,7 @@ from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
 from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS, LocalGPParams
 from pyro_mgp.sampling.neighbours import Neighbours
-from pyro_mgp.settings import Choice, Engine, Parameters, Settings, check_settings, choose_kernel, with_engine
+from pyro_mgp.settings import Choice, Engine, Parameters, Settings, check_settings, choose_kernel
 from pyro_mgp.storage.atomic import atomic_folder
 from pyro_mgp.storage.frames import to_json
 from pyro_mgp.storage.header import Shapes, read_arrays, read_header, write_arrays, write_header
@@ -44,11 +43,6 @@ Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
 FORMAT_VERSION = 11
-# Version 7 had no checksums. Up to version 9 discrete support was called "few_values", the engine's switches
-# stood among the settings, and each codec of a column had the fields of all kinds. Up to version 10 links
-# with more than 120 products had none.
-_OLDER_FORMATS = (7, 8, 9, 10)
-_MOST_PRODUCTS_IN_10 = 120
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
@@ -114,9 +108,8 @@ def read(
     make: type[Imputer], path: str | os.PathLike[str], kernel: KernelFactory | None, device: str
 ) -> tuple[Imputer, FittedModel, Settings, list[str]]:
     """Load the imputer, fitted model, settings of the fit and feature names from a saved folder."""
-    header: Header = read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,), _OLDER_FORMATS)
+    header: Header = read_header(path, KIND, FORMAT_VERSION, (_ARRAYS,))
     try:
-        header = _upgraded(header)
         imputer = make(**_read_parameters(header, kernel, device))
         engine = check_settings(imputer)
         parts = _Parts(imputer, engine, header)
@@ -125,24 +118,10 @@ def read(
         on = resolve_device(device)
         model = parts.model({name: torch.as_tensor(array, device=on) for name, array in arrays.items()})
         names = build(list[str], header["feature_names"], "feature_names")
-        settings = _read_choices(header, imputer, model, device)
+        settings = _read_choices(header, model.n_inducing, device)
     except MALFORMED as error:
         raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
     return imputer, model, settings, names
-
-
-def _upgraded(header: Header) -> Header:
-    """Convert the header of an older format version to the names of the current one."""
-    settings = dict(header["settings"])
-    switches = settings if "few_values" in header else dict(settings["engine"] or {})
-    if not switches.pop("natural_gradient", True):
-        settings["inference"] = "svi"
-    if "few_values" not in header:
-        return {**header, "settings": {**settings, "engine": switches or None}}
-    settings["discrete_support"] = settings.pop("few_values")
-    grouped = {"engine": Engine(), **with_engine(settings)}
-    grouped["engine"] = vars(grouped["engine"])
-    return {**header, "settings": grouped, "discrete_support": header["few_values"]}
 
 
 def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) -> dict[str, Any]:
@@ -159,22 +138,12 @@ def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) 
     return settings
 
 
-def _read_choices(header: Header, parameters: Parameters, model: FittedModel, device: str) -> Settings:
-    """Return the settings of the fit; those that older formats lack are marked as unknown."""
-    rows = build(list[tuple[str, Any, str]], header.get("choices", []), "choices")
+def _read_choices(header: Header, n_inducing: int, device: str) -> Settings:
+    """Return the settings of the fit."""
+    rows = build(list[tuple[str, Any, str]], header["choices"], "choices")
     found = {name: Choice(value, reason) for name, value, reason in rows}
-    unknown = "fitted by an earlier version"
-    return Settings(
-        inputs=found.get("inputs", Choice("earlier" if model.is_sequential else "others", unknown)),
-        inference=found.get(
-            "inference", Choice("svi" if parameters.inference == "svi" else "closed_form", unknown)
-        ),
-        kernel=found.get("kernel", choose_kernel(parameters, model.chain.n_rows, model.is_sequential)),
-        n_inducing=Choice(model.n_inducing, found["n_inducing"].reason if found else unknown),
-        max_steps=found.get("max_steps", Choice(parameters.max_steps, unknown)),
-        device=Choice(str(resolve_device(device)), "where it was loaded"),
-        seed=Choice(model.seed, found["seed"].reason if found else unknown),
-    )
+    found["n_inducing"] = dataclasses.replace(found["n_inducing"], value=n_inducing)
+    return Settings(**found | {"device": Choice(str(resolve_device(device)), "where it was loaded")})
 
 
 class _Parts:
@@ -184,8 +153,7 @@ class _Parts:
         self.parameters, self.engine, self.header = parameters, engine, header
         target = header["target"]
         columns = build(list[str | int], header["columns"], "columns")
-        # Older folders may lack ranges; they are then found in each table.
-        ranges = build(list[tuple[str | int, dict]], header.get("ranges", []), "ranges")  # type: ignore[type-arg]
+        ranges = build(list[tuple[str | int, dict]], header["ranges"], "ranges")  # type: ignore[type-arg]
         middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
         self.encoder = TableEncoder(
             dataclasses.replace(Rules.parse(parameters.specs, columns), middles=middles),
@@ -195,10 +163,6 @@ class _Parts:
             build(list[int], header["incomplete"], "incomplete"),
         )
         self.link_specs = build(list[LinkSpec], header["wirings"], "wirings")
-        if header["format_version"] in _OLDER_FORMATS:
-            for i, products in enumerate(products_of(self.encoder.codec, self.link_specs)):
-                if len(products) > _MOST_PRODUCTS_IN_10:
-                    self.link_specs[i] = dataclasses.replace(self.link_specs[i], product_inputs=())
         self.sequential = build(bool, header["sequential"], "sequential")
         self.seed, self.n_rows = (build(int, header[name], name) for name in ("seed", "n_rows"))
         self.history = build(History, header["history"], "history")
@@ -306,9 +270,7 @@ class _Parts:
         if characters is None:
             return None
         check(len(characters) == n_links, f"expected characters of {n_links} links, got {len(characters)}")
-        # Up to version 8 a link had one set of hyperparameters, or null.
-        lists = [[each] if isinstance(each, dict) else each or [] for each in characters]
-        known = [[LocalGPParams.from_dict(each) for each in of_link] for of_link in lists]
+        known = [[LocalGPParams.from_dict(each) for each in of_link] for of_link in characters]
         k = build(int, self.header["n_neighbours"], "n_neighbours")
         enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
         for link, of_link, n_known in zip(self.link_specs, known, enough, strict=True):

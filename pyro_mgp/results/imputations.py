@@ -33,8 +33,7 @@ from pyro_mgp.storage.untrusted import MALFORMED
 
 Suffix = Literal["csv", "parquet"]
 
-# Version 2 had no checksums.
-_FORMAT_VERSION, _OLDER_FORMATS = 3, (2,)
+_FORMAT_VERSION = 3
 _FRAME, _DRAWS = "frame.parquet", "draws.safetensors"
 _TIMES = ("datetime64[us]", "timedelta64[us]")
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
@@ -240,7 +239,7 @@ class Imputations:
             ValueError: If there is no such folder, it was not written by `save`, or a file in it is damaged.
         """
         files = (_FRAME, _DRAWS)
-        header = read_header(path, "Imputations", _FORMAT_VERSION, files, _OLDER_FORMATS)
+        header = read_header(path, "Imputations", _FORMAT_VERSION, files)
         frame = read_frame(Path(path) / _FRAME)
         try:
             holes = {str(i): n for i, n in enumerate(missing(frame).sum(0).tolist())}
@@ -248,7 +247,7 @@ class Imputations:
             arrays = read_arrays(Path(path) / _DRAWS, functools.partial(_check_shapes, expected))
             values = {from_json(c["label"]): _stored(c, arrays) for c in header["columns"]}
             partial = [from_json(each) for each in header["may_stay_missing"]]
-            mixed = header.get("mixing")  # folders of earlier releases have none
+            mixed = header["mixing"]
             return cls(frame, values, header["m"], partial, None, mixed and Mixing.from_json(mixed))
         except MALFORMED as error:
             raise ValueError(f"the files in {str(path)!r} do not fit together: {error}") from error

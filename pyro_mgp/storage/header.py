@@ -56,15 +56,11 @@ def write_header(
 
 
 def read_header(
-    path: str | os.PathLike[str],
-    kind: str,
-    format_version: int,
-    files: Sequence[str] = (),
-    older: Sequence[int] = (),
+    path: str | os.PathLike[str], kind: str, format_version: int, files: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Read `header.json`; raise a ValueError if this program cannot load the folder, or a file is damaged.
 
-    The arguments are those of `write_header`; folders of an `older` version are read without checksums.
+    The arguments are those of `write_header`.
     """
     folder = Path(path)
     where = repr(str(folder))
@@ -77,18 +73,15 @@ def read_header(
     found = header.get("format") if isinstance(header, dict) else None
     if found != f"pyro_mgp.{kind}":
         raise ValueError(f"{where} holds {repr(found)[:80]}, expected 'pyro_mgp.{kind}'")
-    found_version, readable_versions = header.get("format_version"), [*older, format_version]
-    if type(found_version) is not int or found_version not in readable_versions:
-        readable = f"version {format_version}" if not older else f"versions {min(older)} to {format_version}"
+    if (found_version := header.get("format_version")) != format_version:
         raise ValueError(
-            f"{where} has format version {_short(found_version)}, this program reads {readable}: load it "
-            f"with pyro_mgp {_short(header.get('package_version'))}, which wrote it"
+            f"{where} has format version {_short(found_version)}, this program reads {format_version}: load "
+            f"it with pyro_mgp {_short(header.get('package_version'))}, which wrote it"
         )
     with untrusted.damage_as_value_error(folder / HEADER):
-        if _OWN in header or (files and found_version == format_version):
-            untrusted.check(header.get(_OWN) == own_checksum(header), _CHANGED)
+        untrusted.check(header.get(_OWN) == own_checksum(header), _CHANGED)
         checksums = untrusted.build(dict, header.get("checksums", {}), "checksums")
-    for name in files if found_version == format_version else ():
+    for name in files:
         with untrusted.damage_as_value_error(folder / name):
             untrusted.check(untrusted.digest(folder / name) == checksums.get(name), _CHANGED)
     return header

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -90,17 +89,6 @@ def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:
     fields = build(dict[str, Any], state, "column")
     where = f"column {fields.get('name')!r}"
     codec_class = CODECS[build(Kind, fields.pop("kind", None), f"{where}.kind")]
-    if "two_valued" in fields:
-        fields = _from_format_9(fields, codec_class)
     codec: ColumnCodec = build(codec_class, fields, where)
     codec.check_state()
     return codec
-
-
-def _from_format_9(fields: Mapping[str, Any], codec_class: Any) -> dict[str, Any]:
-    """Convert the fields of a codec saved in format 9 or older to those of its present class."""
-    if warp := build(dict[str, Any] | None, fields.get("warp"), "warp"):
-        warp = {"name" if name == "bend" else name: value for name, value in warp.items()}
-    named = {"support" if name == "few" else name: value for name, value in fields.items()} | {"warp": warp}
-    own = {field.name for field in dataclasses.fields(codec_class)}
-    return {name: value for name, value in named.items() if name in own}
