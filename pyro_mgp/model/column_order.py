@@ -8,8 +8,8 @@ prior variances V, at the noise ρ (relative to these) and the scale that maximi
     log p(y) = -n/2 log(yᵀ(ΦVΦᵀ + ρI)⁻¹y / n) - ½ log |ΦVΦᵀ + ρI| + constant.
 
 The terms are linear, products of two columns, and smooth curves of one column. All factors follow from one
-matrix of their products, so that an order costs eigenvalues of small matrices only. Where few terms matter,
-the prior of all of them hides it: a link with many inputs then seems to be worse than one without those that
+matrix of their products, so that an order costs eigenvalues of small matrices only. A prior of all terms costs
+evidence where few of them matter: a link with many inputs then seems to be worse than one without those that
 it needs. The log evidence is therefore also approximated for models of few terms, found by forward selection,
 by the extended Bayesian information criterion (Chen and Chen, Biometrika 95:759-771, 2008),
 
