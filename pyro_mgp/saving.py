@@ -25,7 +25,8 @@ from pyro_mgp.fitting.chain_fit import untrained_chain
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import KernelFactory
+from pyro_mgp.model.column_order import MOST_INPUTS
+from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -118,7 +119,7 @@ def read(
         on = resolve_device(device)
         model = parts.model({name: torch.as_tensor(array, device=on) for name, array in arrays.items()})
         names = build(list[str], header["feature_names"], "feature_names")
-        settings = _read_choices(header, model.n_inducing, device)
+        settings = _read_choices(header, model, device)
     except MALFORMED as error:
         raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
     return imputer, model, settings, names
@@ -138,11 +139,15 @@ def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) 
     return settings
 
 
-def _read_choices(header: Header, n_inducing: int, device: str) -> Settings:
+def _read_choices(header: Header, model: FittedModel, device: str) -> Settings:
     """Return the settings of the fit."""
-    rows = build(list[tuple[str, Any, str]], header["choices"], "choices")
+    rows = build(list[tuple[str, str | int | None, str]], header["choices"], "choices")
     found = {name: Choice(value, reason) for name, value, reason in rows}
-    found["n_inducing"] = dataclasses.replace(found["n_inducing"], value=n_inducing)
+    names = [field.name for field in dataclasses.fields(Settings)]
+    check(sorted(name for name, _, _ in rows) == sorted(names), f"choices: expected {names}")
+    known = {"n_inducing": model.n_inducing, "seed": model.seed}
+    known["inputs"] = "earlier" if model.is_sequential else "others"
+    found |= {name: Choice(value, found[name].reason) for name, value in known.items()}
     return Settings(**found | {"device": Choice(str(resolve_device(device)), "where it was loaded")})
 
 
@@ -181,11 +186,17 @@ class _Parts:
         check_among(columns, width, "columns of links")
         if encoder.target is not None:
             check(columns[-1:] == [width - 1] and encoder.target.width == 1, "the target has no link")
+        kernel = choose_kernel(self.parameters, self.n_rows, self.sequential).value
+        has_products = resolve_kernel(kernel) is linear_quadratic_matern32
         for link in self.link_specs:
             check_among((link.column, *link.inputs), width, f"inputs of {link.name!r}")
             check_among((link.column, *link.unless), width, f"levels before {link.name!r}")
-            known = set(link.inputs) >= set(link.product_inputs or ())
+            multiplied = link.inputs if link.product_inputs is None else link.product_inputs
+            check_among(multiplied, width, f"product inputs of {link.name!r}")
+            known = set(multiplied) <= set(link.inputs)
             check(known, f"{link.name!r} has products of columns that are no inputs")
+            few = len(multiplied) <= MOST_INPUTS or not has_products
+            check(few, f"{link.name!r} has products of more than {MOST_INPUTS} inputs")
             check(self.sequential or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
 
     def _chain(self, inducing: Tensor) -> Chain:

@@ -35,6 +35,7 @@ from sklearn.pipeline import make_pipeline
 from benchmarks.coverage import curves
 from pyro_mgp import ColumnSpec, Imputations, MGPImputer
 from pyro_mgp.data.table import TableWarning, missing
+from pyro_mgp.fitting import table_fit
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.settings import Engine, with_engine
 
@@ -1174,6 +1175,11 @@ def edit_header(folder: Path, **changes: object) -> None:
     sign(folder)
 
 
+def edit_links(folder: Path, **changes: object) -> None:
+    header = json.loads((folder / "header.json").read_text("utf-8"))
+    edit_header(folder, wirings=[link | changes for link in header["wirings"]])
+
+
 def cut(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -1206,6 +1212,13 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
         r"holds 'pyro_mgp\.Imputations', expected 'pyro_mgp\.MGPImputer'",
     ),
     "codec gone": (lambda f: edit_header(f, codec=None), "cannot be restored"),
+    "a fraction as version": (lambda f: edit_header(f, format_version=11.0), "has format version 11.0"),
+    "products of no inputs": (lambda f: edit_links(f, product_inputs=[0]), "products of columns that are no"),
+    "a product twice": (lambda f: edit_links(f, product_inputs=[1, 1]), "product inputs of"),
+    "a choice twice": (
+        lambda f: edit_header(f, choices=[["seed", 1, "as given"]] * 2),
+        r"choices: expected \['inputs', ",
+    ),
     "settings unknown": (lambda f: edit_header(f, settings={"depth": 3, "kernel": "matern32"}), "restored"),
     "not a folder": (lambda f: (shutil.rmtree(f), f.write_text("hello")), "there is no folder"),
     "nothing": (shutil.rmtree, "there is no folder .* expected one written by MGPImputer.save"),
@@ -1638,6 +1651,17 @@ def test_tables_that_nearby_rows_predict_better_take_links_that_see_all_columns(
     imputer = MGPImputer(random_state=0, progress=False).fit(frame)
     assert not imputer.sequential_
     assert "nearby rows" in imputer.settings_.inputs.reason
+
+
+def test_large_tables_take_links_that_see_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is that of the rows of 20 chains, three links and 1 + 3 + 6 features."""
+    frame = squares()
+    monkeypatch.setattr(table_fit, "_MOST_WORK", 20 * len(frame) * 3 * 10**2)
+    assert earlier(inputs="auto").fit(frame).sequential_
+    monkeypatch.setattr(table_fit, "_MOST_WORK", 20 * len(frame) * 3 * 10**2 - 1)
+    imputer = earlier(inputs="auto").fit(frame)
+    assert not imputer.sequential_
+    assert imputer.settings_.inputs.reason == "the table is large"
 
 
 def test_wide_tables_take_links_that_see_all_columns() -> None:

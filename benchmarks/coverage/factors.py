@@ -1,4 +1,4 @@
-"""Three factors of three to five levels beside numbers: more inputs than a full set of products has room for.
+"""Three factors beside numbers: links have more than 15 inputs, and so products of some only.
 
     z1, ..., z4 ~ N(0, 1) with correlations of .4
     f, h and k have 3, 4 and 5 equally frequent levels by .7 z1, .7 z2 and .7 z3 + N(0, 1)

@@ -38,7 +38,7 @@ _MOST_AUGMENTED = 500_000
 # Fewest observed cells of a column of which some are held out, and fewest such cells: fewer say too little
 # about when to stop, and the bound is watched instead.
 _FEWEST_OBSERVED, _FEWEST_HELD_OUT = 20, 100
-# Rows from which the inputs are chosen whose products a trend has.
+# Rows from which the inputs of products are chosen.
 _ROWS_OF_PRODUCTS = 5000
 
 
@@ -131,8 +131,8 @@ def fit_chain(
     if given.completed is not None:
         filled = given.completed.to(rows.values)
     if resolve_kernel(settings.kernel.value) is linear_quadratic_matern32:
-        few = filled[:_ROWS_OF_PRODUCTS].cpu()
-        given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, few))
+        some = filled[:_ROWS_OF_PRODUCTS].cpu()
+        given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, some))
     noise = build.starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
     inducing = filled[: settings.n_inducing.value].to(on_device)
     parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)

@@ -36,8 +36,8 @@ _SMALL_ROWS = 10_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
 # Most encoded columns of a table with a joint density; most rows of its chains, times the number of links,
-# times the squared number of values of a link (as the time of an iteration, up to some ten seconds).
-_MOST_COLUMNS, _MOST_WORK = 300, 2e10
+# times the squared number of features of a trend (an iteration then takes some five seconds).
+_MOST_COLUMNS, _MOST_WORK = 300, 1e10
 # Most rows, plus a thousand, times the squared number of links (as the time of a sweep), for which a joint
 # density is fitted besides local GPs, and standard errors by which its score may be worse.
 _MOST_CONTESTED, _WORSE = 100_000, 1.0
@@ -140,9 +140,12 @@ def _fit_joint_density(
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
     """Return why links of a fitted model should see all other columns; an empty text if they need not."""
     missing_cells, (n_rows, n_columns) = (~table.observed).sum(0).tolist(), table.values.shape
-    links, n_values = len(fitted.chain.links), n_columns + MOST_INPUTS**2 // 2 + fitted.n_inducing
-    if n_columns > _MOST_COLUMNS or n_chains(n_rows) * n_rows * links * n_values**2 > _MOST_WORK:
+    links, multiplied = len(fitted.chain.links), min(n_columns, MOST_INPUTS)
+    n_features = 1 + n_columns + multiplied * (multiplied + 1) // 2
+    if n_columns > _MOST_COLUMNS:
         return "the table is wide"
+    if n_chains(n_rows) * n_rows * links * n_features**2 > _MOST_WORK:
+        return "the table is large"
     if _has_neighbours(fitted) and (len(table) + 1000) * links**2 > _MOST_CONTESTED:
         return "nearby rows improve predictions, and the table is large"
     if sum(missing_cells[link.column] for link in fitted.chain.links) * links > _MOST_WEIGHTED:

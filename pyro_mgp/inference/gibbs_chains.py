@@ -5,7 +5,7 @@ An iteration visits link after link: it draws the link's function and noise vari
 For each column with many missing cells it then moves the column's own function together with these, and
 functions of which the column is an input with these integrated out (see `cell_moves`). That moves these cells
 as well; only the last iteration of a draw draws them again. The time of these moves is proportional to the
-squared number of columns, so that of many columns only some move in an iteration.
+squared number of columns: in an iteration, those of at most eight columns are made, in turn.
 
 Links that see all other columns are the conditionals of no joint density, and chains that go on through them
 converge to no distribution: their error grows. Each of their draws is therefore made by a few iterations from
@@ -156,7 +156,7 @@ class GibbsChains:
         self.moving = self._moving_cells()
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
         self.unmoved = dict[int, dict[int, Tensor]]()
-        """Rows of other missing cells of the links of their columns, by the numbers of both links."""
+        """For each link whose cells move, the rows of those that do not, by link (of each indicator)."""
         for i, rows in self.moving.items():
             category = self.chain.category_of(i)
             links = [i] if category is None else category.links
@@ -184,7 +184,7 @@ class GibbsChains:
         return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
 
     def _moving_in(self, sweep: int) -> list[int]:
-        """Return the links with whose missing cells functions move in an iteration: all, or some in turn."""
+        """Return the links whose missing cells move with functions in an iteration: all, or some in turn."""
         links, start = list(self.moving), (len(self.kept) * self.chain.n_sweeps + sweep) * _MOST_MOVING
         turn = {(start + k) % len(links) for k in range(min(_MOST_MOVING, len(links)))}
         return [links[k] for k in sorted(turn)]

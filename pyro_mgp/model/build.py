@@ -135,8 +135,8 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
     binary = [column.is_binary for column in codec.columns for _ in column.names] + [False]
     found = []
     for link, model in zip(link_specs, observation_models(codec, link_specs), strict=True):
-        those = link.inputs if link.product_inputs is None else link.product_inputs
-        inputs = [(i, d) for i, d in enumerate(link.inputs) if d in those]
+        multiplied = link.inputs if link.product_inputs is None else link.product_inputs
+        inputs = [(i, d) for i, d in enumerate(link.inputs) if d in multiplied]
         numbered = itertools.combinations_with_replacement(inputs, 2)
         pairs = [
             (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not binary[a])

@@ -8,8 +8,8 @@ prior variances V, at the noise ρ (relative to these) and the scale that maximi
     log p(y) = -n/2 log(yᵀ(ΦVΦᵀ + ρI)⁻¹y / n) - ½ log |ΦVΦᵀ + ρI| + constant.
 
 The terms are linear, products of two columns, and smooth curves of one column. All factors follow from one
-matrix of their products, so that an order costs eigenvalues of small matrices only. A prior of all terms costs
-evidence where few of them matter: a link with many inputs then seems to be worse than one without those that
+matrix of their products, so that an order costs eigenvalues of small matrices only. Where few terms matter, a
+prior of all terms costs evidence: a link with many inputs then seems to be worse than one without those that
 it needs. The log evidence is therefore also approximated for models of few terms, found by forward selection,
 by the extended Bayesian information criterion (Chen and Chen, Biometrika 95:759-771, 2008),
 
@@ -40,10 +40,13 @@ CLEARLY = 3.0
 # few nats are gained by moving unrelated columns to the end, where they are no inputs of others.
 _VERY_CLEARLY = 15.0
 MOST_INPUTS = 15
-"""Most inputs of a link that have products; with more, the evidence has linear or few terms only."""
-# Most encoded columns of a table whose evidence has products: matrices of those of 30 columns take 5 MB, of
-# those of 300 columns 18 GB.
-_MOST_COLUMNS = 30
+"""Most inputs of a link whose products are terms.
+
+With more inputs, the evidence is that of all linear terms, or of few terms of any kind.
+"""
+# Most encoded columns of a table whose evidence has products: the matrix of those of 60 columns takes 40 MB,
+# of those of 300 columns 18 GB. Most rows times squared terms, as far as there are several completions.
+_MOST_COLUMNS, _MOST_WORK = 60, 2e10
 # Prior variances of linear terms, products and curves, before division by the number of columns.
 _VARIANCES = ((1.0, 0.0, 0.0), (1.0, 0.3, 0.0), (1.0, 0.3, 0.5))
 _NOISES = tuple(10.0 ** (step / 2) for step in range(-8, 5))
@@ -88,14 +91,15 @@ class Evidence:
 
     def __init__(self, values: Tensor, variables: Variables, n_rows: int | None = None) -> None:
         self.n_rows, self.variables = n_rows or len(values), variables
+        values = values[: self.n_rows * self._completions(values.shape[1])]
         scale = values.std(0)
         shares = (values > (values.amin(0) + values.amax(0)) / 2).double().mean(0)
         self.most = [self.n_rows * self._entropy(d, shares) for d in range(values.shape[1])]
         """Most that other columns can add to the evidence of a binary column, nats."""
         standard = ((values - values.mean(0)) / scale).where(scale > _CONSTANT, 0.0)
         terms, pairs, kinds = [standard], [(d, d) for d in range(values.shape[1])], [0] * values.shape[1]
-        few = range(values.shape[1] if values.shape[1] <= _MOST_COLUMNS else 0)
-        for a, b in itertools.combinations_with_replacement(few, 2):
+        multiplied = range(values.shape[1] if values.shape[1] <= _MOST_COLUMNS else 0)
+        for a, b in itertools.combinations_with_replacement(multiplied, 2):
             same = variables.groups[a] == variables.groups[b]
             if not same or (a == b and not variables.binary[a]):
                 product = standard[:, a] * standard[:, b]
@@ -113,6 +117,12 @@ class Evidence:
         self.first, self.second = torch.tensor(pairs).unbind(1)
         self.of = functools.cache(self._of)
         """Function that returns the log evidence of a variable given some others, up to a constant."""
+
+    def _completions(self, n_columns: int) -> int:
+        """Return from how many completions the terms' products are computed: fewer in wide tables."""
+        n_products = n_columns * (n_columns + 1) // 2 if n_columns <= _MOST_COLUMNS else 0
+        n_terms = (1 + _CURVES) * n_columns + n_products
+        return max(int(_MOST_WORK / (self.n_rows * n_terms**2)), 1)
 
     def of_order(self, order: Sequence[int], before: Sequence[int] = ()) -> float:
         """Return the log evidence of variables, each given the earlier ones and `before`."""
@@ -150,8 +160,7 @@ class Evidence:
             return 0.0
         terms = self._terms_of(inputs)
         linear = terms[self.kinds[terms] == 0]
-        if only_linear:
-            return self._of_all(column, linear, len(inputs))
+        terms = linear if only_linear else terms
         together = self._of_all(column, linear if len(inputs) > MOST_INPUTS else terms, len(inputs))
         return max(together, self._of_few(column, terms))
 
@@ -174,6 +183,7 @@ class Evidence:
 
     def _of_few(self, column: int, terms: Tensor) -> float:
         """Return the log evidence of regression on the terms that predict best; see the module."""
+        terms = terms[self.products.diagonal()[terms] > 0]
         n, n_terms, penalty = self.n_rows, len(terms), 0.0
         rest = float(self.products[column, column])
         least, best, since = _CONSTANT * rest, -0.5 * n * math.log(rest / n), 0
@@ -236,21 +246,24 @@ def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) ->
     """Return the order of variables with the highest log evidence found.
 
     The complete variables come `first`, before the others, unless that is clearly worse: a variable among or
-    after the incomplete ones needs a link. Only variables whose links are curved can gain by it; where all
-    is linear, order does not matter.
+    after the incomplete ones needs a link. Each whose own link is curved is tried at later places, one after
+    the other. Where all is linear, order does not matter.
     """
-    first = list(first)
+    curved = [each for each in first if evidence.of_curvature(each) > _VERY_CLEARLY]
+    plain = [each for each in first if each not in curved]
     order = _improved(evidence, then, first, CLEARLY)
-    for each in list(first):
-        rest = [variable for variable in first if variable != each]
-        if not order or evidence.of_curvature(each) <= _VERY_CLEARLY:
-            continue
-        places = [[*order[:place], each, *order[place:]] for place in range(len(order) + 1)]
-        found = [evidence.of_order(place, rest) for place in places]
-        best = max(range(1, len(places)), key=found.__getitem__)
-        if found[best] > found[0] + _VERY_CLEARLY:
-            first, order = rest, places[best]
-    return first + _improved(evidence, order, first, CLEARLY)
+    # No link predicts variables in front, but the evidence of their order counts if one of them leaves.
+    curved = _improved(evidence, curved, plain, CLEARLY)
+    for each in list(curved) if order else ():
+        rest = [variable for variable in curved if variable != each]
+        now = evidence.of_order([*curved, *order], plain)
+        later = [[*order[:place], each, *order[place:]] for place in range(1, len(order) + 1)]
+        found = [evidence.of_order([*rest, *places], plain) for places in later]
+        best = max(range(len(found)), key=found.__getitem__)
+        if found[best] > now + _VERY_CLEARLY:
+            curved, order = rest, later[best]
+    front = [*plain, *curved]
+    return front + _improved(evidence, order, front, CLEARLY)
 
 
 def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], enough: float) -> list[int]:

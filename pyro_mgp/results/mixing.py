@@ -99,7 +99,7 @@ class Mixing:
         """Return what `to_json` wrote."""
         rows = [[from_json(row[0]), *map(float, row[1:])] for row in found["rows"]]
         n_chains, n_iterations, n_draws = found["counts"]
-        return cls(_table(rows), n_chains, n_iterations, n_draws, bool(found.get("joint", True)))
+        return cls(_table(rows), n_chains, n_iterations, n_draws, bool(found["joint"]))
 
 
 def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:

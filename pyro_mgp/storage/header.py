@@ -73,14 +73,15 @@ def read_header(
     found = header.get("format") if isinstance(header, dict) else None
     if found != f"pyro_mgp.{kind}":
         raise ValueError(f"{where} holds {repr(found)[:80]}, expected 'pyro_mgp.{kind}'")
-    if (found_version := header.get("format_version")) != format_version:
+    found_version = header.get("format_version")
+    if type(found_version) is not int or found_version != format_version:
         raise ValueError(
             f"{where} has format version {_short(found_version)}, this program reads {format_version}: load "
             f"it with pyro_mgp {_short(header.get('package_version'))}, which wrote it"
         )
     with untrusted.damage_as_value_error(folder / HEADER):
         untrusted.check(header.get(_OWN) == own_checksum(header), _CHANGED)
-        checksums = untrusted.build(dict, header.get("checksums", {}), "checksums")
+        checksums = untrusted.build(dict, header["checksums"], "checksums")
     for name in files:
         with untrusted.damage_as_value_error(folder / name):
             untrusted.check(untrusted.digest(folder / name) == checksums.get(name), _CHANGED)

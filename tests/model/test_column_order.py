@@ -85,7 +85,7 @@ def test_the_evidence_without_curves_equals_the_normal_density() -> None:
 
 
 def test_models_of_few_terms_are_those_of_forward_selection_by_least_squares() -> None:
-    """Fifteen indicators and a number, whose only terms are linear and products with it."""
+    """Sixteen indicators and a sign, whose only terms are linear and products with it."""
     generator = np.random.default_rng(5)
     n, levels = 400, 16
     level, sign = np.eye(levels)[generator.integers(0, levels, n)], generator.choice([-1.0, 1.0], n)
@@ -122,6 +122,32 @@ def test_inputs_without_use_do_not_move_an_outcome_from_the_end() -> None:
     assert best_order(Evidence(torch.as_tensor(table), variables), [], [3, 0, 1, 2])[-1] == 3
 
 
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_complete_columns_stay_in_front_if_one_is_the_square_of_another(noise: float) -> None:
+    """Their own order, in which the square comes first, must not count for moving them."""
+    generator = np.random.default_rng(8)
+    a = generator.normal(size=1000)
+    square = a**2 + noise * generator.normal(size=1000)
+    y = a + noise * generator.normal(size=1000)
+    assert best_order(evidence_of(square, a, y), [0, 1], [2])[-1] == 2
+
+
+def test_links_that_are_linear_in_few_of_many_inputs_are_not_curved() -> None:
+    generator = np.random.default_rng(9)
+    x = generator.normal(size=(1000, 20))
+    evidence = evidence_of(*x.T, x[:, 0] + x[:, 2] + generator.normal(size=1000))
+    assert max(evidence.of_curvature(variable) for variable in range(21)) < 3
+
+
+def test_wide_tables_have_products_from_fewer_completions() -> None:
+    generator = np.random.default_rng(10)
+    x = generator.normal(size=(2000, 40))
+    y = x[:, 0] * x[:, 1] + 0.3 * generator.normal(size=2000)
+    table = torch.as_tensor(np.column_stack([x, y])).repeat(20, 1)
+    evidence = Evidence(table, Variables(list(range(41)), [False] * 41), 2000)
+    assert evidence.of(40, frozenset([0, 1])) - evidence.of(40, frozenset()) > 1000
+
+
 def test_best_inputs_are_those_of_the_terms_that_matter() -> None:
     generator = np.random.default_rng(7)
     x = generator.normal(size=(500, 20))
@@ -133,7 +159,7 @@ def test_best_inputs_are_those_of_the_terms_that_matter() -> None:
 
 def test_matrices_of_wide_tables_are_small() -> None:
     """With all products of 300 columns they took 18 GB."""
-    table = torch.randn(12, 300, generator=torch.Generator().manual_seed(0)).double()
+    table = torch.randn(100, 300, generator=torch.Generator().manual_seed(0)).double()
     evidence = Evidence(table, Variables(list(range(300)), [False] * 300))
     assert evidence.products.nbytes < 1e8
     assert np.isfinite(evidence.of(0, frozenset(range(1, 300))))
