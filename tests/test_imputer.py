@@ -194,7 +194,7 @@ def test_draws_differ_between_imputations(fitted_mixed: MGPImputer) -> None:
     assert min(different["float"] + different["float32"]) > 50  # a slice sampler may keep a cell
     assert min(max(different[label]) for label in ("Int64", "Int8")) > 2
     assert max(max(different[label]) for label in ("boolean", "flag")) == 2
-    assert min(different["str"]) > 1  # nothing explains it
+    assert sum(levels > 1 for levels in different["str"]) >= 3  # nothing explains it
 
 
 def test_own_rows_need_no_table(fitted: MGPImputer) -> None:

@@ -155,7 +155,7 @@ class TableCodec:
             if not isinstance(column, NumberCodec):
                 continue
             cells, spec = frame[column.name], specs.get(column.name)
-            keeps = column.warp is not None and (warp or column.warp.keeps_bounds)
+            keeps = column.warp is not None and (warp or column.needs_warp)
             refitted = fit_column(cells, keeps, discrete_support, spec, float_counts=True)
             if keeps != (column.warp is not None) or refitted.kind != column.kind:
                 columns[i] = refitted

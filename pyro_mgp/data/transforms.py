@@ -4,7 +4,8 @@
 
 Arcsinh is nearly linear within s of the centre c and logarithmic far away, on both sides (Burbidge, Magee and
 Robb 1988). The others are for columns with bounds: their inverses stay within these. Far from its bound
-softplus is linear, where log would turn a normal tail into a heavy one.
+softplus is linear, where log would turn a normal tail into a heavy one. Columns of positive numbers may take
+a log, too: with arcsinh, slopes on the log of a log-normal column with missing cells lost a fifth.
 """
 
 from __future__ import annotations
@@ -124,6 +125,9 @@ def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> 
     above, below = lower is not None and observed[0] > lower, upper is not None and observed[-1] < upper
     if above and below:
         warps.append(Warp(lower, upper - lower, "logit"))  # type: ignore[arg-type, operator]
+    if lower is None and upper is None and observed[0] > 0:
+        # Amounts and concentrations are often log-normal, and have zero as bound although nobody says so.
+        warps.append(Warp(0.0, standard_deviation, "log"))
     for bound, other, spread in ((lower, upper, standard_deviation), (upper, lower, -standard_deviation)):
         if (above or below) and other is None:
             warps.append(Warp(bound, spread, "log"))  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.model_comparison import standard_errors_worse
 from pyro_mgp.data.cells import label_of
+from pyro_mgp.data.codecs.kinds import NumberCodec
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
@@ -118,7 +119,8 @@ def _fit_joint_density(
     is_auto = wanted_inputs(given.parameters) == "auto"
     reason = "a joint density of the columns" if is_auto else "as given"
     encodings = [given.for_joint_density(codec, table, warp=True)]
-    if any(column.warp is not None and not column.warp.keeps_bounds for column in codec.columns):
+    of_numbers = [column for column in codec.columns if isinstance(column, NumberCodec)]
+    if any(column.warp is not None and not column.needs_warp for column in of_numbers):
         # No transform is needed if nonlinear dependence on other columns explains long tails.
         encodings.append(given.for_joint_density(codec, table, warp=False))
     incomplete = ~table.observed.all(0).numpy()

@@ -249,6 +249,8 @@ def recoded(codec: TableCodec, other: TableCodec, completed: Tensor) -> Tensor:
             numbers = own_units(column, completed[..., here])
             if new.kind is Kind.COUNT:
                 numbers = np.clip(np.rint(numbers), *new.drawn_range)
+            elif new.warp is not None and new.warp.keeps_bounds:
+                numbers = np.clip(numbers, new.low, new.high)
             numbers = numbers if new.warp is None else new.warp.forward(numbers)
             completed[..., here] = torch.as_tensor((numbers - new.mean[0]) / new.scale[0])[..., None]
     return completed

@@ -140,7 +140,8 @@ def test_cells_of_new_tables_are_checked_too(given: dict[str, Any], cells: list[
         (1 / (1 + lognormal() ** 2), {"lower": 0, "upper": 1}, "logit"),
         (np.abs(np.random.default_rng(0).normal(size=300)), {"lower": 0}, "softplus"),
         (5 - np.abs(np.random.default_rng(0).normal(size=300)), {"upper": 5}, "softplus"),
-        (lognormal(), {}, "arcsinh"),
+        (lognormal(), {}, "log"),
+        (lognormal() - 1, {}, "arcsinh"),
         (np.r_[0.0, lognormal()], {"lower": 0}, "arcsinh"),
     ],
 )
@@ -153,14 +154,15 @@ def test_a_bend_ends_at_the_bounds_unless_cells_are_there(
     np.testing.assert_allclose(there_and_back(codec, cells), cells, rtol=1e-9, atol=1e-12)
     # What the transform keeps, draws need not be told; those of a log end not far from the cells.
     assert (codec.bounds is None) == (transform in ("softplus", "logit") or not given)
-    open_end = {"softplus": np.inf, "log": 3 * np.ptp(cells) + abs(cells).min()}.get(transform)
+    open_ends = {"softplus": np.inf, "log": 3 * np.ptp(cells) + abs(cells).min()}
+    open_end = open_ends.get(transform) if given else None
     lower, upper = (
         given.get("lower", -(open_end or -cells.min())),
         given.get("upper", open_end or cells.max()),
     )
     far = codec.decode([[-1e6], [-9.0], [9.0], [1e6]])
     assert ((lower <= far) & (far <= upper)).all()
-    if transform == "log":
+    if transform == "log" and given:
         end = np.asarray(codec.bounds)[None, 1:]
         farthest = cells.max() + 2 * np.ptp(cells) if "lower" in given else cells.min() - 2 * np.ptp(cells)
         assert codec.decode(end)[0] == pytest.approx(farthest)

@@ -86,16 +86,18 @@ def test_bends_of_bounded_columns_come_back_with_the_slope_they_state(warp: Warp
     assert (far >= -1).all() if warp.spread > 0 else (far <= 4).all()
 
 
-def test_the_choice_and_the_bent_cells_follow_the_units() -> None:
-    cells = lognormal()
-    warp, other = Warp.choose(cells), Warp.choose(32 + 1.8 * cells)
+@pytest.mark.parametrize(("cells", "zero"), [(lognormal(), 0.0), (lognormal() - 20, 32.0)])
+def test_the_choice_and_the_bent_cells_follow_the_units(cells: np.ndarray, zero: float) -> None:
+    """Amounts keep their zero, other columns may have another one."""
+    warp, other = Warp.choose(cells), Warp.choose(zero + 1.8 * cells)
     assert warp is not None
     assert other is not None
-    np.testing.assert_allclose(other.forward(32 + 1.8 * cells), warp.forward(cells), rtol=1e-9, atol=1e-12)
+    assert (warp.name == "log") == (zero == 0)
+    np.testing.assert_allclose(other.forward(zero + 1.8 * cells), warp.forward(cells), rtol=1e-9, atol=1e-12)
 
 
 def test_a_bent_column_comes_back_and_stays_in_its_range() -> None:
-    column = pd.Series(lognormal(), name="price")
+    column = pd.Series(lognormal() - 1, name="price")
     codec = fit_column(column, warp=True)
     assert codec.warp is not None
     encoded = codec.encode(column)

@@ -88,10 +88,16 @@ class NumberCodec(ColumnCodec):
         return -math.inf if self.lower is None else self.lower, math.inf if self.upper is None else self.upper
 
     @property
+    def needs_warp(self) -> bool:
+        """True if draws would pile up at a bound without the transform."""
+        has_bounds = bool(np.isfinite(self.limits).any())
+        return has_bounds and self.warp is not None and self.warp.keeps_bounds
+
+    @property
     def drawn_range(self) -> tuple[float, float]:
         """Range of draws of a transformed or integer column: its bounds, or else the observed range."""
         margin = 0.0  # of draws beyond the observed range, on the side without a bound
-        if self.warp is not None and self.warp.name in ("log", "softplus"):
+        if self.warp is not None and self.needs_warp and self.warp.name in ("log", "softplus"):
             margin = LARGEST if self.warp.name == "softplus" else _FURTHER * (self.high - self.low)
         lower, upper = self.limits
         return (
@@ -102,7 +108,7 @@ class NumberCodec(ColumnCodec):
     @property
     def bounds(self) -> tuple[float, float] | None:
         """Bounds at which draws must be truncated, standardised; None if no truncation is needed."""
-        if self.warp is not None and self.warp.keeps_bounds:
+        if self.warp is not None and self.needs_warp:
             if self.warp.name != "log":
                 return None
             # The exponential of a normal tail is long: draws end with the drawn range.
