@@ -145,8 +145,8 @@ def _read_choices(header: Header, model: FittedModel, device: str) -> Settings:
     found = {name: Choice(value, reason) for name, value, reason in rows}
     names = [field.name for field in dataclasses.fields(Settings)]
     check(sorted(name for name, _, _ in rows) == sorted(names), f"choices: expected {names}")
-    known = {"n_inducing": model.n_inducing, "seed": model.seed}
-    known["inputs"] = "earlier" if model.is_sequential else "others"
+    inputs = "earlier" if model.is_sequential else "others"
+    known: dict[str, str | int] = {"inputs": inputs, "n_inducing": model.n_inducing, "seed": model.seed}
     found |= {name: Choice(value, found[name].reason) for name, value in known.items()}
     return Settings(**found | {"device": Choice(str(resolve_device(device)), "where it was loaded")})
 
