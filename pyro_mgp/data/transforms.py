@@ -30,8 +30,8 @@ _LEAST_SPREAD = 0.05
 # Nats of log likelihood that a transform must gain.
 _CLEAR_GAIN = 3.0
 # Nats per cell that a log must gain more than arcsinh if no bound was given. With less, some columns of
-# Parkinson that are nearly proportional had the one and some the other, and predicted each other less well: at
-# 10 % missing cells RMSE rose by 4 %.
+# Parkinson that are nearly proportional had the one and some the other, and predicted each other less well:
+# at 10 % missing cells RMSE rose by 4 %.
 _GAIN_OF_LOG = 0.1
 # sinh and exp of larger numbers may overflow.
 _FARTHEST = 300.0
