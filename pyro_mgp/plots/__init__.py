@@ -4,7 +4,7 @@ A plot of one panel draws on the axes `ax`, or on those of a new figure, and ret
 panels draws on `figure` (a figure or subfigure), or on a new one, and returns the axes of its panels. `draws`
 are imputations, and `frame` is a table with missing cells. `n` is the largest number of patterns, points or
 cells to show, at least 1; if there are more, a note gives their number. Columns that are unknown, or have
-nothing to show, are a ValueError. All functions raise an ImportError if matplotlib is not installed.
+nothing to show, are a ValueError. The package needs matplotlib, and raises an ImportError without it.
 """
 
 from pyro_mgp.plots.draws import plot_cells, plot_densities, plot_scatter, plot_strips

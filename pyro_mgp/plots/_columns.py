@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, get_epoch
 from numpy.typing import NDArray
 
 from pyro_mgp.data.cells import cells_of, holes_of, is_boolean, is_numeric
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots._style import name_ticks, text
 from pyro_mgp.results.imputations import Imputations
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Numbers = NDArray[np.float64]
 
@@ -72,8 +71,6 @@ class PlottedColumn:
         if self.levels is not None:
             name_ticks(ax, side, np.arange(len(self.levels)), self.levels)
         elif self.dates:
-            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
             axis = ax.xaxis if side == "x" else ax.yaxis
             # With maxticks=6, no number of months fits some ranges.
             locator = AutoDateLocator(minticks=3, maxticks=8)
@@ -97,8 +94,6 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     drawn = draws.values.get(label, none.astype(cells.dtype) if cells.dtype.kind in "mM" else none)
     name = text(label, 40)
     if cells.dtype.kind == "M":
-        from matplotlib.dates import get_epoch
-
         zoned = " (UTC)" if isinstance(column.dtype, pd.DatetimeTZDtype) else ""
         observed, imputed = ((times - np.datetime64(get_epoch())) / _DAY for times in (cells, drawn))
         return PlottedColumn(f"{name}{zoned}", holes, observed, imputed, None, True)

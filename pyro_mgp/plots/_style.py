@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
 from numpy.typing import NDArray
 
 from pyro_mgp.results.summary import shortened
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import FigureBase
 
 BLUE, VERMILION = "#0072B2", "#D55E00"
 """Colours of observed cells, and of missing or imputed cells or of results that need attention."""
@@ -40,8 +39,6 @@ def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axe
     """Return `ax`, or the axes of a new figure of `width` x `height` inches if it is None."""
     if ax is not None:
         return ax
-    from matplotlib import pyplot as plt
-
     size = min(width, LARGEST_FIGURE), min(height, LARGEST_FIGURE)
     return plt.subplots(figsize=size, layout="constrained")[1]
 
@@ -50,8 +47,6 @@ def panels(
     figure: FigureBase | None, n: int, *, across: int, width: float, height: float, **shared: Any
 ) -> NDArray[Any]:
     """Return the axes of n panels, `[n]`, in a grid with at most `across` columns."""
-    from matplotlib import pyplot as plt
-
     across = min(n, across)
     down = math.ceil(n / across)
     if figure is None:

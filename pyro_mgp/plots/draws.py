@@ -7,9 +7,12 @@ markers. Points in time with a time zone are shown in UTC.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
@@ -18,10 +21,6 @@ from pyro_mgp.plots import _style as style
 from pyro_mgp.plots._columns import Numbers, PlottedColumn, plotted
 from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, SHADE, VERMILION
 from pyro_mgp.results.imputations import Imputations
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import FigureBase
 
 # Largest numbers of panels of densities, of imputations in a row of strips, and of points in a strip.
 _MOST_PANELS, _MOST_STRIPS, _MOST_POINTS = 12, 20, 300
@@ -268,8 +267,6 @@ def _range_shown(cells: Numbers) -> tuple[float, float]:
 
 def _legend_of_densities(axes: NDArray[Any], m: int, together: bool) -> None:
     """Add a legend, below all panels if the layout reserves space for it."""
-    from matplotlib.lines import Line2D
-
     imputed = f"imputed, {m} times" if m > 1 else "imputed"
     looks: list[dict[str, Any]] = [
         {"color": BLUE, "linewidth": 2.4, "label": "observed"},

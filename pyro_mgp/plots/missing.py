@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.patches import Patch
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import distinct_patterns, flux
 from pyro_mgp.plots import _style as style
 from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, VERMILION
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Largest number of lines of a map; of more rows, several share a line.
 _LINES = 500
@@ -46,8 +47,6 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """
     holes = missing(frame)
     n_rows, n_columns = _shape(holes)
-    from matplotlib.colors import LinearSegmentedColormap
-
     per_line = -(-n_rows // _LINES)
     starts = np.arange(0, n_rows, per_line)
     counts = np.add.reduceat(holes, starts, axis=0, dtype=np.int64)
@@ -92,8 +91,6 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
     shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
     patterns, n_others = observed[:n], rows[n:].sum()
     ax = style.axes_or_new(ax, 3.0 + 0.42 * len(shown), 1.6 + 0.3 * len(patterns))
-    from matplotlib.colors import ListedColormap
-
     colours = ListedColormap([PALE_BLUE, VERMILION])
     image = ax.pcolormesh(~patterns[:, shown], cmap=colours, vmin=0, vmax=1, edgecolor="white")
     image.set_linewidth(1.5)
@@ -173,8 +170,6 @@ def _write_shares(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) ->
 
 
 def _legend_of_cells(ax: Axes) -> None:
-    from matplotlib.patches import Patch
-
     handles = [Patch(facecolor=PALE_BLUE, label="observed"), Patch(facecolor=VERMILION, label="missing")]
     style.legend_above(ax, handles=handles, bbox_to_anchor=(0, 1.06))
 
@@ -187,8 +182,6 @@ _TOGETHER = 0.015
 
 def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], most: int = 3) -> None:
     """Label points `[n, 2]`, in axes coordinates, at places where the names overlap nothing."""
-    from matplotlib.transforms import Bbox
-
     reach = ax.get_xlim()[1]
     taken = [Bbox([place - _GAP / 2, place + _GAP / 2]) for place in places]
     for group in _together(places):

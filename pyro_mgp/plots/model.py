@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
 from numpy.typing import NDArray
 from scipy import stats
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.analysis.pooling import Pooled
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.evaluation.calibration import Calibration
+from pyro_mgp.imputer import MGPImputer
+from pyro_mgp.inference.training import History
 from pyro_mgp.plots import _style as style
 from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, SHADE, VERMILION
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import FigureBase
-
-    from pyro_mgp.analysis.pooling import Pooled
-    from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.inference.training import History
 
 # Largest number of columns at which entries are written into the matrix.
 _MOST_WRITTEN = 12
