@@ -103,8 +103,8 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
         unit = next((name for name, size in _UNITS.items() if largest > 3 * size), "seconds")
         observed, imputed = (each / _UNITS.get(unit, 1.0) for each in seconds)
         return PlottedColumn(f"{name} ({unit})", holes, observed, imputed, None, False)
-    is_category = isinstance(column.dtype, pd.CategoricalDtype)
-    if cells.dtype.kind in "if" or (is_numeric(column) and not (is_boolean(column) or is_category)):
+    is_number = drawn.dtype.kind in "if" and is_numeric(column) and not is_boolean(column)
+    if cells.dtype.kind in "if" or is_number:
         observed, imputed = (np.asarray(each).astype(np.float64) for each in (cells, drawn))
         return PlottedColumn(name, holes, observed, imputed, None, False)
     levels = _levels(column, drawn)

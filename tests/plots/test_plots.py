@@ -502,6 +502,12 @@ def test_cells_that_may_stay_missing_are_left_out() -> None:
     plot_densities(draws)
 
 
+def test_labels_drawn_for_a_column_without_observed_cells_are_levels() -> None:
+    frame = pd.DataFrame({"name": pd.Series([None, None], dtype=object), "x": [1.0, 2.0]})
+    draws = Imputations(frame, {"name": [["a", "b"], ["a", "a"]]}, 2)
+    assert [each.get_text() for each in plot_cells(draws, "name").get_legend().get_texts()] == ["a", "b"]
+
+
 # -------------------------------------------------------------------------------- training and what follows
 
 
