@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import FigureBase
 from numpy.typing import NDArray
 
@@ -29,9 +30,8 @@ REFERENCE = "0.4"
 SHADE = "0.85"
 """Colour of guides in the background."""
 
-LARGEST_FIGURE = 16.0
-"""Largest width and height of a new figure, in inches."""
-
+# Largest width and height of a new figure, in inches.
+_LARGEST_FIGURE = 16.0
 _LETTERS_PER_INCH = 14.0
 
 
@@ -39,7 +39,7 @@ def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axe
     """Return `ax`, or the axes of a new figure of `width` x `height` inches if it is None."""
     if ax is not None:
         return ax
-    size = min(width, LARGEST_FIGURE), min(height, LARGEST_FIGURE)
+    size = min(width, _LARGEST_FIGURE), min(height, _LARGEST_FIGURE)
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 
@@ -54,7 +54,7 @@ def panels(
     grid = figure.subplots(down, across, squeeze=False, **shared).ravel()
     for ax in grid[n:]:
         ax.remove()
-    return np.asarray(grid[:n])
+    return np.asarray([tidy(ax) for ax in grid[:n]])
 
 
 def tidy(ax: Axes) -> Axes:
@@ -89,10 +89,17 @@ def legend_above(ax: Axes, side: Literal["left", "right"] = "left", **options: A
     ax.legend(**placed | {"ncols": 2, "frameon": False} | options)
 
 
-def check_count(n: int, shown: str) -> None:
-    """Raise a ValueError if `n`, the number of elements to plot, is below 1."""
-    if n < 1:
-        raise ValueError(f"n, the number of {shown} to show, must be at least 1, got {n}")
+def matrix(
+    ax: Axes, values: NDArray[Any], rows: Sequence[Hashable], columns: Sequence[Hashable], **look: Any
+) -> QuadMesh:
+    """Draw a matrix as squares, with the names of its rows and columns, its first row on top."""
+    squares = ax.pcolormesh(values, **look)
+    ax.invert_yaxis()
+    name_ticks(ax, "x", np.arange(len(columns)) + 0.5, columns)
+    name_ticks(ax, "y", np.arange(len(rows)) + 0.5, rows)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    return squares
 
 
 def name_ticks(

@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter1d
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots import _style as style
@@ -61,18 +64,16 @@ def plot_densities(
         >>> [round(float(bar.get_height()), 2) for bar in ax.patches]
         [0.33, 0.67]
     """
-    labels = list(draws.values) if columns is None else list(columns)
-    shown = labels[:_MOST_PANELS] if columns is None else labels
-    found = [_imputed(draws, label) for label in shown]
+    labels = [*draws.values][:_MOST_PANELS] if columns is None else columns
+    found = [_imputed(draws, label) for label in labels]
     if not found:
         raise ValueError("no column has imputed cells")
     axes = style.panels(figure, len(found), across=3, width=3.4, height=2.6)
     for ax, column in zip(axes, found, strict=True):
         (_draw_shares if column.is_discrete else _draw_densities)(ax, column)
         column.label_axis(ax, "x")
-        style.tidy(ax)
-    if len(shown) < len(labels):
-        title = f"the first {len(shown)} of {len(labels)} incomplete columns"
+    if columns is None and len(draws.values) > len(labels):
+        title = f"the first {len(labels)} of {len(draws.values)} incomplete columns"
         axes[0].figure.suptitle(title, fontsize="small", color=REFERENCE)
     together = any(not each.is_discrete and each.imputed.shape[1] < _FEWEST for each in found)
     _legend_of_densities(axes, draws.m, together)
@@ -122,7 +123,7 @@ def plot_scatter(draws: Imputations, x: Label, y: Label, ax: Axes | None = None,
     """
     if x == y:
         raise ValueError(f"x and y must be different columns, got {x!r} twice")
-    style.check_count(n, "imputed points")
+    at_least("n, the number of imputed points to show,", n, 1)
     across, upwards = plotted(draws, x), plotted(draws, y)
     ax = style.axes_or_new(ax, 5.4, 4.4)
     imputed = across.holes | upwards.holes
@@ -151,7 +152,7 @@ def plot_cells(draws: Imputations, column: Label, ax: Axes | None = None, *, n: 
     labels and booleans, bars show the share of draws of each level, cells in row order. At most `n` cells are
     shown, evenly spaced among the sorted ones.
     """
-    style.check_count(n, "cells")
+    at_least("n, the number of cells to show,", n, 1)
     found = _imputed(draws, column)
     rows = draws.frame.index[found.holes]
     available = np.flatnonzero(found.available[found.holes])
@@ -242,17 +243,15 @@ def _draw_shares(ax: Axes, column: PlottedColumn) -> None:
 def density(cells: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
     """Return positions and heights of a Gaussian kernel density of cells `[n]`, by Silverman's rule.
 
-    Cells are counted in bins first, which makes the time nearly independent of their number.
+    Cells are counted in bins first, which makes the time nearly independent of their number; those beyond the
+    shown range are left out.
     """
     spread = min(cells.std(), np.subtract(*np.quantile(cells, [0.75, 0.25])) / 1.349 or np.inf)
     step = (high - low) / _GRID
     bandwidth = max(0.9 * spread * len(cells) ** -0.2, 2 * step)
-    reach = int(np.ceil(4 * bandwidth / step))
-    edges = low + step * np.arange(-reach, _GRID + reach + 1)
-    counts, _ = np.histogram(cells, edges)
-    kernel = np.exp(-0.5 * (step * np.arange(-reach, reach + 1) / bandwidth) ** 2)
-    heights = np.convolve(counts, kernel / kernel.sum(), mode="valid") / (len(cells) * step)
-    return np.asarray(low + step * (np.arange(_GRID) + 0.5)), np.asarray(heights)
+    shares = np.histogram(cells, _GRID, (low, high))[0] / (len(cells) * step)
+    heights = gaussian_filter1d(shares, bandwidth / step, mode="constant")
+    return low + step * (np.arange(_GRID) + 0.5), heights
 
 
 def _range_shown(cells: Numbers) -> tuple[float, float]:
@@ -275,8 +274,7 @@ def _legend_of_densities(axes: NDArray[Any], m: int, together: bool) -> None:
     ]
     handles = [Line2D([], [], **look) for look in looks[: 2 + together]]
     figure = axes[0].figure
-    engine = getattr(figure, "get_layout_engine", lambda: None)()
-    if type(engine).__name__ == "ConstrainedLayoutEngine":
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     else:
         axes[0].legend(handles=handles, loc="best", frameon=False, fontsize="small")

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import distinct_patterns, flux
 from pyro_mgp.plots import _style as style
@@ -45,8 +46,8 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> ax.images[0].get_array().tolist()
         [[0.0, 0.0], [1.0, 0.0]]
     """
-    holes = missing(frame)
-    n_rows, n_columns = _shape(holes)
+    holes = _holes(frame)
+    n_rows, n_columns = holes.shape
     per_line = -(-n_rows // _LINES)
     starts = np.arange(0, n_rows, per_line)
     counts = np.add.reduceat(holes, starts, axis=0, dtype=np.int64)
@@ -83,23 +84,18 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2 rows (67 %)', '1 row (33 %)']
     """
-    style.check_count(n, "patterns")
-    holes = missing(frame)
-    n_rows, n_columns = _shape(holes)
+    at_least("n, the number of patterns to show,", n, 1)
+    holes = _holes(frame)
+    n_rows, n_columns = holes.shape
     observed, rows = distinct_patterns(frame)
     in_column = holes.sum(0)
     shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
     patterns, n_others = observed[:n], rows[n:].sum()
     ax = style.axes_or_new(ax, 3.0 + 0.42 * len(shown), 1.6 + 0.3 * len(patterns))
     colours = ListedColormap([PALE_BLUE, VERMILION])
-    image = ax.pcolormesh(~patterns[:, shown], cmap=colours, vmin=0, vmax=1, edgecolor="white")
-    image.set_linewidth(1.5)
-    ax.invert_yaxis()
-    style.name_ticks(ax, "x", np.arange(len(shown)) + 0.5, [frame.columns[j] for j in shown])
     names = [f"{k} row{'s' if k > 1 else ''} ({style.percent(k / n_rows)})" for k in rows[:n].tolist()]
-    style.name_ticks(ax, "y", np.arange(len(patterns)) + 0.5, names)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
+    look = {"cmap": colours, "vmin": 0, "vmax": 1, "edgecolor": "white", "linewidth": 1.5}
+    style.matrix(ax, ~patterns[:, shown], names, frame.columns[shown].tolist(), **look)
     _write_shares(ax, in_column[shown] / n_rows, offset=0.5)
     _legend_of_cells(ax)
     more = len(rows) - len(patterns)
@@ -127,9 +123,7 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> [text.get_text() for text in ax.texts]
         ['y', 'x']
     """
-    holes = missing(frame)
-    _shape(holes)
-    if not holes.any():
+    if not _holes(frame).any():
         raise ValueError("the table has no missing cells: there is no flux between its columns")
     table = flux(frame)
     ax = style.axes_or_new(ax, 5.4, 5.0)
@@ -151,12 +145,12 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return style.tidy(ax)
 
 
-def _shape(holes: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the numbers of rows and columns; raise a ValueError if one of them is 0."""
-    n_rows, n_columns = holes.shape
-    if not n_rows or not n_columns:
-        raise ValueError(f"expected a table with rows and columns, got {n_rows} rows x {n_columns} columns")
-    return n_rows, n_columns
+def _holes(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return the missing cells, Bool `[N, C]`; raise a ValueError if there are no rows or no columns."""
+    if frame.size == 0:
+        shape = "{} rows x {} columns".format(*frame.shape)
+        raise ValueError(f"expected a table with rows and columns, got {shape}")
+    return missing(frame)
 
 
 def _write_shares(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) -> None:
@@ -176,19 +170,22 @@ def _legend_of_cells(ax: Axes) -> None:
 
 # Height of a line, width of a letter, and gap between a point and its name, as shares of the axes.
 _LINE, _LETTER, _GAP = 0.036, 0.0145, 0.02
-# Distance below which points share a label.
-_TOGETHER = 0.015
+# Distance below which points share a label, and the largest number of names in a label.
+_TOGETHER, _MOST_NAMES = 0.015, 3
 
 
-def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], most: int = 3) -> None:
+def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable]) -> None:
     """Label points `[n, 2]`, in axes coordinates, at places where the names overlap nothing."""
     reach = ax.get_xlim()[1]
     taken = [Bbox([place - _GAP / 2, place + _GAP / 2]) for place in places]
-    for group in _together(places):
-        lines = [style.text(names[i]) for i in group[:most]]
-        if len(group) > most:
-            lines.append(f"and {len(group) - most} more")
-        x, y = places[group[0]].tolist()
+    left_over = np.lexsort([places[:, 0], -places[:, 1]])  # from top to bottom
+    while left_over.size:
+        x, y = places[left_over[0]].tolist()
+        near = np.abs(places[left_over] - [x, y]).max(1) < _TOGETHER
+        group, left_over = left_over[near], left_over[~near]
+        lines = [style.text(names[i]) for i in group[:_MOST_NAMES]]
+        if len(group) > _MOST_NAMES:
+            lines.append(f"and {len(group) - _MOST_NAMES} more")
         wide, half = _LETTER * max(map(len, lines)), _LINE * len(lines) / 2
         for side, shift in itertools.product(("left", "right"), (0.0, -_LINE, _LINE)):
             low = min(max(y + shift - half, -half), 1.0 + _GAP - 2 * half)
@@ -201,15 +198,3 @@ def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable], m
                 words, middle = "\n".join(lines), low + half
                 ax.text(start * reach, middle, words, ha=side, va="center", fontsize="small", bbox=white)
                 break
-
-
-def _together(places: NDArray[np.float64]) -> list[list[int]]:
-    """Group points at nearly the same position, from top to bottom."""
-    groups: list[list[int]] = []
-    for i in np.lexsort([places[:, 0], -places[:, 1]]).tolist():
-        near = (group for group in groups if np.abs(places[group[0]] - places[i]).max() < _TOGETHER)
-        group = next(near, [])
-        if not group:
-            groups.append(group)
-        group.append(i)
-    return groups

@@ -64,8 +64,6 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
         axes[1].legend(loc="best", frameon=False)
     axes[-1].set_xlabel("training step")
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
-    for ax in axes:
-        style.tidy(ax)
     return axes
 
 
@@ -92,14 +90,10 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
     n_rows, n_columns = values.shape
     ax = style.axes_or_new(ax, 3.4 + 0.5 * n_columns, 1.8 + 0.42 * n_rows)
     largest = float(np.nanmax(values, initial=0.0)) or 1.0
-    image = ax.pcolormesh(values, cmap="Blues", vmin=0.0, vmax=largest, edgecolor="0.9")
-    image.set_linewidth(1.0 if n_columns <= 40 else 0.0)
-    ax.invert_yaxis()
-    style.name_ticks(ax, "x", np.arange(n_columns) + 0.5, relevance.columns.tolist())
-    style.name_ticks(ax, "y", np.arange(n_rows) + 0.5, relevance.index.tolist())
+    look = {"cmap": "Blues", "vmin": 0.0, "vmax": largest, "edgecolor": "0.9"}
+    look["linewidth"] = 1.0 if n_columns <= 40 else 0.0
+    image = style.matrix(ax, values, relevance.index.tolist(), relevance.columns.tolist(), **look)
     ax.set_xlabel("informed by")
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
     if n_columns > _MOST_WRITTEN:
         rows, columns = np.nonzero(np.isnan(values))
         ax.plot(columns + 0.5, rows + 0.5, "x", color=REFERENCE, markersize=3)
@@ -142,21 +136,19 @@ def plot_calibration(
     """
     shown = _panels(calibration, columns, overall)
     axes = style.panels(figure, len(shown), across=3, width=3.0, height=3.0, sharex=True, sharey=True)
-    nominal = np.linspace(0, 1, 101)
+    nominal, levels = np.linspace(0, 1, 101), np.array(calibration.levels)
     for ax, (title, cells, n_effective, bad) in zip(axes, shown, strict=True):
-        needed = np.sort(cells["needed"].to_numpy())
+        held = stats.ecdf(cells["needed"]).cdf
         band = 100 * np.stack(calibration.band(n_effective))
         ax.fill_between(100 * nominal, *band, color=PALE_BLUE, linewidth=0, label="if calibrated")
         ax.plot([0, 100], [0, 100], color=REFERENCE, linewidth=1, linestyle="--")
         colour, line = (VERMILION, "--") if bad else (BLUE, "-")
-        held = np.searchsorted(needed, nominal, side="right") / len(needed)
-        ax.plot(100 * nominal, 100 * held, line, color=colour, linewidth=2, label="held-out cells")
-        at = np.array(calibration.levels)
-        ax.plot(100 * at, 100 * np.searchsorted(needed, at, side="right") / len(needed), "o", color=colour)
+        inside = 100 * held.evaluate(nominal)
+        ax.plot(100 * nominal, inside, line, color=colour, linewidth=2, label="held-out cells")
+        ax.plot(100 * levels, 100 * held.evaluate(levels), "o", color=colour)
         ax.set_title(title, fontsize="medium")
         ticks = range(0, 101, 25)
         ax.set(xlim=(0, 100), ylim=(0, 100), aspect="equal", xticks=ticks, yticks=ticks)
-        style.tidy(ax)
     axes[0].figure.supxlabel("level of the interval, or set of levels (%)", fontsize="medium")
     axes[0].figure.supylabel("held-out cells inside (%)", fontsize="medium")
     axes[0].legend(loc="lower right", frameon=False, fontsize="small")
@@ -189,7 +181,6 @@ def plot_pit(
             title = f"all {len(numbers)} cells of numbers"
         _draw_histogram(ax, (numbers if len(numbers) else cells)["pit"].to_numpy(), n_effective, bad)
         ax.set_title(title, fontsize="medium")
-        style.tidy(ax)
     axes[0].figure.supxlabel("rank of the true value among its draws (PIT)", fontsize="medium")
     axes[0].figure.supylabel("density (1 if calibrated)", fontsize="medium")
     return axes
