@@ -36,17 +36,19 @@ from pyro_mgp.storage.atomic import atomic_file
 from pyro_mgp.storage.header import our_version
 
 # By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
-MOST_ROWS_FOR_FOLDS, FOLDS, SHARE = 5_000, 5, 0.1
+_MOST_ROWS_FOR_FOLDS, _FOLDS, _SHARE = 5_000, 5, 0.1
 # Number of imputations drawn if only an imputer is given.
 _M = 20
 # Largest numbers of columns with pictures of their own, cells in a picture of cells, such pictures, patterns.
 _MOST_COLUMNS, _MOST_CELLS, _MOST_OF_CELLS, _MOST_PATTERNS = 24, 20, 3, 12
 # Variables of one part of the page; None if it is left out.
 Part = dict[str, Any] | None
+# Observed and imputed values of columns as text.
+Sides = Mapping[Label, Mapping[str, str]]
+_SIDES = ("observed", "imputed")
 # Verdicts that find nothing wrong, with the class of their box on the page.
 _NEUTRAL = {Verdict.WELL: "good", Verdict.FEW: ""}
-GENERATOR = "pyro_mgp"
-_GENERATED = f'<meta name="generator" content="{GENERATOR}'.encode()
+_GENERATED = b'<meta name="generator" content="pyro_mgp'
 # Bytes of an SVG above which a PNG is used if it is smaller, and dots per inch of the PNG.
 _LARGEST_SVG, _DPI = 60_000, 160
 
@@ -93,7 +95,8 @@ def write_report(
         ...     "<h1>three cells" in path.read_text("utf-8")
         True
     """
-    check_replaceable(Path(path), overwrite)
+    target = Path(path)
+    check_replaceable(target, overwrite)
     if folds is not None and share is not None:
         raise ValueError("folds hold out every cell once, share holds out some: give one of them")
     if not isinstance(given, MGPImputer | Imputations):
@@ -101,8 +104,13 @@ def write_report(
     imputer, draws = (given, given.impute(m=_M)) if isinstance(given, MGPImputer) else (imputer, given)
     found = calibration if isinstance(calibration, Calibration) else None
     if calibration is True and imputer is not None and draws.values:
-        found = _calibrated(imputer, draws, folds, share, random_state=random_state, progress=progress)
+        if folds is None and share is None and len(draws.frame) <= _MOST_ROWS_FOR_FOLDS:
+            folds = _FOLDS
+        how: dict[str, Any] = {"folds": folds, "share": share or _SHARE, "random_state": random_state}
+        found = calibrate(imputer, draws.frame, columns=list(draws.values), progress=progress, **how)
     imputed = [label for label, values in draws.values.items() if not pd.isna(values).all()]
+    compared = summary.summarise(draws).groupby("column", sort=False)
+    sides = {label: {side: _side(part, side) for side in _SIDES} for label, part in compared}
     variables = {
         "name": name,
         "settings": settings or {},
@@ -113,9 +121,9 @@ def write_report(
         "verdict": _verdict(draws, found),
         "caveat": CAVEAT,
         "trust": _trust(draws, imputer, found),
-        "columns": _columns(draws, imputer),
+        "columns": _columns(draws.frame, imputer, sides),
         "missing_cells": _missing_cells(draws.frame),
-        "values": _values(draws, imputed),
+        "values": _values(draws, imputed, sides),
         "cells": _cells(draws, imputed),
         "relevance": _relevance(draws, imputer),
         "training": _training(imputer),
@@ -123,39 +131,26 @@ def write_report(
         "warnings": _warnings(draws, imputer, found),
         "made": "" if imputer is None else _changed_settings(imputer),
     }
-    return write(path, render(variables), overwrite=overwrite)
+    page = render(variables)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(target) as partial:
+        partial.write_text(page, "utf-8")
+    return target
 
 
-def _calibrated(
-    imputer: MGPImputer, draws: Imputations, folds: int | None, share: float | None, **how: Any
-) -> Calibration:
-    """Calibrate an imputer on the columns that it drew; by default small tables are held out in folds."""
-    if folds is None and share is None and len(draws.frame) <= MOST_ROWS_FOR_FOLDS:
-        folds = FOLDS
-    return calibrate(
-        imputer, draws.frame, columns=list(draws.values), folds=folds, share=share or SHARE, **how
-    )
-
-
-def _columns(draws: Imputations, imputer: MGPImputer | None) -> list[list[str]]:
+def _columns(frame: pd.DataFrame, imputer: MGPImputer | None, sides: Sides) -> list[list[str]]:
     """Return the rows of the table that compares observed and imputed values of each column."""
-    frame, compared, rows = draws.frame, summary.summarise(draws), []
+    rows, none = [], dict.fromkeys(_SIDES, "")
     kinds: dict[Any, str] = {label: str(dtype) for label, dtype in frame.dtypes.items()}
     if imputer is not None:
         kinds = dict.fromkeys(frame.columns, "no variable")
         kinds |= {column.name: str(column.kind) for column in imputer.codec_.columns}
         kinds |= {k: f"derived: {s.derived}" for k, s in (imputer.specs or {}).items() if s.derived}
     for label, holes in zip(frame.columns, missing(frame).T, strict=True):
-        part = _of_column(compared, label)
-        sides = [_side(part, side) if len(part) else "" for side in ("observed", "imputed")]
         count = f"{holes.sum():,} ({share_text(holes.mean())})" if holes.any() else "none"
-        rows.append([str(label), kinds[label], f"{(~holes).sum():,}", count, *sides])
+        own = sides.get(label, none).values()
+        rows.append([str(label), kinds[label], f"{(~holes).sum():,}", count, *own])
     return rows
-
-
-def _of_column(table: pd.DataFrame, label: Label) -> pd.DataFrame:
-    """Select the rows of a table whose `column` entry equals a label."""
-    return table[[each == label for each in table["column"]]]
 
 
 def _side(part: pd.DataFrame, side: str) -> str:
@@ -227,23 +222,22 @@ def _calibration_pair(calibration: Calibration, levels: dict[str, str], row: dic
     return row | {"coverage": image(coverage), "pit": image(pit), "name": name, "shares": shares}
 
 
-def _values(draws: Imputations, labels: list[Label]) -> Part:
+def _values(draws: Imputations, labels: list[Label], sides: Sides) -> Part:
     """Plot the distributions of observed and imputed values."""
-    compared, shown = summary.summarise(draws), []
+    shown = []
     for label in labels[:_MOST_COLUMNS]:
         figure, n = _figure(5.4, 3.7), draws.values[label].shape[1]
         plots.plot_densities(draws, [label], figure=figure)
-        sides = {side: _side(_of_column(compared, label), side) for side in ("observed", "imputed")}
-        shown.append({"image": image(figure), "name": _short(label), "n": n, **sides})
+        shown.append({"image": image(figure), "name": _short(label), "n": n, **sides[label]})
     return {"columns": shown, "n_more": len(labels) - len(shown)} if shown else None
 
 
 def _cells(draws: Imputations, labels: list[Label]) -> list[dict[str, Any]] | None:
     """Plot individual missing cells of the columns that have the most of them."""
-    cells, shown = draws.cells(), []
+    cells, shown = draws.cells().groupby("column"), []
     by_count = sorted(labels, key=lambda label: -draws.values[label].shape[1])
     for label in by_count[:_MOST_OF_CELLS]:
-        own = _of_column(cells, label)
+        own = cells.get_group(label)
         n_shown = min(len(own), _MOST_CELLS)
         figure = _figure(5.2, 1.6 + 0.22 * n_shown)
         plots.plot_cells(draws, label, figure.subplots(), n=_MOST_CELLS)
@@ -342,7 +336,7 @@ def image(figure: Figure) -> dict[str, Any]:
     `source` is a data URL; `width` and `height` are in inches.
     """
     # A fixed salt and no dates: equal figures give equal bytes.
-    with mpl.rc_context({"svg.hashsalt": GENERATOR, "svg.fonttype": "path"}):
+    with mpl.rc_context({"svg.hashsalt": "pyro_mgp", "svg.fonttype": "path"}):
         content, kind = _saved(figure, "svg", metadata={"Date": None, "Creator": None}), "svg+xml"
     if len(content) > _LARGEST_SVG:
         png = _saved(figure, "png", dpi=_DPI, metadata={"Software": None})
@@ -368,17 +362,7 @@ def render(variables: Mapping[str, object]) -> str:
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters["share"] = share_text
     template = resources.files(__package__).joinpath("template.html").read_text("utf-8")
-    return environment.from_string(template).render(variables, generator=GENERATOR, version=our_version())
-
-
-def write(path: str | os.PathLike[str], page: str, *, overwrite: bool = False) -> Path:
-    """Write a page to a file atomically, and create missing folders; replace a file only if allowed."""
-    target = Path(path)
-    check_replaceable(target, overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(target) as partial:
-        partial.write_text(page, "utf-8")
-    return target
+    return environment.from_string(template).render(variables, version=our_version())
 
 
 def check_replaceable(path: Path, overwrite: bool) -> None:
@@ -390,5 +374,5 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
         advice = f"{where} exists already: choose another path, or pass "
         raise ValueError(Hinted(advice, "overwrite=True", shell="--overwrite"))
     if path.exists() and _GENERATED not in path.read_bytes()[:1_000]:
-        refused = f"{where} was not written by {GENERATOR}, so it is not overwritten"
+        refused = f"{where} was not written by pyro_mgp, so it is not overwritten"
         raise ValueError(f"{refused}: choose another path, or remove it yourself")

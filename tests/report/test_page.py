@@ -16,7 +16,7 @@ from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
 from pyro_mgp import Imputations
-from pyro_mgp.report.report import image, render, write
+from pyro_mgp.report.report import image, render, write_report
 
 
 class Reader(HTMLParser):
@@ -45,18 +45,18 @@ class Reader(HTMLParser):
         self.text += data
 
 
+DRAWS = Imputations(pd.DataFrame({"x": [1.0, None]}), {"x": [[2.0]]}, m=1)
 IMAGE = {"source": "data:image/png;base64,", "width": 4.0, "height": 3.0}
 
 
 def page(name: str = "t", column: str = "x", rows: Sequence[Sequence[str]] = ()) -> str:
     """A page on two cells of a table, with one picture and one table."""
-    draws = Imputations(pd.DataFrame({"x": [1.0, None]}), {"x": [[2.0]]}, m=1)
     shown = {"image": IMAGE, "name": column, "observed": "1", "imputed": "2", "n": 1}
     return render(
         {
             "name": name,
             "settings": {},
-            "draws": draws,
+            "draws": DRAWS,
             "imputer": None,
             "holes": np.array([[False], [True]]),
             "calibration": None,
@@ -135,9 +135,9 @@ def test_an_absent_variable_is_an_error() -> None:
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "deep" / "page.html"
-    assert write(target, page("one")) == target
+    assert write_report(DRAWS, target, name="one") == target
     with pytest.raises(ValueError, match="exists already"):
-        write(target, page("two"))
+        write_report(DRAWS, target, name="two")
 
     def fail(*_: object) -> None:
         raise OSError("no room")
@@ -145,10 +145,10 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as broken:
         broken.setattr(os, "replace", fail)
         with pytest.raises(OSError, match="no room"):
-            write(target, page("two"), overwrite=True)
+            write_report(DRAWS, target, name="two", overwrite=True)
     assert "<title>one: multiple imputation</title>" in target.read_text("utf-8")
     assert [each.name for each in target.parent.iterdir()] == ["page.html"]
-    write(target, page("two"), overwrite=True)
+    write_report(DRAWS, target, name="two", overwrite=True)
     assert "<title>two: multiple imputation</title>" in target.read_text("utf-8")
 
 
@@ -156,7 +156,7 @@ def test_files_of_other_programs_are_not_replaced(tmp_path: Path) -> None:
     other = tmp_path / "mine.html"
     other.write_text("<p>my own")
     with pytest.raises(ValueError, match="was not written by pyro_mgp"):
-        write(other, page("x"), overwrite=True)
+        write_report(DRAWS, other, overwrite=True)
     assert other.read_text() == "<p>my own"
     with pytest.raises(ValueError, match="is a folder"):
-        write(tmp_path, page("x"), overwrite=True)
+        write_report(DRAWS, tmp_path, overwrite=True)
