@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, get_epoch
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from numpy.typing import NDArray
 
 from pyro_mgp.data.cells import cells_of, holes_of, is_boolean, is_numeric
@@ -20,11 +20,9 @@ from pyro_mgp.results.imputations import Imputations
 Numbers = NDArray[np.float64]
 
 # Units of durations, in seconds; the largest unit that some duration exceeds threefold is used.
-_UNITS = {"days": 86_400.0, "hours": 3_600.0, "minutes": 60.0}
+_UNITS = (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0))
 # Largest number of distinct whole numbers that are shown one by one.
 _MOST_VALUES = 20
-_SECOND = np.timedelta64(1, "s")
-_DAY = np.timedelta64(1, "D")
 
 
 @dataclass(frozen=True)
@@ -87,31 +85,29 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     """
     if label not in draws.frame.columns:
         raise ValueError(f"no column {label!r}: the table has {draws.frame.columns.tolist()}")
-    column = draws.frame[label]
+    column, name, names = draws.frame[label], text(label, 40), None
     holes = holes_of(column)
     cells = cells_of(column)[~holes]
+    kind = cells.dtype.kind
     none = np.full((draws.m, int(holes.sum())), np.nan)
-    drawn = draws.values.get(label, none.astype(cells.dtype) if cells.dtype.kind in "mM" else none)
-    name = text(label, 40)
-    if cells.dtype.kind == "M":
-        zoned = " (UTC)" if isinstance(column.dtype, pd.DatetimeTZDtype) else ""
-        observed, imputed = ((times - np.datetime64(get_epoch())) / _DAY for times in (cells, drawn))
-        return PlottedColumn(f"{name}{zoned}", holes, observed, imputed, None, True)
-    if cells.dtype.kind == "m":
-        seconds = [times / _SECOND for times in (cells, drawn)]
+    drawn = draws.values.get(label, none.astype(cells.dtype) if kind in "mM" else none)
+    if kind == "M":
+        name += " (UTC)" if isinstance(column.dtype, pd.DatetimeTZDtype) else ""
+        observed, imputed = date2num(cells), date2num(drawn)
+    elif kind == "m":
+        seconds = [times / np.timedelta64(1, "s") for times in (cells, drawn)]
         largest = np.nanmax(np.abs(np.concatenate([each.ravel() for each in seconds])), initial=0.0)
-        unit = next((name for name, size in _UNITS.items() if largest > 3 * size), "seconds")
-        observed, imputed = (each / _UNITS.get(unit, 1.0) for each in seconds)
-        return PlottedColumn(f"{name} ({unit})", holes, observed, imputed, None, False)
-    is_number = drawn.dtype.kind in "if" and is_numeric(column) and not is_boolean(column)
-    if cells.dtype.kind in "if" or is_number:
-        observed, imputed = (np.asarray(each).astype(np.float64) for each in (cells, drawn))
-        return PlottedColumn(name, holes, observed, imputed, None, False)
-    levels = _levels(column, drawn)
-    codes = [levels.get_indexer(pd.Index(each.ravel(), dtype=object)) for each in (cells, drawn)]
-    observed, imputed = (np.where(each < 0, np.nan, each.astype(np.float64)) for each in codes)
-    names = [text(level, 16) for level in levels]
-    return PlottedColumn(name, holes, observed, imputed.reshape(drawn.shape), names, False)
+        unit, size = next((pair for pair in _UNITS if largest > 3 * pair[1]), ("seconds", 1.0))
+        name += f" ({unit})"
+        observed, imputed = (each / size for each in seconds)
+    elif kind in "if" or (drawn.dtype.kind in "if" and is_numeric(column) and not is_boolean(column)):
+        observed, imputed = cells.astype(np.float64), drawn.astype(np.float64)
+    else:
+        levels = _levels(column, drawn)
+        codes = [levels.get_indexer(each.ravel()).reshape(each.shape) for each in (cells, drawn)]
+        observed, imputed = (np.where(each < 0, np.nan, each) for each in codes)
+        names = [text(level, 16) for level in levels]
+    return PlottedColumn(name, holes, observed, imputed, names, kind == "M")
 
 
 def _levels(column: pd.Series[Any], imputed: NDArray[Any]) -> pd.Index[Any]:

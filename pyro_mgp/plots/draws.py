@@ -251,7 +251,7 @@ def density(cells: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
     bandwidth = max(0.9 * spread * len(cells) ** -0.2, 2 * step)
     shares = np.histogram(cells, _GRID, (low, high))[0] / (len(cells) * step)
     heights = gaussian_filter1d(shares, bandwidth / step, mode="constant")
-    return low + step * (np.arange(_GRID) + 0.5), heights
+    return np.asarray(low + step * (np.arange(_GRID) + 0.5)), heights
 
 
 def _range_shown(cells: Numbers) -> tuple[float, float]:

@@ -44,7 +44,7 @@ _MOST_COLUMNS, _MOST_CELLS, _MOST_OF_CELLS, _MOST_PATTERNS = 24, 20, 3, 12
 # Variables of one part of the page; None if it is left out.
 Part = dict[str, Any] | None
 # Observed and imputed values of columns as text.
-Sides = Mapping[Label, Mapping[str, str]]
+Sides = Mapping[Any, Mapping[str, str]]
 _SIDES = ("observed", "imputed")
 # Verdicts that find nothing wrong, with the class of their box on the page.
 _NEUTRAL = {Verdict.WELL: "good", Verdict.FEW: ""}

@@ -185,7 +185,6 @@ class _Table:
         self.frame = frame = chains[0].frame
         self.positions = positions  # of the rows whose observed cells are predicted
         self.labels = _index_labels(frame.index)
-        self.holes: dict[Label, Any] = dict(zip(frame.columns, missing(frame).T, strict=True))
         self.has_observed_cells = all(chain.observed_cells is not None for chain in chains)
         self.has_mixing = all(chain.mixing is not None for chain in chains)
         taken = set(_RESERVED)
@@ -204,7 +203,7 @@ class _Table:
         self.coders: dict[Label, _Coder] = {}
         for label in frame.columns:
             cells = [chain.values[label] for chain in chains if label in chain.values]
-            cells.append(_observed(frame[label]))
+            cells.append(cells_of(frame[label][~holes_of(frame[label])]))
             self.coders[label] = _coder(frame[label].dtype, cells, levels.get(label, ()))
 
     def cells(self, name: str, rows: NDArray[np.intp], values: Array, attrs: Mapping[str, Any]) -> DataArray:
@@ -235,11 +234,6 @@ def _new_name(text: str, taken: set[str]) -> str:
         name += "_"
     taken |= own
     return name
-
-
-def _observed(column: pd.Series[Any]) -> Array:
-    """Return the observed cells of a column in the representation of draws."""
-    return cells_of(column[~holes_of(column)])
 
 
 def _index_labels(index: pd.Index[Any]) -> Array:
@@ -286,19 +280,16 @@ def _entries(draws: Imputations, table: _Table) -> dict[str, dict[str, DataArray
     """Return the ArviZ variables of one chain, by group and variable name."""
     groups: dict[str, dict[str, DataArray]] = {group: {} for group in _GROUPS}
     for label, values in draws.values.items():
-        name, coder = table.names[label], table.coders[label]
-        rows = np.flatnonzero(table.holes[label])
-        groups["predictions"][name] = table.cells(name, rows, coder(values), table.attrs(label))
+        name, coder, attrs = table.names[label], table.coders[label], table.attrs(label)
+        column, holes = table.frame[label], holes_of(table.frame[label])
+        groups["predictions"][name] = table.cells(name, np.flatnonzero(holes), coder(values), attrs)
         groups["posterior"] |= _summary(name, coder, coder(values))
+        if not table.has_observed_cells:
+            rows = table.positions[~holes[table.positions]]
+            groups["observed_data"][name] = table.cells(name, rows, coder(cells_of(column)[rows]), attrs)
     if draws.observed_cells is not None and table.has_observed_cells:
         groups["posterior"] |= _parameters(draws.observed_cells, draws.m, table)
         _add_observed_cells(groups, draws, draws.observed_cells, table)
-    else:
-        for label in draws.values:
-            rows = table.positions[~table.holes[label][table.positions]]
-            cells = table.coders[label](cells_of(table.frame[label])[rows])
-            name = table.names[label]
-            groups["observed_data"][name] = table.cells(name, rows, cells, table.attrs(label))
     groups["constant_data"] = _constant(table)
     if draws.mixing is not None and table.has_mixing:
         groups["sample_stats"] = dict(_mixing(draws.mixing, table))
@@ -313,7 +304,7 @@ def _mixing(mixing: Mixing, table: _Table) -> Iterator[tuple[str, DataArray]]:
             name, attrs = table.names[label], {"column": str(label), **about}
             for figure, value in zip(mixing.table.columns[1:], figures, strict=True):
                 yield f"{figure}_{name}", DataArray(value, attrs=attrs)
-            rows = np.flatnonzero(table.holes[label])
+            rows = np.flatnonzero(holes_of(table.frame[label]))
             cells = mixing.cells.get(label, np.full(len(rows), np.nan))  # loaded imputations have none
             yield f"rhat_{name}", table.cells(name, rows, cells, attrs)
 
@@ -344,19 +335,19 @@ def _add_observed_cells(
             name, coder = table.link_names[link_names[variable.links[0]]], _Coder("number")
             observed, kept = cells.observed, np.ones(len(rows), bool)
         else:
-            name, coder = table.names[label], table.coders[label]
+            name, coder, column = table.names[label], table.coders[label], table.frame[label]
             # A cell that was derived from other cells is not an observation.
-            observed, kept = cells_of(table.frame[label])[rows], ~table.holes[label][rows]
+            observed, kept = cells_of(column)[rows], ~holes_of(column)[rows]
         if not kept.any():
             continue
-        rows, values = rows[kept], coder(cells.values[:, kept])
-        attrs = {"column": str(label), **coder.attrs}
+        values, about = coder(cells.values[:, kept]), {"column": str(label)}
         unit = "log probability" if cells.is_probability else "log density, per unit of the column"
-        density = {"column": str(label), "unit": unit}
-        groups["in_sample_predictive"][name] = table.cells(name, rows, values, attrs)
-        groups["log_likelihood"][name] = table.cells(name, rows, cells.log_density[:, kept], density)
-        observed = coder(observed[kept]).astype(values.dtype)
-        groups["observed_data"][name] = table.cells(name, rows, observed, attrs)
+        for group, own, attrs in (
+            ("in_sample_predictive", values, coder.attrs),
+            ("log_likelihood", cells.log_density[:, kept], {"unit": unit}),
+            ("observed_data", coder(observed[kept]).astype(values.dtype), coder.attrs),
+        ):
+            groups[group][name] = table.cells(name, rows[kept], own, about | attrs)
 
 
 def _parameters(source: ObservedCells, m: int, table: _Table) -> dict[str, DataArray]:
@@ -406,7 +397,8 @@ def _constant(table: _Table) -> dict[str, DataArray]:
     """Return the mask of observed cells, `[N, C]`, and the mean and sd of each column, `[C]`."""
     moments = np.full((2, table.frame.shape[1]), np.nan)
     for i, (label, coder) in enumerate(table.coders.items()):
-        cells = coder(_observed(table.frame[label]))
+        column = table.frame[label]
+        cells = coder(cells_of(column[~holes_of(column)]))
         if coder.kind != "label" and cells.size:
             moments[:, i] = cells.mean(), cells.std()
     names = np.array(list(table.names.values()), dtype=object)
@@ -422,7 +414,7 @@ def _constant(table: _Table) -> dict[str, DataArray]:
 
 def _dataset(chains: Sequence[Mapping[str, DataArray]], group: str) -> Dataset:
     """Combine the variables of all chains in one group."""
-    variables, coords = {}, {}
+    variables = {}
     for name, first in chains[0].items():
         shapes = [chain[name].shape if name in chain else None for chain in chains]
         if shapes.count(shapes[0]) != len(shapes):
@@ -433,8 +425,7 @@ def _dataset(chains: Sequence[Mapping[str, DataArray]], group: str) -> Dataset:
         variables[name] = first
         if "draw" in first.dims or group == "sample_stats":
             values = np.stack([chain[name].to_numpy() for chain in chains])
-            coords = {"chain": np.arange(values.shape[0])}
-            if "draw" in first.dims:
-                coords["draw"] = np.arange(values.shape[1])
             variables[name] = DataArray(values, first.coords, ("chain", *first.dims), attrs=first.attrs)
-    return Dataset(variables, coords, {"description": _GROUPS[group]})
+    dataset = Dataset(variables, attrs={"description": _GROUPS[group]})
+    numbered = [dimension for dimension in ("chain", "draw") if dimension in dataset.sizes]
+    return dataset.assign_coords({dimension: np.arange(dataset.sizes[dimension]) for dimension in numbered})

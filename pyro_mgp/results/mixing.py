@@ -20,7 +20,7 @@ from pyro_mgp.sampling.observed_cells import ObservedCells
 from pyro_mgp.storage.frames import from_json, to_json
 
 Numbers = NDArray[np.float64]
-_FIGURES = ("rhat_mean", "rhat_sd", "ess_mean", "ess_sd", "rhat_cell", "cells_above")
+_COLUMNS = ["column", "rhat_mean", "rhat_sd", "ess_mean", "ess_sd", "rhat_cell", "cells_above"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,7 @@ class Mixing:
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Return what `to_json` wrote."""
         rows = [[from_json(row[0]), *map(float, row[1:])] for row in found["rows"]]
-        n_chains, n_iterations, n_draws = found["counts"]
-        return cls(_table(rows), n_chains, n_iterations, n_draws, bool(found["joint"]))
+        return cls(pd.DataFrame(rows, columns=_COLUMNS), *found["counts"], bool(found["joint"]))
 
 
 def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
@@ -128,8 +127,4 @@ def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
             of_rows = np.full(len(training) + 1, np.nan)  # the last one is that of place -1
             of_rows[record.places[variable.links[0]][0].cpu().numpy()] = found
             of_cells[label] = of_rows[place[holes_of(given.frame[label])]]
-    return Mixing(_table(rows), *counts, chains.continues, of_cells)
-
-
-def _table(rows: list[list[Any]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["column", *_FIGURES])
+    return Mixing(pd.DataFrame(rows, columns=_COLUMNS), *counts, chains.continues, of_cells)
