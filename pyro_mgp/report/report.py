@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import warnings
 from collections.abc import Mapping
 from importlib import resources
@@ -37,8 +36,6 @@ from pyro_mgp.storage.header import our_version
 
 # By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
 _MOST_ROWS_FOR_FOLDS, _FOLDS, _SHARE = 5_000, 5, 0.1
-# Number of imputations drawn if only an imputer is given.
-_M = 20
 # Largest numbers of columns with pictures of their own, cells in a picture of cells, such pictures, patterns.
 _MOST_COLUMNS, _MOST_CELLS, _MOST_OF_CELLS, _MOST_PATTERNS = 24, 20, 3, 12
 # Variables of one part of the page; None if it is left out.
@@ -54,8 +51,8 @@ _LARGEST_SVG, _DPI = 60_000, 160
 
 
 def write_report(
-    given: MGPImputer | Imputations,
-    path: str | os.PathLike[str],
+    draws: Imputations,
+    path: Path,
     *,
     imputer: MGPImputer | None = None,
     calibration: Calibration | bool = True,
@@ -66,12 +63,14 @@ def write_report(
     random_state: int = 0,
     overwrite: bool = False,
     progress: bool = True,
-) -> Path:
+) -> None:
     """Write a self-contained HTML page on imputations: missing cells, draws, model, calibration and settings.
 
+    The file is written atomically. It shows values of cells: keep it as safe as the table.
+
     Args:
-        given: Imputations, or a fitted imputer, which draws 20 imputations of its training table.
-        path: The HTML file, written atomically. It shows values of cells: keep it as safe as the table.
+        draws: The imputations.
+        path: The HTML file.
         imputer: The imputer that drew the imputations; without it the page does not describe the model.
         calibration: Result of `diagnostics.calibrate`; True for a new one; False leaves it out.
         folds: Hold out every observed cell once, in so many folds. None for 5, unless the table has more than
@@ -84,24 +83,9 @@ def write_report(
         progress: True for progress bars, on terminals only.
 
     Raises:
-        ValueError: If the file exists and may not be replaced, or both `folds` and `share` are given.
-        TypeError: If `given` is neither imputations nor an imputer.
-
-    Example:
-        >>> import tempfile
-        >>> draws = Imputations(pd.DataFrame({"x": [1.0, 2.0, None]}), {"x": [[0.5], [1.5]]}, m=2)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = write_report(draws, f"{folder}/report.html", name="three cells")
-        ...     "<h1>three cells" in path.read_text("utf-8")
-        True
+        ValueError: If the file exists and may not be replaced.
     """
-    target = Path(path)
-    check_replaceable(target, overwrite)
-    if folds is not None and share is not None:
-        raise ValueError("folds hold out every cell once, share holds out some: give one of them")
-    if not isinstance(given, MGPImputer | Imputations):
-        raise TypeError(f"expected Imputations or a fitted MGPImputer, got {type(given).__name__}")
-    imputer, draws = (given, given.impute(m=_M)) if isinstance(given, MGPImputer) else (imputer, given)
+    check_replaceable(path, overwrite)
     found = calibration if isinstance(calibration, Calibration) else None
     if calibration is True and imputer is not None and draws.values:
         if folds is None and share is None and len(draws.frame) <= _MOST_ROWS_FOR_FOLDS:
@@ -132,10 +116,9 @@ def write_report(
         "made": "" if imputer is None else _changed_settings(imputer),
     }
     page = render(variables)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(target) as partial:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as partial:
         partial.write_text(page, "utf-8")
-    return target
 
 
 def _columns(frame: pd.DataFrame, imputer: MGPImputer | None, sides: Sides) -> list[list[str]]:
