@@ -90,7 +90,7 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
     observed, rows = distinct_patterns(frame)
     in_column = holes.sum(0)
     shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
-    patterns, n_others = observed[:n], rows[n:].sum()
+    patterns = observed[:n]
     ax = style.axes_or_new(ax, 3.0 + 0.42 * len(shown), 1.6 + 0.3 * len(patterns))
     colours = ListedColormap([PALE_BLUE, VERMILION])
     names = [f"{k} row{'s' if k > 1 else ''} ({style.percent(k / n_rows)})" for k in rows[:n].tolist()]
@@ -98,12 +98,13 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
     style.matrix(ax, ~patterns[:, shown], names, frame.columns[shown].tolist(), **look)
     _write_shares(ax, in_column[shown] / n_rows, offset=0.5)
     _legend_of_cells(ax)
-    more = len(rows) - len(patterns)
-    other_rows = f"{n_others} rows in {more} other pattern{'s' if more > 1 else ''}" if n_others else ""
-    fewer = f"{n_columns - len(shown)} columns with fewer missing cells" if len(shown) < n_columns else ""
-    if other_rows or fewer:
-        left_out = ", ".join(filter(None, [other_rows, fewer]))
-        ax.set_xlabel(f"not shown: {left_out}", fontsize="small", color=REFERENCE)
+    left_out = []
+    if more := len(rows) - len(patterns):
+        left_out.append(f"{rows[n:].sum()} rows in {more} other pattern{'s' if more > 1 else ''}")
+    if len(shown) < n_columns:
+        left_out.append(f"{n_columns - len(shown)} columns with fewer missing cells")
+    if left_out:
+        ax.set_xlabel(f"not shown: {', '.join(left_out)}", fontsize="small", color=REFERENCE)
     return ax
 
 

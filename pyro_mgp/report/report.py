@@ -186,14 +186,13 @@ def _trust(draws: Imputations, imputer: MGPImputer | None, calibration: Calibrat
     records: list[dict[Any, Any]] = calibration.table.to_dict("records")
     if len(records) > 1:
         records.insert(0, calibration.overall.to_dict() | {"column": None})
-    levels = {f"{100 * level:g}": f"coverage_{100 * level:g}" for level in calibration.levels}
     table = calibration.shown()
     table.insert(1, "verdict", table.pop("verdict"))
-    pairs = [_calibration_pair(calibration, levels, row) for row in records[: _MOST_COLUMNS + 1]]
+    pairs = [_calibration_pair(calibration, row) for row in records[: _MOST_COLUMNS + 1]]
     return {"head": table.columns.tolist(), "rows": table.to_numpy().tolist(), "pairs": pairs}
 
 
-def _calibration_pair(calibration: Calibration, levels: dict[str, str], row: dict[Any, Any]) -> Part:
+def _calibration_pair(calibration: Calibration, row: dict[Any, Any]) -> Part:
     """Plot coverage and PIT of one column, or of all if the column is None, and describe the plots."""
     coverage, pit = _figure(3.6, 3.7), _figure(3.6, 3.7)
     overall = row["column"] is None
@@ -201,7 +200,8 @@ def _calibration_pair(calibration: Calibration, levels: dict[str, str], row: dic
     plots.plot_calibration(calibration, columns, overall=overall, figure=coverage)
     plots.plot_pit(calibration, columns, overall=overall, figure=pit)
     name = "all held-out cells" if overall else _short(row["column"])
-    shares = ", ".join(f"{100 * row[key]:.0f} % at {level} %" for level, key in levels.items())
+    levels = [f"{100 * level:g}" for level in calibration.levels]
+    shares = ", ".join(f"{100 * row[f'coverage_{level}']:.0f} % at {level} %" for level in levels)
     return row | {"coverage": image(coverage), "pit": image(pit), "name": name, "shares": shares}
 
 

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyro_mgp.data.cells import holes_of
+from pyro_mgp.data.cells import complete, holes_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.table_files import DELIMITERS, open_text, table_names, write_table
@@ -143,12 +143,6 @@ def typed(text: Sequence[Sequence[str]], missing: Sequence[str] = MISSING) -> pd
     A first column without a name becomes the index. Columns are boolean if all observed cells are true or
     false in any case, Int64 or Float64 if all are numbers, datetime64 in microseconds if all are dates or
     times in ISO 8601, else string. Numbers with leading zeros ("007") are codes, and therefore string.
-
-    Example:
-        >>> typed([["n", "x", "ok"], ["1", "2.50", "true"], ["", "NA", "false"]])
-              n     x     ok
-        0     1   2.5   True
-        1  <NA>  <NA>  False
     """
     names, *rows = text
     holes = frozenset({"", *(mark.strip().lower() for mark in missing)})
@@ -240,9 +234,8 @@ def _write_table(path: Path, source: Source, draws: Imputations, j: int, format:
         with open_text(path) as file:
             csv.writer(file, delimiter=DELIMITERS[format], lineterminator="\r\n").writerows(rows)
         return
-    completed, labels = source.frame.copy(), list(draws.values)
-    completed[labels] = draws[j][labels]
-    write_table(path, completed, format)
+    cells = {label: values[j] for label, values in draws.values.items()}
+    write_table(path, complete(source.frame, cells), format)
 
 
 def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) -> list[list[str]]:

@@ -212,9 +212,8 @@ class Imputations:
             True
         """
         arrays, columns = {}, []
-        positions: dict[Label, int] = {label: i for i, label in enumerate(self.frame.columns)}
         for label, draws in self.values.items():
-            name, column = str(positions[label]), {"label": to_json(label)}
+            name, column = str(self.frame.columns.get_loc(label)), {"label": to_json(label)}
             if draws.dtype == object:
                 codes, levels = _codes(draws, self.frame[label].dtype)
                 column["levels"] = [to_json(level) for level in levels]

@@ -27,12 +27,6 @@ def summarise(draws: Imputations) -> pd.DataFrame:
         - `imputed_mean`, `imputed_sd`: these statistics of all draws of the missing cells.
 
         Standard deviations have the divisor n - 1, and are NaN for fewer than two values.
-
-    Example:
-        >>> draws = Imputations(pd.DataFrame({"x": [1.0, 3.0, None]}), {"x": [[2.0], [4.0]]}, m=2)
-        >>> summarise(draws)[["column", "missing", "observed_mean", "imputed_mean"]]
-          column  missing  observed_mean  imputed_mean
-        0      x        1            2.0           3.0
     """
     rows = list[tuple[Any, ...]]()
     for label, values in draws.values.items():
@@ -44,8 +38,7 @@ def summarise(draws: Imputations) -> pd.DataFrame:
     sides = ["observed_mean", "observed_sd", "imputed_mean", "imputed_sd"]
     names = ["column", "level", "unit", "missing", "missing_share", *sides]
     table = pd.DataFrame(rows, columns=names, dtype=object)
-    inferred = table.drop(columns=["level", "unit"]).infer_objects()
-    return table.assign(**inferred)
+    return table.assign(**table.drop(columns=["level", "unit"]).infer_objects())
 
 
 _UNITS = {"M": "s since 1970", "m": "s"}
