@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -103,18 +103,11 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     elif kind in "if" or (drawn.dtype.kind in "if" and is_numeric(column) and not is_boolean(column)):
         observed, imputed = cells.astype(np.float64), drawn.astype(np.float64)
     else:
-        levels = _levels(column, drawn)
-        codes = [levels.get_indexer(each.ravel()).reshape(each.shape) for each in (cells, drawn)]
-        observed, imputed = (np.where(each < 0, np.nan, each) for each in codes)
-        names = [text(level, 16) for level in levels]
+        # Categories keep their own order, other levels are sorted.
+        categories = column.dtype.categories if isinstance(column.dtype, pd.CategoricalDtype) else None
+        both = pd.Categorical(np.concatenate([cells, drawn.ravel()], dtype=object), categories)
+        both = both.remove_unused_categories()
+        names = [text(level, 16) for level in both.categories]
+        codes = np.where(both.codes < 0, np.nan, both.codes)
+        observed, imputed = codes[: len(cells)], codes[len(cells) :].reshape(drawn.shape)
     return PlottedColumn(name, holes, observed, imputed, names, kind == "M")
-
-
-def _levels(column: pd.Series[Any], imputed: NDArray[Any]) -> pd.Index[Any]:
-    """Return the levels that occur, categories in their own order, other levels sorted."""
-    cells = np.concatenate([cells_of(column).astype(object), imputed.ravel().astype(object)])
-    seen = pd.Index(cells, dtype=object).dropna().unique()
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        own = column.dtype.categories.astype(object)
-        return own[own.isin(seen)]
-    return pd.Index(pd.factorize(seen, sort=True)[1], dtype=object)
