@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pyro_mgp.data.cells import complete, holes_of
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.table_files import DELIMITERS, open_text, table_names, write_table
 from pyro_mgp.storage.atomic import atomic_file
@@ -66,7 +65,7 @@ def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
         expected = f"expected a file that ends in {', '.join(_FORMATS)} or .csv.gz"
         raise ValueError(f"{str(path)!r}: {expected}, got {path.suffix!r}")
     if format == "parquet":
-        return Source(_read_parquet(path), format)
+        return Source(ParquetTable(path).read(), format)
     text = _parse(_read_text(path, zipped), format, path)
     return Source(typed(text, missing), format, text)
 
@@ -118,16 +117,6 @@ def _check_names(names: list[str], format: str, where: str) -> None:
             raise ValueError(f"{where}: column {position + 1} has no name in the header")
         if name in names[:position]:
             raise ValueError(f"{where}: the header names {name!r} more than once")
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        # pandas restores its own dtypes; in other files, integers with missing cells would become floats.
-        if b"pandas" in (pq.read_schema(path).metadata or {}):
-            return pd.read_parquet(path)
-        return pd.read_parquet(path, dtype_backend="numpy_nullable")
-    except pa.ArrowException as error:
-        raise ValueError(f"{str(path)!r} is not a Parquet file, or is damaged: {error}") from error
 
 
 _TRUTH = {"true": True, "false": False}

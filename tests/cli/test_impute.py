@@ -231,7 +231,7 @@ def test_csv_that_cannot_be_used(
         ("absent.csv", "there is no file"),
         ("folder.csv", "is a folder"),
         ("t.xlsx", "expected a file that ends in .csv, .tsv, .parquet"),
-        ("t.parquet", "is not a Parquet file, or is damaged"),
+        ("t.parquet", "cannot be read as Parquet, or is damaged"),
         ("t.csv.gz", "is not a gzip file"),
     ],
 )
