@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 from pyro_mgp import plots
-from pyro_mgp._support.messages import FitWarning, Hinted, listing
+from pyro_mgp._support.messages import FitWarning, listing
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
@@ -31,7 +31,7 @@ from pyro_mgp.evaluation.missingness import patterns
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results import summary
 from pyro_mgp.results.imputations import Imputations
-from pyro_mgp.storage.atomic import atomic_file
+from pyro_mgp.storage import atomic
 from pyro_mgp.storage.header import our_version
 
 # By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
@@ -117,7 +117,7 @@ def write_report(
     }
     page = render(variables)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as partial:
+    with atomic.atomic_file(path) as partial:
         partial.write_text(page, "utf-8")
 
 
@@ -350,12 +350,6 @@ def render(variables: Mapping[str, object]) -> str:
 
 def check_replaceable(path: Path, overwrite: bool) -> None:
     """Raise a ValueError if `path` is a folder, or a file that may not be replaced by a page."""
-    where = repr(str(path))
     if path.is_dir():
-        raise ValueError(f"{where} is a folder, expected a file to write the page into")
-    if path.exists() and not overwrite:
-        advice = f"{where} exists already: choose another path, or pass "
-        raise ValueError(Hinted(advice, "overwrite=True", shell="--overwrite"))
-    if path.exists() and _GENERATED not in path.read_bytes()[:1_000]:
-        refused = f"{where} was not written by pyro_mgp, so it is not overwritten"
-        raise ValueError(f"{refused}: choose another path, or remove it yourself")
+        raise ValueError(f"{str(path)!r} is a folder, expected a file to write the page into")
+    atomic.check_replaceable(path, overwrite, lambda page: _GENERATED in page.read_bytes()[:1_000])

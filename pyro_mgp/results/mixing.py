@@ -98,7 +98,9 @@ class Mixing:
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Return what `to_json` wrote."""
         rows = [[from_json(row[0]), *map(float, row[1:])] for row in found["rows"]]
-        return cls(pd.DataFrame(rows, columns=_COLUMNS), *found["counts"], bool(found["joint"]))
+        n_chains, n_iterations, n_draws = found["counts"]
+        table = pd.DataFrame(rows, columns=_COLUMNS)
+        return cls(table, n_chains, n_iterations, n_draws, bool(found["joint"]))
 
 
 def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
