@@ -76,8 +76,6 @@ ParamsPerLink = Sequence[Sequence[LocalGPParams]]
 class Neighbourhood:
     """Nearest k neighbours of c cells, and the inverse Cholesky factor of their covariance."""
 
-    lengthscales: Tensor  # lengthscales ℓ of the metric, `[c, P]`
-    nugget: Tensor  # nugget η of the metric, `[c]`
     nearest: Tensor  # indices of the neighbours among the references, `[c, k]`
     inputs: Tensor  # inputs of the neighbours in lengthscales, `[c, k, P]`, or P + 1 with zeros if P is odd
     root: Tensor  # L⁻¹ of C = L Lᵀ, `[c, k, k]`
@@ -88,38 +86,42 @@ class Neighbourhood:
 class LocalPosterior:
     """Local GP of one link, conditioned on the k neighbours of c cells."""
 
-    local: LocalLink  # the local GP; with several metrics, that of the first one
+    local: LocalLink  # the local GP
     neighbourhood: Neighbourhood  # the neighbours
     weights: Tensor  # C⁻¹ e_N, or L⁻ᵀ times the clipped innovations, `[c, 1, k]`; for S functions `[c, S, k]`
     scale: Tensor  # local variance τ² a(x), `[c]`
-
-    def given_functions(self, difference: Tensor) -> LocalPosterior:
-        """Return the posterior around drawn functions f, given f - μ at the neighbours, `[S, c, k]`."""
-        return replace(self, weights=self.weights - self.solved(difference))
+    of_process: Tensor | None = None  # C⁻¹ (g_N + √η ε_N), see `residual_process`, `[c, S, k]`
 
     def solved(self, values: Tensor) -> Tensor:
         """Return C⁻¹ times values at the neighbours `[S, c, k]`, as `[c, S, k]`."""
         root = self.neighbourhood.root
         return (root.mT @ (root @ values.permute(1, 2, 0))).mT
 
-    def __getitem__(self, cells: Tensor) -> LocalPosterior:
-        """Return the posterior of some of the cells."""
-        part = Neighbourhood(**{name: own[cells] for name, own in vars(self.neighbourhood).items()})
-        return LocalPosterior(self.local, part, self.weights[cells], self.scale[cells])
+    def first(self, n: int) -> LocalPosterior:
+        """Return the posterior of the first n cells."""
+        part = Neighbourhood(**{name: own[:n] for name, own in vars(self.neighbourhood).items()})
+        of_process = None if self.of_process is None else self.of_process[:n]
+        return LocalPosterior(self.local, part, self.weights[:n], self.scale[:n], of_process)
 
-    def moments(self, rows: Tensor) -> Moments:
-        """Return mean m and variance τ² a v of the cells on S paths, given the cells' rows `[S, c, D]`."""
+    def moments(self, rows: Tensor, process: Tensor | None = None) -> Moments:
+        """Return mean m and variance τ² a v of the cells on S paths, given the cells' rows `[S, c, D]`.
+
+        Cells vary together by values g(x) of a process, `[S, c]`, or are independent.
+        """
         cross, v = self.cross_covariance(rows)
-        return Moments((cross * self.weights).sum(-1).T, (v * self.scale[:, None]).T)
+        mean, variance = (cross * self.weights).sum(-1).T, (v * self.scale[:, None]).T
+        if process is None or self.of_process is None:
+            return Moments(mean, variance)
+        shared = self.scale.sqrt() * (process - (cross * self.of_process).sum(-1).T)
+        return Moments(mean, variance, shared, (self.scale * self.local.params.nugget).expand_as(mean))
 
     def cross_covariance(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return covariances `[c, S, k]` of cells with their neighbours, and their variances v `[c, S]`."""
-        inputs, lengthscales = self.neighbourhood.inputs, self.neighbourhood.lengthscales
-        own = evened(rows[..., self.local.columns] / lengthscales).transpose(0, 1)
+        inputs, own = self.neighbourhood.inputs, evened(self.local.scaled(rows)).transpose(0, 1)
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ inputs.mT
         cross = _covariance(squared + inputs.square().sum(-1)[:, None, :])
         explained = (cross @ self.neighbourhood.root.mT).square_().sum(-1)
-        return cross, (1 + self.neighbourhood.nugget[:, None] - explained).clamp(min=0)
+        return cross, (1 + self.local.params.nugget - explained).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,15 @@ class LocalLink:
             parts.append(_smallest(squared.unflatten(1, (-1, n_groups)), self.n_neighbours))
         return torch.cat(parts)
 
+    def gather(self, nearest: Tensor) -> Neighbourhood:
+        """Collect the neighbours of cells, given their indices `[c, k]`."""
+        inputs = evened(self.scaled(self.rows[self.references[nearest]]))
+        norms = inputs.square().sum(-1)
+        among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
+        among.diagonal(dim1=-2, dim2=-1).add_(self.params.nugget)
+        root = invert(torch.linalg.cholesky(among))
+        return Neighbourhood(nearest, inputs, root, (root @ self.residuals[nearest][..., None])[..., 0])
+
     def condition(self, neighbourhood: Neighbourhood) -> LocalPosterior:
         """Condition the local GP on neighbours."""
         return self.condition_each([self.params], neighbourhood)[0]
@@ -205,22 +216,7 @@ class LocalLink:
 
     def posterior(self, rows: Tensor, own: Tensor | None = None) -> LocalPosterior:
         """Condition the local GP on the nearest neighbours of cells; takes the arguments of `nearest`."""
-        return self.condition(gather_neighbours([self], [self.nearest(rows, own)]))
-
-
-def gather_neighbours(metrics: Sequence[LocalLink], nearest: Sequence[Tensor]) -> Neighbourhood:
-    """Collect the neighbours `[c, k]` of cells in each of G metrics of a link, one metric after the other."""
-    local, n_cells, numbers = metrics[0], len(nearest[0]), torch.cat(list(nearest))
-    nuggets = local.lengthscales.new_tensor([each.params.nugget for each in metrics])
-    nugget = nuggets.repeat_interleave(n_cells)
-    lengthscales = torch.stack([each.lengthscales for each in metrics]).repeat_interleave(n_cells, dim=0)
-    inputs = evened(local.rows[local.references[numbers]][..., local.columns] / lengthscales[:, None])
-    norms = inputs.square().sum(-1)
-    among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
-    among.diagonal(dim1=-2, dim2=-1).add_(nugget[:, None])
-    root = invert(torch.linalg.cholesky(among))
-    innovations = (root @ local.residuals[numbers][..., None])[..., 0]
-    return Neighbourhood(lengthscales, nugget, numbers, inputs, root, innovations)
+        return self.condition(self.gather(self.nearest(rows, own)))
 
 
 def _clip(innovations: Tensor, root: Tensor, freedom: Tensor, scale: Tensor, cut: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink, gather_neighbours
+from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
 
 # Values stored for the neighbourhoods of the rows of one batch: 500 MB; and of a table, for many sweeps.
@@ -37,12 +37,11 @@ Cells = Sequence[Tensor]
 
 @dataclass(frozen=True)
 class PathPosteriors:
-    """Local GP of a link at c cells on S paths, each of which uses one of G metrics."""
+    """Local GP of a link at c cells on S paths, each of which uses one of the link's metrics."""
 
-    posterior: LocalPosterior  # local GP at G · c cells: the c cells in each metric, metric after metric
-    paths: Tensor  # indices of the paths of each metric, `[S', G]`; shorter columns repeat their last index
+    posteriors: list[LocalPosterior]  # local GP at the cells in each metric that is used
+    paths: list[Tensor]  # indices of the paths of each of these metrics
     process: ResidualProcess | None = None  # functions by which cells vary together; None for none
-    of_process: Tensor | None = None  # C⁻¹ times these functions plus noise at neighbours, `[G · c, S', k]`
 
     @classmethod
     def of(
@@ -55,64 +54,41 @@ class PathPosteriors:
         of_path = torch.tensor(imputations, device=rows.device) % len(metrics)
         used = of_path.unique().tolist()
         paths = [(of_path == number).nonzero()[:, 0] for number in used]
-        most = max(map(len, paths))
-        even = [torch.cat([each, each[-1:].expand(most - len(each))]) for each in paths]
-        nearest = [metrics[number].nearest(rows, own) for number in used]
-        neighbourhood = gather_neighbours([metrics[number] for number in used], nearest)
-        return cls(metrics[0].condition(neighbourhood), torch.stack(even, dim=1))
+        return cls([metrics[number].posterior(rows, own) for number in used], paths)
 
     def given_functions(
         self, drawn: Conditional, mean: Conditional, process: ResidualProcess | None = None
     ) -> PathPosteriors:
         """Return the posteriors around S drawn functions of the sparse GP, and of the local one if given."""
-        local, nearest = self.posterior.local, self.posterior.neighbourhood.nearest
+        local = self.posteriors[0].local
+        nearest = torch.stack([each.neighbourhood.nearest for each in self.posteriors])
         used, place = nearest.unique(return_inverse=True)
-        used = filled_up(used)
-        there = local.rows[local.references[used]]
-        n_paths, n_metrics = self.paths.shape
-        of_metrics = place.view(1, n_metrics, -1).expand(n_paths, -1, -1)
-
-        def of_cells(of_references: Tensor) -> Tensor:
-            return of_references[self.paths].gather(2, of_metrics).view(n_paths, *nearest.shape)
-
-        posterior = self.posterior.given_functions(of_cells(drawn.functions(there) - mean.functions(there)))
-        if process is None:
-            return replace(self, posterior=posterior)
-        of_process = posterior.solved(of_cells(process.references[:, used]))
-        return replace(self, posterior=posterior, process=process, of_process=of_process)
+        there = local.rows[local.references[filled_up(used)]]
+        difference, posteriors = drawn.functions(there) - mean.functions(there), []
+        for posterior, paths, here in zip(self.posteriors, self.paths, place, strict=True):
+            weights = posterior.weights - posterior.solved(difference[paths][:, here])
+            of_process = None
+            if process is not None:
+                of_process = posterior.solved(process.references[paths][:, posterior.neighbourhood.nearest])
+            posteriors.append(replace(posterior, weights=weights, of_process=of_process))
+        return PathPosteriors(posteriors, self.paths, process)
 
     def first(self, n: int) -> PathPosteriors:
         """Return the posteriors of the first n cells."""
-        n_metrics = self.paths.shape[1]
-        cells = torch.arange(len(self.posterior.scale), device=self.paths.device)
-        if n * n_metrics == len(cells):
-            return self
-        kept = cells.view(n_metrics, -1)[:, :n].flatten()
-        of_process = None if self.of_process is None else self.of_process[kept]
-        return replace(self, posterior=self.posterior[kept], of_process=of_process)
+        return replace(self, posteriors=[each.first(n) for each in self.posteriors])
 
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the cells on each path, given the cells' rows `[S, c, D]`."""
-        posterior, n_metrics = self.posterior, self.paths.shape[1]
-        cross, v = posterior.cross_covariance(rows if n_metrics == 1 else rows[self.paths].flatten(1, 2))
-        mean = self._of_paths((cross * posterior.weights).sum(-1).T)
-        variance = self._of_paths((v * posterior.scale[:, None]).T)
-        if self.process is None or self.of_process is None:
-            return Moments(mean, variance)
-        scale = self._of_paths(posterior.scale.expand(len(self.paths), -1))
-        explained = self._of_paths((cross * self.of_process).sum(-1).T)
-        shared = scale.sqrt() * (self.process.functions(rows) - explained)
-        return Moments(mean, variance, shared, scale * self.process.nugget)
-
-    def _of_paths(self, values: Tensor) -> Tensor:
-        """Return values `[S', G · c]` of the paths of each metric in the order of the paths, `[S, c]`."""
-        n_metrics = self.paths.shape[1]
-        if n_metrics == 1:
-            return values
-        n_paths = int(self.paths.max()) + 1
-        place = torch.empty(n_paths, dtype=torch.long, device=values.device)
-        place[self.paths.flatten()] = torch.arange(self.paths.numel(), device=values.device)
-        return values.unflatten(1, (n_metrics, -1)).flatten(0, 1)[place]
+        process = None if self.process is None else self.process.functions(rows)
+        if len(self.paths) == 1:
+            return self.posteriors[0].moments(rows, process)
+        parts = [
+            posterior.moments(rows[paths], None if process is None else process[paths])
+            for posterior, paths in zip(self.posteriors, self.paths, strict=True)
+        ]
+        order = torch.cat(self.paths).argsort()
+        fields = zip(*(vars(part).values() for part in parts), strict=True)
+        return Moments(*(None if own[0] is None else torch.cat(own)[order] for own in fields))
 
 
 @dataclass(frozen=True)

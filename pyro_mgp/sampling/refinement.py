@@ -35,7 +35,6 @@ from pyro_mgp.sampling.local_gp import (
     LocalLink,
     Neighbourhood,
     ParamsPerLink,
-    gather_neighbours,
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gps, fill_sparse_means
@@ -204,7 +203,7 @@ class _Fit:
         per_cell = local.n_neighbours * (local.n_neighbours + len(local.columns))
         for references in local.references[numbers].split(max(1, _KEPT_AT_ONCE // per_cell)):
             cells = self.leave_one_out(i, references)
-            neighbourhood = gather_neighbours([local], [local.nearest(cells.rows, cells.own)])
+            neighbourhood = local.gather(local.nearest(cells.rows, cells.own))
             candidates = candidates or _candidates(local, cells, neighbourhood)
             gains.append(_gain(local, candidates, cells, neighbourhood, self.marginals[i].noise))
         gain = torch.cat(gains, dim=1)

@@ -38,7 +38,6 @@ class ResidualProcess:
     frequencies: Tensor  # frequencies of the features, `[S, P, F]`
     phases: Tensor  # phases of the features, `[S, 1, F]`
     weights: Tensor  # coefficients of the features, `[S, F, 1]`
-    nugget: Tensor  # nugget η, `[S, 1]`
     references: Tensor  # function plus noise at the n reference rows, `[S, n]`
 
     @classmethod
@@ -65,7 +64,7 @@ class ResidualProcess:
         # One path at a time: its features of 10,000 rows take 20 MB.
         paths = zip(frequencies.split(1), phases.split(1), weights.split(1), strict=True)
         references = torch.cat([_functions(inputs, *path) for path in paths]) + noise
-        return cls(local.columns, frequencies, phases, weights, nugget, references)
+        return cls(local.columns, frequencies, phases, weights, references)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions at rows `[S, c, D]`, `[S, c]`."""

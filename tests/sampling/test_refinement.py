@@ -15,7 +15,7 @@ from pyro_mgp import MGPImputer
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import refinement
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
-from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink, gather_neighbours
+from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps
 from pyro_mgp.sampling.refinement import (
     _N_SCORED,
@@ -60,7 +60,7 @@ def test_candidates_scored_together_equal_those_scored_alone() -> None:
     params = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, params)
     left = LeaveOneOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
-    neighbourhood, noise = gather_neighbours([local], [local.nearest(rows)]), torch.tensor(0.5).double()
+    neighbourhood, noise = local.gather(local.nearest(rows)), torch.tensor(0.5).double()
     candidates = _candidates(local, left, neighbourhood)
     gain = _gain(local, candidates, left, neighbourhood, noise)
     assert (
