@@ -29,8 +29,6 @@ _POINT_DECIMALS = 3
 
 Conditionals = Sequence[Conditional]
 """Predictive distribution of each link of a chain."""
-Processes = Sequence[ResidualProcess | None]
-"""Functions by which each link's cells vary together; None for a link without a local GP."""
 Cells = Sequence[Tensor]
 """Rows of each link's cells."""
 
@@ -87,8 +85,8 @@ class PathPosteriors:
             for posterior, paths in zip(self.posteriors, self.paths, strict=True)
         ]
         order = torch.cat(self.paths).argsort()
-        fields = zip(*(vars(part).values() for part in parts), strict=True)
-        return Moments(*(None if own[0] is None else torch.cat(own)[order] for own in fields))
+        names = ("mean", "variance") if process is None else ("mean", "variance", "shared", "own")
+        return Moments(**{name: torch.cat([getattr(at, name) for at in parts])[order] for name in names})
 
 
 @dataclass(frozen=True)
@@ -171,21 +169,13 @@ class Neighbours:
         point.round_(decimals=_POINT_DECIMALS)
 
     @torch.no_grad()
-    def posteriors(
-        self, point: Tensor, cells: Cells, imputations: Sequence[int], own: Tensor | None = None
-    ) -> list[PathPosteriors | None]:
-        """Condition each link's local GP on the neighbours of its cells; None for links without local GP.
-
-        `point` and `own` are those of `fill_means`, `cells` the rows of each link's cells.
-        """
-        return [self.posterior(i, point, here, imputations, own) for i, here in enumerate(cells)]
-
     def posterior(
         self, i: int, point: Tensor, here: Tensor, imputations: Sequence[int], own: Tensor | None = None
     ) -> PathPosteriors | None:
         """Condition the local GP of the i-th link on the neighbours of its cells; None without a local GP.
 
-        The cells are those `here`, filled up to whole tiles. For the other arguments see `posteriors`.
+        `here` are the rows of the cells, which are filled up to whole tiles; `point` and `own` are those of
+        `fill_means`.
         """
         if not self.links[i]:
             return None
@@ -216,26 +206,23 @@ class Neighbours:
 
 
 @torch.no_grad()
-def add_local_gps(
-    conditionals: Conditionals,
-    marginals: Conditionals,
-    posteriors: Sequence[PathPosteriors | None],
-    cells: Cells,
-    processes: Processes | None = None,
-) -> list[Conditional]:
-    """Add the local GPs at the first `cells` of their posteriors to the sparse GPs of links that have one.
+def add_local_gp(
+    sparse: Conditional,
+    marginal: Conditional,
+    local: PathPosteriors | None,
+    n_cells: int,
+    process: ResidualProcess | None = None,
+) -> Conditional:
+    """Add the local GP at its first cells to the sparse GP of a link; return the latter without a local GP.
 
-    The sparse GPs are at drawn functions, or the marginals themselves, to which residuals of neighbours
-    refer. Cells vary together by the functions `processes`, or are independent.
+    The sparse GP is at drawn functions, or the marginal itself, to which residuals of neighbours refer. Cells
+    vary together by the functions of the process, or are independent.
     """
-    corrected = list(conditionals)
-    for i, (sparse, local) in enumerate(zip(conditionals, posteriors, strict=True)):
-        if local is not None:
-            if sparse is not marginals[i]:
-                process = None if processes is None else processes[i]
-                local = local.given_functions(sparse, marginals[i], process)
-            corrected[i] = LocalConditional(sparse, local.first(len(cells[i])))
-    return corrected
+    if local is None:
+        return sparse
+    if sparse is not marginal:
+        local = local.given_functions(sparse, marginal, process)
+    return LocalConditional(sparse, local.first(n_cells))
 
 
 def fill_sparse_means(

@@ -122,9 +122,9 @@ class ObservedCells:
         sampler, links, imputations = self.sampler, self.sampler.chain.links, range(len(filled))
         cells = [rows.observed[:, link.column].nonzero()[:, 0] for link in links]
         near, keys = sampler.neighbours, self.reference_keys
-        own = None if near is None else own_references(rows, sampler.chain, near, keys)
-        predictive = sampler.predictive(rows, imputations, cells, own)
-        conditionals = predictive(sampler.sparse(imputations), None)
+        place = None if near is None else own_references(rows, sampler.chain, near, keys)
+        predictive = sampler.predictive(rows, imputations, cells, place)
+        conditionals = [predictive(i, own, None) for i, own in enumerate(sampler.sparse(imputations))]
         noise = KeyedNoise(sampler.seed, rows.keys, imputations)
         for variable in self.variables:
             here = cells[variable.links[0]]

@@ -37,7 +37,7 @@ from pyro_mgp.sampling.local_gp import (
     ParamsPerLink,
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
-from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gps, fill_sparse_means
+from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gp, fill_sparse_means
 from pyro_mgp.sampling.sampler import Sampler
 
 MAX_ROWS = 10_000
@@ -136,8 +136,9 @@ class _Fit:
         found = self.neighbours(learnt)
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             holes = self.chain.holes(self.rows.observed[here])
-            posteriors = found.posteriors(self.point[here], holes, range(1))
-            self.draw(add_local_gps(self.marginals, self.marginals, posteriors, holes), 1, here)
+            posteriors = [found.posterior(i, self.point[here], own, range(1)) for i, own in enumerate(holes)]
+            members = zip(self.marginals, posteriors, holes, strict=True)
+            self.draw([add_local_gp(each, each, local, len(own)) for each, local, own in members], 1, here)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
 
@@ -299,11 +300,9 @@ class _Fit:
         rows, imputations = self.rows[picked], range(self.n_paths)
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
         holes, noise = self.chain.holes(given.observed), self.noise(self.n_paths)
-        predictive, sparse = (
-            sampler.predictive(given, imputations, holes, picked),
-            sampler.sparse(imputations),
-        )
-        of_sweeps = sampler.of_sweeps(predictive, sparse, imputations, None)
+        predictive = sampler.predictive(given, imputations, holes, picked)
+        sparse = sampler.sparse(imputations)
+        of_sweeps = sampler.of_sweeps(predictive, sparse, imputations)
         start = sampler.initial(given, imputations)
         sweeps = self.chain.sweeps(of_sweeps, start, given.observed, lambda _: noise, holes)
         counted, cells = list(sweeps)[-self.n_counted :], []

@@ -10,9 +10,9 @@ its batch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice, repeat
 from typing import TypeVar
 
 import torch
@@ -38,8 +38,7 @@ from pyro_mgp.sampling.neighbours import (
     Conditionals,
     Neighbours,
     PathPosteriors,
-    Processes,
-    add_local_gps,
+    add_local_gp,
 )
 from pyro_mgp.sampling.residual_process import ResidualProcess
 from pyro_mgp.sampling.shifted_sweep import shifted_sweep
@@ -55,8 +54,8 @@ _FARTHEST = 1e5
 # Rows times paths per batch: bounds the memory of the [M, rows · paths] matrices to some 10 MB each.
 _ROWS_AT_ONCE = 20_000
 
-Predictive = Callable[[Conditionals, Processes | None], Conditionals]
-"""Function that makes predictive distributions, given sparse GPs and the residual processes of local GPs."""
+Predictive = Callable[[int, Conditional, ResidualProcess | None], Conditional]
+"""Function that makes the predictive distribution of a link, given its number, sparse GP and process."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,8 @@ class Sampler:
         predictive, processes = self.predictive(rows, imputations), self._processes(imputations)
         sparse = self.sparse(imputations)
         if len(place) and place[0] >= 0:
-            start, last = self._kept(rows, place, imputations), predictive(sparse, processes)
+            start = self._kept(rows, place, imputations)
+            last: Conditionals = [*map(predictive, count(), sparse, processes)]
         else:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
             initial = self.initial(rows, imputations)
@@ -259,22 +259,26 @@ class Sampler:
     def predictive(
         self, rows: EncodedTable, paths: Sequence[int], cells: Cells | None = None, own: Tensor | None = None
     ) -> Predictive:
-        """Return the function that adds local GPs and observation models to the links' sparse GPs.
+        """Return the function that adds local GP and observation model to the sparse GP of a link.
 
-        It gives the predictive distribution of each link at its cells, whose rows default to those of its
+        It gives the predictive distribution of the link at its cells, whose rows default to those of its
         missing cells. For `own` and processes see `Neighbours`.
         """
-        if self.neighbours is None:
-            return lambda sparse, _: observed_as(sparse, self.observations)
-        neighbours, marginals = self.neighbours, self.cholesky_cache.marginals(self.chain)
-        point = self.start.expected(rows)
+        neighbours = self.neighbours
+        if neighbours is None:
+            return lambda i, sparse, _: observed_as([sparse], [self.observations[i]])[0]
+        marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
         neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
         here = self._holes(rows.observed, paths) if cells is None else cells
-        posteriors = neighbours.posteriors(point, here, paths, own)
 
-        def predictive(sparse: Conditionals, processes: Processes | None) -> Conditionals:
-            corrected = add_local_gps(sparse, marginals, posteriors, here, processes)
-            return observed_as(corrected, self.observations)
+        def posterior(i: int) -> PathPosteriors | None:
+            return neighbours.posterior(i, point, here[i], paths, own)
+
+        kept = functools.cache(posterior) if neighbours.fits(here) else posterior
+
+        def predictive(i: int, sparse: Conditional, process: ResidualProcess | None) -> Conditional:
+            corrected = add_local_gp(sparse, marginals[i], kept(i), len(here[i]), process)
+            return observed_as([corrected], [self.observations[i]])[0]
 
         return predictive
 
@@ -336,7 +340,10 @@ class Sampler:
         def imputations(draw: int) -> list[int]:
             return [draw * self.n_chains + path for path in paths]
 
-        holes = self._holes(training.observed, paths)
+        def completed(draw: int, i: int, sparse: Conditional) -> Conditional:
+            return predictive(i, sparse, self._processes(imputations(draw))[i])
+
+        predictive, holes = self.predictive(training, paths), self._holes(training.observed, paths)
         has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
@@ -345,7 +352,7 @@ class Sampler:
             fresh,
             lambda draw, sweep: self._sweep_noise(training, imputations(draw))(sweep),
             holes,
-            self._predictive(training, paths),
+            completed,
             lambda filled: self._check(filled, training),
             bagged=self.bagged and is_corrected and not isinstance(chain, SequentialChain),
             keeps_conditionals=self.neighbours is None or self.neighbours.fits(holes),
@@ -355,30 +362,7 @@ class Sampler:
         """Return the result of `make()`, which depends on the chains and some numbers, or the cached one."""
         return self.cholesky_cache.get(self.chain, kind, (self.seed, self.bagged, tuple(numbers)), make)
 
-    def _predictive(
-        self, training: EncodedTable, paths: Sequence[int]
-    ) -> Callable[[int, int, Conditional], Conditional]:
-        """Return a function that completes a conditional, given the numbers of the draw and of its link."""
-        neighbours = self.neighbours
-        if neighbours is None:
-            return lambda _, i, conditional: observed_as([conditional], [self.observations[i]])[0]
-        marginals = self.cholesky_cache.marginals(self.chain)
-        point, holes = self.start.expected(training), self._holes(training.observed, paths)
-        neighbours.fill_means(self.chain, marginals, point, self._holes(training.observed))
-
-        def local(i: int) -> PathPosteriors | None:
-            return neighbours.posterior(i, point, holes[i], paths)
-
-        kept = functools.cache(local) if neighbours.fits(holes) else local
-
-        def predictive(draw: int, i: int, conditional: Conditional) -> Conditional:
-            process = self._processes([draw * len(paths) + path for path in paths])[i]
-            corrected = add_local_gps([conditional], [marginals[i]], [kept(i)], [holes[i]], [process])
-            return observed_as(corrected, [self.observations[i]])[0]
-
-        return predictive
-
-    def _processes(self, imputations: Sequence[int]) -> Processes:
+    def _processes(self, imputations: Sequence[int]) -> list[ResidualProcess | None]:
         """Draw each link's residual process; None without a local GP."""
         if self.neighbours is None or not self.joint:
             return [None] * len(self.chain.links)
@@ -416,11 +400,15 @@ class Sampler:
         return self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
 
     def of_sweeps(
-        self, predictive: Predictive, sparse: Conditionals, paths: Sequence[int], processes: Processes | None
-    ) -> list[Conditionals]:
+        self,
+        predictive: Predictive,
+        sparse: Conditionals,
+        paths: Sequence[int],
+        processes: Iterable[ResidualProcess | None] = repeat(None),
+    ) -> Sequence[Conditionals]:
         """Return the conditionals of all sweeps of new rows, given the sparse GPs of the last one."""
-        early, last = self.sparse_of_burn_in(paths, sparse), predictive(sparse, processes)
-        before = last if early is sparse else predictive(early, processes)
+        early, last = self.sparse_of_burn_in(paths, sparse), [*map(predictive, count(), sparse, processes)]
+        before = last if early is sparse else [*map(predictive, count(), early, processes)]
         return [before] * (self.chain.n_sweeps - 1) + [last]
 
     def _noise(self, n: int, imputations: Sequence[int]) -> KeyedNoise:
@@ -439,7 +427,7 @@ class Sampler:
             sparse: Conditionals = chains.conditionals(paths, chains.iterations(paths))
         else:
             sparse = self.sparse(paths)
-        of_sweeps = self.of_sweeps(self.predictive(rows, paths), sparse, paths, None)
+        of_sweeps = self.of_sweeps(self.predictive(rows, paths), sparse, paths)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
         sweeps = self.chain.sweeps(of_sweeps, self.initial(rows, paths), rows.observed, noise, holes)
         return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))

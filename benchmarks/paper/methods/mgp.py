@@ -17,7 +17,7 @@ from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
 from pyro_mgp.model.conditional import Conditional, observed_as
-from pyro_mgp.sampling.neighbours import add_local_gps
+from pyro_mgp.sampling.neighbours import add_local_gp
 
 # Number of mixture components of the reported density, and number of rows that are evaluated at once.
 _COMPONENTS, _ROWS_AT_ONCE = 50, 400
@@ -97,8 +97,10 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
             if neighbours is not None:
                 point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
                 neighbours.fill_means(chain, marginals, point, missing)
-                posteriors = neighbours.posteriors(point, missing, paths)
-                conditionals = add_local_gps(marginals, marginals, posteriors, missing)
+                conditionals = [
+                    add_local_gp(own, own, neighbours.posterior(i, point, cells, paths), len(cells))
+                    for i, (own, cells) in enumerate(zip(marginals, missing, strict=True))
+                ]
             conditionals = observed_as(conditionals, imputer.discrete_support_)
             noises, of_sweeps = [fresh_noise(start)] * chain.n_sweeps, [conditionals] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(of_sweeps, start, some.observed, noises.__getitem__, missing)
