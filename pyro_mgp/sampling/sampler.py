@@ -26,7 +26,7 @@ from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, PosteriorChains, burn_in
 from pyro_mgp.model.chain import Chain, Noise, Precision
-from pyro_mgp.model.conditional import Conditional, Moments, observed_as
+from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_as
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
@@ -41,7 +41,6 @@ from pyro_mgp.sampling.neighbours import (
     add_local_gp,
 )
 from pyro_mgp.sampling.residual_process import ResidualProcess
-from pyro_mgp.sampling.shifted_sweep import shifted_sweep
 
 T = TypeVar("T")
 
@@ -147,20 +146,49 @@ class Sampler:
 
     def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
         """Return rows with missing cells drawn, `[S, n, D]`; all or none are in the training table."""
-        noise, holes = self._sweep_noise(rows, imputations), self._holes(rows.observed, imputations)
-        predictive, processes = self.predictive(rows, imputations), self._processes(imputations)
-        sparse = self.sparse(imputations)
+        chain, noise = self.chain, self._sweep_noise(rows, imputations)
+        holes, predictive = self._holes(rows.observed, imputations), self.predictive(rows, imputations)
+        processes, sparse = self._processes(imputations), self.sparse(imputations)
         if len(place) and place[0] >= 0:
-            start = self._kept(rows, place, imputations)
+            filled = self._kept(rows, place, imputations)
             last: Conditionals = [*map(predictive, count(), sparse, processes)]
         else:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
-            initial = self.initial(rows, imputations)
-            sweeps = self.chain.sweeps(early, initial, rows.observed, noise, holes)
-            start = functools.reduce(lambda _, swept: swept[0], sweeps, initial)
-        if self.shifts:
-            return shifted_sweep(self.chain, last, self.shifts, start, rows.observed, noise, holes)
-        return self.chain.sweep(last, start, rows.observed, noise(self.chain.n_sweeps - 1), holes)[0]
+            filled = self.initial(rows, imputations)
+            for sweep, conditionals in enumerate(early):
+                filled, _ = chain.sweep(conditionals, filled, rows.observed, noise(sweep), holes)
+        shifted = [
+            Shifted(own, self.shifts[link.column]) if link.column in self.shifts else own
+            for own, link in zip(last, chain.links, strict=True)
+        ]
+        filled, _ = chain.sweep(shifted, filled, rows.observed, noise(chain.n_sweeps - 1), holes)
+        return self._revisited(last, filled, rows, imputations) if self.shifts else filled
+
+    def _revisited(
+        self, last: Conditionals, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]
+    ) -> Tensor:
+        """Return rows `[S, n, D]` in which other cells were drawn again after a sweep with shifts.
+
+        With shifts in every sweep, columns that predict each other would shift each other repeatedly. Instead
+        the links before the shifted ones, or all other links of a sequential chain, are visited once more,
+        while the shifted cells are kept.
+        """
+        chain, n_sweeps, observed = self.chain, self.chain.n_sweeps, rows.observed
+        noise, holes = self._sweep_noise(rows, imputations), self._holes(observed, imputations)
+        if not isinstance(chain, SequentialChain):
+            moved = [i for i, link in enumerate(chain.links) if link.column in self.shifts]
+            before = [i < max(moved, default=0) and i not in moved for i in range(len(chain.links))]
+            again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
+            return chain.sweep(last, filled, observed, noise(n_sweeps - 1), again)[0]
+        kept = observed.clone()
+        kept[:, list(self.shifts)] = True
+        here = (kept != observed).any(1)
+        again = [filled_up(cells[here[cells]], len(filled)) for cells in chain.holes(kept)]
+        # Reweighting moves cells instead of redrawing them: it takes several sweeps until they have their
+        # conditional distribution, and noise that was used before would move them back.
+        for sweep in range(n_sweeps, 2 * n_sweeps):
+            filled, _ = chain.sweep(last, filled, kept, noise(sweep), again)
+        return filled
 
     def _check(self, filled: Tensor, rows: EncodedTable) -> None:
         """Raise a FloatingPointError if draws `[S, n, D]` of a column exceed any plausible value."""
