@@ -213,7 +213,8 @@ class Sampler:
         Conditional means are averaged over paths and over the sweeps after burn-in, in transformed columns in
         the column's own units.
         """
-        parts = [self.start.expected(rows[:0].to(self.start.device))]
+        parts, linked = [self.start.expected(rows[:0])], [link.column for link in self.chain.links]
+        linked += [category.columns[-1] for category in self.chain.categories]  # levels without a link
         for here in self._slices(rows, len(imputations)):
             batch = self._batch(rows, here)
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
@@ -225,9 +226,8 @@ class Sampler:
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
                     total[cells, link.column] = inverse.standardise(total[cells, link.column])
-                of_category = (each.columns for each in self.chain.categories if link.column in each.columns)
-                at = cells[:, None], list(next(of_category, (link.column,)))
-                point[at] = total[at].round(decimals=_DECIMALS[self.chain.precision])
+            total = total.round(decimals=_DECIMALS[self.chain.precision])
+            point[:, linked] = point[:, linked].where(batch.observed[:, linked], total[:, linked])
             parts.append(point[: here.stop - here.start])
         return torch.cat(parts)
 
