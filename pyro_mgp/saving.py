@@ -146,7 +146,8 @@ def _read_choices(header: Header, model: FittedModel, device: str) -> Settings:
     names = [field.name for field in dataclasses.fields(Settings)]
     check(sorted(name for name, _, _ in rows) == sorted(names), f"choices: expected {names}")
     inputs = "earlier" if model.is_sequential else "others"
-    known: dict[str, str | int] = {"inputs": inputs, "n_inducing": model.n_inducing, "seed": model.seed}
+    n_inducing = max((link.n_inducing for link in model.chain.links), default=0)
+    known: dict[str, str | int] = {"inputs": inputs, "n_inducing": n_inducing, "seed": model.seed}
     found |= {name: Choice(value, found[name].reason) for name, value in known.items()}
     return Settings(**found | {"device": Choice(str(resolve_device(device)), "where it was loaded")})
 

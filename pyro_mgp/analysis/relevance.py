@@ -97,7 +97,8 @@ def relevance(
     of_links = pd.DataFrame(squares, columns=pd.Index(labels, name="informed by"))
     table = of_links.groupby([groups[link.column] for link in links]).mean().pow(0.5)
     table.index = pd.Index([labels[c] for c in table.index], name="column")
-    return table if target is None or model.target_is_input else table.iloc[:, :-1]
+    seen = target is None or all(codec.n_encoded in spec.inputs for spec in model.link_specs[:-1])
+    return table if seen else table.iloc[:, :-1]
 
 
 def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
@@ -106,7 +107,7 @@ def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
         raise ValueError("this imputer does not hold the table of its fit: call relevance(imputer, X)")
     rows = (model.own_table() if X is None else model.encoder.encode(X)).encoded
     some = torch.linspace(0, len(rows) - 1, min(len(rows), _MAX_ROWS)).long()
-    return model.expected(rows[some])
+    return model.initial_fill.expected(rows[some])
 
 
 def _gradient(conditional: Conditional, rows: Tensor) -> Numbers:

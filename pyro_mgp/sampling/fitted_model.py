@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -56,17 +57,6 @@ class FittedModel:
     def is_sequential(self) -> bool:
         """True if links condition on complete and earlier columns only."""
         return isinstance(self.chain, SequentialChain)
-
-    @property
-    def target_is_input(self) -> bool:
-        """True if the target, the last encoded column, is an input of all other links."""
-        target = self.encoder.codec.n_encoded
-        return all(target in spec.inputs for spec in self.link_specs[:-1])
-
-    @property
-    def n_inducing(self) -> int:
-        """Number of inducing inputs per link; 0 for a chain without links."""
-        return max((link.n_inducing for link in self.chain.links), default=0)
 
     def own_table(self) -> InputTable:
         """Return the table of the fit; raise a ValueError if the model was loaded, or fitted to files."""
@@ -148,7 +138,9 @@ class FittedModel:
             training = EncodedTable(training.values, training.observed & ~held_out, training.keys)
         if neighbours is not None:
             cells = held_out[: len(neighbours.rows), [link.column for link in self.chain.links]]
-            neighbours = neighbours.without(self.chain, cells.T.to(neighbours.rows.device))
+            rest = neighbours.residuals.masked_fill(cells.T.to(neighbours.rows.device), math.nan)
+            of_rows = neighbours.rows, rest, neighbours.params, neighbours.n_neighbours
+            neighbours = Neighbours.of(self.chain, *of_rows)
         return replace(self, training=training, neighbours=neighbours, cholesky_cache=CholeskyCache())
 
     def guide(self, seed: int | None = None) -> ImputationGuide:
@@ -179,7 +171,3 @@ class FittedModel:
                 FitWarning,
             )
         return given
-
-    def expected(self, rows: EncodedTable) -> Tensor:
-        """Fill the missing cells of encoded rows `[n, D]` with the conditional means of the initial fill."""
-        return self.initial_fill.expected(rows.to(self.initial_fill.device))

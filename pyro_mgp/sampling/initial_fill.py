@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -46,12 +46,7 @@ class JointGaussian:
         """Fit the Gaussian of an initial fill to the observed cells of a standardised table, `[N, D]`.
 
         For "linear", expectation-maximisation begins at `start`, by default at the Gaussian of "mean".
-
-        Raises:
-            ValueError: If `fill` is not one of the three names.
         """
-        if fill not in get_args(FillName):
-            raise ValueError(f"initial_fill must be one of {get_args(FillName)}, got {fill!r}")
         centre = _medians(values, observed) if fill == "median" else _means(values, observed)
         spread = _means(values, observed, around=centre)
         independent = cls(centre, torch.diag(spread.clamp(min=1e-6)))
@@ -126,7 +121,8 @@ class InitialFill:
             filled[here] = self.draw(piece, KeyedNoise(seed, piece.keys, range(1)))[0]
 
     def expected(self, rows: EncodedTable) -> Tensor:
-        """Fill the missing cells of rows `[n, D]` with their conditional means."""
+        """Fill the missing cells of rows `[n, D]` with their conditional means, on the device of the fill."""
+        rows = rows.to(self.device)
         return self.gaussian.conditional_mean(rows.values, rows.observed)
 
     @property

@@ -6,7 +6,6 @@ which carries the uncertainty about the metric into the draws.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -132,11 +131,6 @@ class Neighbours:
                 for link, own, of_link in zip(chain.links, residuals, params, strict=True)
             ]
         return cls(rows, residuals, n_neighbours, links)
-
-    def without(self, chain: Chain, cells: Tensor) -> Neighbours:
-        """Return the local GPs without the residuals of some cells, Bool `[L, R]`."""
-        residuals = self.residuals.masked_fill(cells, math.nan)
-        return Neighbours.of(chain, self.rows, residuals, self.params, self.n_neighbours)
 
     @property
     def rows_at_once(self) -> int:

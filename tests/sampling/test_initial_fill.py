@@ -102,13 +102,6 @@ def test_a_constant_column_still_has_a_positive_definite_covariance(device: torc
         assert gaussian.conditional_mean(values, ~values.isnan())[2, 0] == pytest.approx(1.0, abs=1e-12)
 
 
-def test_unknown_names_are_an_error() -> None:
-    values = torch.zeros(2, 2).double()
-    sentence = r"initial_fill must be one of \('mean', 'median', 'linear'\), got 'ridge'"
-    with pytest.raises(ValueError, match=sentence):
-        JointGaussian.fit(values, values == 0, "ridge")
-
-
 # ----------------------------------------------------------------------------------------------- conditioning
 
 
