@@ -25,7 +25,6 @@ from pyro_mgp.inference.gibbs_chains import burn_in
 from pyro_mgp.model.chain import Noise
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
@@ -38,7 +37,7 @@ from pyro_mgp.sampling.local_gp import (
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gp, fill_sparse_means
-from pyro_mgp.sampling.sampler import Sampler
+from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""
