@@ -21,23 +21,8 @@ class ImputationGuide:
     GPs, discrete supports and bounds. Each call goes on where the last one ended. `Chain.guide` in evaluation
     mode takes functions from q(u) instead, and serves chains that were not fitted by an imputer.
 
-    Args:
-        sampler: Sampler of the missing cells.
-
     Raises:
         ValueError: If the chain propagates latent functions, whose model has no sites of missing numbers.
-
-    Example:
-        >>> import pandas as pd
-        >>> from pyro.infer import Predictive
-        >>> from pyro_mgp import MGPImputer
-        >>> frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [1.1, None, 2.9, 4.2]})
-        >>> imputer = MGPImputer(random_state=0, max_steps=3).fit(frame)
-        >>> table = imputer.codec_.encode(frame)
-        >>> guide = imputer.model_.guide()
-        >>> draw = Predictive(imputer.chain_.model, guide=guide, num_samples=2, parallel=True)
-        >>> draw(table.values, table.observed)["filled"].shape
-        torch.Size([2, 4, 2])
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -52,12 +37,9 @@ class ImputationGuide:
 
     @torch.no_grad()
     def __call__(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
-        """Draw one imputation for each sample of the enclosing plates.
+        """Draw one imputation for each sample of the enclosing plates; takes the arguments of `Chain.model`.
 
-        Args:
-            filled: Rows of the table, `[B, D]`, standardised units; only observed cells are read.
-            observed: Bool `[B, D]`.
-            rows: As in `model`; not used, since rows of the training table are recognised by their cells.
+        Only observed cells are read, by which rows of the training table are recognised.
         """
         # Its shape is that of the plates, of several samples in parallel or of none.
         shape = pyro.sample(
