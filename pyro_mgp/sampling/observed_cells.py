@@ -158,17 +158,15 @@ def own_references(rows: EncodedTable, chain: Chain, neighbours: Neighbours, key
         own = rows.keys.cpu().numpy().view(np.uint64)
         place = np.searchsorted(ordered, own).clip(max=len(ordered) - 1)
         return torch.as_tensor(np.where(ordered[place] == own, place, -1)).to(rows.keys.device)
-    pairs = zip(chain.links, neighbours.residuals, neighbours.links, strict=True)
-    compared = [(link.column, ~residuals.isnan()) for link, residuals, metrics in pairs if metrics]
     # The target is missing in all rows of a table to impute.
-    compared = [(column, observed) for column, observed in compared if rows.observed[:, column].any()]
+    pairs = enumerate(zip(chain.links, neighbours.links, strict=True))
+    local = [i for i, (link, metrics) in pairs if metrics and rows.observed[:, link.column].any()]
+    columns, observed = [chain.links[i].column for i in local], ~neighbours.residuals[local].isnan()
     parts = [rows.keys[:0]]
     for batch in torch.arange(len(rows)).split(_COMPARED_AT_ONCE):
         some = rows[batch]
         differs = (some.values[:, None] != neighbours.rows) & some.observed[:, None]
-        same = ~differs.any(-1)
-        for column, observed in compared:
-            same &= some.observed[:, column, None] == observed
+        same = ~differs.any(-1) & (some.observed[:, columns, None] == observed).all(1)
         parts.append(torch.where(same.any(1), same.int().argmax(1), -1))
     return torch.cat(parts)
 
