@@ -85,11 +85,7 @@ class DiscreteSupport:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
-        """Restore a distribution from the output of `to_dict`, with the dtype and device of `like`.
-
-        Raises:
-            ValueError: If fields are missing, unknown, of the wrong type or out of range.
-        """
+        """Restore the output of `to_dict` on the device of `like`; raise a ValueError if a field is wrong."""
         values, weights, sharpness = (build(kind, state.get(name), name) for name, kind in _SAVED.items())
         right = values == sorted(set(values)) and len(values) == len(weights) and sharpness > 0
         expected = "ascending values, weights and a positive sharpness"

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,11 +56,7 @@ class LocalGPParams:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> LocalGPParams:
-        """Restore hyperparameters from the JSON form of `dataclasses.asdict`.
-
-        Raises:
-            ValueError: If fields are missing, unknown, of the wrong type or out of range.
-        """
+        """Restore hyperparameters from the JSON form of `asdict`; raise a ValueError if a field is wrong."""
         found: LocalGPParams = build(cls, fields, "characters")
         positive = (*found.lengthscales, found.nugget, found.scale, found.inflation, found.cut or 1.0)
         if min(positive) <= 0 or found.freedom < 0:
@@ -153,10 +149,6 @@ class LocalLink:
     def inputs(self) -> Tensor:
         """Inputs of the reference rows divided by the lengthscales, `[n, P]`; computed at each access."""
         return self.scaled(self.rows[self.references])
-
-    def with_params(self, **changes: float | None) -> LocalLink:
-        """Return this local GP with other a₀, ν, τ or bound on innovations."""
-        return replace(self, params=replace(self.params, **changes))  # type: ignore[arg-type]
 
     def nearest(self, rows: Tensor, own: Tensor | None = None) -> Tensor:
         """Find the neighbours of cells in rows `[c, D]`, as indices `[c, k]` into `references`.

@@ -151,7 +151,7 @@ class Batch:
         freedom = _FREEDOM + n_neighbours
         a = (self.prior[:, None] + whitened[..., 1].square().sum(-1)) / freedom
         a = a.clamp_(min=MIN_SCALE)
-        score, d_mean, d_variance = _crps(self.targets, mean, a * v + self.variance)
+        score, d_mean, d_variance = crps(self.targets, mean, a * v + self.variance)
         d_v, d_quadratic = d_variance * a, d_variance * v / freedom
         # Derivatives by c, and by C, in which every pair of neighbours occurs twice.
         d_cross = d_mean[..., None] * alpha - 2 * d_v[..., None] * w
@@ -179,12 +179,7 @@ class Batch:
         return among.addcmul(among, r_among), among, cross.addcmul(cross, r_cross), cross
 
 
-def crps(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return the continuous ranked probability score of Gaussians; the arguments are broadcast."""
-    return _crps(values, mean, variance)[0]
-
-
-def _crps(values: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def crps(values: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the CRPS of Gaussian predictions, and its derivatives with respect to mean and variance."""
     s = variance.clamp(min=_TINY).sqrt()
     z = (values - mean) / s

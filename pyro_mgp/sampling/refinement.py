@@ -83,12 +83,9 @@ def refine(
 ) -> FittedModel:
     """Estimate the local GPs and the discrete support of the links of a trained model that has none.
 
-    Args:
-        model: Trained model.
-        rows: Training rows in random order, on the chain's device; the first `MAX_ROWS` of them serve.
-        n_neighbours: Number of neighbours k; 0 for no local GPs.
-        values: Values of each link's column if it has a discrete support, ascending, `[J]`; otherwise None.
-        completed: The rows completed by draws, `[n, D]`; None to draw them from the chain.
+    Takes training rows in random order, of which the first `MAX_ROWS` serve, the number of neighbours k, 0
+    for no local GPs, and the ascending values `[J]` of each link's column that has a discrete support. The
+    rows may have been `completed` by draws, `[n, D]`; otherwise they are drawn from the chain.
     """
     if n_neighbours == 0 and all(of_link is None for of_link in values):
         return model
@@ -213,7 +210,10 @@ class _Fit:
         if not clear.any():
             return []
         best = candidates[int((gain @ weights).where(clear, -math.inf).argmax())]
-        return [own.with_params(scale=best.scale, freedom=best.freedom, cut=best.cut) for own in metrics]
+        params = [
+            replace(own.params, scale=best.scale, freedom=best.freedom, cut=best.cut) for own in metrics
+        ]
+        return [replace(own, params=each) for own, each in zip(metrics, params, strict=True)]
 
     def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
         """Select references of a link by which to score candidates, with sampling weights."""
@@ -285,7 +285,7 @@ class _Fit:
                 residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
                 mean = mean - (self.leave_one_out(i, cells).residuals - residual)
                 inflation = _inflation(mean, variance, values, supports[i])
-            links.append([local.with_params(inflation=inflation) for local in metrics])
+            links.append([replace(own, params=replace(own.params, inflation=inflation)) for own in metrics])
         return replace(found, links=links)
 
     def impute_held_out(
@@ -335,8 +335,8 @@ def _gain(
     cross, v = posteriors[0].cross_covariance(cells.rows[None])
     mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in posteriors])
     variance = torch.stack([v[:, 0] * each.scale for each in posteriors]) + cells.variance
-    alone = crps(cells.residuals, torch.zeros_like(cells.residuals), noise + cells.variance)
-    return alone - crps(cells.residuals, mean, variance)
+    alone, *_ = crps(cells.residuals, torch.zeros_like(cells.residuals), noise + cells.variance)
+    return alone - crps(cells.residuals, mean, variance)[0]
 
 
 def _inflation(

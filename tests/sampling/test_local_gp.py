@@ -209,12 +209,6 @@ def test_local_gps_of_several_metrics_use_the_residuals_of_their_functions() -> 
         torch.testing.assert_close(found.mean[path], expected.mean[0])
 
 
-def test_with_params_keeps_lengthscales_and_nugget() -> None:
-    one, other = make(nugget=0.1), make(nugget=0.5, scale=2.0, freedom=1.0, cut=4.0)
-    changed = one.with_params(scale=2.0, freedom=1.0, cut=4.0)
-    assert changed.params == dataclasses.replace(other.params, nugget=0.1)
-
-
 @pytest.mark.parametrize("joint", [True, False])
 def test_imputations_agree_close_to_training_rows(joint: bool) -> None:
     frame = repeated()

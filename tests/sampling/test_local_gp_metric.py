@@ -25,7 +25,7 @@ def test_the_score_is_the_integral_of_squared_differences_of_distribution_functi
 
     ends = sorted([mean - 12 * sd, value, mean, mean + 12 * sd])
     expected = sum(quad(squared, a, b, epsabs=1e-12)[0] for a, b in pairwise(ends))
-    found = crps(*(torch.tensor(x).double() for x in (value, mean, sd**2)))
+    found, *_ = crps(*(torch.tensor(x).double() for x in (value, mean, sd**2)))
     assert float(found) == pytest.approx(expected, abs=1e-8)
 
 
@@ -50,7 +50,7 @@ def by_hand(batch: Batch, parameters: torch.Tensor) -> torch.Tensor:
             C, c = K[:-1, :-1] + nugget * torch.eye(6).double(), K[:-1, -1]
             w, alpha = torch.linalg.solve(C, c), torch.linalg.solve(C, e)
             scale = (batch.prior[i] + e @ alpha) / (1 + 6)
-            scores.append(crps(value, w @ e, scale * (1 + nugget - w @ c) + variance))
+            scores.append(crps(value, w @ e, scale * (1 + nugget - w @ c) + variance)[0])
         means.append(torch.stack(scores).mean())
     return torch.stack(means)
 
