@@ -118,8 +118,7 @@ class FittedModel:
     def with_drawn_lengthscales(self, *, progress: bool) -> FittedModel:
         """Return the model with lengthscales drawn by NUTS instead of estimated; see `inference.nuts`."""
         chain, rows = self.chain, self.training
-        if not isinstance(chain, SequentialChain) or rows is None:
-            raise TypeError(f"expected a sequential chain with its training rows, got {chain!r}")
+        assert isinstance(chain, SequentialChain) and rows is not None
         n = n_chains(chain.n_rows)
         filled = self.initial_fill.draw(rows, KeyedNoise(self.seed, rows.keys, range(1)))[0]
         drawn = draw_lengthscales(chain, filled, rows.observed, n, self.seed, progress=progress)

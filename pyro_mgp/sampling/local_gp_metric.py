@@ -95,9 +95,8 @@ def _batches(
 
 def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -> Tensor:
     """Estimate lengthscales and nuggets `[G, P + 1]` of links whose batches have the same shape."""
-    nuggets = [local.lengthscales.new_tensor([local.params.nugget]) for local in links]
-    starts = [torch.cat([local.lengthscales, nugget]) for local, nugget in zip(links, nuggets, strict=True)]
-    parameters = nn.Parameter(torch.stack(starts).log())
+    starts = [[*local.params.lengthscales, local.params.nugget] for local in links]
+    parameters = nn.Parameter(links[0].lengthscales.new_tensor(starts).log())
     adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, links[0].n_neighbours)
     for step in range(_BATCHES * _STEPS):
         if step % _STEPS == 0:

@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -210,10 +211,8 @@ class _Fit:
         if not clear.any():
             return []
         best = candidates[int((gain @ weights).where(clear, -math.inf).argmax())]
-        params = [
-            replace(own.params, scale=best.scale, freedom=best.freedom, cut=best.cut) for own in metrics
-        ]
-        return [replace(own, params=each) for own, each in zip(metrics, params, strict=True)]
+        prior: dict[str, Any] = {name: getattr(best, name) for name in ("scale", "freedom", "cut")}
+        return [replace(own, params=replace(own.params, **prior)) for own in metrics]
 
     def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
         """Select references of a link by which to score candidates, with sampling weights."""
@@ -300,8 +299,7 @@ class _Fit:
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
         holes, noise = self.chain.holes(given.observed), self.noise(self.n_paths)
         predictive = sampler.predictive(given, imputations, holes, picked)
-        sparse = sampler.sparse(imputations)
-        of_sweeps = sampler.of_sweeps(predictive, sparse, imputations)
+        of_sweeps = sampler.of_sweeps(predictive, sampler.sparse(imputations), imputations)
         start = sampler.initial(given, imputations)
         sweeps = self.chain.sweeps(of_sweeps, start, given.observed, lambda _: noise, holes)
         counted, cells = list(sweeps)[-self.n_counted :], []
