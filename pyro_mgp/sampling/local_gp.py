@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mgp._support.tiles import evened, whole_tiles
+from pyro_mgp._support.tiles import evened, filled_up, whole_tiles
 from pyro_mgp.model.cholesky import invert
 from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import matern32_of_square
@@ -93,12 +93,6 @@ class LocalPosterior:
         root = self.neighbourhood.root
         return (root.mT @ (root @ values.permute(1, 2, 0))).mT
 
-    def first(self, n: int) -> LocalPosterior:
-        """Return the posterior of the first n cells."""
-        part = Neighbourhood(**{name: own[:n] for name, own in vars(self.neighbourhood).items()})
-        of_process = None if self.of_process is None else self.of_process[:n]
-        return LocalPosterior(self.local, part, self.weights[:n], self.scale[:n], of_process)
-
     def moments(self, rows: Tensor, process: Tensor | None = None) -> Moments:
         """Return mean m and variance τ² a v of the cells on S paths, given the cells' rows `[S, c, D]`.
 
@@ -163,8 +157,9 @@ class LocalLink:
         inputs = torch.nn.functional.pad(evened(inputs), (0, 0, 0, lacking)).T.contiguous()
         norms = torch.nn.functional.pad(norms, (0, lacking), value=math.inf)
         size = whole_tiles(_ENTRIES_AT_ONCE // len(norms))
-        parts = []
-        for i, points in enumerate(evened(self.scaled(rows)).split(size)):
+        parts, whole = [], filled_up(torch.arange(len(rows), device=rows.device))
+        own = None if own is None else own[whole]
+        for i, points in enumerate(evened(self.scaled(rows[whole])).split(size)):
             # The square of the cell's own inputs is left out: it is the same for all references.
             squared = torch.addmm(norms, points, inputs, alpha=-2)
             if own is not None:
@@ -173,7 +168,7 @@ class LocalLink:
                 itself = self.references[place] == these
                 squared[itself.nonzero()[:, 0], place[itself]] = math.inf
             parts.append(_smallest(squared.unflatten(1, (-1, n_groups)), self.n_neighbours))
-        return torch.cat(parts)
+        return torch.cat(parts)[: len(rows)]
 
     def gather(self, nearest: Tensor) -> Neighbourhood:
         """Collect the neighbours of cells, given their indices `[c, k]`."""

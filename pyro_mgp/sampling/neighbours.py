@@ -70,10 +70,6 @@ class PathPosteriors:
             posteriors.append(replace(posterior, weights=weights, of_process=of_process))
         return PathPosteriors(posteriors, self.paths, process)
 
-    def first(self, n: int) -> PathPosteriors:
-        """Return the posteriors of the first n cells."""
-        return replace(self, posteriors=[each.first(n) for each in self.posteriors])
-
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the cells on each path, given the cells' rows `[S, c, D]`."""
         process = None if self.process is None else self.process.functions(rows)
@@ -168,15 +164,12 @@ class Neighbours:
     ) -> PathPosteriors | None:
         """Condition the local GP of the i-th link on the neighbours of its cells; None without a local GP.
 
-        `here` are the rows of the cells, which are filled up to whole tiles; `point` and `own` are those of
-        `fill_means`.
+        `here` are the rows of the cells; `point` and `own` are those of `fill_means`.
         """
         if not self.links[i]:
             return None
-        whole = filled_up(here)
-        return PathPosteriors.of(
-            self.links[i], imputations, point[whole], None if own is None else own[whole]
-        )
+        own = None if own is None else own[here]
+        return PathPosteriors.of(self.links[i], imputations, point[here], own)
 
     def fits(self, cells: Cells) -> bool:
         """Return whether the neighbourhoods of each link's cells may be kept, up to 2 GB."""
@@ -204,10 +197,9 @@ def add_local_gp(
     sparse: Conditional,
     marginal: Conditional,
     local: PathPosteriors | None,
-    n_cells: int,
     process: ResidualProcess | None = None,
 ) -> Conditional:
-    """Add the local GP at its first cells to the sparse GP of a link; return the latter without a local GP.
+    """Add the local GP at its cells to the sparse GP of a link; return the latter without a local GP.
 
     The sparse GP is at drawn functions, or the marginal itself, to which residuals of neighbours refer. Cells
     vary together by the functions of the process, or are independent.
@@ -216,7 +208,7 @@ def add_local_gp(
         return sparse
     if sparse is not marginal:
         local = local.given_functions(sparse, marginal, process)
-    return LocalConditional(sparse, local.first(n_cells))
+    return LocalConditional(sparse, local)
 
 
 def fill_sparse_means(

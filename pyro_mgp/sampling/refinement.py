@@ -134,8 +134,7 @@ class _Fit:
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             holes = self.chain.holes(self.rows.observed[here])
             posteriors = [found.posterior(i, self.point[here], own, range(1)) for i, own in enumerate(holes)]
-            members = zip(self.marginals, posteriors, holes, strict=True)
-            self.draw([add_local_gp(each, each, local, len(own)) for each, local, own in members], 1, here)
+            self.draw(list(map(add_local_gp, self.marginals, self.marginals, posteriors)), 1, here)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
 

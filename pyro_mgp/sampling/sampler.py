@@ -333,7 +333,7 @@ class Sampler:
         kept = functools.cache(posterior) if neighbours.fits(here) else posterior
 
         def predictive(i: int, sparse: Conditional, process: ResidualProcess | None) -> Conditional:
-            corrected = add_local_gp(sparse, marginals[i], kept(i), len(here[i]), process)
+            corrected = add_local_gp(sparse, marginals[i], kept(i), process)
             return observed_as([corrected], [self.observations[i]])[0]
 
         return predictive

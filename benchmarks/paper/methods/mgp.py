@@ -98,7 +98,7 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
                 point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
                 neighbours.fill_means(chain, marginals, point, missing)
                 conditionals = [
-                    add_local_gp(own, own, neighbours.posterior(i, point, cells, paths), len(cells))
+                    add_local_gp(own, own, neighbours.posterior(i, point, cells, paths))
                     for i, (own, cells) in enumerate(zip(marginals, missing, strict=True))
                 ]
             conditionals = observed_as(conditionals, imputer.discrete_support_)
