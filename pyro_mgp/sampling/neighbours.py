@@ -16,7 +16,6 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
 
@@ -116,16 +115,14 @@ class Neighbours:
     links: Sequence[Sequence[LocalLink]]  # local GPs of each link, one per metric, or none
 
     @classmethod
-    @torch.no_grad()
     def of(
         cls, chain: Chain, rows: Tensor, residuals: Tensor, params: ParamsPerLink, n_neighbours: int
     ) -> Neighbours:
         """Build the local GPs of a chain from reference rows, residuals and hyperparameters."""
-        with local_parameters():
-            links = [
-                [LocalLink.of(link.inputs, rows, own, n_neighbours, each) for each in of_link]
-                for link, own, of_link in zip(chain.links, residuals, params, strict=True)
-            ]
+        links = [
+            [LocalLink.of(link.inputs, rows, own, n_neighbours, each) for each in of_link]
+            for link, own, of_link in zip(chain.links, residuals, params, strict=True)
+        ]
         return cls(rows, residuals, n_neighbours, links)
 
     @property
