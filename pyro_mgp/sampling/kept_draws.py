@@ -21,10 +21,8 @@ def keep(
 ) -> Batches:
     """Yield slices of rows and their draws `[S, n, D]`, read from the checkpoint or drawn and written to it.
 
-    `draw_from` draws the rows from a given position on, in batches of constant size.
-
-    Raises:
-        ValueError: If the checkpoint folder holds draws of another identity.
+    `draw_from` draws the rows from a given position on, in batches of constant size. Raises a ValueError if
+    the checkpoint folder holds draws of another identity.
     """
     first = 0
     while (state := checkpoint.load(identity, _name(first))) is not None:

@@ -163,13 +163,11 @@ class Sampler:
         """Return rows with their missing cells drawn, `[S, n, D]`."""
         # Rows of the training table repeat the last sweep of their chains; others have sweeps of their own.
         place = self.place(rows)
-        kinds = [kind for kind in (place >= 0, place < 0) if kind.any()]
-        if len(kinds) == 1:
-            return self._drawn(rows, place, imputations)
         filled = rows.values.repeat(len(imputations), 1, 1)
-        for kind in kinds:
-            here = filled_up(kind.nonzero()[:, 0])
-            filled[:, here] = self._drawn(rows[here], place[here], imputations)
+        for kind in (place >= 0, place < 0):
+            if kind.any():
+                here = filled_up(kind.nonzero()[:, 0])
+                filled[:, here] = self._drawn(rows[here], place[here], imputations)
         return filled
 
     def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
@@ -177,7 +175,7 @@ class Sampler:
         chain, noise = self.chain, self._sweep_noise(rows, imputations)
         holes, predictive = self._holes(rows.observed, imputations), self.predictive(rows, imputations)
         processes, sparse = self._processes(imputations), self.sparse(imputations)
-        if len(place) and place[0] >= 0:
+        if place[0] >= 0:
             filled = self._kept(rows, place, imputations)
             last: Conditionals = [*map(predictive, count(), sparse, processes)]
         else:
