@@ -16,7 +16,7 @@ import pandas as pd
 from benchmarks.coverage import methods, r_mice
 from benchmarks.coverage.design import Analysis, Design, Numbers
 from benchmarks.coverage.designs import DESIGNS
-from pyro_mgp.analysis.pooling import pool_estimates
+from pyro_mgp import pool
 
 Task = tuple[str, str, int]
 """Design, method and number of the repetition."""
@@ -148,8 +148,7 @@ def compare(design: Design, completed: Sequence[pd.DataFrame], complete: pd.Data
 
 def _pool(analyses: Sequence[Analysis]) -> tuple[Numbers, Numbers]:
     """Return standard errors by Rubin's rules and half-widths of Barnard and Rubin's intervals, `[K]`."""
-    estimates, variances = ([each[k] for each in analyses] for k in (1, 2))
-    table = pool_estimates(np.array(estimates), np.array(variances), df_complete=analyses[0].df).table
+    table = pool([each[1:3] for each in analyses], df_complete=analyses[0].df).table
     return table["se"].to_numpy(), ((table["high"] - table["low"]) / 2).to_numpy()
 
 

@@ -68,12 +68,6 @@ class Pooled(ShownAsTable):
 
     Columns of `table`: `estimate`, `se`, `df`, `low` and `high` (confidence interval), `p` (of an estimate of
     zero), `riv`, `lambda`, `fmi`, and `efficiency` (relative to infinitely many imputations).
-
-    Example:
-        >>> pool_estimates([[1.2], [1.5], [0.9]], [[0.04], [0.05], [0.045]], ["slope"])
-        Pooled over 3 imputations, 95% intervals
-              estimate      se   df    low   high      p    riv lambda    fmi efficiency
-        slope      1.2  0.4062  3.8  0.046  2.354  0.045  2.667  0.727  0.808      0.788
     """
 
     verb = "Pooled"
@@ -158,7 +152,7 @@ class Pooled(ShownAsTable):
             ValueError: If `cv` is not positive, or `level` is not between 0 and 1.
 
         Example:
-            >>> pool_estimates([1.2, 1.5, 0.9], [0.04, 0.05, 0.045]).recommended_m().tolist()
+            >>> pool([(1.2, 0.04), (1.5, 0.05), (0.9, 0.045)]).recommended_m().tolist()
             [184]
         """
         if cv <= 0:
@@ -221,9 +215,10 @@ def pool(
         ValueError: If there are fewer than two fits, estimates differ, or standard errors are not positive.
 
     Example:
-        >>> pool([(1.2, 0.04), (1.5, 0.05), (0.9, 0.045)], names=["slope"]).table["df"].round(2)
-        slope    3.78
-        Name: df, dtype: float64
+        >>> pool([(1.2, 0.04), (1.5, 0.05), (0.9, 0.045)], names=["slope"])
+        Pooled over 3 imputations, 95% intervals
+              estimate      se   df    low   high      p    riv lambda    fmi efficiency
+        slope      1.2  0.4062  3.8  0.046  2.354  0.045  2.667  0.727  0.808      0.788
     """
     answers = [_read(fit) for fit in fits]
     if not answers:
@@ -234,34 +229,10 @@ def pool(
         raise ValueError(f"the fits have different estimates: {different}")
     if len(shapes := {each.shape for each in variances}) > 1:
         raise ValueError(f"expected variances of one shape from all fits, got {sorted(shapes)}")
-    names = labels[0] if names is None else names
     if df_complete is None:
         df_complete = min((df for df in df_of_fits if df is not None), default=None)
-    Q, U = np.stack(estimates), np.stack(variances)
-    return pool_estimates(Q, U, names, level=level, df_complete=df_complete)
-
-
-def pool_estimates(
-    estimates: ArrayLike,
-    variances: ArrayLike,
-    names: Sequence[Any] | None = None,
-    *,
-    level: float = 0.95,
-    df_complete: float | None = None,
-) -> Pooled:
-    """Pool K estimates from each of m completed tables by Rubin's rules.
-
-    Args:
-        estimates: Estimates, `[m, K]`, or `[m]` for a single parameter.
-        variances: Squared standard errors of the same shape, or covariance matrices `[m, K, K]`.
-        names: Labels of the K estimates.
-        level: Confidence level of the intervals.
-        df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for infinite.
-
-    Raises:
-        ValueError: As for `pool`.
-    """
-    Q, U, covariances, labels = _checked(estimates, variances, names)
+    names = list(labels[0] if names is None else names)
+    Q, U, covariances = _checked(np.stack(estimates), np.stack(variances), names)
     m = len(Q)
     check_level(level)
     if df_complete is not None and not df_complete > 0:
@@ -281,7 +252,7 @@ def pool_estimates(
         **of_missing,
         "efficiency": 1 / (1 + of_missing["fmi"] / m),
     }
-    return Pooled(pd.DataFrame(columns, pd.Index(labels)), m, level, Q, U, covariances, df_complete)
+    return Pooled(pd.DataFrame(columns, pd.Index(names)), m, level, Q, U, covariances, df_complete)
 
 
 def missing_information(
@@ -337,28 +308,23 @@ def _names(fit: Any, params: Any, covariance: Any) -> list[Any]:
     return list(names if len(names) == np.size(params) else range(np.size(params)))
 
 
-def _checked(
-    estimates: ArrayLike, variances: ArrayLike, names: Sequence[Any] | None
-) -> tuple[Numbers, Numbers, Numbers | None, list[Any]]:
-    """Check and return estimates and variances `[m, K]`, covariances `[m, K, K]` if given, and K labels."""
-    given = (np.asarray(part, dtype=np.float64) for part in (estimates, variances))
-    Q, U = (part[:, None] if part.ndim == 1 else part for part in given)
+def _checked(Q: Numbers, U: Numbers, names: Sequence[Any]) -> tuple[Numbers, Numbers, Numbers | None]:
+    """Check and return estimates and variances `[m, K]`, and covariances `[m, K, K]` if `U` holds these."""
     covariances = U if Q.ndim == 2 and U.shape == (*Q.shape, Q.shape[-1]) else None
     if len(Q) < 2 or Q.ndim != 2 or (Q.shape != U.shape and covariances is None):
         expected = "estimates and variances of at least two imputations, of one shape"
         raise ValueError(f"expected {expected}, got {Q.shape} and {U.shape}")
-    labels = list(range(Q.shape[1]) if names is None else names)
-    if len(labels) != Q.shape[1]:
-        raise ValueError(f"expected one name for each of {Q.shape[1]} estimates, got {labels}")
+    if len(names) != Q.shape[1]:
+        raise ValueError(f"expected one name for each of {Q.shape[1]} estimates, got {names}")
     U = U if covariances is None else np.diagonal(U, axis1=1, axis2=2)
     good = np.isfinite(Q) & np.isfinite(U) & (U > 0)
     if not good.all():
         table, k = np.argwhere(~good)[0].tolist()
-        got = f"{Q[table, k]} with variance {U[table, k]} of {labels[k]!r} in table {table}"
+        got = f"{Q[table, k]} with variance {U[table, k]} of {names[k]!r} in table {table}"
         advice = "leave it out: pool pairs (estimates, variances) of the others"
         raise ValueError(f"expected finite estimates and positive variances, got {got}; {advice}")
     if covariances is not None:
         scale = np.sqrt(U[:, :, None] * U[:, None, :])
         if not (np.abs(covariances - covariances.transpose(0, 2, 1)) <= 1e-6 * scale).all():
             raise ValueError("expected symmetric covariance matrices of finite numbers")
-    return Q, U, covariances, labels
+    return Q, U, covariances

@@ -253,8 +253,8 @@ def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
 
     Example:
         >>> from matplotlib.figure import Figure
-        >>> from pyro_mgp.analysis.pooling import pool_estimates
-        >>> ax = plot_fmi(pool_estimates([[1.2], [1.5]], [[0.04], [0.05]], ["x"]), Figure().subplots())
+        >>> from pyro_mgp import pool
+        >>> ax = plot_fmi(pool([(1.2, 0.04), (1.5, 0.05)], names=["x"]), Figure().subplots())
         >>> [line.get_label() for line in ax.lines]
         ['fmi', 'λ']
     """

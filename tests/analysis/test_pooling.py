@@ -20,10 +20,14 @@ from statsmodels.imputation.mice import MICE, MICEData
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 from pyro_mgp import Imputations, pool
-from pyro_mgp.analysis.pooling import Pooled, pool_estimates
+from pyro_mgp.analysis.pooling import Pooled
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "pooling.json").read_text())
 SAME_NAME = {"se": "std_error", "low": "ci_low", "high": "ci_high", "p": "p_value"}
+
+
+def pool_estimates(Q: Any, U: Any, names: Any = None, **settings: Any) -> Pooled:
+    return pool(list(zip(Q, U, strict=True)), names=names, **settings)
 
 
 def fits(Q: Any, U: Any, **more: Any) -> list[SimpleNamespace]:

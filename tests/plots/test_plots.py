@@ -19,8 +19,7 @@ from matplotlib.dates import num2date
 from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde
 
-from pyro_mgp import MGPImputer
-from pyro_mgp.analysis.pooling import pool_estimates
+from pyro_mgp import MGPImputer, pool
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.data.cells import cells_of, holes_of
 from pyro_mgp.data.table import missing
@@ -168,7 +167,7 @@ ONE_PANEL: dict[str, Callable[..., Any]] = {
     "flux of penguins": lambda **ax: plot_flux(penguins(), **ax),
     "relevance": lambda **ax: plot_relevance(relevances(), **ax),
     "relevance of many": lambda **ax: plot_relevance(relevances(30, 50), **ax),
-    "fmi": lambda **ax: plot_fmi(pool_estimates([[1.2], [1.5]], [[0.04], [0.05]], ["$x"]), **ax),
+    "fmi": lambda **ax: plot_fmi(pool([(1.2, 0.04), (1.5, 0.05)], names=["$x"]), **ax),
     "tipping point": lambda **ax: plot_tipping_point(scan(), **ax),
 }
 for _label in hostile().columns[hostile().isna().any()].tolist():
@@ -546,7 +545,8 @@ def test_plots_of_an_imputer_and_its_draws_end_to_end() -> None:
 
 
 def test_fmi_and_lambda_of_each_coefficient() -> None:
-    pooled = pool_estimates([[1.2, 3], [1.5, 3.1], [0.9, 3]], [[0.04, 1], [0.05, 1], [0.045, 1]], ["a", "b"])
+    fits = [([1.2, 3], [0.04, 1]), ([1.5, 3.1], [0.05, 1]), ([0.9, 3], [0.045, 1])]
+    pooled = pool(fits, names=["a", "b"])
     ax = plot_fmi(pooled)
     fmi, share = ax.lines
     np.testing.assert_allclose(fmi.get_xydata(), np.column_stack([pooled.table["fmi"], [0, 1]]))
