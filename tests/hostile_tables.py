@@ -34,6 +34,7 @@ from sklearn.exceptions import NotFittedError
 
 import pyro_mgp
 from pyro_mgp import MGPImputer
+from pyro_mgp.cli import impute as impute_command
 from pyro_mgp.cli.arguments import parser
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.imputer import FitWarning
@@ -459,7 +460,7 @@ def impute_file(content: bytes) -> str:
                 ["impute", str(path), "-o", str(out), "-m", "1", "--steps", "2", "--quiet"]
             )
             try:
-                args.run(args)
+                impute_command.run(args)
             except Exception as error:
                 if not is_ours(error):
                     raise

@@ -5,6 +5,7 @@ Each command has a module with its `run`, which is imported when it is called: `
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parser().parse_args(argv)
     try:
-        args.run(args)
+        importlib.import_module(f"pyro_mgp.cli.{args.command}").run(args)
     except KeyboardInterrupt as stop:
         say(f"{PROGRAM}: interrupted, {'; '.join(notes(stop)) or 'nothing was written'}", sys.stderr)
         return getattr(stop, "status", INTERRUPTED)

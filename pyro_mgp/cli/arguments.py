@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import re
 from collections.abc import Callable
@@ -98,11 +97,11 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--share": {"metavar": "PERCENT", "type": at_least(1)},
 }
 """Arguments of `add_argument` for each option that is not a flag."""
-MODEL = ("--steps", "--columns", "--paper")
-"""Options on the model."""
+MODEL = ("steps", "columns", "paper")
+"""Names of the options on the model."""
 _COMMON = (
     *("table", "-o --out", "--drop", "--missing", "--seed", "--overwrite", "--resume", "--checkpoint-every"),
-    *("--quiet", "--device", *MODEL),
+    *("--quiet", "--device", *(f"--{name}" for name in MODEL)),
 )
 """Options of both `fit` and `impute`."""
 
@@ -196,15 +195,9 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=own.summary, usage=f"{PROGRAM} {name} {own.usage}")
         command.formatter_class = argparse.RawDescriptionHelpFormatter
         command.description, command.epilog = own.description, own.epilog
-        command.set_defaults(run=_run)
         exclusive = command.add_mutually_exclusive_group
         group = command.add_argument_group(own.title) if own.title else exclusive()
         for option in (*own.options, *own.group):
             place, settings = group if option in own.group else command, _SETTINGS.get(option, _FLAG)
             place.add_argument(*option.split(), help=_HELP[option], **settings)
     return whole
-
-
-def _run(args: argparse.Namespace) -> None:
-    """Import the module of the chosen command, which is slow, and run the command."""
-    importlib.import_module(f"pyro_mgp.cli.{args.command}").run(args)

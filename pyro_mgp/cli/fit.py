@@ -17,7 +17,8 @@ import torch
 from pyro_mgp._support import processes
 from pyro_mgp._support.processes import current
 from pyro_mgp._support.signals import Interruption, stoppable
-from pyro_mgp.cli import arguments, messages, work
+from pyro_mgp.cli import messages, work
+from pyro_mgp.cli.arguments import MODEL
 from pyro_mgp.cli.messages import PROGRAM, count, duration, listed, one_line_warnings, say, wrapped
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.parquet_table import ParquetTable
@@ -25,8 +26,6 @@ from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results import files
 from pyro_mgp.storage.checkpoint import Checkpoint
 
-OPTIONS = tuple(option.removeprefix("--") for option in arguments.MODEL)
-"""Names of the options on the model."""
 MODEL_FILES = ("header.json", "arrays.safetensors")
 """Files of a saved imputer."""
 _TRAINING = "training"  # checkpoint of a fit in the work folder
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     """Fit and save an imputer; of several processes, rank 0 writes and prints."""
-    identity = work.identity(args, *OPTIONS)
+    identity = work.identity(args, *MODEL)
     if not work.is_needed(args, identity, "MGPImputer", MODEL_FILES):
         return
     table, passed = _table(args)
@@ -123,7 +122,7 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
         yield f"column {label!r} {cause}; if that marks a missing cell, {advice}"
 
 
-def check_device(args: argparse.Namespace) -> None:
+def _check_device(args: argparse.Namespace) -> None:
     """Raise a ValueError if the device of --device is not available."""
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: PyTorch finds no CUDA GPU here; use --device cpu or auto")
@@ -131,6 +130,7 @@ def check_device(args: argparse.Namespace) -> None:
 
 def load(path: str | Path, args: argparse.Namespace) -> MGPImputer:
     """Load a fitted imputer onto the device of --device, with progress bars unless --quiet is given."""
+    _check_device(args)
     imputer = MGPImputer.load(path, device=args.device)
     imputer.progress = not args.quiet
     return imputer
@@ -152,7 +152,7 @@ def fitted(
 
 def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoint: Checkpoint) -> MGPImputer:
     """Fit an imputer with the settings of the options."""
-    check_device(args)
+    _check_device(args)
     imputer = (MGPImputer.paper if args.paper else MGPImputer)(
         columns=args.columns or "incomplete",
         device=args.device,

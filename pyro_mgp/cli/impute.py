@@ -13,6 +13,7 @@ import pandas as pd
 from pyro_mgp._support import memory
 from pyro_mgp._support.signals import Interruption, stoppable
 from pyro_mgp.cli import fit, work
+from pyro_mgp.cli.arguments import MODEL
 from pyro_mgp.cli.messages import count, duration, listed, one_line_warnings, say, wrapped
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
@@ -62,9 +63,9 @@ def _run_dask(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     """Fit or load an imputer, draw imputations and write them."""
-    identity = work.identity(args, "m", "format", *fit.OPTIONS)
+    identity = work.identity(args, "m", "format", *MODEL)
     if args.model is not None:
-        unused = [name for name in fit.OPTIONS if getattr(args, name)]
+        unused = [name for name in MODEL if getattr(args, name)]
         if unused:
             advice = "leave one of them out"
             raise ValueError(f"--{unused[0]} has no effect on --model, which is fitted: {advice}")
@@ -85,7 +86,9 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         if args.model is None:
             imputer = fit.fitted(folder, frame, args, interruption)
         else:
-            imputer = _loaded(folder, args)
+            imputer = fit.load(args.model, args)
+            if not (folder / work.IMPUTER).exists():
+                imputer.save(folder / work.IMPUTER)
             modelled = {column.name for column in imputer.codec_.columns}
             passed += [label for label in frame.columns if label not in modelled]
         fitted = time.perf_counter()
@@ -104,15 +107,6 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
             lines += about if args.model is None else [*about[:-1], f"model       {args.model}"]
             lines.append(f"imputed     in {duration(drawn - fitted)}, {count(draws.m, 'table')}")
         say("\n".join([*lines, *_about_the_files(args.out, names)]))
-
-
-def _loaded(folder: Path, args: argparse.Namespace) -> MGPImputer:
-    """Load the imputer of --model, and save a copy of it in the work folder."""
-    fit.check_device(args)
-    imputer = fit.load(args.model, args)
-    if not (folder / work.IMPUTER).exists():
-        imputer.save(folder / work.IMPUTER)
-    return imputer
 
 
 def _drawn(

@@ -24,7 +24,6 @@ def run(args: argparse.Namespace) -> None:
     if not (out / HEADER).is_file():
         raise ValueError(f"{args.out!r} was not written by `{PROGRAM} impute`: it holds no {HEADER}")
     run = read_header(out, "impute", FORMAT_VERSION)["run"]
-    report.check_replaceable(path, args.overwrite)
     if args.share is not None and args.share > 50:
         raise ValueError(f"--share must be at most 50 per cent, got {args.share}")
     draws, imputer = Imputations.load(out / "draws"), MGPImputer.load(out / IMPUTER)
