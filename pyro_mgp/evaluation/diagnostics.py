@@ -21,11 +21,9 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import as_frame, missing
 from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
-from pyro_mgp.evaluation.calibration import Calibration, Verdict
+from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
 from pyro_mgp.evaluation.missingness import without_cells
-
-__all__ = ["Calibration", "Verdict", "calibrate", "compare"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Default nominal levels of intervals."""
@@ -157,15 +155,15 @@ def _calibrate(
     labels: list[Label] = list(frame.columns)
     rules = {name: Rules.parse(getattr(each, "specs", None), labels) for name, each in imputers.items()}
     shared = min(rules.values(), key=lambda each: each.trivial)  # the first that are not trivial
-    holdout = choose_holdout(frame, columns, share, folds, shared, generator)
-    seeds = generator.integers(2**31, size=len(holdout.folds)).tolist()
+    masks, left_out = choose_holdout(frame, columns, share, folds, shared, generator)
+    seeds = generator.integers(2**31, size=len(masks)).tolist()
     of_levels = {label for label in labels if holds_levels(frame[label], label, shared)}
     held = (
         f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
     )
     how = f"{held}, {'fitted without them' if refit else 'by the imputer that was fitted with them'}"
     silent = None if progress and folds else True
-    rounds = tqdm(holdout.folds, desc="calibrating", unit="fold", disable=silent, leave=False)
+    rounds = tqdm(masks, desc="calibrating", unit="fold", disable=silent, leave=False)
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in imputers}
     for k, (held_out, seed) in enumerate(zip(rounds, seeds, strict=True)):
         if not held_out.any():
@@ -183,7 +181,7 @@ def _calibrate(
         cells = pd.concat(tables, ignore_index=True)
         by = np.lexsort([cells["position"].to_numpy(), pd.factorize(cells["column"])[0]])
         cells = cells.iloc[by].reset_index(drop=True)
-        found[name] = Calibration(cells, holdout.left_out, ascending, m, how)
+        found[name] = Calibration(cells, left_out, ascending, m, how)
     return found
 
 

@@ -7,7 +7,6 @@ every column and level, and a cell that follows from other cells does not test a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,16 +29,6 @@ _FEWEST_CELLS = 10
 _MOST = 0.5
 
 
-@dataclass(frozen=True)
-class Holdout:
-    """Held-out cells of a table, in one or more folds, and those that could not be held out."""
-
-    folds: tuple[Mask, ...]
-    """Masks of the cells to hold out at a time, Bool `[N, C]` each; no cell is in two."""
-    left_out: pd.DataFrame
-    """Cells that could not be held out: `column`, `cells` (how many), `why`."""
-
-
 def choose_holdout(
     frame: pd.DataFrame,
     columns: Sequence[Label] | None,
@@ -47,19 +36,12 @@ def choose_holdout(
     n_folds: int | None,
     rules: Rules,
     generator: Generator,
-) -> Holdout:
-    """Choose observed cells of a table to hold out.
+) -> tuple[list[Mask], pd.DataFrame]:
+    """Choose observed cells of a table to hold out, by arguments as of `diagnostics.calibrate`.
 
-    Args:
-        frame: The table.
-        columns: Columns whose cells are held out; None for the incomplete ones, or all of a complete table.
-        share: Share of the observed cells of each column, above 0 and at most 0.5; at least one cell.
-        n_folds: If given, hold out every cell once, in this many folds, except those that a fit needs.
-        rules: Rules of the table; cells that follow from others are not held out.
-        generator: Source of randomness.
-
-    Raises:
-        ValueError: A number is out of range, a column is unknown, or no cell can be held out.
+    Returns a mask per fold, Bool `[N, C]`, no cell being in two, and a table of the cells that could not be
+    held out: `column`, `cells` (how many), `why`. Raises a ValueError if a number is out of range, a column
+    is unknown, or no cell can be held out.
     """
     if n_folds is None and not 0 < share <= _MOST:
         raise ValueError(f"share must be above 0 and at most {_MOST}, got {share}")
@@ -95,7 +77,7 @@ def choose_holdout(
         raise ValueError(f"there is no cell to hold out ({why}): name other columns")
     table = pd.DataFrame(left_out, columns=["column", "cells", "why"])
     counted = table.groupby(["column", "why"], sort=False, as_index=False).sum()
-    return Holdout(tuple(folds), counted[table.columns])
+    return folds, counted[table.columns]
 
 
 def holds_levels(column: pd.Series[Any], label: Label, rules: Rules) -> bool:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pyro_mgp import ColumnSpec
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import missing
-from pyro_mgp.evaluation.holdout import Holdout, choose_holdout, holds_levels
+from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
 from pyro_mgp.evaluation.missingness import without_cells
 
 
-def chosen(frame: pd.DataFrame, specs: object = None, **asked: object) -> Holdout:
+def chosen(frame: pd.DataFrame, specs: object = None, **asked: object) -> tuple[list[Mask], pd.DataFrame]:
     settings_ = {"columns": None, "share": 0.2, "n_folds": None} | asked
     rules = Rules.parse(specs, frame.columns.tolist())  # type: ignore[arg-type]
     return choose_holdout(frame, rules=rules, generator=np.random.default_rng(0), **settings_)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_enough_is_kept_for_a_fit(n: int, seed: int, holes: float, folds: int | 
     frame = mixed(n, seed, holes)
     observed = ~missing(frame)
     try:
-        result = chosen(frame, n_folds=folds, share=share)
+        masks, _ = chosen(frame, n_folds=folds, share=share)
     except ValueError as error:
         assert "there is no cell to hold out" in str(error)
         chances = observed.sum(0) * (share if folds is None else 1.0)
@@ -58,8 +58,8 @@ def test_enough_is_kept_for_a_fit(n: int, seed: int, holes: float, folds: int | 
         asked = ~observed.all(0) | observed.all()
         assert not (asked & (observed.sum(0) >= 10) & (chances >= 5) & (frame.nunique() > 1)).any()
         return
-    assert (np.sum(result.folds, axis=0) <= 1).all()
-    for held_out in result.folds:
+    assert (np.sum(masks, axis=0) <= 1).all()
+    for held_out in masks:
         assert not (held_out & ~observed).any()
         rest = without_cells(frame, held_out)
         assert (missing(rest) == (~observed | held_out)).all()
@@ -74,26 +74,26 @@ def test_enough_is_kept_for_a_fit(n: int, seed: int, holes: float, folds: int | 
 def test_folds_hold_out_every_cell_once_except_those_a_fit_needs() -> None:
     frame = mixed(60, 0, 0.1)
     frame.iloc[0, 3] = "rare"
-    held_out = np.logical_or.reduce(chosen(frame, n_folds=5).folds)
+    held_out = np.logical_or.reduce(chosen(frame, n_folds=5)[0])
     stays = ~held_out & ~missing(frame)
     assert stays.sum() <= 3
     assert stays[0, 3]
-    sizes = [fold.sum() for fold in chosen(frame, n_folds=5).folds]
+    sizes = [fold.sum() for fold in chosen(frame, n_folds=5)[0]]
     assert max(sizes) - min(sizes) <= 6
 
 
 def test_the_share_is_met_and_cells_of_complete_columns_stay() -> None:
     frame = mixed(100, 0, 0.0)
     frame.loc["r3":"r22", "x"] = np.nan
-    assert chosen(frame, share=0.25).folds[0].sum(0).tolist() == [20, 0, 0, 0, 0, 0]
-    assert chosen(frame, columns=["day", 7]).folds[0].sum(0).tolist() == [0, 20, 0, 0, 20, 0]
-    assert chosen(frame.dropna()).folds[0].sum(0).tolist() == [16] * 6
+    assert chosen(frame, share=0.25)[0][0].sum(0).tolist() == [20, 0, 0, 0, 0, 0]
+    assert chosen(frame, columns=["day", 7])[0][0].sum(0).tolist() == [0, 20, 0, 0, 20, 0]
+    assert chosen(frame.dropna())[0][0].sum(0).tolist() == [16] * 6
 
 
 def test_extreme_numbers_may_be_held_out() -> None:
     """Keeping single numbers, as levels are kept, would exclude the tails."""
     frame = pd.DataFrame({"x": [0.0] * 18 + [50.0, -50.0], "y": np.arange(20.0)})
-    assert np.logical_or.reduce(chosen(frame, columns=["x"], n_folds=10).folds).sum() == 20
+    assert np.logical_or.reduce(chosen(frame, columns=["x"], n_folds=10)[0]).sum() == 20
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,15 @@ def test_cells_that_follow_from_others_are_not_held_out() -> None:
     frame["total"] = frame["a"] + frame["b"]
     frame["beside"] = 1.0 * frame.index
     frame.loc[:99, "total"] = np.nan
-    result = chosen(frame, {"total": ColumnSpec(derived="a + b")}, columns=["a", "b", "total"], share=0.5)
-    held_out = result.folds[0]
+    masks, left_out = chosen(
+        frame, {"total": ColumnSpec(derived="a + b")}, columns=["a", "b", "total"], share=0.5
+    )
+    held_out = masks[0]
     assert held_out[:100, 0].sum() > 30  # without a total, nothing gives it away
     both = held_out[100:, :2].sum(1)
     assert set(both.tolist()) == {0, 2}  # with one, two sources have to be held_out
     assert not held_out[:, 2].any()
-    why = result.left_out.set_index(["column", "why"])["cells"]
+    why = left_out.set_index(["column", "why"])["cells"]
     assert why["total", "is derived from other columns"] == 100
     assert why["a", "follows from other cells"] + held_out[:, 0].sum() == 100
 
@@ -138,7 +140,7 @@ def test_cells_are_held_out_only_where_their_column_surely_applies() -> None:
     frame["x"] = np.where(frame["sex"] == "f", rng.normal(size=200), 0.0)
     frame.loc[150:, "sex"] = None
     specs = {"x": ColumnSpec(only_if="sex == 'f'", otherwise=0.0)}
-    held_out = chosen(frame, specs, columns=["sex", "x"], share=0.5).folds[0]
+    held_out = chosen(frame, specs, columns=["sex", "x"], share=0.5)[0][0]
     assert not held_out[150:, 2].any()
     assert not held_out[(frame["sex"] == "m").to_numpy(), 2].any()
     assert not held_out[(frame["sex"] == "f").to_numpy(), 0].any()  # their answer tells
@@ -158,10 +160,10 @@ def test_cells_are_held_out_only_where_their_column_surely_applies() -> None:
 def test_unsuitable_columns_are_named(specs: object, column: str, why: str) -> None:
     frame = pd.DataFrame({"x": np.arange(30.0), "y": np.arange(30.0) ** 2, "few": [1.0, 2.0, *[np.nan] * 28]})
     frame["one"] = 1.0
-    result = chosen(frame, specs, columns=[column, "y"])
-    assert result.folds[0].sum(0).tolist() == [0, 6, 0, 0]
-    assert result.left_out["column"].tolist() == [column]
-    assert why in result.left_out["why"].item()
+    masks, left_out = chosen(frame, specs, columns=[column, "y"])
+    assert masks[0].sum(0).tolist() == [0, 6, 0, 0]
+    assert left_out["column"].tolist() == [column]
+    assert why in left_out["why"].item()
     with pytest.raises(ValueError, match="there is no cell to hold out"):
         chosen(frame, specs, columns=[column])
 
