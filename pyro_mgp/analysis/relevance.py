@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from pyro_mgp._support.checks import one_of
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.model.conditional import Conditional
@@ -74,8 +75,7 @@ def relevance(
         twice         1.0    0.0    NaN
     """
     check_is_fitted(imputer, "model_")
-    if by not in get_args(Measure):
-        raise ValueError(f"by must be one of {list(get_args(Measure))}, got {by!r}")
+    one_of("by", by, get_args(Measure))
     model, links = imputer.model_, imputer.model_.chain.links
     codec, target = model.encoder.codec, model.encoder.target
     groups, columns = codec.groups, list(codec.columns)

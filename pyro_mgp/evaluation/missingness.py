@@ -19,6 +19,7 @@ from pandas.api import types
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
+from pyro_mgp._support.checks import one_of
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.table import missing
@@ -170,10 +171,9 @@ def ampute(
         Int64Dtype()
     """
     _check_frame(frame)
-    choices = {"mechanism": (mechanism, Mechanism), "type": (type, Tendency), "by": (by, Unit)}
-    for name, (value, allowed) in choices.items():
-        if value not in get_args(allowed):
-            raise ValueError(f"{name} must be one of {list(get_args(allowed))}, got {value!r}")
+    one_of("mechanism", mechanism, get_args(Mechanism))
+    one_of("type", type, get_args(Tendency))
+    one_of("by", by, get_args(Unit))
     if not isinstance(proportion, numbers.Real) or not 0 <= proportion <= 1:
         raise ValueError(f"proportion must be a number between 0 and 1, got {proportion!r}")
     chosen = _read_patterns(frame, patterns, mechanism, weights, frequencies)
