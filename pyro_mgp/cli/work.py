@@ -70,8 +70,7 @@ def is_needed(
             say(f"{args.out} is complete: there is nothing to resume")
         return False
     where = repr(str(out))
-    if out.exists() and not args.overwrite:
-        raise ValueError(f"{where} exists already: choose another folder with -o, or pass --overwrite")
+    atomic.check_replaceable(out, args.overwrite)
     if out.exists() and (strange := _strange(out, kind, files)):
         advice = "choose another folder with -o, or empty it yourself"
         raise ValueError(f"--overwrite replaces only an earlier run, but {where} {strange}: {advice}")
@@ -84,20 +83,14 @@ def is_needed(
 
 
 def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
-    """Return the reason why `out` may not be replaced, or None."""
-    if not out.is_dir():
-        return "is a file"
+    """Return the reason why a folder that this package wrote may not be replaced, or None."""
     found = {entry.name for entry in out.iterdir()}
     if not found:
         return None
-    try:
-        header = json.loads((out / HEADER).read_text("utf-8"))
-        if header["format"] != f"pyro_mgp.{kind}":
-            return "was not written by this command"
-        expected = set(header["files"] if files is None else files)
-    except (OSError, ValueError, KeyError, TypeError):
-        return "was not written by this program"
-    others = sorted(found - expected - {PAGE, RUN, HEADER})
+    header = json.loads((out / HEADER).read_text("utf-8"))
+    if header["format"] != f"pyro_mgp.{kind}":
+        return "was not written by this command"
+    others = sorted(found - {*(header.get("files", ()) if files is None else files), PAGE, RUN, HEADER})
     return f"also holds {others[0]!r}" if others else None
 
 

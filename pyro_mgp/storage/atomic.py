@@ -23,7 +23,7 @@ def atomic_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
     a ValueError if `path` exists and may not be replaced.
     """
     target = Path(path).resolve()
-    check_replaceable(target, overwrite, _is_ours)
+    check_replaceable(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
     partial.mkdir()
@@ -39,7 +39,7 @@ def move_into_place(partial: Path, target: Path, *, overwrite: bool = False) -> 
 
     All files are flushed to the disk first: after a power failure, `target` is the old or the new folder.
     """
-    check_replaceable(target, overwrite, _is_ours)
+    check_replaceable(target, overwrite)
     for path in [*partial.rglob("*"), partial]:
         _flush(path)
     old = partial.with_suffix(".old")
@@ -89,7 +89,17 @@ def _flush(path: Path) -> None:
         os.close(number)
 
 
-def check_replaceable(target: Path, overwrite: bool, is_ours: Callable[[Path], bool]) -> None:
+def _is_ours(folder: Path) -> bool:
+    """Return True if a path is an empty folder, or one that this package wrote according to its header."""
+    try:
+        if not any(folder.iterdir()):
+            return True
+        return str(json.loads((folder / HEADER).read_text("utf-8"))["format"]).startswith("pyro_mgp.")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def check_replaceable(target: Path, overwrite: bool, is_ours: Callable[[Path], bool] = _is_ours) -> None:
     """Raise a ValueError if a path exists and may not be replaced."""
     if not target.exists():
         return
@@ -99,13 +109,3 @@ def check_replaceable(target: Path, overwrite: bool, is_ours: Callable[[Path], b
     if not is_ours(target):
         refused = f"{str(target)!r} was not written by pyro_mgp, so it is not overwritten"
         raise ValueError(f"{refused}: choose another path, or remove it yourself")
-
-
-def _is_ours(folder: Path) -> bool:
-    """Return True if a path is an empty folder, or one that this package wrote according to its header."""
-    try:
-        if not any(folder.iterdir()):
-            return True
-        return str(json.loads((folder / HEADER).read_text("utf-8"))["format"]).startswith("pyro_mgp.")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

@@ -355,10 +355,10 @@ def test_a_folder_that_exists_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setattr("pyro_mgp.results.files.read_table", stop_with(AssertionError("too late")))
     sentence = error_of(capsys, table, "-o", table.parent)
-    advice = "choose another folder with -o, or pass --overwrite"
+    advice = "choose another path, or pass --overwrite"
     assert sentence == f"{str(table.parent)!r} exists already: {advice}"
-    assert "was not written by this program" in error_of(capsys, table, "-o", table.parent, "--overwrite")
-    assert "is a file" in error_of(capsys, table, "-o", table, "--overwrite")
+    assert "was not written by pyro_mgp" in error_of(capsys, table, "-o", table.parent, "--overwrite")
+    assert "was not written by pyro_mgp" in error_of(capsys, table, "-o", table, "--overwrite")
     assert "is a file, not a folder" in error_of(capsys, table, "-o", table / "a" / "b")
     monkeypatch.setattr("os.access", lambda *_: False)
     assert "no permission to write into" in error_of(capsys, table, "-o", table.parent / "out")
@@ -379,7 +379,7 @@ def test_overwrite_replaces_what_an_earlier_run_wrote_and_nothing_else(
     assert (out / "analysis.R").read_text() == "mine"
     (out / "analysis.R").unlink()
     (out / "header.json").write_text("{}")
-    assert "was not written by this program" in error_of(capsys, *argv)
+    assert "was not written by pyro_mgp" in error_of(capsys, *argv)
     assert (out / "imputation_01.csv").exists()
 
 
