@@ -77,21 +77,9 @@ def pool_wald(
     the square of its t statistic. Where Reiter's are not defined (k (m - 1) ≤ 4, or small ν_com), those of Li
     et al. are combined with ν_com as by Barnard and Rubin.
 
-    Args:
-        estimates: Estimates from each table, `[m, k]`.
-        covariances: Covariance matrices of the estimates, `[m, k, k]`.
-        null: Null values, `[k]` or a scalar.
-        df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for infinite.
-
-    Raises:
-        ValueError: If there are fewer than two imputations, or the mean covariance matrix is singular.
-
-    Warns:
-        PoolingWarning: If there are no more imputations than constraints.
-
-    Example:
-        >>> pool_wald([[1.2, 0.3], [1.5, 0.1], [0.9, 0.2]], [[[0.04, 0.0], [0.0, 0.05]]] * 3, df_complete=30)
-        D1 over 3 imputations: F(2, 4.5) = 6.987, p = 0.0415, riv = 1.633
+    Estimates are `[m, k]`, covariances `[m, k, k]` and null values `[k]` or a scalar; `df_complete` is ν_com,
+    None for infinite. Errors and warnings are those of `Pooled.joint_test`; fewer than two imputations, and a
+    singular mean covariance matrix, are a ValueError.
     """
     Q, U = np.asarray(estimates, dtype=np.float64), np.asarray(covariances, dtype=np.float64)
     if Q.ndim != 2 or len(Q) < 2 or Q.shape[1] < 1 or U.shape != (*Q.shape, Q.shape[1]):
