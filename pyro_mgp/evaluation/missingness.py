@@ -178,7 +178,32 @@ def ampute(
         raise ValueError(f"proportion must be a number between 0 and 1, got {proportion!r}")
     chosen = _read_patterns(frame, patterns, mechanism, weights, frequencies)
     generator = np.random.default_rng(random_state)
-    return without_cells(frame, _amputed(frame, float(proportion), chosen, type, by, generator))
+    observed = ~missing(frame)
+    # Each pattern gets as many rows as its share says, rounded, in random order.
+    ends = np.rint(len(frame) * np.cumsum([pattern.share for pattern in chosen])).astype(np.intp)
+    assigned = np.split(generator.permutation(len(frame)), ends[:-1])
+    counts = [observed[rows][:, p.columns].sum(1) for p, rows in zip(chosen, assigned, strict=True)]
+    if by == "rows":
+        counts = [np.minimum(count, 1) for count in counts]
+    total = round(float(proportion) * (observed.sum() if by == "cells" else len(frame)))
+    reachable = sum(int(count.sum()) for count in counts)
+    if total > reachable:
+        got = f"means {total} {by}, but these patterns can reach only {reachable} {by}"
+        raise ValueError(f"proportion={proportion} {got}: lower it, or give patterns of more columns")
+    lost, short = np.zeros_like(observed), 0.0
+    for pattern, rows, count in zip(chosen, assigned, counts, strict=True):
+        rows, count = rows[count > 0], count[count > 0]
+        # The next pattern makes up for the rounding of the last one.
+        goal = short + (total * count.sum() / reachable if total else 0.0)
+        score = np.zeros(len(frame))
+        for j, weight in pattern.weights.items():
+            score += weight * _standardised(_as_numbers(frame.iloc[:, j]))
+        s = _standardised(score[rows])
+        logits = {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[type]
+        drawn = _draw(_probabilities(logits, count, goal), count, generator)
+        short = goal - count[drawn].sum()
+        lost[np.ix_(rows[drawn], pattern.columns)] = True
+    return without_cells(frame, lost & observed)
 
 
 def without_cells(frame: pd.DataFrame, cells: NDArray[np.bool_]) -> pd.DataFrame:
@@ -195,43 +220,6 @@ def without_cells(frame: pd.DataFrame, cells: NDArray[np.bool_]) -> pd.DataFrame
         array[cells[:, j]] = np.nan if types.is_complex_dtype(column.dtype) else None
         copy.isetitem(j, pd.Series(array, index=column.index, name=column.name, dtype=array.dtype))
     return copy
-
-
-def _amputed(
-    frame: pd.DataFrame,
-    proportion: float,
-    chosen: Sequence[_Pattern],
-    tendency: Tendency,
-    by: Unit,
-    generator: np.random.Generator,
-) -> NDArray[np.bool_]:
-    """Choose the observed cells to make missing, as a mask, Bool `[N, C]`."""
-    observed = ~missing(frame)
-    # Each pattern gets as many rows as its share says, rounded, in random order.
-    ends = np.rint(len(frame) * np.cumsum([pattern.share for pattern in chosen])).astype(np.intp)
-    assigned = np.split(generator.permutation(len(frame)), ends[:-1])
-    counts = [observed[rows][:, p.columns].sum(1) for p, rows in zip(chosen, assigned, strict=True)]
-    if by == "rows":
-        counts = [np.minimum(count, 1) for count in counts]
-    total = round(proportion * (observed.sum() if by == "cells" else len(frame)))
-    reachable = sum(int(count.sum()) for count in counts)
-    if total > reachable:
-        got = f"means {total} {by}, but these patterns can reach only {reachable} {by}"
-        raise ValueError(f"proportion={proportion} {got}: lower it, or give patterns of more columns")
-    lost, short = np.zeros_like(observed), 0.0
-    for pattern, rows, count in zip(chosen, assigned, counts, strict=True):
-        rows, count = rows[count > 0], count[count > 0]
-        # The next pattern makes up for the rounding of the last one.
-        goal = short + (total * count.sum() / reachable if total else 0.0)
-        score = np.zeros(len(frame))
-        for j, weight in pattern.weights.items():
-            score += weight * _standardised(_as_numbers(frame.iloc[:, j]))
-        s = _standardised(score[rows])
-        logits = {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[tendency]
-        drawn = _draw(_probabilities(logits, count, goal), count, generator)
-        short = goal - count[drawn].sum()
-        lost[np.ix_(rows[drawn], pattern.columns)] = True
-    return lost & observed
 
 
 def _as_numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
