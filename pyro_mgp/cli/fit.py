@@ -26,8 +26,6 @@ from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results import files
 from pyro_mgp.storage.checkpoint import Checkpoint
 
-MODEL_FILES = ("header.json", "arrays.safetensors")
-"""Files of a saved imputer."""
 _TRAINING = "training"  # checkpoint of a fit in the work folder
 
 
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     """Fit and save an imputer; of several processes, rank 0 writes and prints."""
     identity = work.identity(args, *MODEL)
-    if not work.is_needed(args, identity, "MGPImputer", MODEL_FILES):
+    if not work.is_needed(args, identity, "MGPImputer"):
         return
     table, passed = _table(args)
     # Otherwise one process could finish OUT before another has checked that it may be written.

@@ -42,7 +42,7 @@ def _run_dask(args: argparse.Namespace) -> None:
         raise ValueError(f"--engine dask needs --model IMPUTER, a fitted imputer: {advice}")
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("--engine dask needs Dask: pip install 'pyro_mgp[dask]'")
-    model = work.fingerprint(Path(args.model) / "header.json")
+    model = work.fingerprint(Path(args.model) / HEADER)
     identity = {"model": model, **work.identity(args, "m", "engine", "row_ids")}
     if not work.is_needed(args, identity, dask_engine.FORMAT):
         return
@@ -69,8 +69,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         if unused:
             advice = "leave one of them out"
             raise ValueError(f"--{unused[0]} has no effect on --model, which is fitted: {advice}")
-        for name in fit.MODEL_FILES:
-            identity[f"model's {name}"] = work.fingerprint(Path(args.model) / name)
+        identity["model"] = work.fingerprint(Path(args.model) / HEADER)  # which holds checksums
     if not work.is_needed(args, identity, "impute"):
         return
     if Path(args.table).is_dir():

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -54,13 +54,10 @@ def fingerprint(path: Path) -> str:
         return f"#{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def is_needed(
-    args: argparse.Namespace, identity: Mapping[str, Any], kind: str, files: Collection[str] | None = None
-) -> bool:
+def is_needed(args: argparse.Namespace, identity: Mapping[str, Any], kind: str) -> bool:
     """Return False if --resume finds the output folder complete; else check that it can be written.
 
-    A folder to overwrite must have a header of the given kind, and hold no other files than those given or,
-    if None, those that its header lists.
+    A folder to overwrite must have a header of the given kind, and hold no other files than its header lists.
     """
     out, done = Path(args.out), False
     with suppress(OSError, ValueError):
@@ -71,7 +68,7 @@ def is_needed(
         return False
     where = repr(str(out))
     atomic.check_replaceable(out, args.overwrite)
-    if out.exists() and (strange := _strange(out, kind, files)):
+    if out.exists() and (strange := _strange(out, kind)):
         advice = "choose another folder with -o, or empty it yourself"
         raise ValueError(f"--overwrite replaces only an earlier run, but {where} {strange}: {advice}")
     parent = next(folder for folder in out.absolute().parents if folder.exists())
@@ -82,7 +79,7 @@ def is_needed(
     return True
 
 
-def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
+def _strange(out: Path, kind: str) -> str | None:
     """Return the reason why a folder that this package wrote may not be replaced, or None."""
     found = {entry.name for entry in out.iterdir()}
     if not found:
@@ -90,7 +87,8 @@ def _strange(out: Path, kind: str, files: Collection[str] | None) -> str | None:
     header = json.loads((out / HEADER).read_text("utf-8"))
     if header["format"] != f"pyro_mgp.{kind}":
         return "was not written by this command"
-    others = sorted(found - {*(header.get("files", ()) if files is None else files), PAGE, RUN, HEADER})
+    written = {*header.get("files", ()), *header["checksums"]}
+    others = sorted(found - written - {PAGE, RUN, HEADER})
     return f"also holds {others[0]!r}" if others else None
 
 
