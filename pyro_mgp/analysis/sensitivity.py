@@ -33,9 +33,7 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
     """Convert shifts δ of columns to shifts of latent functions in standardised units, by encoded column.
 
     δ is on the scale of the column's likelihood, see `MGPImputer.impute`. If all are zero, none is returned.
-
-    Raises:
-        ValueError: If a column is unknown, constant or has more than two unordered levels, or δ is infinite.
+    A column that is unknown, constant or of more than two unordered levels is a ValueError.
     """
     columns = {column.name: column for column in codec.columns if column.width}
     found: dict[int, float] = {}

@@ -203,8 +203,7 @@ class Calibration:
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         """Figures of each column."""
-        codes = pd.factorize(self.cells["column"])[0]
-        return [self._figures(self.cells[codes == code]) for code in range(codes.max() + 1)]
+        return [self._figures(cells) for _, cells in self.cells.groupby("column", sort=False)]
 
     @cached_property
     def _all(self) -> dict[str, Any]:
