@@ -29,7 +29,6 @@ RUN = "run.json"  # options of a run, for --resume
 PAGE = "report.html"  # of `pyro-mgp report`
 IMPUTER = "imputer"
 LOCK = "lock"  # of a running command
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def identity(args: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -164,7 +163,7 @@ def _explain(error: BaseException, folder: Path, out: Path) -> None:
     """Add notes to an error: free space after a full disk, and whether --resume can continue."""
     if isinstance(error, OSError) and str(folder) in str(error.filename or folder):
         error.filename = str(out)  # users do not know the work folder
-        if error.errno in _FULL:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             free = shutil.disk_usage(folder).free
             error.add_note(f"{written / 1e6:.1f} MB were written, {free / 1e6:.1f} MB of the disk are free")

@@ -8,7 +8,6 @@ Vink, *Journal of Statistical Computation and Simulation* 88:2909-2930, 2018).
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,7 +18,7 @@ from pandas.api import types
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from pyro_mgp._support.checks import one_of
+from pyro_mgp._support.checks import one_of, within
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.table import missing
@@ -157,8 +156,9 @@ def ampute(
         of integers that lose cells become pandas' nullable "boolean" and "Int64" (or of another width).
 
     Raises:
-        TypeError: `frame` is not a DataFrame, a pattern or its weights are no collection, or a column's dtype
-            cannot hold missing cells (sparse ones) or be part of a score (periods and intervals).
+        TypeError: `frame` is not a DataFrame, `proportion` is no number, a pattern or its weights are no
+            collection, or a column's dtype cannot hold missing cells (sparse ones) or be part of a score
+            (periods and intervals).
         ValueError: An argument is out of range, a column is unknown, weights contradict the mechanism, or the
             patterns cannot make so many cells missing.
 
@@ -174,8 +174,7 @@ def ampute(
     one_of("mechanism", mechanism, get_args(Mechanism))
     one_of("type", type, get_args(Tendency))
     one_of("by", by, get_args(Unit))
-    if not isinstance(proportion, numbers.Real) or not 0 <= proportion <= 1:
-        raise ValueError(f"proportion must be a number between 0 and 1, got {proportion!r}")
+    within("proportion", proportion, 0, 1)
     chosen = _read_patterns(frame, patterns, mechanism, weights, frequencies)
     generator = np.random.default_rng(random_state)
     observed = ~missing(frame)

@@ -356,8 +356,8 @@ def test_penguins_lose_body_mass_where_flippers_are_long() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"proportion": 1.2}, "proportion must be a number between 0 and 1, got 1.2"),
-        ({"proportion": NAN}, "proportion must be a number between 0 and 1, got nan"),
+        ({"proportion": 1.2}, "proportion must lie between 0 and 1, got 1.2"),
+        ({"proportion": NAN}, "proportion must lie between 0 and 1, got nan"),
         ({"mechanism": "mar"}, "mechanism must be one of .* got 'mar'"),
         ({"type": "up"}, "type must be one of .* got 'up'"),
         ({"by": "columns"}, "by must be one of .* got 'columns'"),
