@@ -17,11 +17,6 @@ class Known(Conditional):
 
     function: Callable[[Tensor], Tensor]
     """Return the function at rows `[..., D]`."""
-    noise_variance: Tensor
-
-    @property
-    def noise(self) -> Tensor:
-        return self.noise_variance
 
     def moments(self, rows: Tensor) -> Moments:
         mean = self.function(rows)

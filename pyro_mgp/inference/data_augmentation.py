@@ -128,13 +128,11 @@ class Augmentation:
         undrawn, own = self.undrawn[number], self.scales[number]
         weights = function @ self.inverse[number] if undrawn.inverse is None else function
         if own is None:
-            latent: Conditional = replace(
-                undrawn, weights=weights.to(self.kernels.dtype), noise_variance=noise
-            )
+            latent: Conditional = replace(undrawn, weights=weights.to(self.kernels.dtype), noise=noise)
         else:
             inverse = self.inverse[number][own.rest][:, own.rest]
             form = inverse.mT @ inverse
-            latent = TrendConditional(self.kernels, number, weights, noise, form, scales[:, -1:])
+            latent = TrendConditional(noise, self.kernels, number, weights, form, scales[:, -1:])
         return observing([latent], [self.chain.links[number]])[0]
 
     def n_rows(self, number: int) -> int:

@@ -37,7 +37,7 @@ from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Noise, by_column
-from pyro_mgp.model.conditional import Conditional, Moments, Observing, PathwiseConditional
+from pyro_mgp.model.conditional import Conditional, Moments, PathwiseConditional
 from pyro_mgp.model.later_links import Later
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.local_parameters import local_parameters
@@ -284,7 +284,7 @@ class GibbsChains:
         """Return the predictive distributions of a joint density's links; see `_learnt`."""
         conditionals = [self._learnt(state, i, sweep, learns) for i in range(len(self.holes))]
         for i in moving:
-            if not isinstance(conditionals[i], Observing):
+            if conditionals[i].observation is None:
                 self._interweave(chain, state, i, conditionals, sweep)
             self._integrate(chain, state, i, conditionals, sweep)
         return conditionals
@@ -367,7 +367,7 @@ class GibbsChains:
     def _is_normal(self, link: Later) -> bool:
         """Return whether the function of a link has a normal distribution, given what it is learnt from."""
         own = self.chain.links[link.number]
-        has_noise = own.is_gaussian and not isinstance(link.conditional, Observing)
+        has_noise = own.is_gaussian and link.conditional.observation is None
         return has_noise or isinstance(own.likelihood, Ordinal)
 
     def _at_candidates(
@@ -392,7 +392,7 @@ class GibbsChains:
         inducing = torch.stack([centre, function - centre, drawn - centre], dim=1)
         values, rest = augmentation.values(e, completed, scales, inducing)
         ellipse, targets = torch.cat([inducing, values], dim=2), completed[..., link.column]
-        conditional = link.conditional if isinstance(link.conditional, Observing) else None
+        conditional = None if link.conditional.observation is None else link.conditional
         return FunctionAtCandidates(given, ellipse, rest, targets, tells, conditional)
 
     def _predictive(self, state: State, i: int) -> Conditional:
@@ -435,7 +435,7 @@ class PosteriorChains:
         """Return the conditionals of the links at what was drawn for some numbers."""
         k = len(self.chains)
         own = [self.chains[j % k].conditionals([j], drawn[[path]]) for path, j in enumerate(numbers)]
-        return [PathwiseConditional(of_link) for of_link in zip(*own, strict=True)]
+        return [PathwiseConditional.of(of_link) for of_link in zip(*own, strict=True)]
 
     def _collected(
         self, numbers: Sequence[int], collect: Callable[[GibbsChains, Sequence[int]], Drawn]

@@ -21,7 +21,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_mgp.model.cholesky import naming
-from pyro_mgp.model.conditional import Conditional, Moments, Observing, gaussian_draw
+from pyro_mgp.model.conditional import Conditional, Moments, gaussian_draw
 from pyro_mgp.model.joint_density import JointDensity
 from pyro_mgp.model.likelihoods import Category, Observation
 from pyro_mgp.model.link import Link, condition
@@ -381,7 +381,7 @@ class Chain(LocalModule):
         return likelihood.expectation(moments.mean, moments.variance.expand_as(moments.mean))
 
     def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
-        if self.propagate == "predictive" or isinstance(conditional, Observing):
+        if self.propagate == "predictive" or conditional.observation is not None:
             drawn = conditional.draw(moments, eps)
         else:
             drawn = gaussian_draw(moments.mean, moments.variance, eps)

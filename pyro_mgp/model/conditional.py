@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -51,16 +51,19 @@ Along = Callable[[Tensor, Tensor, Tensor], Moments]
 """Moments `[k]` of a latent function on some paths, at rows by number, given values `[k, C]` of C columns."""
 
 
+@dataclass(frozen=True)
 class Conditional:
-    """Predictive distribution of a link at any rows: a latent function plus Gaussian noise.
+    """Predictive distribution of a link at any rows: a latent function, and observations given it.
 
-    Subclasses define `noise`, `moments` and `functions`, and may have another observation model.
+    Subclasses define `moments` and `functions`.
     """
 
-    @property
-    def noise(self) -> Tensor:
-        """Variance of the observation noise: a scalar, or one per path, `[S, 1]`."""
-        raise NotImplementedError
+    noise: Tensor
+    """Variance of the Gaussian observation noise: a scalar, or one per path, `[S, 1]`."""
+    observation: Observation | None = field(default=None, kw_only=True)
+    """Observation model other than Gaussian noise, None for this noise."""
+    noisy: bool = field(default=False, kw_only=True)
+    """True if the observation model applies to the function plus noise, False to the function alone."""
 
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]` of S filled tables."""
@@ -91,84 +94,47 @@ class Conditional:
 
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
-        variance = moments.variance + self.noise
-        return gaussian_draw(moments.mean, variance, moments.standard(variance, eps))
+        variance = self._variance(moments)
+        deviation = moments.standard(variance, eps)
+        if self.observation is None:
+            return gaussian_draw(moments.mean, variance, deviation)
+        return self.observation.draw(moments.mean, variance, torch.special.ndtr(deviation))
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         """Return the mean of the observations, or of a function of them, `[S, n]`."""
-        if of is None:
-            return moments.mean
-        return mean_under_normal(of, moments.mean, moments.variance + self.noise)
+        if self.observation is not None:
+            return self.observation.expectation(moments.mean, self._variance(moments), of)
+        return moments.mean if of is None else mean_under_normal(of, moments.mean, self._variance(moments))
 
     def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
         """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
-        variance = moments.variance + _on_paths(self.noise, paths)
+        variance = self._variance(moments, paths)
+        if self.observation is not None:
+            return self.observation.log_prob(value, moments.mean, variance)
         return -0.5 * ((value - moments.mean).square() / variance + (2 * math.pi * variance).log())
 
-
-@dataclass(frozen=True)
-class _Wrapper(Conditional):
-    """Conditional that passes calls on to another one."""
-
-    conditional: Conditional
-
-    @property
-    def noise(self) -> Tensor:
-        return self.conditional.noise
-
-    def moments(self, rows: Tensor) -> Moments:
-        return self.conditional.moments(rows)
-
-    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
-        return self.conditional.along(table, columns)
-
-    def functions(self, rows: Tensor) -> Tensor:
-        return self.conditional.functions(rows)
-
-    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
-        return self.conditional.draw(moments, eps)
-
-    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
-        return self.conditional.expectation(moments, of)
-
-    def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
-        return self.conditional.log_prob(value, moments, paths)
-
-
-@dataclass(frozen=True)
-class Observing(_Wrapper):
-    """Conditional whose observations follow an observation model other than Gaussian noise."""
-
-    observation: Observation
-    noisy: bool
-    """True if the observation model applies to the function plus noise, False to the function alone."""
-
-    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
-        """Draw observations of cells with these moments; see `Conditional`."""
-        variance = self._variance(moments)
-        uniform = torch.special.ndtr(moments.standard(variance, eps))
-        return self.observation.draw(moments.mean, variance, uniform)
-
-    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
-        """Return the mean of the observations, or of a function of them, `[S, n]`."""
-        return self.observation.expectation(moments.mean, self._variance(moments), of)
-
-    def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
-        """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
-        return self.observation.log_prob(value, moments.mean, self._variance(moments, paths))
-
     def _variance(self, moments: Moments, paths: Tensor | None = None) -> Tensor:
-        """Return the variance that the observation model is applied to, `[S, n]` or `[k]`."""
-        variance = moments.variance + _on_paths(self.noise, paths) if self.noisy else moments.variance
+        """Return the variance of the function, with the noise unless its model of observations has none."""
+        variance = moments.variance
+        if self.observation is None or self.noisy:
+            one_per_path = paths is not None and self.noise.dim() > 0
+            variance = variance + (self.noise[paths, 0] if one_per_path else self.noise)
         return variance.expand_as(moments.mean)
 
 
 @dataclass(frozen=True)
-class Shifted(_Wrapper):
+class Shifted(Conditional):
     """Conditional whose latent function is shifted by a constant; see `sensitivity`."""
 
+    conditional: Conditional
     shift: float
     """Constant added to the function, standardised units or those of the latent function."""
+
+    @classmethod
+    def of(cls, conditional: Conditional, shift: float) -> Shifted:
+        """Return a conditional with its function shifted, and the same observation model."""
+        observation, noisy = conditional.observation, conditional.noisy
+        return cls(conditional.noise, conditional, shift, observation=observation, noisy=noisy)
 
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the shifted function at rows `[S, n, D]`."""
@@ -195,16 +161,13 @@ class _StackConditional(Conditional):
     """Number of the link in the chain."""
     weights: Tensor
     """Weights of the basis in the mean, `[1, M]`, or in each drawn function, `[S, M]`."""
-    noise_variance: Tensor
-
-    @property
-    def noise(self) -> Tensor:
-        return self.noise_variance
 
     def on(self, paths: Tensor) -> Self:
         return self if len(self.weights) == 1 else replace(self, weights=self.weights[paths])
 
     def mean(self, rows: Tensor) -> Tensor:
+        if self.observation is not None:
+            return super().mean(rows)
         return _per_path(self.weights, self._basis(rows.flatten(0, 1))[0], len(rows)).to(rows)
 
     def functions(self, rows: Tensor) -> Tensor:
@@ -360,10 +323,10 @@ class PathwiseConditional(Conditional):
     parts: Sequence[Conditional]
     """Conditional of each of S paths, with one drawn function."""
 
-    @property
-    def noise(self) -> Tensor:
-        """Variance of the observation noise on each path, `[S, 1]`."""
-        return torch.cat([part.noise for part in self.parts])
+    @classmethod
+    def of(cls, parts: Sequence[Conditional]) -> PathwiseConditional:
+        """Join the conditionals of the paths."""
+        return cls(torch.cat([part.noise for part in parts]), parts)
 
     @torch.no_grad()
     def moments(self, rows: Tensor) -> Moments:
@@ -418,10 +381,8 @@ def quadratic_conditionals(
     elif not whitens:
         forms = one_sided(-inverse.mT @ inverse).unbind()
     weights = values.to(kernels.dtype).unbind()
-    return [
-        QuadraticConditional(kernels, i, *parts)
-        for i, parts in enumerate(zip(weights, noise, forms, whitening, strict=True))
-    ]
+    of_links = enumerate(zip(noise, weights, forms, whitening, strict=True))
+    return [QuadraticConditional(own, kernels, i, w, form, W) for i, (own, w, form, W) in of_links]
 
 
 def one_sided(forms: Tensor) -> Tensor:
@@ -443,15 +404,11 @@ def one_sided(forms: Tensor) -> Tensor:
 def observed_as(
     conditionals: Sequence[Conditional], observations: Sequence[Observation | None], *, noisy: bool = True
 ) -> Sequence[Conditional]:
-    """Wrap the conditionals of links in observation models; None leaves a conditional unchanged."""
+    """Return the conditionals of links with observation models; None leaves a conditional unchanged."""
     return [
-        conditional if observation is None else Observing(conditional, observation, noisy)
+        conditional if observation is None else replace(conditional, observation=observation, noisy=noisy)
         for conditional, observation in zip(conditionals, observations, strict=True)
     ]
-
-
-def _on_paths(noise: Tensor, paths: Tensor | None) -> Tensor:
-    return noise if paths is None or noise.dim() == 0 else noise[paths, 0]
 
 
 def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:

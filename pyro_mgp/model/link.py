@@ -149,8 +149,9 @@ def condition(
         weights = torch.stack(tuple(values))
         return observing(quadratic_conditionals(kernels, inverse, weights, covariance, noise), links)
     # Unbound once: the gradient of indexing entry by entry would add up whole stacks.
-    of_links = zip(values, noise.unbind(), factors.unbind(), trils or [None] * len(links), strict=True)
-    return observing([BasisConditional(kernels, i, *own) for i, own in enumerate(of_links)], links)
+    of_links = zip(noise.unbind(), values, factors.unbind(), trils or [None] * len(links), strict=True)
+    latent = [BasisConditional(own, kernels, i, *parts) for i, (own, *parts) in enumerate(of_links)]
+    return observing(latent, links)
 
 
 def refuse_priors(links: Sequence[Link]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain, Visit
-from pyro_mgp.model.conditional import Conditional, Moments, Observing, Shifted
+from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.later_links import Candidates, Later, LaterLinks, Numbers, resample, slice_sample
 from pyro_mgp.model.likelihoods import Category, Ordinal
 from pyro_mgp.model.link import Link
@@ -152,7 +152,7 @@ def _moved(link: Link, conditional: Conditional, at: Moments, later: LaterLinks,
     # A shift is added to the draws after the later links have weighted them.
     shift = conditional.shift if isinstance(conditional, Shifted) else 0.0
     unshifted = Moments(at.mean - shift, at.variance)
-    if isinstance(own, Observing):
+    if own.observation is not None:
         shifted = partial(own.draw, at) if isinstance(conditional, Shifted) else None
         return resample(partial(own.draw, unshifted), later, numbers, shifted)
     return slice_sample(unshifted, own.noise, later, numbers) + shift

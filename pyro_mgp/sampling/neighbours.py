@@ -90,10 +90,10 @@ class LocalConditional(Conditional):
     sparse: Conditional  # sparse GP, at its mean or at drawn functions
     local: PathPosteriors  # local GP at the cells
 
-    @property
-    def noise(self) -> Tensor:
-        """Noise variance zero, since the local variance is that of an observation."""
-        return torch.zeros_like(self.sparse.noise)
+    @classmethod
+    def of(cls, sparse: Conditional, local: PathPosteriors) -> LocalConditional:
+        """Add a local GP without noise, since its variance is that of an observation."""
+        return cls(torch.zeros_like(sparse.noise), sparse, local)
 
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the cells' observations on S paths, given the cells' rows `[S, c, D]`."""
@@ -205,7 +205,7 @@ def add_local_gp(
         return sparse
     if sparse is not marginal:
         local = local.given_functions(sparse, marginal, process)
-    return LocalConditional(sparse, local)
+    return LocalConditional.of(sparse, local)
 
 
 def fill_sparse_means(

@@ -31,7 +31,7 @@ from pyro_mgp.data.column_spec import Kind
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.conditional import Conditional, Observing
+from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.likelihoods import Category, Observation, Truncated, log_between
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -184,12 +184,11 @@ class _Predicted:
         """Compute the predictive distribution of cells `here` `[c]`, whose rows are `[m, c, D]`."""
         moments = conditional.moments(rows)
         mean, variance = moments.mean, moments.variance.expand_as(moments.mean)
-        observation = conditional.observation if isinstance(conditional, Observing) else None
-        if not isinstance(conditional, Observing) or conditional.noisy:
+        if conditional.observation is None or conditional.noisy:
             variance = variance + conditional.noise
         if errors is not None:
             variance = variance + errors[here]
-        return cls(mean, variance + _MIN_VARIANCE, observation)
+        return cls(mean, variance + _MIN_VARIANCE, conditional.observation)
 
     def draw(self, eps: Tensor) -> Tensor:
         """Draw observations from standard normal numbers, `[m, c]`."""

@@ -184,7 +184,7 @@ class Sampler:
             for sweep, conditionals in enumerate(early):
                 filled, _ = chain.sweep(conditionals, filled, rows.observed, noise(sweep), holes)
         shifted = [
-            Shifted(own, self.shifts[link.column]) if link.column in self.shifts else own
+            Shifted.of(own, self.shifts[link.column]) if link.column in self.shifts else own
             for own, link in zip(last, chain.links, strict=True)
         ]
         filled, _ = chain.sweep(shifted, filled, rows.observed, noise(chain.n_sweeps - 1), holes)

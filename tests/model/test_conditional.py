@@ -32,7 +32,7 @@ def parts(n: int) -> list:
 
 def test_paths_have_the_moments_of_their_parts() -> None:
     of_paths = parts(3)
-    both = PathwiseConditional(of_paths)
+    both = PathwiseConditional.of(of_paths)
     rows = torch.stack([TABLE, TABLE.flip(0), TABLE + 1])
     own = [part.moments(rows[i][None]) for i, part in enumerate(of_paths)]
     found = both.moments(rows)
@@ -45,7 +45,7 @@ def test_paths_have_the_moments_of_their_parts() -> None:
 
 
 def test_cells_move_on_any_paths_in_any_order() -> None:
-    both = PathwiseConditional(parts(3))
+    both = PathwiseConditional.of(parts(3))
     table = TABLE.expand(3, -1, -1)
     along = both.along(table, [0])
     paths, rows = torch.tensor([2, 0, 2, 1]), torch.tensor([4, 4, 0, 7])

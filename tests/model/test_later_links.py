@@ -20,7 +20,7 @@ N_CELLS = 20_000
 def square_later(start: np.ndarray, y: float, noise: float) -> LaterLinks:
     """Return cells x, `[n]`, and a later link y = x² + noise with the same y in all rows."""
     table = torch.as_tensor(np.stack([start, np.full(len(start), y)], axis=-1))[None]
-    link = Known(lambda rows: rows[..., 0].square(), torch.tensor(noise).double())
+    link = Known(torch.tensor(noise).double(), lambda rows: rows[..., 0].square())
     return LaterLinks([Later(0, link, 1, [], torch.ones(len(start), dtype=torch.bool))], table, [0])
 
 
@@ -76,7 +76,7 @@ def test_levels_have_the_product_of_both_probabilities(informative: bool) -> Non
     table = torch.zeros(1, N_CELLS, 4).double()
     table[..., 3] = 0.8
     effects = torch.tensor([0.0, 1.0, -0.5]).double()
-    link = Known(lambda rows: rows[..., :3] @ effects, torch.tensor(0.5).double())
+    link = Known(torch.tensor(0.5).double(), lambda rows: rows[..., :3] @ effects)
     rows = torch.full((N_CELLS,), informative)
     later = LaterLinks([Later(0, link, 3, [], rows)], table, [0, 1, 2])
     own = torch.tensor([0.5, 0.2, 0.3]).double()
@@ -90,7 +90,7 @@ def test_levels_have_the_product_of_both_probabilities(informative: bool) -> Non
 
 def test_a_later_level_says_nothing_where_an_earlier_one_is_on() -> None:
     table = torch.tensor([[[0.0, 1.0, 0.3], [0.0, -1.0, 0.3]]]).double()
-    link = Known(lambda rows: rows[..., 0], torch.tensor(1.0).double())
+    link = Known(torch.tensor(1.0).double(), lambda rows: rows[..., 0])
     later = LaterLinks([Later(0, link, 2, [1], torch.ones(2, dtype=torch.bool))], table, [0])
     paths, cells = torch.zeros(2, dtype=torch.long), torch.arange(2)
     found = later.log_likelihood(paths, cells, torch.tensor([0.1, 0.1]).double())

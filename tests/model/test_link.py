@@ -235,7 +235,7 @@ def test_moments_along_some_columns_are_those_of_rows_with_their_values(columns,
         kernels = KernelStack([link])
         form, scale = torch.randn(6, 6).double(), torch.rand(3, 1).double()
         weights = torch.randn(3, link.n_values).double()
-        conditional = TrendConditional(kernels, 0, weights, scale, form @ form.T / 100, scale)
+        conditional = TrendConditional(scale, kernels, 0, weights, form @ form.T / 100, scale)
         found = conditional.along(table, columns)(paths, numbers, values)
         expected = Conditional.along(conditional, table, columns)(paths, numbers, values)
     assert (expected.variance > 0).any()

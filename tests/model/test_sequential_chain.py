@@ -61,7 +61,7 @@ NOISES = np.array([[1.0, 0.5, 0.3], [1.0, 0.5, 0.9]])
 def linear(device: torch.device | str) -> list[Conditional]:
     noises = torch.tensor(NOISES, device=device)
     slopes = torch.tensor(SLOPES, device=device)
-    return [Known(lambda rows, w=w: rows @ w, noises[:, d : d + 1]) for d, w in enumerate(slopes)]
+    return [Known(noises[:, d : d + 1], lambda rows, w=w: rows @ w) for d, w in enumerate(slopes)]
 
 
 def exact_conditional(noise: np.ndarray, observed: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -106,8 +106,8 @@ def grid_of_square_root(y: float, noise: float) -> tuple[np.ndarray, np.ndarray]
 def square(device: torch.device | str, noise: float = 0.4) -> list[Conditional]:
     one = torch.ones((), dtype=torch.float64, device=device)
     return [
-        Known(lambda rows: torch.zeros_like(rows[..., 0]), one),
-        Known(lambda rows: rows[..., 0].square(), noise * one),
+        Known(one, lambda rows: torch.zeros_like(rows[..., 0])),
+        Known(noise * one, lambda rows: rows[..., 0].square()),
     ]
 
 
@@ -174,7 +174,7 @@ def test_a_sweep_does_not_depend_on_the_rows_swept_together() -> None:
     among_holes, _ = chain.sweep(conditionals, table, observed, noise, chain.holes(observed))
     torch.testing.assert_close(among_holes, whole, rtol=0, atol=1e-12)
     for path in (0, 1):
-        own = [Known(each.function, each.noise[path : path + 1]) for each in conditionals]
+        own = [Known(each.noise[path : path + 1], each.function) for each in conditionals]
         for row in range(0, 60, 7):
             here, at = slice(path, path + 1), torch.tensor([row])
             alone, _ = chain.sweep(
@@ -190,7 +190,7 @@ def test_a_shift_is_of_draws_and_not_of_what_later_links_say_of_them() -> None:
     table = torch.tensor([1.0, 2.0]).double().expand(1, 300, 2)
     observed = torch.tensor([False, True]).expand(300, 2)
     plain = square("cpu")
-    moved = swept([Shifted(plain[0], 0.75), plain[1]], table, observed, 1)
+    moved = swept([Shifted.of(plain[0], 0.75), plain[1]], table, observed, 1)
     torch.testing.assert_close(moved[..., 0], swept(plain, table, observed, 1)[..., 0] + 0.75)
 
 
@@ -235,7 +235,7 @@ def test_copies_of_a_missing_cell_get_the_same_draw() -> None:
 
     chain.visit = visit  # type: ignore[method-assign]
     share = Share(by_column(table[None]), observed, torch.arange(200), fresh_noise(table[None]), 200)
-    Sweep(chain, [Known(square_of_first, torch.tensor(1.0))] * 3, share).visit(slice(0, 3))
+    Sweep(chain, [Known(torch.tensor(1.0), square_of_first)] * 3, share).visit(slice(0, 3))
     assert len(asked) == 6
     for _, rows, numbers in asked:
         assert len(numbers[0]) == len(rows)

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 from pyro_mgp import Engine, MGPImputer
-from pyro_mgp.model.conditional import Moments, Observing
+from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.sampling import discrete_support
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
 
@@ -126,12 +126,9 @@ def test_one_outlier_does_not_dominate_the_fit() -> None:
 
 
 def test_conditional_with_discrete_support_adds_the_noise() -> None:
-    class Sparse:
-        noise = torch.tensor(0.5).double()
-
     support, eps = three(), torch.randn(2, 50).double()
     moments = Moments(torch.randn(2, 50).double(), torch.rand(1, 50).double())
-    conditional = Observing(Sparse(), support, noisy=True)
+    conditional = Conditional(torch.tensor(0.5).double(), observation=support, noisy=True)
     variance = (moments.variance + 0.5).expand(2, 50)
     torch.testing.assert_close(
         conditional.draw(moments, eps), support.draw(moments.mean, variance, torch.special.ndtr(eps))

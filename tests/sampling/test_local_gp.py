@@ -148,7 +148,7 @@ def test_local_conditional_adds_the_means_and_takes_the_local_variance() -> None
 
     local, rows = make(k=6), torch.randn(3, 4, 3).double()
     nearby = local.posterior(rows[0])
-    corrected = LocalConditional(Sparse(), PathPosteriors.of([local], range(3), rows[0]))
+    corrected = LocalConditional.of(Sparse(), PathPosteriors.of([local], range(3), rows[0]))
     at, alone = corrected.moments(rows), nearby.moments(rows)
     torch.testing.assert_close(at.mean, rows[..., 0] + alone.mean)
     torch.testing.assert_close(at.variance, alone.variance)

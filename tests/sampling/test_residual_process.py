@@ -40,14 +40,14 @@ def cells(n: int) -> Tensor:
 
 def posterior(metrics: list[LocalLink], rows: Tensor, process: ResidualProcess | None) -> PathPosteriors:
     """Return the local GP at cells in rows `[n, D]` around the means of the sparse GP."""
-    zero = Known(lambda rows: torch.zeros_like(rows[..., 0]), torch.zeros(()).double())
+    zero = Known(torch.zeros(()).double(), lambda rows: torch.zeros_like(rows[..., 0]))
     several = dataclasses.replace(zero, function=lambda rows: torch.zeros(N_PATHS, len(rows)).double())
 
     class Drawn(Known):
         def functions(self, rows: Tensor) -> Tensor:
             return self.function(rows)
 
-    drawn = Drawn(several.function, several.noise)
+    drawn = Drawn(several.noise, several.function)
     return PathPosteriors.of(metrics, range(N_PATHS), rows).given_functions(drawn, zero, process)
 
 
