@@ -179,7 +179,8 @@ class GibbsChains:
         # The first link of a category stands for all of its indicators.
         others = {i for category in chain.categories for i in category.links[1:]}
         numbers = [i for i in range(len(chain.links)) if i not in others]
-        rows = {i: chain.weighted(i, observed).nonzero()[:, 0] for i in numbers}
+        informative = chain.informative(observed)
+        rows = {i: chain.weighted(i, observed, informative).nonzero()[:, 0] for i in numbers}
         most = {i: int(observed[:, chain.links[i].column].sum()) + len(rows[i]) for i in numbers}
         return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
 
@@ -326,7 +327,7 @@ class GibbsChains:
         own = self.observed[:, column].to(state.filled).expand(self.n_chains, -1)
         given = augmentation.regression(i, state.filled, scales, own)
         posterior = augmentation.posterior(i, given, noise, None, scales)
-        later = chain.later_links(i, conditionals, state.filled, rows, self.observed)
+        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.observed))
         cells = augmentation.rows(i, state.filled[:, rows], scales)
         normal = self.fresh(n_numbers(function.shape[1]), _MOVE, len(self.kept), sweep, i)
         function, noise, moved = interweave(function, noise, given, posterior, cells, later, normal)
@@ -343,7 +344,7 @@ class GibbsChains:
         def numbers(k: int) -> Tensor:
             return self.fresh(len(rows), _CANDIDATE, *stream, k)
 
-        later = chain.later_links(i, conditionals, state.filled, rows, self.observed)
+        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.observed))
         candidates = chain.candidates(i, conditionals, later.table, numbers)
         completed = candidates.completed(later.table, later.columns)
         moving = dict[int, FunctionAtCandidates]()

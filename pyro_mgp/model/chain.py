@@ -23,7 +23,7 @@ from torch import Tensor
 from pyro_mgp.model.cholesky import naming
 from pyro_mgp.model.conditional import Conditional, Moments, gaussian_draw
 from pyro_mgp.model.joint_density import JointDensity
-from pyro_mgp.model.likelihoods import Category, Observation
+from pyro_mgp.model.likelihoods import Category
 from pyro_mgp.model.link import Link, condition
 from pyro_mgp.model.local_parameters import LocalModule, local_method
 
@@ -39,8 +39,8 @@ class Visit(NamedTuple):
     conditionals: Sequence[Conditional]
     number: int
     """Number of the link."""
-    seen: Tensor
-    """The rows before the draw, `[S, k, D]`."""
+    filled: Tensor
+    """The table with its current fill, `[S, n, D]`."""
     observed: Tensor
     """Observed cells of the table, Bool `[n, D]`."""
     noise: Noise
@@ -318,7 +318,7 @@ class Chain(LocalModule):
             rows, seen = holes, filled.permute(2, 0, 1).index_select(2, holes).permute(1, 2, 0)
         moments = conditionals[number].moments(seen if self.backpropagate else seen.detach())
         visited.append(moments)
-        visit = Visit(conditionals, number, seen, observed, noise, rows, visited)
+        visit = Visit(conditionals, number, filled, observed, noise, rows, visited)
         eps = noise(number, rows)
         drawn = self.weight_by_later(visit, self._draw(conditionals[number], moments, eps))
         column = filled[:, :, link.column]
@@ -328,7 +328,7 @@ class Chain(LocalModule):
             column.index_copy_(1, holes, drawn)
         for category in self.categories:
             if number == category.links[-1]:
-                levels = self.draw_levels(category, visit, filled, eps)
+                levels = self.draw_levels(category, visit, eps)
                 for d, values in zip(category.columns, levels.unbind(-1), strict=True):
                     filled[:, rows, d] = torch.where(observed[rows, d], filled[:, rows, d], values)
 
@@ -369,16 +369,10 @@ class Chain(LocalModule):
             parts.append(mixture[link.learns_from(values, scored)[here]])
         return torch.cat(parts)
 
-    def draw_levels(self, category: Category, visit: Visit, filled: Tensor, eps: Tensor) -> Tensor:
+    def draw_levels(self, category: Category, visit: Visit, eps: Tensor) -> Tensor:
         """Draw the indicators of a category `[S, k, K]`, after the last of its links was visited."""
-        mean = torch.stack([self._expected(link, visit.visited[link]) for link in category.links], dim=-1)
-        return category.draw(mean, torch.special.ndtr(eps))
-
-    def _expected(self, number: int, moments: Moments) -> Tensor:
-        likelihood = self.links[number].likelihood
-        if not isinstance(likelihood, Observation):
-            return moments.mean
-        return likelihood.expectation(moments.mean, moments.variance.expand_as(moments.mean))
+        mean = [visit.conditionals[link].expectation(visit.visited[link]) for link in category.links]
+        return category.draw(torch.stack(mean, dim=-1), torch.special.ndtr(eps))
 
     def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
         if self.propagate == "predictive" or conditional.observation is not None:

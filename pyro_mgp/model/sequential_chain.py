@@ -80,8 +80,7 @@ class SequentialChain(Chain):
         cells = filled_up(weighted[rows].nonzero()[:, 0], len(drawn))
         if len(cells) == 0:
             return drawn
-        table = visit.seen[:, cells]
-        later = self._later(visit.conditionals, number, [link.column], table, informative, rows[cells])
+        later = self.later_links(number, visit.conditionals, visit.filled, rows[cells], informative)
         at = Moments(moments.mean[:, cells], moments.variance[:, cells])
 
         # Besides the draw's own number.
@@ -93,20 +92,29 @@ class SequentialChain(Chain):
             drawn[:, cells] = _moved(link, visit.conditionals[number], at, later, numbers)
         return drawn
 
-    def weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor] | None = None) -> Tensor:
+    def weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor]) -> Tensor:
         """Return Bool `[n]`, the rows in which later links tell something of a link's missing cell."""
-        told, informative = torch.zeros_like(observed[:, 0]), informative or self.informative(observed)
+        told = torch.zeros_like(observed[:, 0])
         for e in self.followers[number]:
             told = told | informative[e]
         return told & ~observed[:, self.links[number].column]
 
     def later_links(
-        self, number: int, conditionals: Sequence[Conditional], filled: Tensor, rows: Tensor, observed: Tensor
+        self,
+        number: int,
+        conditionals: Sequence[Conditional],
+        filled: Tensor,
+        rows: Tensor,
+        informative: Sequence[Tensor],
     ) -> LaterLinks:
         """Return the likelihood of a link's cells, or those of the category that it begins, in some rows."""
-        category, informative = self.category_of(number), self.informative(observed)
+        category = self.category_of(number)
         columns = [self.links[number].column] if category is None else category.columns
-        return self._later(conditionals, number, columns, filled[:, rows], informative, rows)
+        links = []
+        for e in self.followers[number]:
+            link, conditional = self.links[e], _unshifted(conditionals[e])
+            links.append(Later(e, conditional, link.column, link.unless, informative[e][rows]))
+        return LaterLinks(links, filled[:, rows], columns)
 
     def candidates(
         self, number: int, conditionals: Sequence[Conditional], table: Tensor, numbers: Numbers
@@ -121,26 +129,12 @@ class SequentialChain(Chain):
             return _values(link.likelihood, own, at)
         return Candidates.of_draws(current, partial(own.draw, at), numbers)
 
-    def draw_levels(self, category: Category, visit: Visit, filled: Tensor, eps: Tensor) -> Tensor:
+    def draw_levels(self, category: Category, visit: Visit, eps: Tensor) -> Tensor:
         """Draw the indicators of a category, `[S, k, K]`, given the later links as well; see `Chain`."""
-        later = self.later_links(category.links[0], visit.conditionals, filled, visit.rows, visit.observed)
+        first, informative = category.links[0], self.informative(visit.observed)
+        later = self.later_links(first, visit.conditionals, visit.filled, visit.rows, informative)
         levels = _levels(category, visit.conditionals, visit.visited)
         return levels.chosen(later.of_candidates(levels), eps)
-
-    def _later(
-        self,
-        conditionals: Sequence[Conditional],
-        number: int,
-        columns: Sequence[int],
-        table: Tensor,
-        informative: Sequence[Tensor],
-        rows: Tensor,
-    ) -> LaterLinks:
-        links = []
-        for e in self.followers[number]:
-            link, conditional = self.links[e], _unshifted(conditionals[e])
-            links.append(Later(e, conditional, link.column, link.unless, informative[e][rows]))
-        return LaterLinks(links, table, columns)
 
 
 def _moved(link: Link, conditional: Conditional, at: Moments, later: LaterLinks, numbers: Numbers) -> Tensor:
