@@ -3,13 +3,11 @@
 from pyro_mgp.model.likelihoods.base import (
     MIN_NOISE,
     Drawn,
-    ExpectedOf,
     Likelihood,
     Observation,
     Quantity,
     Recoded,
     Scored,
-    draw_truncated,
     log_between,
     mean_under_normal,
 )
@@ -30,7 +28,6 @@ __all__ = [
     "Drawn",
     "ExpectedNegativeBinomial",
     "ExpectedNormal",
-    "ExpectedOf",
     "ExpectedOrdinal",
     "ExpectedStudentT",
     "Gaussian",
@@ -43,7 +40,6 @@ __all__ = [
     "Recoded",
     "Scored",
     "Truncated",
-    "draw_truncated",
     "log_between",
     "mean_under_normal",
 ]
