@@ -389,10 +389,6 @@ def one_sided(forms: Tensor) -> Tensor:
     """Return matrices `[..., M, M]` with a block of zeros and the same quadratic forms as symmetric ones.
 
     That block need not be multiplied, which saves a quarter of the product.
-
-    Example:
-        >>> one_sided(torch.ones(16, 16))[[0, 0, 8, 8], [0, 8, 0, 8]]
-        tensor([1., 0., 2., 1.])
     """
     half = whole_registers(forms.shape[-1] // 2)
     forms = forms.clone()

@@ -33,17 +33,6 @@ def elliptical_slice(
 
     Returns:
         New states, `[n, k]`, and their log likelihoods, `[n]`.
-
-    Example:
-        >>> x, data = torch.zeros(4000, 1), torch.ones(4000)
-        >>> def log_likelihood(x: Tensor, states: Tensor) -> Tensor:
-        ...     return -0.5 * (data[states] - x[:, 0]) ** 2
-        >>> for _ in range(10):
-        ...     numbers = torch.rand(4000, 1 + N_ANGLES)
-        ...     found = log_likelihood(x, torch.arange(4000))
-        ...     x, _ = elliptical_slice(x, torch.randn(4000, 1), log_likelihood, found, numbers)
-        >>> bool(abs(x.mean() - 0.5) < 0.05 and abs(x.var() - 0.5) < 0.05)
-        True
     """
     threshold, moved, found = start + shares[:, 0].log(), current.clone(), start.clone()
     # The first interval is one whole turn, which begins and ends at the first angle.

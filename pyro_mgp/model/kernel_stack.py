@@ -408,13 +408,7 @@ class LinearMatern32Stack(KernelStack):
 
 
 def gram(rows: Tensor) -> Tensor:
-    """Return AAᵀ `[..., M, M]` of A `[..., M, n]`: three blocks are computed, the fourth is mirrored.
-
-    Example:
-        >>> gram(torch.ones(2, 3))
-        tensor([[3., 3.],
-                [3., 3.]])
-    """
+    """Return AAᵀ `[..., M, M]` of A `[..., M, n]`: three blocks are computed, the fourth is mirrored."""
     half = whole_registers(rows.shape[-2] // 2)
     products = rows.new_empty(*rows.shape[:-1], rows.shape[-2])
     below = products[..., half:, :] = rows[..., half:, :] @ rows.mT

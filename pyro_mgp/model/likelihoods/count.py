@@ -54,15 +54,7 @@ class CountScale:
 
 
 class ExpectedNegativeBinomial(Scored):
-    """Negative binomial distribution of a standardised count, given a Gaussian latent function.
-
-    Example:
-        >>> d = ExpectedNegativeBinomial(
-        ...     torch.zeros(2), torch.zeros(2), torch.tensor(1.0), torch.tensor(0.0), CountScale(0.0, 1.0)
-        ... )
-        >>> d.predictive_log_prob(torch.tensor([0.0, math.log(2)])).exp()
-        tensor([0.5000, 0.2500])
-    """
+    """Negative binomial distribution of a standardised count, given a Gaussian latent function."""
 
     concentration: Tensor
     """Concentration r, a scalar: counts with the mean λ have the variance λ + λ²/r."""

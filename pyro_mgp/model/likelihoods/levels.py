@@ -35,13 +35,7 @@ _LEAST_SHARE = 1e-3
 
 
 class ExpectedOrdinal(Scored):
-    """Distribution of an ordered value, given a Gaussian latent function.
-
-    Example:
-        >>> d = ExpectedOrdinal(torch.zeros(2), torch.ones(2), torch.tensor([-1.0, 1.0]), torch.zeros(1))
-        >>> d.predictive_log_prob(torch.tensor([-1.0, 1.0])).exp()
-        tensor([0.5000, 0.5000])
-    """
+    """Distribution of an ordered value, given a Gaussian latent function."""
 
     values: Tensor
     """Values that a cell can have, ascending, `[K]`."""

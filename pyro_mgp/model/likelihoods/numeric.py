@@ -125,12 +125,7 @@ class HeavyTailed(Drawn):
 
 @dataclass(frozen=True)
 class Truncated:
-    """Normal distribution truncated to an interval with ends in standardised units, which may be infinite.
-
-    Example:
-        >>> Truncated(0.0, 1.0).draw(torch.zeros(3), torch.ones(3), torch.tensor([0.1, 0.5, 0.9]))
-        tensor([0.0857, 0.4418, 0.8677])
-    """
+    """Normal distribution truncated to an interval with ends in standardised units, which may be infinite."""
 
     low: float
     high: float
