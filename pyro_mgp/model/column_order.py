@@ -29,7 +29,6 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -59,38 +58,20 @@ _ROWS_PER_TERM, _PATIENCE = 10, 5
 _CONSTANT = 1e-9
 
 
-@dataclass(frozen=True)
-class Variables:
-    """Which encoded columns belong to a variable."""
-
-    groups: Sequence[int]
-    """Number of the variable of each encoded column, `[D]`."""
-    binary: Sequence[bool]
-    """Whether each encoded column is an indicator of a level, or has two values, `[D]`."""
-
-    def columns(self, variable: int) -> list[int]:
-        """Return the encoded columns of a variable."""
-        return [d for d, group in enumerate(self.groups) if group == variable]
-
-
 class Evidence:
     """Log evidence of variables of a table given others, cached.
 
     Args:
         values: Completed rows, `[n, D]`, or several completions of them, one after the other.
-        variables: The variables of their columns.
+        groups: Number of the variable of each encoded column, `[D]`.
+        binary: Whether each encoded column is an indicator of a level, or has two values, `[D]`.
         n_rows: Number of different rows; sums over rows are averages over completions. Default: all.
-
-    Example:
-        >>> x = torch.linspace(-1, 2, 50).double()
-        >>> table = torch.stack([x, x**2 + 0.1 * torch.sin(40 * x)], dim=1)
-        >>> evidence = Evidence(table, Variables([0, 1], [False, False]))
-        >>> evidence.of_order([0, 1]) > evidence.of_order([1, 0])
-        True
     """
 
-    def __init__(self, values: Tensor, variables: Variables, n_rows: int | None = None) -> None:
-        self.n_rows, self.variables = n_rows or len(values), variables
+    def __init__(
+        self, values: Tensor, groups: Sequence[int], binary: Sequence[bool], n_rows: int | None = None
+    ) -> None:
+        self.n_rows, self.groups, self.binary = n_rows or len(values), groups, binary
         values = values[: self.n_rows * self._completions(values.shape[1])]
         scale = values.std(0)
         shares = (values > (values.amin(0) + values.amax(0)) / 2).double().mean(0)
@@ -100,13 +81,13 @@ class Evidence:
         terms, pairs, kinds = [standard], [(d, d) for d in range(values.shape[1])], [0] * values.shape[1]
         multiplied = range(values.shape[1] if values.shape[1] <= _MOST_COLUMNS else 0)
         for a, b in itertools.combinations_with_replacement(multiplied, 2):
-            same = variables.groups[a] == variables.groups[b]
-            if not same or (a == b and not variables.binary[a]):
+            same = groups[a] == groups[b]
+            if not same or (a == b and not binary[a]):
                 product = standard[:, a] * standard[:, b]
                 terms.append((product - product.mean())[:, None])
                 pairs.append((a, b))
                 kinds.append(1)
-        for d, is_binary in enumerate(variables.binary):
+        for d, is_binary in enumerate(binary):
             if not is_binary:
                 terms.append(_curves(standard[:, d]))
                 pairs += [(d, d)] * terms[-1].shape[1]
@@ -117,6 +98,10 @@ class Evidence:
         self.first, self.second = torch.tensor(pairs).unbind(1)
         self.of = functools.cache(self._of)
         """Function that returns the log evidence of a variable given some others, up to a constant."""
+
+    def _columns(self, variable: int) -> list[int]:
+        """Return the encoded columns of a variable."""
+        return [d for d, group in enumerate(self.groups) if group == variable]
 
     def _completions(self, n_columns: int) -> int:
         """Return from how many completions the terms' products are computed: fewer in wide tables."""
@@ -130,26 +115,26 @@ class Evidence:
 
     def of_curvature(self, variable: int) -> float:
         """Return by how much products and curves raise the log evidence of a variable given all others."""
-        others = frozenset(self.variables.groups) - {variable}
+        others = frozenset(self.groups) - {variable}
         return self.of(variable, others) - self._of(variable, others, only_linear=True)
 
     def _of(self, variable: int, before: frozenset[int], only_linear: bool = False) -> float:
-        columns = self.variables.columns(variable)
-        inputs = [d for d, group in enumerate(self.variables.groups) if group in before]
+        columns = self._columns(variable)
+        inputs = [d for d, group in enumerate(self.groups) if group in before]
         if len(columns) > 1:
             # The last indicator of a category follows from the others.
             columns = columns[:-1]
         total = 0.0
         for i, d in enumerate(columns):
             found = self._of_column(d, [*inputs, *columns[:i]], only_linear)
-            if self.variables.binary[d]:
+            if self.binary[d]:
                 found = min(found, self._of_column(d, columns[:i]) + self.most[d])
             total += found
         return total
 
     def _entropy(self, column: int, shares: Tensor) -> float:
         """Return the entropy of an indicator, given the earlier ones of its variable, per row."""
-        earlier = [d for d in self.variables.columns(self.variables.groups[column]) if d < column]
+        earlier = [d for d in self._columns(self.groups[column]) if d < column]
         rest = (1 - shares[earlier].sum()).clamp(min=1e-9)
         on = (shares[column] / rest).clamp(0, 1)
         return float(rest * (torch.special.entr(on) + torch.special.entr(1 - on)))
@@ -199,7 +184,7 @@ class Evidence:
 
     def _terms_of(self, inputs: Sequence[int]) -> Tensor:
         """Return the numbers of the terms that consist of some columns."""
-        seen = torch.zeros(len(self.variables.groups), dtype=torch.bool)
+        seen = torch.zeros(len(self.groups), dtype=torch.bool)
         seen[list(inputs)] = True
         return (seen[self.first] & seen[self.second]).nonzero()[:, 0]
 

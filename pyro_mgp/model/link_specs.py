@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Kind, Label, Specs
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.model.column_order import CLEARLY, MOST_INPUTS, Evidence, Variables, best_order
+from pyro_mgp.model.column_order import CLEARLY, MOST_INPUTS, Evidence, best_order
 
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
@@ -214,8 +214,7 @@ def evidence_of(codec: TableCodec, completed: Tensor) -> Evidence:
     has_target = completed.shape[2] > codec.n_encoded
     groups = [*codec.groups.tolist(), *([len(codec.columns)] if has_target else [])]
     binary = [column.is_binary for column in codec.columns for _ in column.names] + [False] * has_target
-    variables = Variables(groups, binary)
-    return Evidence(values.flatten(0, 1), variables, completed.shape[1])
+    return Evidence(values.flatten(0, 1), groups, binary, completed.shape[1])
 
 
 def log_evidence(codec: TableCodec, evidence: Evidence, completed: Tensor, sequence: Sequence[int]) -> float:

@@ -11,13 +11,13 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from pyro_mgp.model.column_order import _NOISES, _VARIANCES, MOST_INPUTS, Evidence, Variables, best_order
+from pyro_mgp.model.column_order import _NOISES, _VARIANCES, MOST_INPUTS, Evidence, best_order
 
 
 def evidence_of(*columns: np.ndarray) -> Evidence:
     """Return the evidence of numeric columns."""
     table = torch.as_tensor(np.column_stack(columns))
-    return Evidence(table, Variables(list(range(len(columns))), [False] * len(columns)))
+    return Evidence(table, list(range(len(columns))), [False] * len(columns))
 
 
 def parabola(seed: int, n_rows: int = 80) -> tuple[np.ndarray, np.ndarray]:
@@ -91,8 +91,8 @@ def test_models_of_few_terms_are_those_of_forward_selection_by_least_squares() -
     level, sign = np.eye(levels)[generator.integers(0, levels, n)], generator.choice([-1.0, 1.0], n)
     y = 2 * level[:, 3] * sign - level[:, 5] + 0.5 * sign + generator.normal(size=n)
     table = np.column_stack([level, sign, y])
-    variables = Variables([0] * levels + [1, 2], [True] * (levels + 1) + [False])
-    found = Evidence(torch.as_tensor(table), variables).of(2, frozenset([0, 1]))
+    variables = [0] * levels + [1, 2], [True] * (levels + 1) + [False]
+    found = Evidence(torch.as_tensor(table), *variables).of(2, frozenset([0, 1]))
 
     standard = (table - table.mean(0)) / table.std(0, ddof=1)
     products = standard[:, :levels] * standard[:, [levels]]
@@ -118,8 +118,8 @@ def test_inputs_without_use_do_not_move_an_outcome_from_the_end() -> None:
     x, z = generator.normal(size=(2, n))
     y = x * z + 0.5 * (number == 3) + generator.normal(size=n)
     table = np.column_stack([np.eye(levels)[number], x, z, y])
-    variables = Variables([0] * levels + [1, 2, 3], [True] * levels + [False] * 3)
-    assert best_order(Evidence(torch.as_tensor(table), variables), [], [3, 0, 1, 2])[-1] == 3
+    variables = [0] * levels + [1, 2, 3], [True] * levels + [False] * 3
+    assert best_order(Evidence(torch.as_tensor(table), *variables), [], [3, 0, 1, 2])[-1] == 3
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0])
@@ -144,7 +144,7 @@ def test_wide_tables_have_products_from_fewer_completions() -> None:
     x = generator.normal(size=(2000, 40))
     y = x[:, 0] * x[:, 1] + 0.3 * generator.normal(size=2000)
     table = torch.as_tensor(np.column_stack([x, y])).repeat(20, 1)
-    evidence = Evidence(table, Variables(list(range(41)), [False] * 41), 2000)
+    evidence = Evidence(table, list(range(41)), [False] * 41, 2000)
     assert evidence.of(40, frozenset([0, 1])) - evidence.of(40, frozenset()) > 1000
 
 
@@ -160,7 +160,7 @@ def test_best_inputs_are_those_of_the_terms_that_matter() -> None:
 def test_matrices_of_wide_tables_are_small() -> None:
     """With all products of 300 columns they took 18 GB."""
     table = torch.randn(100, 300, generator=torch.Generator().manual_seed(0)).double()
-    evidence = Evidence(table, Variables(list(range(300)), [False] * 300))
+    evidence = Evidence(table, list(range(300)), [False] * 300)
     assert evidence.products.nbytes < 1e8
     assert np.isfinite(evidence.of(0, frozenset(range(1, 300))))
 
@@ -194,30 +194,30 @@ def test_best_order_puts_a_product_after_its_factors() -> None:
     assert best_order(evidence_of(product, a, b), [], [0, 1, 2])[-1] == 0
 
 
-def level_and_number(seed: int, n_rows: int = 300) -> tuple[Tensor, Variables]:
+def level_and_number(seed: int, n_rows: int = 300) -> tuple[Tensor, list[int], list[bool]]:
     """Return three indicators of a level, and two numbers whose product depends on the level."""
     generator = np.random.default_rng(seed)
     level = generator.integers(0, 3, n_rows)
     x = generator.normal(size=n_rows)
     y = np.array([1.0, -1.0, 0.0])[level] * x + 0.3 * generator.normal(size=n_rows)
     table = np.column_stack([np.eye(3)[level], x, y])
-    return torch.as_tensor(table), Variables([0, 0, 0, 1, 2], [True] * 3 + [False] * 2)
+    return torch.as_tensor(table), [0, 0, 0, 1, 2], [True] * 3 + [False] * 2
 
 
 def test_an_interaction_with_a_level_puts_the_outcome_last() -> None:
-    table, variables = level_and_number(0)
-    assert best_order(Evidence(table, variables), [], [2, 0, 1])[-1] == 2
+    evidence = Evidence(*level_and_number(0))
+    assert best_order(evidence, [], [2, 0, 1])[-1] == 2
 
 
 def test_indicators_of_a_variable_are_one_variable() -> None:
     """Its evidence is that of all indicators but the last, each given the earlier ones."""
-    table, variables = level_and_number(1)
-    together = Evidence(table, variables)
-    apart = Evidence(table, Variables([0, 1, 2, 3, 4], variables.binary))
+    table, groups, binary = level_and_number(1)
+    together = Evidence(table, groups, binary)
+    apart = Evidence(table, [0, 1, 2, 3, 4], binary)
     expected = apart.of(0, frozenset([3])) + apart.of(1, frozenset([3, 0]))
     # Products of indicators of one variable are no terms, but here they add little.
     assert together.of(0, frozenset([1])) == pytest.approx(expected, abs=5)
-    assert variables.columns(0) == [0, 1, 2]
+    assert together._columns(0) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("slope", "expected"), [(0.0, 0.0), (100.0, 1.0)])
@@ -225,14 +225,14 @@ def test_a_level_has_at_most_the_evidence_of_its_entropy(slope: float, expected:
     generator = np.random.default_rng(0)
     x = generator.choice([-1.0, 1.0], 400)
     level = generator.random(400) < 1 / (1 + np.exp(-slope * x))
-    evidence = Evidence(torch.as_tensor(np.stack([level, x], 1)), Variables([0, 1], [True, False]))
+    evidence = Evidence(torch.as_tensor(np.stack([level, x], 1)), [0, 1], [True, False])
     gain = evidence.of(0, frozenset([1])) - evidence.of(0, frozenset())
     assert gain / 400 == pytest.approx(expected * np.log(2), abs=0.02)
 
 
 def test_sums_are_averaged_over_completions() -> None:
-    table, variables = level_and_number(0)
-    once, thrice = Evidence(table, variables), Evidence(table.repeat(3, 1), variables, len(table))
+    table, *variables = level_and_number(0)
+    once, thrice = Evidence(table, *variables), Evidence(table.repeat(3, 1), *variables, len(table))
     assert thrice.of_order([0, 1, 2]) == pytest.approx(once.of_order([0, 1, 2]), rel=1e-2)
 
 
