@@ -20,12 +20,9 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.tiles import whole_registers
-from pyro_mgp.model.kernel_stack import KernelStack, squares
-from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square
-from pyro_mgp.model.likelihoods import Observation, Quantity, mean_under_normal
-
-# Keeps the square root of a vanishing variance differentiable.
-_LEAST_VARIANCE = 1e-12
+from pyro_mgp.model.kernel_stack import KernelStack
+from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square, squared_distances
+from pyro_mgp.model.likelihoods import LEAST_VARIANCE, Observation, Quantity, mean_under_normal
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,8 @@ class Moments:
         """Return standardised deviations of observations with this variance, from normal numbers."""
         if self.shared is None or self.own is None:
             return eps
-        deviation = torch.addcmul(self.shared, eps, (self.own + _LEAST_VARIANCE).sqrt())
-        return deviation / (variance + _LEAST_VARIANCE).sqrt()
+        deviation = torch.addcmul(self.shared, eps, (self.own + LEAST_VARIANCE).sqrt())
+        return deviation / (variance + LEAST_VARIANCE).sqrt()
 
 
 Along = Callable[[Tensor, Tensor, Tensor], Moments]
@@ -148,7 +145,7 @@ class Shifted(Conditional):
 
 def gaussian_draw(mean: Tensor, variance: Tensor, eps: Tensor) -> Tensor:
     """Draw from N(mean, variance), given standard normal numbers; all `[S, n]`."""
-    return torch.addcmul(mean, eps, (variance + _LEAST_VARIANCE).sqrt())
+    return torch.addcmul(mean, eps, (variance + LEAST_VARIANCE).sqrt())
 
 
 @dataclass(frozen=True)
@@ -281,7 +278,7 @@ class TrendConditional(_StackConditional):
         X = table.flatten(0, 1)[:, inputs]
         X[:, own] = 0.0
         # By rows, which are gathered faster than columns.
-        apart = squares(norm, Z, X * scale).T.contiguous()
+        apart = squared_distances(norm, Z, X * scale).T.contiguous()
         slopes = torch.cat([-2 * Z[:, own].T, torch.ones_like(Z[:, :1].T)])
         terms, (first, second) = self._terms(trend, X, own)
         n_rows, log_variance = table.shape[1], variance.log()

@@ -28,7 +28,7 @@ from pyro.contrib.gp.kernels import Kernel, Polynomial, Sum
 from torch import Tensor
 
 from pyro_mgp._support.tiles import whole_registers
-from pyro_mgp.model.kernels import NEAREST, Matern32, matern32_of_square, trend_of
+from pyro_mgp.model.kernels import NEAREST, Matern32, matern32_of_square, squared_distances, trend_of
 from pyro_mgp.model.local_parameters import local_parameters, read
 
 # Entries of the largest matrix that is kept for reuse, 64 MB.
@@ -160,7 +160,7 @@ class KernelStack:
         X = rows[:, inputs]
         if type(rest) is Matern32 and not torch.is_grad_enabled():
             scale, Z, norm, of_rest = self.matern32(number)
-            cross = matern32_of_square(squares(norm, Z, X * scale), of_rest.log())
+            cross = matern32_of_square(squared_distances(norm, Z, X * scale), of_rest.log())
             variance = of_rest.expand(len(X))
         else:
             with local_parameters():
@@ -205,11 +205,6 @@ class KernelStack:
     def pending(self, total: Total = list) -> list[tuple[Tensor, Tensor]]:
         """Return tensors computed from the parameters, and their gradients, as arguments of `send_back`."""
         return []
-
-
-def squares(norm: Tensor, Z: Tensor, X: Tensor) -> Tensor:
-    """Return squared distances `[M, n]` of points `[n, P]` to points Z `[M, P]` with norms `[M, 1]`."""
-    return torch.addmm(norm, Z, X.T, alpha=-2).add_(X.square().sum(1))
 
 
 def send_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

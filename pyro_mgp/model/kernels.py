@@ -35,8 +35,13 @@ class Matern32(kernels.Matern32):
         scale = math.sqrt(3) / self.lengthscale
         left = self._slice_input(X) * scale
         right = left if Z is None else self._slice_input(Z) * scale
-        squared = torch.addmm(left.square().sum(1, keepdim=True), left, right.T, alpha=-2)
-        return matern32_of_square(squared + right.square().sum(1), self.variance.log())
+        squared = squared_distances(left.square().sum(1, keepdim=True), left, right)
+        return matern32_of_square(squared, self.variance.log())
+
+
+def squared_distances(norm: Tensor, Z: Tensor, X: Tensor) -> Tensor:
+    """Return squared distances `[M, n]` of points `[n, P]` to points Z `[M, P]` with norms `[M, 1]`."""
+    return torch.addmm(norm, Z, X.T, alpha=-2).add_(X.square().sum(1))
 
 
 class _Matern32OfSquare(torch.autograd.Function):

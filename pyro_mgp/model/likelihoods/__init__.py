@@ -1,6 +1,7 @@
 """Observation models of columns, with expected log densities under q(f)."""
 
 from pyro_mgp.model.likelihoods.base import (
+    LEAST_VARIANCE,
     MIN_NOISE,
     Drawn,
     Likelihood,
@@ -22,6 +23,7 @@ from pyro_mgp.model.likelihoods.numeric import (
 )
 
 __all__ = [
+    "LEAST_VARIANCE",
     "MIN_NOISE",
     "Category",
     "CountScale",

@@ -22,6 +22,8 @@ from pyro_mgp.model.local_parameters import LocalModule
 MIN_NOISE = 1e-5
 """Smallest noise variance, in standardised units: keeps a column that others determine exactly well posed."""
 
+LEAST_VARIANCE = 1e-12
+"""Added to variances: keeps the square root of a vanishing one differentiable."""
 # Gauss-Hermite nodes for means under N(0, 1), and their weights.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 # Half of the binary digits of a uniform number, as a factor.
@@ -30,8 +32,6 @@ _HALF_OF_DIGITS = 2.0**26
 _LATTICE, _GOLDEN = 32, 0.5 * (math.sqrt(5) - 1)
 # Range of uniform numbers whose quantiles are finite.
 _INSIDE = (1e-9, 1 - 1e-9)
-# Keeps the square root of a vanishing variance differentiable.
-_LEAST_VARIANCE = 1e-12
 # Largest log ratio of two probabilities whose difference is not zero in floating point.
 _LARGEST_LOG_RATIO = -1e-15
 # Standard deviations beyond which the mass of a normal distribution underflows.
@@ -50,7 +50,7 @@ def mean_under_normal(of: Quantity, mean: Tensor, variance: Tensor) -> Tensor:
 def nodes_under_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Return quadrature nodes under N(mean, variance), `[..., nodes]`, and their log weights, `[nodes]`."""
     nodes, log_weights = (mean.new_tensor(numbers) for numbers in (_NODES, np.log(_WEIGHTS / _WEIGHTS.sum())))
-    spread = (variance + _LEAST_VARIANCE).sqrt()
+    spread = (variance + LEAST_VARIANCE).sqrt()
     return mean[..., None] + spread[..., None] * nodes, log_weights
 
 

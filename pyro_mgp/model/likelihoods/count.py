@@ -93,9 +93,8 @@ class NegativeBinomial(Drawn):
         super().__init__()
         self.scale = scale
         self.register_buffer("noise", like.new_ones(()))
-        self.concentration = PyroParam(
-            like.new_tensor(_FIRST_CONCENTRATION), constraints.greater_than(_LEAST_CONCENTRATION)
-        )
+        start = like.new_tensor(_FIRST_CONCENTRATION)
+        self.concentration = PyroParam(start, constraints.greater_than(_LEAST_CONCENTRATION))
         self.offset = PyroParam(like.new_tensor(math.log(average)))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNegativeBinomial:

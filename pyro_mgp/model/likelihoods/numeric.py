@@ -98,10 +98,8 @@ class HeavyTailed(Drawn):
     def __init__(self, noise: float, like: Tensor) -> None:
         super().__init__()
         self.register_buffer("noise", like.new_ones(()))
-        least = MIN_NOISE**0.5
-        self.scale = PyroParam(
-            like.new_tensor(max(noise, 2 * MIN_NOISE)).sqrt(), constraints.greater_than(least)
-        )
+        start = like.new_tensor(max(noise, 2 * MIN_NOISE)).sqrt()
+        self.scale = PyroParam(start, constraints.greater_than(MIN_NOISE**0.5))
         self.freedom = PyroParam(like.new_tensor(_FIRST_FREEDOM), constraints.greater_than(_LEAST_FREEDOM))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
