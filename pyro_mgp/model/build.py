@@ -161,16 +161,8 @@ def build_chain(
 ) -> Chain:
     """Build an untrained `Chain`, or a `SequentialChain`, from the specifications of its links, in order.
 
-    Args:
-        link_specs: The links, each with one of the `likelihoods`.
-        kernel: Factory `input_dim -> Kernel`.
-        inducing: Rows of the filled table that serve as inducing inputs, `[M, D]`.
-        likelihoods: Observation models.
-        products: For each link the pairs of inputs whose products a trend contains; None for none.
-        sequential: Whether to build a `SequentialChain`.
-        train_inducing: Whether the inducing inputs are trained.
-        n_rows: Rows of the training table.
-        switches: Further arguments of `Chain`.
+    Inducing inputs are rows of the filled table, `[M, D]`. For each link, `products` are the pairs of inputs
+    whose products a trend contains; None stands for none. `switches` are further arguments of `Chain`.
 
     Raises:
         TypeError: If `kernel` does not give a kernel.

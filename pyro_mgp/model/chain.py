@@ -351,12 +351,8 @@ class Chain(LocalModule):
     ) -> Tensor:
         """Return the log density of held-out cells, standardised units, link after link, `[cells]`.
 
-        Args:
-            filled: Rows with a fill in their missing and scored cells, `[n, D]`.
-            observed: Bool `[n, D]`, False at the scored cells.
-            values: True values of the scored cells, `[n, D]`.
-            scored: Bool `[n, D]`, which cells to score.
-            n_paths: Components of the mixture that predicts a cell.
+        Takes rows with a fill in their missing and `scored` cells, `[n, D]`, which are not `observed`, Bool
+        `[n, D]` both, and the true values, `[n, D]`. A mixture of `n_paths` components predicts a cell.
         """
         start = filled.expand(n_paths, *filled.shape)
         holes = self.holes(observed)
