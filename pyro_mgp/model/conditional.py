@@ -162,6 +162,10 @@ class _StackConditional(Conditional):
     def on(self, paths: Tensor) -> Self:
         return self if len(self.weights) == 1 else replace(self, weights=self.weights[paths])
 
+    def moments(self, rows: Tensor) -> Moments:
+        basis, variance = self._basis(rows.flatten(0, 1))
+        return _moments(_per_path(self.weights, basis, len(rows)), variance)
+
     def mean(self, rows: Tensor) -> Tensor:
         if self.observation is not None:
             return super().mean(rows)
@@ -183,11 +187,6 @@ class BasisConditional(_StackConditional):
     """Cholesky factor L of K_ZZ, `[M, M]`."""
     scale_tril: Tensor | None
     """Scale T of q(v), `[M, M]`; None for drawn functions."""
-
-    def moments(self, rows: Tensor) -> Moments:
-        """Return the moments of the latent function at rows `[S, n, D]`."""
-        basis, variance = self._basis(rows.flatten(0, 1))
-        return _moments(_per_path(self.weights, basis, len(rows)), variance)
 
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         cross, variance = self.kernels.at(self.number, rows)
@@ -261,9 +260,8 @@ class TrendConditional(_StackConditional):
     @torch.no_grad()
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the latent function at rows `[S, n, D]`."""
-        basis, variance = self._basis(rows.flatten(0, 1))
-        mean = _per_path(self.weights, basis, len(rows))
-        return _moments(mean, variance.view_as(mean) * self.scale.square())
+        at = super().moments(rows)
+        return replace(at, variance=at.variance * self.scale.square())
 
     @torch.no_grad()
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:

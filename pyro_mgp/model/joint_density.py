@@ -80,7 +80,7 @@ class JointDensity:
         """
         if any(values.dim() > 1 for values in functions):
             self._refuse_batches()
-        kernels = stack_kernels(self.links) if self.links else KernelStack([])
+        kernels = stack_kernels(self.links)
         with naming(self.names):
             jitter = max((link.jitter for link in self.links), default=0.0)
             factors = factorise(kernels.among(), jitter) if self.links else ()
