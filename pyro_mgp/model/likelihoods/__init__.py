@@ -12,8 +12,8 @@ from pyro_mgp.model.likelihoods.base import (
     log_between,
     mean_under_normal,
 )
-from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
-from pyro_mgp.model.likelihoods.levels import Category, ExpectedOrdinal, Ordinal
+from pyro_mgp.model.likelihoods.count import CountScale, NegativeBinomial
+from pyro_mgp.model.likelihoods.levels import Category, Ordinal
 from pyro_mgp.model.likelihoods.numeric import (
     ExpectedNormal,
     ExpectedStudentT,
@@ -28,9 +28,7 @@ __all__ = [
     "Category",
     "CountScale",
     "Drawn",
-    "ExpectedNegativeBinomial",
     "ExpectedNormal",
-    "ExpectedOrdinal",
     "ExpectedStudentT",
     "Gaussian",
     "HeavyTailed",

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from pyro_mgp.data.transforms import InverseTransform
-from pyro_mgp.model.likelihoods import CountScale, ExpectedNegativeBinomial, NegativeBinomial
+from pyro_mgp.model.likelihoods.count import CountScale, ExpectedNegativeBinomial, NegativeBinomial
 
 SCALE = CountScale(mean=1.0, scale=0.7)
 OFFSET = 0.4

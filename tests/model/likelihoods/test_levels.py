@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from pyro_mgp.model.likelihoods import ExpectedOrdinal, Ordinal
+from pyro_mgp.model.likelihoods.levels import ExpectedOrdinal, Ordinal
 
 VALUES = torch.tensor([-1.0, 0.0, 2.5]).double()
 SHARES = torch.tensor([0.3, 0.5, 0.2]).double()
