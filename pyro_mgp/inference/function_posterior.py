@@ -100,17 +100,25 @@ class CoefficientScales:
         return cls(coefficients, groups == REST, group_scales(link)[groups] / typical)
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int], Tensor]) -> Tensor:
-        """Draw the standard deviations of coefficients, given values and the last scales, `[S, M]` each.
+        """Return the standard deviations `[S, M]` with those of coefficients drawn anew, by slice sampling.
 
-        `fresh(n)` returns standard normal numbers `[S, n]`. Returns all standard deviations, `[S, M]`.
+        Given are values and the last standard deviations, `[S, M]` each, and a function that returns standard
+        normal numbers `[S, n]`.
         """
         scales, own = scales.clone(), self.coefficients
         n_chains, n_own = len(values), int(own.sum())
         if n_own:
             normal = fresh(n_own * N_NUMBERS).view(n_chains * n_own, N_NUMBERS)
-            wide = self.wide[own].expand(n_chains, -1).reshape(-1)
-            drawn = draw_scale(values[:, own].reshape(-1, 1), wide, scales[:, own].reshape(-1), normal)
-            scales[:, own] = drawn.view(n_chains, n_own)
+            wide = self.wide[own].expand(n_chains, -1).flatten()
+            squares = values[:, own].flatten().square()
+
+            def log_density(log_scale: Tensor) -> Tensor:
+                variance = (2 * log_scale).exp()
+                prior = log_scale - (variance / wide**2).log1p()
+                return prior - log_scale - 0.5 * squares / variance
+
+            drawn = slice_step(log_density, scales[:, own].flatten().log(), normal)
+            scales[:, own] = drawn.clamp(*_LOG_RANGE).exp().view(n_chains, n_own)
         return scales
 
     def draw_rest(
@@ -133,18 +141,3 @@ class CoefficientScales:
         gain = other.evidence + log_prior(moved) - posterior.evidence - log_prior(log_scale)
         taken = gain > torch.special.log_ndtr(normal[:, 1])
         return torch.where(taken[:, None], proposal, scales), other.where(taken, posterior)
-
-
-def draw_scale(values: Tensor, wide: Tensor, scale: Tensor, normal: Tensor) -> Tensor:
-    """Draw the standard deviation σ `[S]` of values `[S, k]` ~ N(0, σ²) by a step of slice sampling.
-
-    Takes the scale of its half-Cauchy prior, `[]` or `[S]`, the last σ, and normal numbers `[S, N_NUMBERS]`.
-    """
-    squares, count = values.square().sum(1), values.shape[1]
-
-    def log_density(log_scale: Tensor) -> Tensor:
-        variance = (2 * log_scale).exp()
-        prior = log_scale - (variance / wide**2).log1p()
-        return prior - count * log_scale - 0.5 * squares / variance
-
-    return slice_step(log_density, scale.log(), normal).clamp(*_LOG_RANGE).exp()

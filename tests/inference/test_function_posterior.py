@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 
-from pyro_mgp.inference.function_posterior import CoefficientScales, FunctionPosterior, draw_scale
-from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.inference.function_posterior import CoefficientScales, FunctionPosterior
 from pyro_mgp.model.kernels import linear_quadratic_matern32, matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 
 
-def numbers(n: int, seed: int) -> Tensor:
-    return torch.as_tensor(np.random.default_rng(seed).normal(size=(n, N_NUMBERS)))
-
-
-@pytest.mark.parametrize(("values", "wide"), [([0.5], 0.3), ([2.0, -1.0, 0.3], 1.0)])
-def test_a_standard_deviation_has_its_conditional_density(values: list[float], wide: float) -> None:
-    n_chains = 4000
-    given = torch.tensor(values).double().expand(n_chains, -1)
-    scale = torch.ones(n_chains).double()
-    for step in range(25):
-        scale = draw_scale(given, torch.tensor(wide).double(), scale, numbers(n_chains, step))
-    grid = np.linspace(np.log(1e-3), np.log(1e3), 40_001)
-    density = stats.halfcauchy.logpdf(np.exp(grid), scale=wide) + grid
-    density += sum(stats.norm.logpdf(value, scale=np.exp(grid)) for value in values)
-    distribution = np.cumsum(np.exp(density - density.max()))
-    distribution /= distribution[-1]
-    found = scale.log().numpy()
-    assert stats.kstest(found, lambda x: np.interp(x, grid, distribution)).pvalue > 1e-3
+def test_standard_deviations_have_their_conditional_densities() -> None:
+    n_chains, values = 4000, torch.tensor([0.5, 7.0, -1.5]).double()
+    wide, grid = torch.tensor([0.3, 1.0, 1.0]).double(), np.linspace(np.log(1e-3), np.log(1e3), 40_001)
+    own = CoefficientScales(torch.tensor([True, False, True]), torch.zeros(3, dtype=torch.bool), wide)
+    scales, rng = torch.ones(n_chains, 3).double(), np.random.default_rng(0)
+    for _ in range(25):
+        drawn = values.expand(n_chains, -1)
+        scales = own.draw(drawn, scales, lambda n: torch.as_tensor(rng.normal(size=(n_chains, n))))
+    assert (scales[:, 1] == 1).all()
+    for k in (0, 2):
+        density = stats.halfcauchy.logpdf(np.exp(grid), scale=float(wide[k])) + grid
+        density += stats.norm.logpdf(float(values[k]), scale=np.exp(grid))
+        distribution = np.cumsum(np.exp(density - density.max()))
+        shares = np.interp(scales[:, k].log().numpy(), grid, distribution / distribution[-1])
+        assert stats.kstest(shares, "uniform").pvalue > 1e-3
 
 
 def link(factory: object) -> Link:
