@@ -135,10 +135,6 @@ class Augmentation:
             latent = TrendConditional(noise, self.kernels, number, weights, form, scales[:, -1:])
         return observing([latent], [self.chain.links[number]])[0]
 
-    def n_rows(self, number: int) -> int:
-        """Return the number of rows from which a link may learn."""
-        return len(self.known_rows[number]) + len(self.completed_rows[number])
-
     def regression(
         self,
         number: int,
@@ -167,14 +163,17 @@ class Augmentation:
             weights = free if weights is None else weights * free
         return Regression(known, completed, weights)
 
-    def with_latents(self, number: int, given: Regression, function: Tensor, normal: Tensor) -> Regression:
+    def with_latents(
+        self, number: int, given: Regression, function: Tensor, fresh: Callable[[int], Tensor]
+    ) -> Regression:
         """Return rows with latent variables drawn for the values of a link with an `Ordinal` likelihood.
 
         Given these, which are the last function drawn `[S, M]` plus noise of variance one, its posterior is
-        Gaussian. The standard normal numbers `[S, n]` are at least as many as there are rows.
+        Gaussian. `fresh(n)` returns standard normal numbers `[S, n]`. Rows of other links are left unchanged.
         """
         likelihood = self.chain.links[number].likelihood
-        assert isinstance(likelihood, Ordinal)
+        if not isinstance(likelihood, Ordinal):
+            return given
 
         def latents(rows: Rows, normal: Tensor) -> Rows:
             mean = times(function, rows.basis)
@@ -182,6 +181,7 @@ class Augmentation:
             drawn = likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
             return rows._replace(targets=drawn)
 
+        normal = fresh(len(self.known_rows[number]) + len(self.completed_rows[number]))
         n_known, n_completed = (own.targets.shape[-1] for own in (given.known, given.completed))
         known, completed, _ = normal.tensor_split([n_known, n_known + n_completed], dim=1)
         return given._replace(

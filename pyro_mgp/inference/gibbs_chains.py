@@ -302,17 +302,14 @@ class GibbsChains:
         """Draw the function, then noise variance and scales, of a link, given its rows, in place."""
         augmentation, (function, noise, scales) = self.augmentation, state.links[i]
         link, prior = self.chain.links[i], augmentation.scales[i]
-        is_ordinal = isinstance(link.likelihood, Ordinal)
-        if is_ordinal:
-            normal = self.fresh(augmentation.n_rows(i), _LATENT, *stream)
-            given = augmentation.with_latents(i, given, function, normal)
+        given = augmentation.with_latents(i, given, function, lambda n: self.fresh(n, _LATENT, *stream))
         posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
         if prior is not None:
             scales, posterior = prior.draw_rest(scales, posterior, self.fresh(2, _RESCALING, *stream))
         function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
         if link.is_gaussian:
             noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, _VARIANCE, *stream))
-        elif not is_ordinal:
+        elif not isinstance(link.likelihood, Ordinal):
             state.posteriors[i] = posterior
         if prior is not None:
             scales = prior.draw(function, scales, lambda n: self.fresh(n, _SCALE, *stream))
@@ -384,9 +381,7 @@ class GibbsChains:
         augmentation, e = self.augmentation, link.number
         function, noise, scales = state.links[e]
         given = augmentation.regression(e, state.filled, scales, left_out=left_out)
-        if isinstance(self.chain.links[e].likelihood, Ordinal):
-            latent = self.fresh(augmentation.n_rows(e), _LATENT, *stream)
-            given = augmentation.with_latents(e, given, function, latent)
+        given = augmentation.with_latents(e, given, function, lambda n: self.fresh(n, _LATENT, *stream))
         posterior = augmentation.posterior(e, given, noise, None, scales)
         centre = posterior.mean
         drawn = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))

@@ -115,10 +115,10 @@ def test_a_function_of_ordered_values_has_the_posterior_of_a_grid(n_ones: int) -
     link = Link(matern32(1), table[:1, :1], 1, [0], Ordinal(values, shares), jitter=1e-6)
     augmentation = Augmentation(Chain([link], ["y"], 30), table, torch.ones(30, 2, dtype=torch.bool))
     given, ones = augmentation.regression(0, table.expand(N_PATHS, -1, -1)), torch.ones(N_PATHS, 1).double()
-    function = torch.zeros(N_PATHS, 1).double()
+    function, normal = torch.zeros(N_PATHS, 1).double(), fresh(N_PATHS)
     for step in range(40):
-        latent = augmentation.with_latents(0, given, function, fresh(N_PATHS)(30, step, 0))
-        function = augmentation.posterior(0, latent, ones, None).draw(fresh(N_PATHS)(1, step, 1))
+        latent = augmentation.with_latents(0, given, function, lambda n, step=step: normal(n, step, 0))
+        function = augmentation.posterior(0, latent, ones, None).draw(normal(1, step, 1))
     conditional = augmentation.conditional(0, function, ones, torch.ones_like(function))
     found = conditional.functions(table[:1]).numpy()[:, 0]
 
