@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from pyro.infer import MCMC, NUTS
@@ -64,10 +65,7 @@ def _start(
     chain: SequentialChain, paths: Sequence[str], filled: Tensor, observed: Tensor
 ) -> dict[str, Tensor]:
     """Return the values at which NUTS starts: estimates of a chain's parameters, and filled cells."""
-    values = dict[str, Tensor]()
-    for path in paths:
-        owner, _, name = path.rpartition(".")
-        values[path] = getattr(chain.get_submodule(owner), name).detach()
+    values = {path: attrgetter(path)(chain).detach() for path in paths}
     links = zip(chain.names, chain.links, chain.informative(observed), strict=True)
     for name, link, informative in links:
         values[f"z_{name}"] = filled[informative & ~observed[:, link.column], link.column]
