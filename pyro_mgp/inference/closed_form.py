@@ -25,7 +25,7 @@ decomposition*), and the last matrix is symmetrised.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +68,7 @@ class Posterior:
         return cls(precision, shift, _times(covariance, shift), covariance, log_det)
 
     @classmethod
+    @torch.no_grad()
     def of(cls, chain: Chain) -> Posterior:
         """Return q(v) of a chain's links."""
         tril = torch.stack([link.u_scale_tril for link in chain.links])
@@ -126,8 +127,7 @@ class ConjugateStep:
         self.chain, self.workers, self.redraw = chain, workers, redraw
         self.workspace = Workspace()
         self.stack = fastest_stack(chain.links)
-        self.posterior: Posterior
-        self.restore()
+        self.posterior = Posterior.of(chain)
 
     def __call__(
         self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float, only_q: bool = False
@@ -172,19 +172,6 @@ class ConjugateStep:
         tril = torch.linalg.cholesky(self.posterior.covariance)
         for link, new_loc, new_tril in zip(self.chain.links, self.posterior.mean, tril, strict=True):
             link.u_loc, link.u_scale_tril = new_loc, new_tril
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Reload q(u) from the chain's links, after they were reset to an earlier state."""
-        self.posterior = Posterior.of(self.chain)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return natural parameters and moments of q(u), for `resume`."""
-        return dict(vars(self.posterior))
-
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Restore q(u) from the output of `state`."""
-        self.posterior = Posterior(**state)
 
     def _share(self, filled: Tensor, observed: Tensor, rows: Tensor | None) -> Share:
         """Return this process's rows of a minibatch; takes the arguments of a step."""

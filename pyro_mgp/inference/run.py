@@ -125,11 +125,6 @@ class Run:
         """True if the held-out score has not improved for `patience` checks."""
         return len(self.losses) - self.best_step >= self.options.patience * self.options.check_every
 
-    @property
-    def should_continue(self) -> bool:
-        """True if neither the steps nor the patience are used up."""
-        return len(self.losses) < self.options.max_steps and not self.out_of_patience
-
     def warm_start(self) -> None:
         """Fit q(u) to the initial fill, before draws replace it."""
         if self.closed is not None:
@@ -171,7 +166,12 @@ class Run:
             if math.isfinite(score) and math.isfinite(sum(losses)):
                 return losses, score
             if state is not None:
-                self._go_back(state)
+                self.set_parameters(state)
+                for rows, fill in reversed(self.overwritten):
+                    self.filled[rows] = fill
+                for adam in self.adams:
+                    adam.forget()
+                self.rate /= 4
         raise FloatingPointError(
             f"the evidence bound is no longer finite after {first + n_steps} steps{why}; "
             f"use a learning rate below {f'{self.rate:g}' if self.own_rate else 'that of the optimizer'}"
@@ -181,16 +181,7 @@ class Run:
         """Set the parameters to those of a state of the chain."""
         self.chain.load_state_dict(state)
         if self.closed is not None:
-            self.closed.restore()
-
-    def _go_back(self, state: dict[str, Tensor]) -> None:
-        """Restore an earlier state and fill, and divide the learning rate by four."""
-        self.set_parameters(state)
-        for rows, fill in reversed(self.overwritten):
-            self.filled[rows] = fill
-        for adam in self.adams:
-            adam.forget()
-        self.rate /= 4
+            self.closed.posterior = closed_form.Posterior.of(self.chain)
 
     def _advance(self, number: int) -> Tensor:
         """Take one step on the next minibatch, and return the loss."""
@@ -290,13 +281,12 @@ class Run:
         tensors = {"random": torch.get_rng_state(), "fill": torch.cat(fill)}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        if self.ahead and self.ahead[0] is not None:
-            tensors["ahead"] = torch.cat([rows for rows in self.ahead if rows is not None])
-        sizes = [0 if rows is None else len(rows) for rows in self.ahead]
-        tensors["ahead sizes"] = torch.tensor(sizes).long()
+        if ahead := [rows for rows in self.ahead if rows is not None]:
+            tensors["ahead"] = torch.cat(ahead)
+        tensors["ahead sizes"] = torch.tensor([len(rows) for rows in ahead]).long()
         # These may be thousands of numbers, too many for a header.
         tensors |= {name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in _SERIES}
-        safe, q = self.safe[-1], {} if self.closed is None else self.closed.state()
+        safe, q = self.safe[-1], {} if self.closed is None else vars(self.closed.posterior)
         states = {"chain": self.chain.state_dict(), "best": self.best, "safe": safe, "q": q}
         for k, adam in enumerate(self.adams):
             states[f"adam{k}"] = {"start": adam.start, "first": adam.first, "second": adam.second}
@@ -321,7 +311,7 @@ class Run:
         self.chain.load_state_dict(chain)
         self.safe = [safe]
         if self.closed is not None:
-            self.closed.resume(q)
+            self.closed.posterior = closed_form.Posterior(**q)
         for k, (adam, n_steps) in enumerate(zip(self.adams, fields["adam_steps"], strict=True)):
             moments = _part(arrays, f"adam{k}", self.device)
             adam.start, adam.first, adam.second = moments["start"], moments["first"], moments["second"]
@@ -335,9 +325,8 @@ class Run:
             start = end
         if start != len(fill):
             raise ValueError(f"expected the fill of {start} cells, got {len(fill)}")
-        sizes = arrays["ahead sizes"].tolist()
-        self.ahead = [None] * len(sizes)
         if "ahead" in arrays:
+            sizes = arrays["ahead sizes"].tolist()
             self.ahead = list(torch.as_tensor(arrays["ahead"], device=device).split(sizes))
         torch.set_rng_state(torch.as_tensor(arrays["random"]))
         if self.device.type == "cuda":

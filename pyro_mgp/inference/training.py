@@ -140,7 +140,7 @@ def _search(run: Run, bar: Any, checkpoint: Checkpoint | None, seed: int) -> Non
         if checkpoint is None or not _resume(run, checkpoint, identity):
             run.warm_start()
         bar.update(len(run.losses))
-        while run.should_continue:
+        while len(run.losses) < run.options.max_steps and not run.out_of_patience:
             run.check(bar)
             if checkpoint is not None:
                 _keep(run, checkpoint, identity)

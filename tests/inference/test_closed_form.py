@@ -121,8 +121,7 @@ def test_q_moves_as_by_the_natural_gradient(build, rows, step_size, silence_of):
         # Links whose sites change with q go half as far.
         part = 1.0 if link.is_gaussian else 0.5
         natural_step(variational_pairs(link), part * step_size)
-    with torch.no_grad():
-        expected = Posterior.of(chain)
+    expected = Posterior.of(chain)
     torch.testing.assert_close(step.posterior.precision, expected.precision, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(step.posterior.shift, expected.shift, rtol=1e-6, atol=1e-6)
 
@@ -226,9 +225,9 @@ def test_q_is_published_into_the_links_and_read_back():
     step(table, observed, None, 1.0)
     step.publish()
     moved = step.posterior
-    step.restore()
-    torch.testing.assert_close(step.posterior.precision, moved.precision, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(step.posterior.shift, moved.shift, rtol=1e-9, atol=1e-9)
+    published = Posterior.of(chain)
+    torch.testing.assert_close(published.precision, moved.precision, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(published.shift, moved.shift, rtol=1e-9, atol=1e-9)
 
 
 def test_a_column_without_a_single_observed_cell_in_the_rows_goes_back_to_the_prior():
