@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_mgp._support import memory
 from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
-from pyro_mgp.data.codecs.base import GaussianObservation, ObservationModel, OrdinalObservation
+from pyro_mgp.data.codecs.base import GaussianObservation, OrdinalObservation
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
@@ -64,27 +64,15 @@ class TrainingTable:
         """True if the inputs of links are complete and earlier columns only."""
         return self.inputs.value == "earlier"
 
-    @property
-    def is_gaussian(self) -> bool:
-        """True if all links have Gaussian observations, with one noise variance per link."""
+    def kinds(self) -> dict[str, bool]:
+        """Return what `settings.choose` must know of the links' observations."""
+        models = build.observation_models(self.encoder.codec, self.link_specs)
         has_errors = any(link.column in self.error_variances for link in self.link_specs)
-        return not has_errors and all(isinstance(model, GaussianObservation) for model in self._models())
-
-    @property
-    def has_shapes(self) -> bool:
-        """True if some likelihoods have parameters besides a noise variance or a single threshold.
-
-        A threshold between two values is learnt with the intercept of the function.
-        """
-        return any(
-            len(model.values) > 2
-            if isinstance(model, OrdinalObservation)
-            else not isinstance(model, GaussianObservation)
-            for model in self._models()
-        )
-
-    def _models(self) -> Sequence[ObservationModel]:
-        return build.observation_models(self.encoder.codec, self.link_specs)
+        gaussian = [isinstance(model, GaussianObservation) for model in models]
+        # A threshold between two values is learnt with the intercept of the function.
+        binary = [isinstance(model, OrdinalObservation) and len(model.values) <= 2 for model in models]
+        shapes = not all(a or b for a, b in zip(gaussian, binary, strict=True))
+        return {"all_gaussian": all(gaussian) and not has_errors, "shapes": shapes}
 
     def hold_out(self, observed: Tensor, fraction: float, seed: int) -> Tensor:
         """Choose observed cells to hold out of training for validation, Bool `[N, D]`."""
@@ -116,8 +104,7 @@ def fit_chain(
 ) -> tuple[FittedModel, Settings]:
     """Build and train the chain, and fit local GPs and discrete support where they apply."""
     current().check_same(given.encoded.keys)
-    kinds = {"all_gaussian": given.is_gaussian, "shapes": given.has_shapes}
-    settings = choose(parameters, engine, given.inputs, len(given.encoded), **kinds)
+    settings = choose(parameters, engine, given.inputs, len(given.encoded), **given.kinds())
     if own is not None:
         n_rows, n_columns = given.encoded.values.shape
         needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), settings.n_inducing.value)

@@ -40,6 +40,9 @@ _MOST_PLANS, _COMPLETIONS = 3, 4
 # the table from which they start.
 _RIVAL_DRAW = 3
 
+Plan = tuple[int, list[int]]
+"""Number of the encoding, and the encoded columns with a link in order."""
+
 
 @dataclass(frozen=True)
 class GivenTable:
@@ -93,8 +96,7 @@ class GivenTable:
 class Planned:
     """A joint density fitted by a plan, with draws of its missing cells."""
 
-    plan: tuple[int, list[int]]
-    """Number of the encoding, and the encoded columns with a link in order."""
+    plan: Plan
     fitted: tuple[FittedModel, Settings]
     """Model and settings."""
     completed: Callable[[int], Tensor]
@@ -135,12 +137,12 @@ class PlanSearch:
         n_rows = len(self.encodings[0][1])
         return table if n_rows == len(table) else table[_with_smallest_keys(table.keys, n_rows)]
 
-    def first_plan(self, completed: Tensor) -> tuple[int, list[int]]:
+    def first_plan(self, completed: Tensor) -> Plan:
         """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""
         last = len(self.codecs) - 1
         return last, self._best(self.codecs[last:], completed, (0, []))[1]
 
-    def fit(self, plan: tuple[int, list[int]], completed: Tensor) -> Planned:
+    def fit(self, plan: Plan, completed: Tensor) -> Planned:
         """Fit a joint density by a plan, trained on rows completed by draws."""
         here, sequence = plan
         rows = self.encodings[here][1]
@@ -172,9 +174,7 @@ class PlanSearch:
             return planned
         return self.improved(other, _RIVAL_DRAW, most=1)
 
-    def _best(
-        self, codecs: list[TableCodec], completed: Tensor, start: tuple[int, list[int]]
-    ) -> tuple[int, list[int]]:
+    def _best(self, codecs: list[TableCodec], completed: Tensor, start: Plan) -> Plan:
         """Return the best plan, given draws and the plan from which the search starts."""
         every = self.given.parameters.columns == "all"
         return best_plan(codecs, self._of_evidence(completed), *start, self.incomplete, every)

@@ -64,20 +64,15 @@ def fit_frame(
     given = GivenTable(parameters, engine, rules, own, own if modelled is frame else modelled, target)
     model, settings = _fit_in_order(given, codec, table, kept)
     if parameters.inference == "mcmc" and model.link_specs:
-        _check_gaussian(model)
+        pairs = zip(model.chain.names, model.chain.links, strict=True)
+        if names := [name for name, link in pairs if not link.is_gaussian]:
+            raise ValueError(
+                'inference="mcmc" cannot be used: it needs numeric columns with Gaussian noise, and '
+                f'{listing(names)} have other observations. Take inference="auto"'
+            )
         model = model.with_drawn_lengthscales(progress=parameters.progress)
     discard_own(kept, checkpoint)
     return model, settings
-
-
-def _check_gaussian(model: FittedModel) -> None:
-    """Raise a ValueError if a link is not Gaussian, so that its function cannot be integrated out."""
-    pairs = zip(model.chain.names, model.chain.links, strict=True)
-    if names := [name for name, link in pairs if not link.is_gaussian]:
-        raise ValueError(
-            f'inference="mcmc" cannot be used: it needs numeric columns with Gaussian noise, and '
-            f'{listing(names)} have other observations. Take inference="auto"'
-        )
 
 
 def _fit_in_order(
