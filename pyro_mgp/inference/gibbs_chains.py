@@ -273,10 +273,8 @@ class GibbsChains:
                     if not joint:
                         conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
                     chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
-        except RuntimeError:
-            self.check(new.filled)  # functions learnt from diverged cells have no finite precision
-            raise
-        self.check(new.filled)
+        finally:
+            self.check(new.filled)  # also after an error: of diverged cells no finite precision is learnt
         return before, new
 
     def _all_learnt(
@@ -346,7 +344,10 @@ class GibbsChains:
         completed = candidates.completed(later.table, later.columns)
         moving = dict[int, FunctionAtCandidates]()
         for link, tells in zip(later.links, later.tells, strict=True):
-            if self._is_normal(link):
+            own = chain.links[link.number]
+            has_noise = own.is_gaussian and link.conditional.observation is None
+            # Those whose functions have a normal distribution, given what they are learnt from.
+            if has_noise or isinstance(own.likelihood, Ordinal):
                 here = rows[link.informative], completed, tells, (*stream, link.number)
                 moving[link.number] = self._at_candidates(state, link, *here)
         others = replace(later, links=[link for link in later.links if link.number not in moving])
@@ -361,12 +362,6 @@ class GibbsChains:
             conditionals[e] = self._predictive(state, e)
         chosen = candidates.chosen(total, numbers(0))
         state.filled[:, rows[:, None], list(later.columns)] = chosen
-
-    def _is_normal(self, link: Later) -> bool:
-        """Return whether the function of a link has a normal distribution, given what it is learnt from."""
-        own = self.chain.links[link.number]
-        has_noise = own.is_gaussian and link.conditional.observation is None
-        return has_noise or isinstance(own.likelihood, Ordinal)
 
     def _at_candidates(
         self,
