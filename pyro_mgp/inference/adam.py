@@ -20,14 +20,6 @@ class Adam:
         parameters: Leaves of one dtype and device; until `release` they are views of one vector.
         weight_decay: Share of the distance to their starting values by which parameters move back in a step,
             per unit of learning rate (as in AdamW, Loshchilov and Hutter 2019).
-
-    Example:
-        >>> leaf = nn.Parameter(torch.tensor([1.0, 2.0]))
-        >>> adam = Adam([leaf])
-        >>> leaf.square().sum().backward()
-        >>> adam.step(0.1)
-        >>> leaf.data
-        tensor([0.9000, 1.9000])
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> None:

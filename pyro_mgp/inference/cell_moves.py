@@ -58,14 +58,8 @@ def interweave(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a link's functions `[S, M]`, noise variances `[S, 1]` and missing cells `[S, k]` after a move.
 
-    Args:
-        function: Whitened inducing values.
-        noise: Noise variances.
-        given: The rows with an observed cell of the link's column.
-        posterior: Distribution of the functions given these.
-        cells: Basis and values of the missing cells.
-        later: Likelihood of the cells under the later links.
-        normal: Standard normal numbers, `[S, n_numbers(M)]`.
+    The rows that are given have an observed cell of the link's column, and the posterior is that of functions
+    given these. The standard normal numbers are `[S, n_numbers(M)]`.
     """
     direction, angles, threshold, of_noise = normal.split([function.shape[1], 1 + N_ANGLES, 1, N_NUMBERS], 1)
     chains = torch.arange(len(normal), device=normal.device)
@@ -137,10 +131,8 @@ class FunctionAtCandidates:
     def moved(self, noise: Tensor, others: Tensor, normal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return function and noise variances after a move of each, and the candidates' log likelihoods.
 
-        Args:
-            noise: Noise variances, `[S, 1]`.
-            others: Log weights of the candidates, with the likelihoods of all other links, `[S, k, K]`.
-            normal: Standard normal numbers, `[S, N_NUMBERS_OF_MOVE]`.
+        Takes noise variances `[S, 1]`, the log weights of the candidates with the likelihoods of all other
+        links, `[S, k, K]`, and standard normal numbers `[S, N_NUMBERS_OF_MOVE]`.
         """
         centre, current, draw = self.ellipse.unbind(1)
         chains = torch.arange(len(noise), device=noise.device)

@@ -86,11 +86,6 @@ class Regression(NamedTuple):
         known, completed = self.known.sums(noise, weights[0]), self.completed.sums(noise, weights[1])
         return known[0] + completed[0], known[1] + completed[1]
 
-    def joined(self) -> Rows:
-        """Return all rows in S chains, the known ones first."""
-        pairs = zip(self.known, self.completed, strict=True)
-        return Rows(*(torch.cat([known.expand(*other.shape[:-1], -1), other], -1) for known, other in pairs))
-
 
 class Augmentation:
     """Distributions of a trained chain's functions and noises given completed tables.
@@ -235,7 +230,10 @@ class Augmentation:
             return FunctionPosterior.natural(prior, *given.sums(noise))
         if last is None:
             last = FunctionPosterior.natural(prior, torch.diag_embed(0 * prior), 0 * prior)
-        basis, rest, targets = given.joined()
+        basis, rest, targets = (
+            torch.cat([known.expand(*completed.shape[:-1], -1), completed], dim=-1)
+            for known, completed in zip(given.known, given.completed, strict=True)
+        )
         mean, variance = last.moments(basis)
         rows = torch.cat([self.known_rows[number], self.completed_rows[number]])
         pull, precision, _ = site_parameters(link, targets, mean, variance + rest, rows)
@@ -255,12 +253,8 @@ def draw_noise(
 ) -> Tensor:
     """Draw the noise variances `[S, 1]` of a Gaussian link, whose roots have half-Cauchy priors of scale 1.
 
-    Args:
-        given: The rows from which it learns.
-        function: Whitened inducing values, `[S, M]`.
-        noise: The noise variances drawn last.
-        normal: Standard normal numbers, `[S, N_NUMBERS]`.
-        further: Log likelihoods `[S]` of noise variances under other rows than these.
+    Takes the whitened inducing values `[S, M]`, the last variances, standard normal numbers `[S, N_NUMBERS]`,
+    and a function that returns the log likelihoods `[S]` of variances under further rows than those given.
     """
     parts = given.known, given.completed
     squares = torch.cat([(own.targets - times(function, own.basis)).square() for own in parts], dim=1)

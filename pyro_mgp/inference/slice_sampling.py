@@ -18,18 +18,8 @@ def slice_step(
 ) -> Tensor:
     """Return numbers `[S]` after one step of slice sampling in each of S chains.
 
-    Args:
-        log_density: Function that returns the log densities `[S]` of numbers `[S]`, up to a constant.
-        current: Current numbers, `[S]`.
-        normal: Standard normal numbers, `[S, N_NUMBERS]`.
-        width: Width of the first interval.
-
-    Example:
-        >>> x = torch.zeros(4000)
-        >>> for _ in range(10):
-        ...     x = slice_step(lambda x: -0.5 * x**2, x, torch.randn(4000, N_NUMBERS))
-        >>> bool(abs(x.mean()) < 0.1 and abs(x.std() - 1) < 0.1)
-        True
+    Takes a function that returns their log densities `[S]` up to a constant, the current numbers, standard
+    normal numbers `[S, N_NUMBERS]`, and the width of the first interval.
     """
     uniform = torch.special.ndtr(normal)
     level = log_density(current) + uniform[:, 0].log()

@@ -47,12 +47,10 @@ class SviStep:
         step_size: float = 1.0,
         only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Move the parameters against the gradients of the negative bound, and redraw the rows.
+        """Move the parameters; return the negative bound, and the rows with missing cells redrawn, `[B, D]`.
 
         Takes rows with their current fill `[B, D]`, their observed cells, Bool `[B, D]`, and their numbers in
-        a minibatch (None for the whole table). Size of a natural-gradient step, and whether it moves q(u)
-        only, are for steps in closed form. Returns the negative bound, and the rows with their missing cells
-        redrawn, `[B, D]`.
+        a minibatch (None for the whole table). `step_size` and `only_q` are for steps in closed form.
         """
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")
