@@ -86,31 +86,6 @@ class Posterior:
         return Posterior(**{name: value[links] for name, value in vars(self).items()})
 
 
-@dataclass(frozen=True)
-class Whitened:
-    """Sums over rows in the bound of G links, in whitened coordinates, scaled to the whole table."""
-
-    gram: Tensor
-    """Whitened Gram matrices G = W H Wᵀ, `[G, M, M]`."""
-    projection: Tensor
-    """Whitened products W b with the targets, `[G, M]`."""
-    rest: Tensor
-    """Sums c + t of squared targets and variances, `[G]`; t alone for sites."""
-    count: Tensor
-    """Number of rows n, `[G]`; 0 for sites."""
-    offset: Tensor
-    """Additional terms of the bound under sites, `[G]`."""
-
-    def natural_step(self, posterior: Posterior, noise: Tensor, step_size: Tensor) -> Posterior:
-        """Move q(v) by a fraction `[G]` of the way to its optimum at the current kernels and noises."""
-        optimum = (self.gram + self.gram.mT).div_(2 * noise[:, None, None])
-        optimum.diagonal(dim1=-2, dim2=-1).add_(1)
-        return Posterior.natural(
-            posterior.precision.lerp(optimum, step_size[:, None, None]),
-            posterior.shift.lerp(self.projection / noise[:, None], step_size[:, None]),
-        )
-
-
 def applies_to(chain: Chain) -> bool:
     """Return whether the bound of this chain has the closed form of this module."""
     return not chain.backpropagate and chain.n_paths == 1 and can_be_inverted(chain.links)
@@ -152,7 +127,7 @@ class ConjugateStep:
                     bound = group.move(self.posterior[links], noise[links], step_size)
                     bounds.append(bound)
                     if not only_q:
-                        gradients.append(group.pull(bound))
+                        gradients.append(group.pull(bound, noise[links]))
                         scores.append(group.score())
                 self.posterior = Posterior.cat([bound.posterior for bound in bounds])
             if not only_q:
@@ -204,32 +179,21 @@ class ConjugateStep:
 
 @dataclass(frozen=True)
 class Bound:
-    """Evidence bound of G links (see the module), and the matrices that its gradient needs."""
+    """Evidence bound of G links for the whole table (see the module), with what its gradient needs."""
 
-    statistics: Whitened
     posterior: Posterior
-    noise: Tensor
-    """Noise variances s², `[G]`."""
+    value: Tensor
+    """Bound of each link, `[G]`, nats."""
+    gram: Tensor
+    """Whitened Gram matrices G = W H Wᵀ, `[G, M, M]`."""
+    projection: Tensor
+    """Whitened products W b with the targets, `[G, M]`."""
+    count: Tensor
+    """Number of rows n, `[G]`; 0 for sites."""
     R: Tensor
     """Matrices rrᵀ + S - I, `[G, M, M]`."""
     residual: Tensor
     """Expected sum of squared residuals, `[G]`."""
-
-    @classmethod
-    def of(cls, statistics: Whitened, posterior: Posterior, noise: Tensor) -> Bound:
-        """Compute the evidence bound of links at q(v)."""
-        r = posterior.mean
-        R = torch.baddbmm(posterior.covariance, r[:, :, None], r[:, None, :])
-        R.diagonal(dim1=-2, dim2=-1).sub_(1)
-        fitted = 2 * (r * statistics.projection).sum(-1) - (R * statistics.gram).sum((-2, -1))
-        return cls(statistics, posterior, noise, R, statistics.rest - fitted)
-
-    @property
-    def value(self) -> Tensor:
-        """Evidence bound of each link, `[G]`, nats."""
-        expected = self.statistics.count * (2 * math.pi * self.noise).log() + self.residual / self.noise
-        divergence = self.R.diagonal(dim1=-2, dim2=-1).sum(-1) - self.posterior.log_det
-        return self.statistics.offset - 0.5 * (expected + divergence)
 
 
 @dataclass(frozen=True)
@@ -255,28 +219,37 @@ class _Group:
 
     def move(self, posterior: Posterior, noise: Tensor, step_size: float) -> Bound:
         """Update the links' q(v) by a natural-gradient step, and return the bound at the new q(v)."""
-        gram, projection, *others = self.workers.total(self._sums())
+        gram, projection, rest, count, offset = self.workers.total(self._sums())
         if not self.whitens_rows:
             W = self.inverse
             gram, projection = W @ gram @ W.mT, _times(W, projection)
-        statistics = Whitened(gram, projection, *others)
         steps = [step_size * (1.0 if site is None else SITE_STEP) for site in self.sites]
-        moved = statistics.natural_step(posterior, noise, noise.new_tensor(steps))
-        return Bound.of(statistics, moved, noise)
+        step = noise.new_tensor(steps)[:, None]
+        optimum = (gram + gram.mT).div_(2 * noise[:, None, None])
+        optimum.diagonal(dim1=-2, dim2=-1).add_(1)
+        precision = posterior.precision.lerp(optimum, step[:, :, None])
+        posterior = Posterior.natural(precision, posterior.shift.lerp(projection / noise[:, None], step))
+        r = posterior.mean
+        R = torch.baddbmm(posterior.covariance, r[:, :, None], r[:, None, :])
+        R.diagonal(dim1=-2, dim2=-1).sub_(1)
+        residual = rest - (2 * (r * projection).sum(-1) - (R * gram).sum((-2, -1)))
+        expected = count * (2 * math.pi * noise).log() + residual / noise
+        divergence = R.diagonal(dim1=-2, dim2=-1).sum(-1) - posterior.log_det
+        value = offset - 0.5 * (expected + divergence)
+        return Bound(posterior, value, gram, projection, count, R, residual)
 
-    def pull(self, bound: Bound) -> tuple[Tensor, Tensor]:
+    def pull(self, bound: Bound, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Backpropagate the negative bound through the rows; return its gradients for K_ZZ and noise."""
-        W, R, r, noise = self.inverse, bound.R, bound.posterior.mean, bound.noise
+        W, R, r = self.inverse, bound.R, bound.posterior.mean
         weight = self.factor / noise
         of_gram, of_projection = 0.5 * weight[:, None, None] * R, -weight[:, None] * r
         if not self.whitens_rows:
             of_gram, of_projection = W.mT @ of_gram @ W, _times(W.mT, of_projection)
         self.kernels.pull(RowSums(of_gram, of_projection, 0.5 * weight))
-        gram, projection = bound.statistics.gram, bound.statistics.projection[:, None, :]
-        inner = torch.baddbmm(R @ gram, r[:, :, None], projection, alpha=-1).tril_()
+        inner = torch.baddbmm(R @ bound.gram, r[:, :, None], bound.projection[:, None, :], alpha=-1).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         of_among = -(W.mT @ inner @ W) / noise[:, None, None]
-        of_noise = 0.5 * (bound.statistics.count - bound.residual / noise) / noise
+        of_noise = 0.5 * (bound.count - bound.residual / noise) / noise
         return (of_among + of_among.mT) / 2, of_noise
 
     @torch.enable_grad()
@@ -285,7 +258,10 @@ class _Group:
         return self.factor * torch.stack(self._totals("scores")).sum()
 
     def _sums(self) -> list[Tensor]:
-        """Return the sums over these rows that `Whitened` holds; in double precision, before whitening."""
+        """Return the sums H and b over these rows (whitened in single precision), c + t, n, and an offset.
+
+        The offset holds the additional terms of the bound under sites, for which c and n are zero.
+        """
         targets, valid = self.seen.targets, self.seen.valid
         sums = self.kernels.sums(self.seen, self.inverse if self.whitens_rows else None)
         if valid is None:
