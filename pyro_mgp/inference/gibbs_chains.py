@@ -203,26 +203,20 @@ class GibbsChains:
             weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
         return State(links, [None] * len(links), by_column(filled), weights)
 
-    def draws(self, imputations: Sequence[int]) -> Drawn:
-        """Return what was drawn for imputations; number j is draw j // S of chain j % S."""
+    def draws(self, numbers: Sequence[int], *, of_iterations: bool = False) -> Drawn:
+        """Return what was drawn for imputations; number j is draw j // S of chain j % S.
+
+        Numbers of iterations count these instead, and return functions without cells, for averages. Those of
+        consecutive iterations are dependent, but more of them make an average more precise.
+        """
         with self.lock:
-            while len(self.kept) * self.n_chains <= max(imputations):
+            while len(made := self.passed if of_iterations else self.kept) * self.n_chains <= max(numbers):
                 self._draw()
-        return Drawn.cat(self.kept)[list(imputations)]
+        return Drawn.cat(made)[list(numbers)]
 
     def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
         """Return the conditionals of the links at what was drawn for some numbers."""
         return [self.augmentation.conditional(i, *own) for i, own in enumerate(drawn.links)]
-
-    def iterations(self, paths: Sequence[int]) -> Drawn:
-        """Return functions for averages, without cells; number j is iteration j // S of chain j % S.
-
-        Those of consecutive iterations are dependent, but more of them make an average more precise.
-        """
-        with self.lock:
-            while len(self.passed) * self.n_chains <= max(paths):
-                self._draw()
-        return Drawn.cat(self.passed)[list(paths)]
 
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
@@ -414,28 +408,20 @@ class PosteriorChains:
         """Number of chains in the record, their iterations after burn-in, and draws of each."""
         return len(self.chains), *self.chains[0].n_recorded[1:]
 
-    def draws(self, imputations: Sequence[int]) -> Drawn:
-        """Return what was drawn for imputations."""
-        return self._collected(imputations, GibbsChains.draws)
-
-    def iterations(self, paths: Sequence[int]) -> Drawn:
-        """Return functions for averages, without cells."""
-        return self._collected(paths, GibbsChains.iterations)
+    def draws(self, numbers: Sequence[int], *, of_iterations: bool = False) -> Drawn:
+        """Return what was drawn for imputations, or in iterations; see `GibbsChains`."""
+        # All chains make equally many draws, so that they can be compared.
+        k = len(self.chains)
+        for chains in self.chains:
+            chains.draws([max(numbers) // k], of_iterations=of_iterations)
+        each = [self.chains[j % k].draws([j // k], of_iterations=of_iterations) for j in numbers]
+        return Drawn.cat(each)
 
     def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
         """Return the conditionals of the links at what was drawn for some numbers."""
         k = len(self.chains)
         own = [self.chains[j % k].conditionals([j], drawn[[path]]) for path, j in enumerate(numbers)]
         return [PathwiseConditional.of(of_link) for of_link in zip(*own, strict=True)]
-
-    def _collected(
-        self, numbers: Sequence[int], collect: Callable[[GibbsChains, Sequence[int]], Drawn]
-    ) -> Drawn:
-        # All chains make equally many draws, so that they can be compared.
-        k = len(self.chains)
-        for chains in self.chains:
-            collect(chains, [max(numbers) // k])
-        return Drawn.cat([collect(self.chains[j % k], [j // k]) for j in numbers])
 
 
 def n_chains(n_rows: int, *, local_gps: bool = False) -> int:

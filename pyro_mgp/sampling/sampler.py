@@ -478,7 +478,7 @@ class Sampler:
         """
         if self.training is not None and self.joint:
             chains = self.chains(self.training)
-            sparse: Conditionals = chains.conditionals(paths, chains.iterations(paths))
+            sparse: Conditionals = chains.conditionals(paths, chains.draws(paths, of_iterations=True))
         else:
             sparse = self.sparse(paths)
         of_sweeps = self.of_sweeps(self.predictive(rows, paths), sparse, paths)
