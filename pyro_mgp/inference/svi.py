@@ -19,15 +19,10 @@ Update = Callable[[Any], None]
 
 
 class SviStep:
-    """Training step by `pyro.infer.SVI`, for any chain.
+    """Training step by `pyro.infer.SVI`, for any chain; see `ConjugateStep`.
 
-    Args:
-        chain: The chain.
-        loss: Bound of its `model` and `guide`; None for the bound with functions integrated out, of
-            `Chain.marginal_model`, which is less noisy.
-        update: Function that moves the parameters of a step against their gradients.
-        workers: The processes that train together.
-        redraw: Whether the marginal model redraws missing cells, or takes their fill as data.
+    The loss is the bound of its `model` and `guide`; None stands for the bound with functions integrated out,
+    of `Chain.marginal_model`, which is less noisy. `update` moves the parameters against their gradients.
     """
 
     def __init__(
@@ -40,17 +35,12 @@ class SviStep:
         self.svi = SVI(self._model, guide, _Optimizer(self._update), loss or TraceMeanField_ELBO())
 
     def __call__(
-        self,
-        filled: Tensor,
-        observed: Tensor,
-        rows: Tensor | None,
-        step_size: float = 1.0,
-        only_q: bool = False,
+        self, filled: Tensor, observed: Tensor, rows: Tensor | None, *of_q: Any
     ) -> tuple[Tensor, Tensor]:
         """Move the parameters; return the negative bound, and the rows with missing cells redrawn, `[B, D]`.
 
         Takes rows with their current fill `[B, D]`, their observed cells, Bool `[B, D]`, and their numbers in
-        a minibatch (None for the whole table). `step_size` and `only_q` are for steps in closed form.
+        a minibatch (None for the whole table). Further arguments are those of steps in closed form.
         """
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")
