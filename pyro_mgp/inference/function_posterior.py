@@ -126,9 +126,8 @@ class CoefficientScales:
     ) -> tuple[Tensor, FunctionPosterior]:
         """Draw the scale of the inducing values with the function integrated out, by a Metropolis step.
 
-        Given so many values their scale would hardly move. Takes the standard deviations of a link's values
-        `[S, M]`, the distribution of the function with these, and standard normal numbers `[S, 2]`. Returns
-        new standard deviations, and the distribution with them.
+        Given so many values their scale would hardly move. Takes all standard deviations `[S, M]` with the
+        distribution of the function, which are returned anew, and standard normal numbers `[S, 2]`.
         """
         log_scale, rest = scales[:, self.rest][:, 0].log(), self.rest
         moved = (log_scale + _STEP * normal[:, 0]).clamp(*_LOG_RANGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,9 +112,7 @@ class Run:
         self.safe: list[dict[str, Tensor]] = []
         """Parameters at the last two checks."""
         self.whole = len(filled) <= options.batch_size
-        self.losses: list[float] = []
-        self.validation: list[float] = []
-        self.steps: list[int] = []
+        self.losses, self.validation, self.steps = list[float](), list[float](), list[int]()
         self.best_score, self.best_step = -math.inf, 0
         self.best = _snapshot(chain)
         candidates = held_out.any(1).nonzero()[:, 0]
@@ -128,7 +126,7 @@ class Run:
     def warm_start(self) -> None:
         """Fit q(u) to the initial fill, before draws replace it."""
         if self.closed is not None:
-            self._step_on(next(self.minibatches()), 1.0, only_q=True, refresh=False)
+            self._step_on(self.minibatches()[0], 1.0, only_q=True, refresh=False)
             self.closed.publish()
 
     def check(self, bar: Any) -> None:
@@ -197,14 +195,13 @@ class Run:
         for adam in self.adams:
             adam.step(self.rate)
 
-    def minibatches(self) -> Iterator[Tensor | None]:
-        """Yield the row indices of the minibatches of one shuffled pass; None if the whole table is used."""
+    def minibatches(self) -> Sequence[Tensor | None]:
+        """Return the row indices of the minibatches of one shuffled pass; None if the whole table is used."""
         if self.whole:
-            yield None
-            return
+            return [None]
         # Of nearly equal size: a small last minibatch would get the weight of the whole table.
         n_batches = math.ceil(len(self.filled) / self.options.batch_size)
-        yield from torch.randperm(len(self.filled), device=self.filled.device).tensor_split(n_batches)
+        return torch.randperm(len(self.filled), device=self.filled.device).tensor_split(n_batches)
 
     def _step_on(
         self, rows: Tensor | None, step_size: float, only_q: bool = False, refresh: bool = True
