@@ -120,10 +120,9 @@ class Augmentation:
 
     def conditional(self, number: int, function: Tensor, noise: Tensor, scales: Tensor) -> Conditional:
         """Return the conditional of a link at functions `[S, M]`, variances `[S, 1]` and scales `[S, M]`."""
-        undrawn, own = self.undrawn[number], self.scales[number]
-        weights = function @ self.inverse[number] if undrawn.inverse is None else function
+        own, weights = self.scales[number], function @ self.inverse[number]
         if own is None:
-            latent: Conditional = replace(undrawn, weights=weights.to(self.kernels.dtype), noise=noise)
+            latent: Conditional = replace(self.undrawn[number], weights=weights, noise=noise)
         else:
             inverse = self.inverse[number][own.rest][:, own.rest]
             form = inverse.mT @ inverse
