@@ -52,10 +52,8 @@ class GivenTable:
     engine: Engine
     rules: Rules
     frame: pd.DataFrame
-    modelled: pd.DataFrame
-    """The table as it is modelled."""
-    target: tuple[ColumnCodec | None, NDArray[np.float64] | None]
-    """Codec and encoded values of the target."""
+    modelled: pd.DataFrame  # the table as it is modelled
+    target: tuple[ColumnCodec | None, NDArray[np.float64] | None]  # codec and encoded values of the target
 
     def for_joint_density(
         self, codec: TableCodec, table: EncodedTable, *, warp: bool

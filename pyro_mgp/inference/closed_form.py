@@ -45,16 +45,11 @@ from pyro_mgp.model.local_parameters import local_parameters, read
 class Posterior:
     """Natural parameters and moments of q(v) of L links; NaN where S⁻¹ is not positive definite."""
 
-    precision: Tensor
-    """Precision matrices S⁻¹, `[L, M, M]`."""
-    shift: Tensor
-    """Products S⁻¹ r of precision and mean, `[L, M]`."""
-    mean: Tensor
-    """Means r, `[L, M]`."""
-    covariance: Tensor
-    """Covariance matrices S, `[L, M, M]`."""
-    log_det: Tensor
-    """Log determinants of S, `[L]`."""
+    precision: Tensor  # precision matrices S⁻¹, `[L, M, M]`
+    shift: Tensor  # products S⁻¹ r of precision and mean, `[L, M]`
+    mean: Tensor  # means r, `[L, M]`
+    covariance: Tensor  # covariance matrices S, `[L, M, M]`
+    log_det: Tensor  # log determinants of S, `[L]`
 
     @classmethod
     def natural(cls, precision: Tensor, shift: Tensor) -> Posterior:
@@ -182,35 +177,24 @@ class Bound:
     """Evidence bound of G links for the whole table (see the module), with what its gradient needs."""
 
     posterior: Posterior
-    value: Tensor
-    """Bound of each link, `[G]`, nats."""
-    gram: Tensor
-    """Whitened Gram matrices G = W H Wᵀ, `[G, M, M]`."""
-    projection: Tensor
-    """Whitened products W b with the targets, `[G, M]`."""
-    count: Tensor
-    """Number of rows n, `[G]`; 0 for sites."""
-    R: Tensor
-    """Matrices rrᵀ + S - I, `[G, M, M]`."""
-    residual: Tensor
-    """Expected sum of squared residuals, `[G]`."""
+    value: Tensor  # bound of each link, `[G]`, nats
+    gram: Tensor  # whitened Gram matrices G = W H Wᵀ, `[G, M, M]`
+    projection: Tensor  # whitened products W b with the targets, `[G, M]`
+    count: Tensor  # number of rows n, `[G]`; 0 for sites
+    R: Tensor  # matrices rrᵀ + S - I, `[G, M, M]`
+    residual: Tensor  # expected sum of squared residuals, `[G]`
 
 
 @dataclass(frozen=True)
 class _Group:
     """Group of consecutive links, with this process's rows from which they learn."""
 
-    kernels: KernelStack
-    """Kernels of all links, with the intermediate results for the gradient."""
-    inverse: Tensor
-    """Inverse factors W of the links, `[G, M, M]`."""
+    kernels: KernelStack  # kernels of all links, with the intermediate results for the gradient
+    inverse: Tensor  # inverse factors W of the links, `[G, M, M]`
     seen: Seen
-    sites: Sequence[Sites | None]
-    """Sites of the rows, of links whose observations are not Gaussian."""
-    factor: float
-    """Weight N/B of a row of a minibatch."""
-    workers: Workers
-    """All processes, each with rows of its own."""
+    sites: Sequence[Sites | None]  # sites of the rows, of links whose observations are not Gaussian
+    factor: float  # weight N/B of a row of a minibatch
+    workers: Workers  # all processes, each with rows of its own
 
     @property
     def whitens_rows(self) -> bool:

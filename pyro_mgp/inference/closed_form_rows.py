@@ -93,16 +93,11 @@ def site_parameters(
 class Share:
     """Rows of a minibatch that one process works on; all of them if it is alone."""
 
-    paths: Tensor
-    """The rows with their current fill, by columns, `[1, n, D]`; redrawn in place."""
-    observed: Tensor
-    """Mask of the observed cells, Bool `[n, D]`."""
-    rows: Tensor
-    """Numbers of the rows in the training table, `[n]`."""
-    noise: Noise
-    """Standard normal numbers of the sweep."""
-    n_rows: int
-    """Number of rows of the whole minibatch."""
+    paths: Tensor  # the rows with their current fill, by columns, `[1, n, D]`; redrawn in place
+    observed: Tensor  # mask of the observed cells, Bool `[n, D]`
+    rows: Tensor  # numbers of the rows in the training table, `[n]`
+    noise: Noise  # standard normal numbers of the sweep
+    n_rows: int  # number of rows of the whole minibatch
 
 
 class Sweep:

@@ -49,12 +49,9 @@ _KNOWN_ENTRIES = 2**25
 class Rows(NamedTuple):
     """Rows from which a link learns: n known rows, or completed rows of S chains, `[S, ...]`."""
 
-    basis: Tensor
-    """Whitened basis Φ, `[M, n]`."""
-    rest: Tensor
-    """Variances of the function that the inducing values do not determine, `[n]`."""
-    targets: Tensor
-    """Cells of the link's column, `[n]`."""
+    basis: Tensor  # whitened basis Φ, `[M, n]`
+    rest: Tensor  # variances of the function that the inducing values do not determine, `[n]`
+    targets: Tensor  # cells of the link's column, `[n]`
 
     def sums(self, noise: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return ΦWΦᵀ, `[S, M, M]`, and ΦWt, `[S, M]`: W are weights `[S, n]` over the targets' variances.
@@ -71,12 +68,9 @@ class Rows(NamedTuple):
 class Regression(NamedTuple):
     """Rows from which a link learns."""
 
-    known: Rows
-    """Rows whose inputs and target are observed: they are the same in all chains."""
-    completed: Rows
-    """The other rows, completed in S chains."""
-    weights: Tensor | None
-    """Weights of all rows, the known ones first, `[S, n]`; None for weights of one."""
+    known: Rows  # rows whose inputs and target are observed: they are the same in all chains
+    completed: Rows  # the other rows, completed in S chains
+    weights: Tensor | None  # weights of all rows, the known ones first, `[S, n]`; None for weights of one
 
     def sums(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of all rows at noise variances `[S, 1]`; see `Rows.sums`."""

@@ -34,16 +34,11 @@ _STEP = 2.5
 class FunctionPosterior:
     """Normal distribution of a link's whitened inducing values v in S chains."""
 
-    gram: Tensor
-    """Precisions that the rows add to the prior's, `[S, M, M]`."""
-    shift: Tensor
-    """Precisions A times means, `[S, M]`."""
-    mean: Tensor
-    """Means, `[S, M]`."""
-    factor: Tensor
-    """Cholesky factors of A, the sum of both precisions, `[S, M, M]`."""
-    evidence: Tensor
-    """Log density of the rows with v integrated out, up to a constant, `[S]`."""
+    gram: Tensor  # precisions that the rows add to the prior's, `[S, M, M]`
+    shift: Tensor  # precisions A times means, `[S, M]`
+    mean: Tensor  # means, `[S, M]`
+    factor: Tensor  # Cholesky factors of A, the sum of both precisions, `[S, M, M]`
+    evidence: Tensor  # log density of the rows with v integrated out, up to a constant, `[S]`
 
     @classmethod
     def natural(cls, prior: Tensor, gram: Tensor, shift: Tensor) -> FunctionPosterior:

@@ -66,22 +66,17 @@ Fresh = Callable[..., Tensor]
 class LinkDraw(NamedTuple):
     """Function, noise variance and scales of a link, drawn in S chains."""
 
-    function: Tensor
-    """Whitened inducing values, `[S, M]`."""
-    noise: Tensor
-    """Noise variances, `[S, 1]`."""
-    scales: Tensor
-    """Standard deviations of the inducing values, relative to the trained ones, `[S, M]`."""
+    function: Tensor  # whitened inducing values, `[S, M]`
+    noise: Tensor  # noise variances, `[S, 1]`
+    scales: Tensor  # standard deviations of the inducing values, relative to the trained ones, `[S, M]`
 
 
 @dataclass(frozen=True)
 class Drawn:
     """Functions and noise variances drawn for S imputations, and the cells from which they were drawn."""
 
-    links: list[LinkDraw]
-    """What was drawn for each link."""
-    cells: Tensor
-    """Missing cells of the training table before the last iteration, row by row, `[S, cells]`."""
+    links: list[LinkDraw]  # what was drawn for each link
+    cells: Tensor  # missing cells of the training table before the last iteration, row by row, `[S, cells]`
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
@@ -393,10 +388,8 @@ class PosteriorChains:
     Number j of a draw or an iteration is number j // K of chain j % K.
     """
 
-    chains: Sequence[GibbsChains]
-    """Chains of a joint density, each by itself."""
-    continues: ClassVar[bool] = True
-    """Whether chains go on from draw to draw."""
+    chains: Sequence[GibbsChains]  # chains of a joint density, each by itself
+    continues: ClassVar[bool] = True  # whether chains go on from draw to draw
 
     @property
     def record(self) -> Record:
