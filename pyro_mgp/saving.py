@@ -92,7 +92,7 @@ def _fields(model: FittedModel) -> dict[str, Any]:
         "seed": model.seed,
         "n_rows": model.chain.n_rows,
         "sequential": model.is_sequential,
-        "codec": encoder.codec.to_dict(),
+        "codec": {"columns": [column.to_dict() for column in encoder.codec.columns]},
         "target": None if encoder.target is None else encoder.target.to_dict(),
         "wirings": [dataclasses.asdict(link) for link in model.link_specs],
         "history": dataclasses.asdict(model.history),
@@ -163,7 +163,7 @@ class _Parts:
         middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
         self.encoder = TableEncoder(
             dataclasses.replace(Rules.parse(parameters.specs, columns), middles=middles),
-            TableCodec.from_dict(header["codec"]),
+            TableCodec(tuple(codec_from_dict(column) for column in header["codec"]["columns"])),
             None if target is None else codec_from_dict(target),
             columns,
             build(list[int], header["incomplete"], "incomplete"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
 from pyro_mgp.data.cells import check_labels, holes_of, label_of, numbers_of
-from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
+from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
@@ -134,14 +134,6 @@ class TableCodec:
         _warn_of_empty_rows(table, is_empty)
         return codec
 
-    @classmethod
-    def fit_encode(
-        cls, frame: pd.DataFrame, warp: bool = False, discrete_support: int = 0, specs: Specs | None = None
-    ) -> tuple[TableCodec, EncodedTable]:
-        """Fit the codec of a table and encode the table, without repeating warnings."""
-        codec = cls.fit(frame, warp, discrete_support, specs)
-        return codec, codec.encode_cells(frame)
-
     def for_joint_density(
         self, frame: pd.DataFrame, encoded: EncodedTable, warp: bool, discrete_support: int, specs: Specs
     ) -> tuple[TableCodec, EncodedTable]:
@@ -257,15 +249,6 @@ class TableCodec:
     def raw_scale(self) -> NDArray[np.float64]:
         """Standard deviation of each encoded column in its own units, float64 `[D]`."""
         return np.array([scale for column in self.columns for scale in column.own_scale], dtype=np.float64)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which `from_dict` makes an equal codec."""
-        return {"columns": [column.to_dict() for column in self.columns]}
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> TableCodec:
-        """Return the codec that `to_dict` wrote."""
-        return cls(tuple(codec_from_dict(column) for column in state["columns"]))
 
 
 def _inverse_transform(column: ColumnCodec) -> InverseTransform | None:

@@ -57,7 +57,8 @@ def fit_frame(
     kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
     rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
-    codec, table = TableCodec.fit_encode(modelled, parameters.warp, parameters.discrete_support, specs)
+    codec = TableCodec.fit(modelled, parameters.warp, parameters.discrete_support, specs)
+    table = codec.encode_cells(modelled)
     target = fit_target(y, frame)
     own = frame.copy()
     warn_of_inducing_inputs(parameters, len(frame))

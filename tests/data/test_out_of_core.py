@@ -92,7 +92,8 @@ def test_encoded_rows_are_those_in_memory_sorted_by_key(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = pd.read_parquet(folder)
-    codec, table = TableCodec.fit_encode(frame, True, 50)
+    codec = TableCodec.fit(frame, True, 50)
+    table = codec.encode_cells(frame)
     monkeypatch.setattr(scratch, "_PIECE", 100)
     streamed, rows, incomplete = encode_columns(ParquetTable(folder), True, 50, {}, Scratch(tmp_path))
     expected, _ = table.sorted_by_key()

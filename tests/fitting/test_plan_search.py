@@ -28,7 +28,8 @@ def product(n_rows: int = 300) -> pd.DataFrame:
 def search_of(frame: pd.DataFrame) -> tuple[PlanSearch, torch.Tensor]:
     """Return a search without transforms, and the table with its missing cells at zero, `[1, N, D]`."""
     rules = Rules.parse(None, frame.columns.tolist()).learn(frame)
-    codec, table = TableCodec.fit_encode(frame, False, 0, {})
+    codec = TableCodec.fit(frame, False, 0, {})
+    table = codec.encode_cells(frame)
     imputer = MGPImputer(random_state=0, progress=False)
     given = GivenTable(imputer, Engine(), rules, frame, frame, (None, None))
     search = PlanSearch(

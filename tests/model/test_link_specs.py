@@ -260,7 +260,8 @@ def test_links_with_many_inputs_have_products_of_the_best() -> None:
     generator = np.random.default_rng(1)
     x = generator.normal(size=(300, 18))
     frame = pd.DataFrame(x).add_prefix("x").assign(y=x[:, 3] * x[:, 17] + 0.3 * generator.normal(size=300))
-    codec, table = TableCodec.fit_encode(frame, False, 0, {})
+    codec = TableCodec.fit(frame, False, 0, {})
+    table = codec.encode_cells(frame)
     few, many = plan_links(codec, np.ones(19, dtype=bool), None, sequence=range(19))[-5::4]
     found = with_product_inputs(codec, [few, many], table.values)
     assert found[0] == few  # 14 inputs
@@ -305,7 +306,8 @@ def test_a_sequential_link_sees_complete_columns_and_earlier_links() -> None:
 def test_draws_become_counts_that_exist() -> None:
     visits = np.random.default_rng(0).poisson(3, 400).astype(float)
     frame = pd.DataFrame({"visits": visits, "x": -visits})
-    codec, table = TableCodec.fit_encode(frame, True, 50)
+    codec = TableCodec.fit(frame, True, 50)
+    table = codec.encode_cells(frame)
     other, encoded = codec.for_joint_density(frame, table, True, 50, {})
     torch.testing.assert_close(recoded(codec, other, table.values), encoded.values)
     drawn = table.values[:3].clone()
