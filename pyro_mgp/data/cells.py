@@ -143,7 +143,7 @@ def is_boolean(column: pd.Series[Any]) -> bool:
     return natural_kind(column) is Kind.BOOLEAN
 
 
-def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name: Label) -> None:
+def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name: Hashable) -> None:
     """Check that a category dtype has all the labels that may be imputed; ValueError otherwise."""
     if absent := [label for label in labels if label not in dtype.categories]:
         raise ValueError(
@@ -178,19 +178,17 @@ def seconds_of(column: pd.Series[Any]) -> NDArray[np.float64]:
 def cells_of(column: pd.Series[Any]) -> NDArray[Any]:
     """Convert cells `[N]` to the form in which `Imputations` stores draws; missing: NaN, NaT or None."""
     holes, letter = holes_of(column), getattr(column.dtype, "kind", "O")
-    is_category = isinstance(column.dtype, pd.CategoricalDtype)
-    if letter in "Mm" and not is_category:
+    if letter in "Mm":
         times = as_stored(np.where(holes, 0.0, seconds_of(column)), FAMILIES[_KIND_OF_LETTER[letter]])
         times[holes] = np.array("NaT", dtype=times.dtype)
         return times
-    if is_category or not types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
-        boolean = types.is_bool_dtype(column.dtype) and not is_category and not holes.any()
-        cells = column.to_numpy(dtype=object, copy=True)
-        cells[holes] = None
-        return cells.astype(np.bool_) if boolean else cells
-    if types.is_integer_dtype(column.dtype) and not holes.any():
-        return column.to_numpy(dtype=np.int64)
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if letter in "biu" and not holes.any():
+        return column.to_numpy(dtype=np.bool_ if letter == "b" else np.int64)
+    if letter in "iuf":
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    cells = column.to_numpy(dtype=object, copy=True)
+    cells[holes] = None
+    return cells
 
 
 def to_integers(values: NDArray[Any], dtype: Any = np.int64) -> NDArray[Any]:
@@ -221,40 +219,32 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
     cannot hold the values (floats and text, say) takes their dtype.
 
     Raises:
-        ValueError: A column is not in the table, or its values do not fit its missing cells or dtype.
+        ValueError: The dtype of a column cannot hold its values.
 
     Example:
         >>> frame = pd.DataFrame({"n": pd.array([1, None], dtype="Int8"), "x": [0.5, 1.5]})
         >>> complete(frame, {"n": np.array([7.2])})["n"].tolist()
         [1, 7]
     """
-    check_labels(frame.columns)
-    if unknown := [name for name in cells if name not in frame.columns]:
-        raise ValueError(f"Expected columns of the table, {listing(frame.columns)}, got {listing(unknown)}.")
     completed = frame.copy()
     for name, values in cells.items():
-        completed[name] = _filled(frame[name], np.asarray(values), name)
+        completed[name] = _filled(frame[name], values)
     return completed
 
 
-def _filled(column: pd.Series[Any], values: NDArray[Any], name: Label) -> pd.Series[Any]:
+def _filled(column: pd.Series[Any], values: NDArray[Any]) -> pd.Series[Any]:
     """Fill the missing cells of a column with `values`, in the column's dtype if it can hold them."""
-    holes = holes_of(column)
-    shape = (int(holes.sum()),)
-    if values.shape != shape:
-        raise ValueError(
-            f"Column {name!r}: expected one value per missing cell, shape {shape}, got shape {values.shape}."
-        )
-    given = ~pd.isna(values)
-    values, dtype = values[given], column.dtype
+    holes, given, dtype = holes_of(column), ~pd.isna(values), column.dtype
+    values = values[given]
     if values.size == 0:
         return column
     if (stored := _cast(values, dtype)) is None:
         if holes.all() and given.all():
             return pd.Series(values.tolist(), index=column.index, name=column.name)
         if isinstance(dtype, pd.CategoricalDtype):
-            check_categories(dtype, dict.fromkeys(values.tolist()), name)
-        raise ValueError(f"Column {name!r}: dtype {dtype} cannot hold the values {listing(values, 3)}.")
+            check_categories(dtype, dict.fromkeys(values.tolist()), column.name)
+        message = f"Column {column.name!r}: dtype {dtype} cannot hold the values {listing(values, 3)}."
+        raise ValueError(message)
     array = column.array.copy()
     array[np.flatnonzero(holes)[given]] = stored
     return pd.Series(array, index=column.index, name=column.name, dtype=dtype)
@@ -265,21 +255,20 @@ def _cast(values: NDArray[Any], dtype: Any) -> Any:
     letter, target = getattr(dtype, "kind", "O"), getattr(dtype, "numpy_dtype", dtype)
     if isinstance(dtype, pd.CategoricalDtype):
         fits = bool((dtype.categories.get_indexer(pd.Index(values)) >= 0).all())
-    elif types.is_bool_dtype(dtype):
+    elif letter == "b":
         fits = all(isinstance(value, bool) for value in values.tolist())
-    elif types.is_integer_dtype(dtype) or types.is_float_dtype(dtype):
+    elif letter in "iuf":
         if values.dtype.kind not in "iuf":
             return None
-        if types.is_integer_dtype(dtype):
+        if letter != "f":
             return to_integers(values, target)
         limits = np.finfo(target)
         return np.clip(values.astype(np.float64), float(limits.min), float(limits.max)).astype(target)
     elif letter in "Mm":
         return _cast_times(values, dtype) if values.dtype.kind == letter else None
-    elif dtype == np.dtype(object):
-        fits = True
     else:
-        fits = types.is_string_dtype(dtype) and all(isinstance(value, str) for value in values.tolist())
+        is_text = types.is_string_dtype(dtype) and all(isinstance(value, str) for value in values.tolist())
+        fits = dtype == np.dtype(object) or is_text
     return values.astype(object) if fits else None  # Python's own bool, int, float and str
 
 

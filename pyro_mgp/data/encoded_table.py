@@ -60,9 +60,8 @@ class EncodedTable:
 
     def append_column(self, values: NDArray[np.float64]) -> EncodedTable:
         """Return the table with one more column, `[n]`, NaN where missing; the rows keep their keys."""
-        column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))
-        observed = torch.cat([self.observed, column.observed], dim=1)
-        return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
+        cells = np.column_stack([self.to_numpy(), values])
+        return EncodedTable.from_numpy(cells, self.keys.numpy().view(np.uint64))
 
     def numbers_of(self, rows: EncodedTable) -> Tensor:
         """Return the positions in this table of rows with the same keys and cells, `[n]`; -1 if not in it."""
@@ -103,18 +102,7 @@ def row_keys(
     among equal rows, which are ranked by the hashes of their index labels, then by position. Permuting a
     table with its index therefore permutes its keys. Keys are the same in every process and on every
     platform. `identity` holds ids, whose hashes replace the ranks, or ranks in a larger table.
-
-    Example:
-        >>> values = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, np.nan]])
-        >>> keys = row_keys(values, pd.Index(["a", "b", "c"]))
-        >>> bool((row_keys(values[::-1], pd.Index(["c", "b", "a"])) == keys[::-1]).all())
-        True
     """
-    labels = identity if isinstance(identity, pd.Index) else index
-    if len(values) != len(labels):
-        raise ValueError(
-            f"Expected one index label per row, got {len(values)} rows and {len(labels)} labels."
-        )
     content = content_hashes(values)
     apart = np.zeros_like(content)
     if isinstance(identity, Ranks):

@@ -336,12 +336,8 @@ def test_decode_keeps_leading_axes(cells: list[Any]) -> None:
     assert codec.decode(values[:0]).shape == (0, 3)
 
 
-def test_decode_refuses_wrong_shapes_and_nan() -> None:
+def test_decode_refuses_nan() -> None:
     codec = fit_x(pd.Series(["a", "b"]))
-    with pytest.raises(ValueError, match=r"Column 'x': expected values of shape \(\.\.\., 2\), got \(4, 3\)"):
-        codec.decode(np.zeros((4, 3)))
-    with pytest.raises(ValueError, match=r"expected values of shape \(\.\.\., 2\), got \(\)"):
-        codec.decode(1.0)
     with pytest.raises(ValueError, match="Column 'x': expected numbers to decode, got NaN"):
         codec.decode([0.0, NAN])
 
@@ -429,10 +425,6 @@ def test_an_entirely_missing_column_takes_values_its_dtype_cannot_hold() -> None
 
 def test_complete_refuses_what_does_not_fit() -> None:
     frame = penguins().astype({"species": "category"})
-    with pytest.raises(ValueError, match=r"Expected columns of the table, \['mass'.*got \['weight'\]"):
-        complete(frame, {"weight": np.array([1.0])})
-    with pytest.raises(ValueError, match=r"Column 'mass': expected one value per missing cell, shape \(1,\)"):
-        complete(frame, {"mass": np.array([1.0, 2.0])})
     with pytest.raises(ValueError, match=r"'species'.*categories \['Chinstrap'\].*add_categories"):
         complete(frame, {"species": np.array(["Chinstrap"])})
     with pytest.raises(ValueError, match=r"Column 'mass': dtype float64 cannot hold the values \['heavy'\]"):
@@ -717,11 +709,6 @@ def test_any_index_can_rank_equal_rows(index: pd.Index[Any]) -> None:
     keys = row_keys(np.ones((3, 2)), index)
     assert len(set(keys.tolist())) == 3
     np.testing.assert_array_equal(row_keys(np.ones((3, 2)), index[[2, 0, 1]]), keys[[2, 0, 1]])
-
-
-def test_row_keys_want_one_label_per_row() -> None:
-    with pytest.raises(ValueError, match="one index label per row, got 3 rows and 2 labels"):
-        row_keys(np.ones((3, 2)), pd.RangeIndex(2))
 
 
 # ---------------------------------------------------------------------------------- for any table whatsoever

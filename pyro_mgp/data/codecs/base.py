@@ -248,7 +248,7 @@ class ColumnCodec:
         return self.standardise(raw)
 
     def decode(self, values: ArrayLike, to_support: bool = False) -> NDArray[Any]:
-        """Convert standardised values `[..., width]` to cells `[...]`; other shapes and NaN are a ValueError.
+        """Convert standardised values `[..., width]` to cells `[...]`; NaN is a ValueError.
 
         Numbers are float64 within the bounds, and within `drawn_range` if transformed; INTEGER and COUNT give
         int64, BOOLEAN the nearer of its two values, ORDERED the nearest level, CATEGORICAL the level with the
@@ -256,10 +256,6 @@ class ColumnCodec:
         rounded to the nearest value of a discrete support.
         """
         scores = np.asarray(values, dtype=np.float64)
-        if scores.ndim == 0 or scores.shape[-1] != self.width:
-            raise ValueError(
-                f"Column {self.name!r}: expected values of shape (..., {self.width}), got {scores.shape}."
-            )
         if np.isnan(scores).any():
             raise ValueError(f"Column {self.name!r}: expected numbers to decode, got NaN.")
         return self._cells(scores * self.scale + self.mean, to_support)
