@@ -165,8 +165,7 @@ class ColumnCodec:
     def fit(cls, column: pd.Series[Any], family: Family, options: FitOptions) -> ColumnCodec:
         """Fit a codec of this class, or a `ConstantCodec`, to a column; see `fit_column`."""
         codec = cls(label_of(column.name), family, str(column.dtype), **cls._given(column, options.spec))
-        raw = codec._read(column)
-        codec._check(column, raw, at_fit=True)
+        raw = codec._checked(column, at_fit=True)
         observed = raw[~np.isnan(raw[:, 0])]
         if (observed == observed[0]).all():
             value = 0.0 if codec.levels is not None else float(observed[0, 0])
@@ -192,27 +191,28 @@ class ColumnCodec:
         """Return masks of numbers that the kind does not allow, each with what it expects instead."""
         return ()
 
-    def _check(self, column: pd.Series[Any], raw: Numbers, *, at_fit: bool = False) -> None:
-        """Raise a ValueError that names the first cell which this kind of column does not allow."""
+    def _checked(self, column: pd.Series[Any], *, at_fit: bool = False) -> Numbers:
+        """Return the numbers of `_read`; a ValueError names the first cell that the kind does not allow."""
+        raw = self._read(column)
         for wrong, expected in self._invalid(raw, at_fit):
             for row in np.flatnonzero(wrong)[:1]:
                 raise ValueError(
                     f"Column {self.name!r}: {row_name(column.index, row)} holds {plain(column.iloc[row])!r}; "
                     f"expected {expected}. Correct the cell, set it missing, or change the column's spec."
                 )
+        return raw
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         """Fit the codec to observed cells, `[n, width]`, in the column's own units."""
         return self._fitted(observed)
 
-    def _fitted(self, observed: Numbers, warp: Warp | None = None, **fields: Any) -> Self:
-        """Return the codec with the moments of observed cells `[n, width]`, transformed by `warp` if any."""
+    def _fitted(self, observed: Numbers, **fields: Any) -> Self:
+        """Return the codec with the given fields and the moments of observed cells `[n, width]`."""
+        warp = fields.get("warp", self.warp)
         transformed = observed if warp is None else warp.forward(observed)
         mean, scale = zip(*(moments(values) for values in transformed.T), strict=True)
         own_scale = scale if warp is None else (moments(observed[:, 0])[1],)
         low, high = float(observed.min()), float(observed.max())
-        if warp is not self.warp:
-            fields["warp"] = warp
         if self.shares is not None:
             counts = np.unique(observed, return_counts=True)[1]
             fields["shares"] = tuple((counts / len(observed)).tolist())
@@ -243,9 +243,7 @@ class ColumnCodec:
             )
         if isinstance(column.dtype, pd.CategoricalDtype) and holes_of(column).any():
             check_categories(column.dtype, self.levels or (), self.name)
-        raw = self._read(column)
-        self._check(column, raw)
-        return self.standardise(raw)
+        return self.standardise(self._checked(column))
 
     def decode(self, values: ArrayLike, to_support: bool = False) -> NDArray[Any]:
         """Convert standardised values `[..., width]` to cells `[...]`; NaN is a ValueError.
@@ -283,11 +281,13 @@ class ColumnCodec:
 
     def _conditions(self) -> dict[str, bool]:
         """Return named conditions that the fields of a valid codec meet."""
+        n_values = 2 if self.levels is None else len(self.levels)
         return {
             "family": self.family in self.families,
             "width": len(self.mean) == len(self.scale) == len(self.own_scale) == 1,
             "scale": min((*self.scale, *self.own_scale), default=1.0) > 0,
             "range": self.low <= self.high,
+            "shares": self.shares is None or (len(self.shares) == n_values > 1 and min(self.shares) > 0),
         }
 
 

@@ -182,7 +182,7 @@ class CountCodec(ColumnCodec):
         yield (raw < 0) | (raw % 1 > 0), "a count, 0, 1, 2, ..."
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
-        return self._fitted(observed, self.warp, average=moments(observed[:, 0])[0])
+        return self._fitted(observed, average=moments(observed[:, 0])[0])
 
     @property
     def drawn_range(self) -> tuple[float, float]:
@@ -233,10 +233,6 @@ class IntegerCodec(NumberCodec):
             raw = np.where(raw >= (self.low + self.high) / 2, self.high, self.low)
         return to_integers(np.clip(np.rint(raw), *self.drawn_range))
 
-    def _conditions(self) -> dict[str, bool]:
-        two = self.shares is None or (len(self.shares) == 2 and min(self.shares) > 0)
-        return super()._conditions() | {"shares": two}
-
 
 @dataclass(frozen=True)
 class _TimeCodec(ColumnCodec):
@@ -251,9 +247,9 @@ class _TimeCodec(ColumnCodec):
     def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
         return ()
 
-    def _fitted(self, observed: Numbers, warp: Warp | None = None, **fields: Any) -> Self:
+    def _fitted(self, observed: Numbers, **fields: Any) -> Self:
         step = next((step for step in _STEPS if not (observed % step).any()), 0.0)
-        return super()._fitted(observed, warp, step=step)
+        return super()._fitted(observed, step=step, **fields)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         seconds = super()._cells(transformed, to_support)
@@ -288,7 +284,7 @@ class DurationCodec(_TimeCodec, NumberCodec):
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         lower = 0.0 if observed.min() >= 0 else None
-        return self._fitted(observed, Warp.choose(observed[:, 0], lower) if options.warp else None)
+        return self._fitted(observed, warp=Warp.choose(observed[:, 0], lower) if options.warp else None)
 
 
 @dataclass(frozen=True)
@@ -310,9 +306,6 @@ class BooleanCodec(ColumnCodec):
         if self.family == "numbers" and self.low.is_integer() and self.high.is_integer():
             return to_integers(raw)
         return as_stored(raw, self.family)
-
-    def _conditions(self) -> dict[str, bool]:
-        return super()._conditions() | {"shares": len(self.shares) == 2 and min(self.shares) > 0}
 
 
 @dataclass(frozen=True)
@@ -385,10 +378,7 @@ class OrderedCodec(_LevelCodec):
         return level_cells(self.levels, self.family, positions)
 
     def _conditions(self) -> dict[str, bool]:
-        return super()._conditions() | {
-            "positions": (self.low, self.high) == (0, len(self.levels) - 1),
-            "shares": len(self.shares) == len(self.levels) > 1 and min(self.shares) > 0,
-        }
+        return super()._conditions() | {"positions": (self.low, self.high) == (0, len(self.levels) - 1)}
 
 
 @dataclass(frozen=True)
