@@ -68,12 +68,12 @@ def label_of(name: Hashable) -> Label:
     )
 
 
-def check_labels(columns: pd.Index[Any]) -> None:
-    """Check that the labels of columns are text or integers and unique; ValueError otherwise."""
-    for name in columns:
-        label_of(name)
+def labels_of(columns: pd.Index[Any]) -> list[Label]:
+    """Return the labels of columns by `label_of`; duplicates are a ValueError, too."""
+    labels = [label_of(name) for name in columns]
     if twice := columns[columns.duplicated()].unique().tolist():
         raise ValueError(f"Column names must be unique, got {listing(twice)} more than once. Rename them.")
+    return labels
 
 
 def natural_kind(column: pd.Series[Any]) -> Kind | None:

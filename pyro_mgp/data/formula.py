@@ -140,18 +140,14 @@ class Formula:
 
     def value(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """Evaluate the formula in each row, float64 `[N]`, NaN where one of its columns is missing."""
-        complete, values = self.sources_observed(frame), np.full(len(frame), np.nan)
-        values[complete] = self._of_rows(frame[complete], "bif", "give numbers, as in 'weight / height**2'")
-        return values
+        return self._of_rows(frame, "bif", "give numbers, as in 'weight / height**2'", np.nan)
 
     def holds(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """Return the rows in which the condition is true, Bool `[N]`; False where a column is missing."""
-        complete, truths = self.sources_observed(frame), np.zeros(len(frame), dtype=np.bool_)
         # One column of booleans is evaluated as numbers.
         is_flag = self.expression in self.names and is_boolean(frame[self.names[self.expression]])
         wanted = "be a condition, true or false, as in 'age > 12'"
-        truths[complete] = self._of_rows(frame[complete], "bf" if is_flag else "b", wanted)
-        return truths
+        return self._of_rows(frame, "bf" if is_flag else "b", wanted, False)
 
     def fails(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """Return the rows in which the condition is false, Bool `[N]`; False where a column is missing."""
@@ -188,14 +184,15 @@ class Formula:
         solved = root.success & (np.abs(root.f_x) <= _TOLERANCE * size)
         return np.where(solved, root.x, np.nan)
 
-    def _of_rows(self, frame: pd.DataFrame, letters: str, wanted: str) -> NDArray[Any]:
-        """Evaluate the formula in complete rows; its dtype must be one of `letters`."""
-        if frame.empty:
-            return np.zeros(0)
-        result = self._of_cells(self._cells(frame))
-        if result.dtype.kind not in letters:
-            raise ValueError(f"the formula {self.text!r} must {wanted}")
-        return result
+    def _of_rows(self, frame: pd.DataFrame, letters: str, wanted: str, otherwise: float) -> NDArray[Any]:
+        """Evaluate the formula in complete rows, as a dtype of `letters`; other rows give `otherwise`."""
+        complete, results = self.sources_observed(frame), np.full(len(frame), otherwise)
+        if complete.any():
+            found = self._of_cells(self._cells(frame[complete]))
+            if found.dtype.kind not in letters:
+                raise ValueError(f"the formula {self.text!r} must {wanted}")
+            results[complete] = found
+        return results
 
     def _cells(self, frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
         return {name: _plain_cells(frame[label]) for name, label in self.names.items()}

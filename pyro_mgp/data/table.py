@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
-from pyro_mgp.data.cells import check_labels, holes_of, label_of, numbers_of
+from pyro_mgp.data.cells import holes_of, labels_of, numbers_of
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import Label, Specs
@@ -119,10 +119,10 @@ class TableCodec:
         Warns:
             TableWarning: Rows are entirely missing, or an incomplete column is constant.
         """
-        check_labels(table.columns)
+        labels = labels_of(table.columns)
         _check_fit_shape(table)
         codecs, incomplete, is_empty = [], set(), np.ones(len(table), dtype=np.bool_)
-        for name in map(label_of, table.columns):
+        for name in labels:
             holes = holes_of(column := table[name])
             codecs.append(fit_column(column, warp, discrete_support, (specs or {}).get(name)))
             is_empty &= holes
@@ -169,14 +169,13 @@ class TableCodec:
                 f"Column {varying[0]!r} has missing cells, but no other column varies: there is nothing to "
                 "predict it from. Add columns."
             )
-        for name in [column.name for column in self.columns if not column.width]:
-            if name in incomplete:
-                value = listing(set(table[name].dropna().tolist()))
-                message = (
-                    f"Column {name!r} is constant where it is observed: its missing cells get that value, "
-                    f"{value}, in every imputation."
-                )
-                warn_user(dropping(message, name), TableWarning)
+        for name in [each.name for each in self.columns if not each.width and each.name in incomplete]:
+            value = listing(set(table[name].dropna().tolist()))
+            message = (
+                f"Column {name!r} is constant where it is observed: its missing cells get that value, "
+                f"{value}, in every imputation."
+            )
+            warn_user(dropping(message, name), TableWarning)
 
     def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
         """Encode a table with the columns of the fitted one; `identity` tells equal rows apart (`row_keys`).
@@ -188,7 +187,6 @@ class TableCodec:
         Warns:
             TableWarning: Rows are entirely missing, or cells hold categories unseen at fit.
         """
-        check_labels(frame.columns)
         check_same_columns(frame, [column.name for column in self.columns])
         if len(frame) == 0:
             raise ValueError("Expected a table with at least one row, got no rows. Check how it was made.")
@@ -278,7 +276,7 @@ def _check_fit_shape(table: pd.DataFrame | ParquetTable) -> None:
 
 def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
     """Check that a table has the expected columns in the same order; a ValueError names the differences."""
-    came = [label_of(name) for name in frame.columns]
+    came = labels_of(frame.columns)
     if came == expected:
         return
     absent = [name for name in expected if name not in set(came)]

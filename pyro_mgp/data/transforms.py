@@ -89,10 +89,9 @@ class Warp:
         observed = np.sort(observed)
         if len(np.unique(observed)) < 3:
             return None
-        gains = {warp: warp._gain(observed) for warp in _candidates(observed, lower, upper)}
-        if lower is None and upper is None:
-            for warp in gains:
-                gains[warp] -= _GAIN_OF_LOG * len(observed) if warp.name == "log" else 0.0
+        extra = _GAIN_OF_LOG * len(observed) if lower is None and upper is None else 0.0
+        candidates = _candidates(observed, lower, upper)
+        gains = {warp: warp._gain(observed) - extra * (warp.name == "log") for warp in candidates}
         best = max(gains, key=lambda warp: gains[warp])
         return best if gains[best] > _CLEAR_GAIN else None
 
