@@ -217,14 +217,7 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
     Dtypes and observed cells stay as they are; cells whose value is itself missing stay missing. Numbers are
     rounded for integers and clipped to the range of their dtype. Only an entirely missing column whose dtype
     cannot hold the values (floats and text, say) takes their dtype.
-
-    Raises:
-        ValueError: The dtype of a column cannot hold its values.
-
-    Example:
-        >>> frame = pd.DataFrame({"n": pd.array([1, None], dtype="Int8"), "x": [0.5, 1.5]})
-        >>> complete(frame, {"n": np.array([7.2])})["n"].tolist()
-        [1, 7]
+    Values of another type than a column's are a ValueError.
     """
     completed = frame.copy()
     for name, values in cells.items():

@@ -34,16 +34,7 @@ _MIDDLE = (0.4, 0.6)
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that specs set: they turn a table into the modelled one, and draws for that into draws for it.
-
-    Example:
-        >>> rules = Rules.parse({"total": ColumnSpec(derived="a + b")}, ["a", "b", "total"])
-        >>> frame = pd.DataFrame({"a": [1.0, None], "b": [2.0, 3.0], "total": [None, 7.0]})
-        >>> rules.deduce(frame)
-             a    b  total
-        0  1.0  2.0    3.0
-        1  4.0  3.0    7.0
-    """
+    """Rules that specs set: they turn a table into the modelled one, and draws for that into draws for it."""
 
     derived: Mapping[Label, Formula]
     """Formulas of the derived columns; each column follows its sources."""

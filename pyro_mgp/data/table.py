@@ -36,10 +36,6 @@ def as_frame(X: object) -> pd.DataFrame:
 
     Raises:
         TypeError, ValueError: `X` is sparse, complex, has another dimension, or cannot be converted.
-
-    Example:
-        >>> as_frame([[1.5, "a"], [2.5, None]]).columns.tolist()
-        ['x0', 'x1']
     """
     if isinstance(X, pd.DataFrame):
         return X
@@ -80,16 +76,7 @@ def missing(frame: pd.DataFrame) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class TableCodec:
-    """Codec of a table: converts its C columns to D standardised columns, and back.
-
-    Example:
-        >>> frame = pd.DataFrame({"mass": [1.0, 3.0, None], "species": ["Gentoo", "Adelie", "Adelie"]})
-        >>> codec = TableCodec.fit(frame)
-        >>> codec.names
-        ('mass', 'species=Adelie', 'species=Gentoo')
-        >>> codec.encode(frame).observed.tolist()
-        [[True, True, True], [True, True, True], [False, True, True]]
-    """
+    """Codec of a table: converts its C columns to D standardised columns, and back."""
 
     columns: tuple[ColumnCodec, ...]
     """Codec of each column, in the table's order; names of their encoded columns are unique."""

@@ -65,15 +65,7 @@ _LOG_SLOPE: dict[TransformName, Callable[[Numbers], Numbers]] = {
 
 @dataclass(frozen=True)
 class Warp:
-    """Transform w(x) = g((x - c) / s) of a column's cells x, with location c and scale s.
-
-    Example:
-        >>> warp = Warp(centre=1.0, spread=2.0)
-        >>> warp.forward(np.array([1.0, 3.0]))
-        array([0.        , 0.88137359])
-        >>> warp.backward(warp.forward(np.array([1.0, 3.0])))
-        array([1., 3.])
-    """
+    """Transform w(x) = g((x - c) / s) of a column's cells x, with location c and scale s."""
 
     centre: float
     """c, in the column's own units; a bound of the column for log, softplus and logit."""

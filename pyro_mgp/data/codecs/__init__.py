@@ -41,30 +41,15 @@ def fit_column(
 ) -> ColumnCodec:
     """Fit the codec of a column, of the class for the column's kind.
 
-    The result does not depend on the order of the rows, to the last bit.
-
-    Args:
-        column: The column.
-        warp: Whether numbers may be transformed to be more nearly normal.
-        discrete_support: Most different values of a numeric column whose support counts as discrete; nine in
-            ten cells must also hold a value that occurs five times or more. 0 also keeps integers from being
-            taken for counts.
-        spec: The user's specification of the column.
-        float_counts: Whether whole numbers of floating-point type may be counts, as integers may.
+    The result does not depend on the order of the rows, to the last bit. With `warp`, numbers may be
+    transformed to be more nearly normal. The support of a numeric column with at most `discrete_support`
+    values counts as discrete if nine in ten cells hold a value that occurs five times or more; 0 also keeps
+    integers from being taken for counts. Floating-point numbers may be counts with `float_counts` only.
 
     Raises:
         TypeError: The dtype is not supported, or an object column mixes types.
         ValueError: The column is entirely missing, holds infinite or huge numbers, has more than 100
             categories, or contradicts its spec.
-
-    Example:
-        >>> codec = fit_column(pd.Series([1.0, 3.0, None], name="mass"))
-        >>> codec.mean, codec.scale
-        ((2.0,), (1.0,))
-        >>> codec.encode(pd.Series([4.0, None], name="mass")).tolist()
-        [[2.0], [nan]]
-        >>> codec.decode([[2.0]]).tolist()
-        [4.0]
     """
     name, spec = label_of(column.name), spec or ColumnSpec()
     if (natural := natural_kind(column)) is None:
