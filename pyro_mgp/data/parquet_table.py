@@ -37,7 +37,7 @@ class ParquetTable:
         if not dataset.files:
             raise ValueError(f"{self.path!r} holds no Parquet file")
         metadata = dataset.schema.pandas_metadata or {}
-        self._by_pandas = bool(metadata)
+        self._options: dict[str, Any] = {} if metadata else {"dtype_backend": "numpy_nullable"}
         names = [name for name in dataset.schema.names if name not in metadata.get("index_columns", [])]
         # Names of columns in files are text; labels in pandas may be integers.
         labels = dataset.schema.empty_table().to_pandas().columns
@@ -66,9 +66,8 @@ class ParquetTable:
         return self._read(self.columns)
 
     def _read(self, labels: Iterable[Hashable]) -> pd.DataFrame:
-        nullable: dict[str, Any] = {} if self._by_pandas else {"dtype_backend": "numpy_nullable"}
         try:
-            return pd.read_parquet(self.path, columns=[self._names[each] for each in labels], **nullable)
+            return pd.read_parquet(self.path, columns=[self._names[each] for each in labels], **self._options)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
 

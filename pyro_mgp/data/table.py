@@ -42,9 +42,7 @@ def as_frame(X: object) -> pd.DataFrame:
     if (isinstance(X, np.ndarray) and X.ndim == 2) or _is_list_of_rows(X):
         if isinstance(X, np.ndarray) and X.dtype.kind == "c":
             raise ValueError("Complex data not supported: split columns into real and imaginary parts.")
-        frame = pd.DataFrame(X if isinstance(X, np.ndarray) else list(X))  # type: ignore[call-overload]
-        frame.columns = pd.Index([f"x{j}" for j in range(frame.shape[1])])
-        return frame
+        return pd.DataFrame(X).add_prefix("x")  # type: ignore[call-overload]
     if callable(convert := getattr(X, "to_pandas", None)):
         return as_frame(convert())
     if hasattr(X, "toarray"):
@@ -98,13 +96,8 @@ class TableCodec:
     ) -> TableCodec:
         """Fit the codec of every column of a table, reading one column at a time; see `fit_column`.
 
-        Raises:
-            TypeError: A column has an unsupported dtype or mixes types.
-            ValueError: The table has fewer than two rows or columns, labels that are neither text nor
-                integers or not unique, no column that varies, or one that `fit_column` refuses.
-
-        Warns:
-            TableWarning: Rows are entirely missing, or an incomplete column is constant.
+        Too few rows or columns, or wrong labels of columns, are a ValueError. A TableWarning says that rows
+        are entirely missing, that an incomplete column is constant, or that many cells equal a bound.
         """
         labels = labels_of(table.columns)
         _check_fit_shape(table)
@@ -246,19 +239,16 @@ def _inverse_transform(column: ColumnCodec) -> InverseTransform | None:
 
 def _check_fit_shape(table: pd.DataFrame | ParquetTable) -> None:
     n_rows, n_columns = table.shape
+    wanted = "Expected a table with at least two"
     if n_columns == 0:
-        raise ValueError(
-            "Expected a table with at least two columns, got no columns: 0 feature(s) "
-            f"(shape=({n_rows}, 0)) while a minimum of 2 is required. Check how it was read."
-        )
+        needs = f"0 feature(s) (shape=({n_rows}, 0)) while a minimum of 2 is required"
+        raise ValueError(f"{wanted} columns, got no columns: {needs}. Check how it was read.")
     if n_rows < 2:
         came = "one row (n_samples=1). Fit on more rows." if n_rows else "no rows. Check how it was filtered."
-        raise ValueError(f"Expected a table with at least two rows, got {came}")
+        raise ValueError(f"{wanted} rows, got {came}")
     if n_columns == 1:
-        raise ValueError(
-            f"Expected a table with at least two columns, got only one column, {table.columns[0]!r}: there "
-            "is nothing to predict it from (n_features=1). Add columns."
-        )
+        why = "there is nothing to predict it from (n_features=1)"
+        raise ValueError(f"{wanted} columns, got only one column, {table.columns[0]!r}: {why}. Add columns.")
 
 
 def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
