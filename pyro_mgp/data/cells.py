@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -143,16 +143,6 @@ def is_boolean(column: pd.Series[Any]) -> bool:
     return natural_kind(column) is Kind.BOOLEAN
 
 
-def check_categories(dtype: pd.CategoricalDtype, labels: Iterable[object], name: Hashable) -> None:
-    """Check that a category dtype has all the labels that may be imputed; ValueError otherwise."""
-    if absent := [label for label in labels if label not in dtype.categories]:
-        raise ValueError(
-            f"Column {name!r}: expected a category dtype with the categories {listing(absent)}, which may "
-            f"be imputed, got only {listing(dtype.categories.tolist())}. Add them with "
-            f"frame[{name!r}].cat.add_categories({absent!r})."
-        )
-
-
 def numbers_of(column: pd.Series[Any]) -> NDArray[np.float64]:
     """Convert a column to numbers, or times in seconds, float64 `[N]`, NaN where missing."""
     if natural_kind(column) in (Kind.DATETIME, Kind.DURATION):
@@ -216,8 +206,7 @@ def complete(frame: pd.DataFrame, cells: Mapping[Label, NDArray[Any]]) -> pd.Dat
 
     Dtypes and observed cells stay as they are; cells whose value is itself missing stay missing. Numbers are
     rounded for integers and clipped to the range of their dtype. Only an entirely missing column whose dtype
-    cannot hold the values (floats and text, say) takes their dtype.
-    Values of another type than a column's are a ValueError.
+    cannot hold the values (floats and text, say) takes their dtype; for any other, that is a ValueError.
     """
     completed = frame.copy()
     for name, values in cells.items():
@@ -234,8 +223,6 @@ def _filled(column: pd.Series[Any], values: NDArray[Any]) -> pd.Series[Any]:
     if (stored := _cast(values, dtype)) is None:
         if holes.all() and given.all():
             return pd.Series(values.tolist(), index=column.index, name=column.name)
-        if isinstance(dtype, pd.CategoricalDtype):
-            check_categories(dtype, dict.fromkeys(values.tolist()), column.name)
         message = f"Column {column.name!r}: dtype {dtype} cannot hold the values {listing(values, 3)}."
         raise ValueError(message)
     array = column.array.copy()

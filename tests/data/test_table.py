@@ -425,7 +425,7 @@ def test_an_entirely_missing_column_takes_values_its_dtype_cannot_hold() -> None
 
 def test_complete_refuses_what_does_not_fit() -> None:
     frame = penguins().astype({"species": "category"})
-    with pytest.raises(ValueError, match=r"'species'.*categories \['Chinstrap'\].*add_categories"):
+    with pytest.raises(ValueError, match=r"'species': dtype category cannot hold the values \['Chinstrap'\]"):
         complete(frame, {"species": np.array(["Chinstrap"])})
     with pytest.raises(ValueError, match=r"Column 'mass': dtype float64 cannot hold the values \['heavy'\]"):
         complete(frame, {"mass": np.array(["heavy"])})

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 
 import numpy as np
@@ -17,7 +18,6 @@ from pyro_mgp.data.cells import (
     FAMILIES,
     Family,
     as_stored,
-    check_categories,
     holes_of,
     label_of,
     natural_kind,
@@ -242,7 +242,13 @@ class ColumnCodec:
                 f"{natural} cells (dtype {column.dtype}). Convert the column to {self.dtype}, or fit again."
             )
         if isinstance(column.dtype, pd.CategoricalDtype) and holes_of(column).any():
-            check_categories(column.dtype, self.levels or (), self.name)
+            categories = column.dtype.categories
+            if absent := [level for level in self.levels or () if level not in categories]:
+                raise ValueError(
+                    f"Column {self.name!r}: expected a category dtype with the categories {listing(absent)}, "
+                    f"which may be imputed, got only {listing(categories)}. Add them with "
+                    f"frame[{self.name!r}].cat.add_categories({absent!r})."
+                )
         return self.standardise(self._checked(column))
 
     def decode(self, values: ArrayLike, to_support: bool = False) -> NDArray[Any]:
@@ -261,6 +267,11 @@ class ColumnCodec:
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         """Convert transformed numbers `[..., width]` to cells `[...]`."""
         return np.asarray(transformed[..., 0])
+
+    def _levels_at(self, positions: NDArray[Any]) -> NDArray[Any]:
+        """Return the levels at `positions`, as numbers or as objects."""
+        levels = np.array(self.levels, dtype=None if self.family == "numbers" else object)
+        return np.asarray(levels[positions.astype(np.int64)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able dict from which `codec_from_dict` makes an equal codec."""
@@ -306,9 +317,7 @@ class ConstantCodec(ColumnCodec):
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         values = np.full(transformed.shape[:-1], self.low)
-        if self.levels is not None:
-            return level_cells(self.levels, self.family, values)
-        return as_stored(values, self.family)
+        return as_stored(values, self.family) if self.levels is None else self._levels_at(values)
 
     def _conditions(self) -> dict[str, bool]:
         return {
@@ -338,12 +347,5 @@ def finite_numbers(column: pd.Series[Any]) -> Numbers:
 def moments(values: Numbers) -> tuple[float, float]:
     """Return mean and population standard deviation, independent of the order of the values."""
     # `data`, a memoryview, yields Python's floats one by one: a list of them would take much memory.
-    mean = math.fsum(values.data) / len(values)
-    variance = math.fsum(np.square(values - mean).data) / len(values)
-    return mean, math.sqrt(variance)
-
-
-def level_cells(levels: Sequence[Level], family: Family, positions: NDArray[Any]) -> NDArray[Any]:
-    """Return the levels at `positions`, as numbers or as objects."""
-    array = np.asarray(levels) if family == "numbers" else np.array(levels, dtype=object)
-    return np.asarray(array[positions.astype(np.int64)])
+    mean = fmean(values.data)
+    return mean, math.sqrt(fmean(np.square(values - mean).data))

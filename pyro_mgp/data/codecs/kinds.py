@@ -27,7 +27,6 @@ from pyro_mgp.data.codecs.base import (
     OrdinalObservation,
     StudentObservation,
     finite_numbers,
-    level_cells,
     moments,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
@@ -90,8 +89,7 @@ class NumberCodec(ColumnCodec):
     @property
     def needs_warp(self) -> bool:
         """True if draws would pile up at a bound without the transform."""
-        has_bounds = bool(np.isfinite(self.limits).any())
-        return has_bounds and self.warp is not None and self.warp.keeps_bounds
+        return self.warp is not None and self.warp.keeps_bounds and bool(np.isfinite(self.limits).any())
 
     @property
     def drawn_range(self) -> tuple[float, float]:
@@ -321,8 +319,7 @@ class _LevelCodec(ColumnCodec):
         """Return the observed levels: in category order for the category dtype, else sorted."""
         numeric = types.is_numeric_dtype(column.dtype)
         if isinstance(column.dtype, pd.CategoricalDtype):
-            codes = np.unique(column.cat.codes.to_numpy())
-            levels = tuple(map(plain, column.cat.categories[codes[codes >= 0]].tolist()))
+            levels = tuple(map(plain, column.cat.remove_unused_categories().cat.categories.tolist()))
         elif numeric:
             levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
         else:
@@ -375,7 +372,7 @@ class OrderedCodec(_LevelCodec):
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         positions = np.clip(np.rint(transformed[..., 0]), self.low, self.high)
-        return level_cells(self.levels, self.family, positions)
+        return self._levels_at(positions)
 
     def _conditions(self) -> dict[str, bool]:
         return super()._conditions() | {"positions": (self.low, self.high) == (0, len(self.levels) - 1)}
@@ -409,7 +406,7 @@ class CategoricalCodec(_LevelCodec):
         return OrdinalObservation(values, np.array([1 - share, share]))
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
-        return level_cells(self.levels, self.family, transformed.argmax(axis=-1))
+        return self._levels_at(transformed.argmax(axis=-1))
 
     def _conditions(self) -> dict[str, bool]:
         return super()._conditions() | {
