@@ -162,9 +162,7 @@ def without_ids(
 ) -> tuple[pd.DataFrame, Identity | None]:
     """Return a table without its column of ids, if it has one, and the ids.
 
-    Raises:
-        ValueError: The column does not exist or is among the `modelled` ones, an id is missing, or there is
-            not one id per row.
+    A column that does not exist or is a `modelled` one, or rows without an id, are a ValueError.
     """
     if row_ids is None or isinstance(row_ids, Ranks):
         return frame, row_ids

@@ -49,9 +49,7 @@ class Rules:
     def parse(cls, specs: Specs | None, columns: Sequence[Label]) -> Rules:
         """Return the rules that specs set for a table with these columns.
 
-        Raises:
-            TypeError: A spec is not a `ColumnSpec`.
-            ValueError: A spec names a column that cannot be used, or formulas are wrong or circular.
+        Specs that name a column that cannot be used, and wrong or circular formulas, are a ValueError.
         """
         specs = dict(specs or {})
         for label, spec in specs.items():

@@ -29,13 +29,10 @@ class TableWarning(UserWarning):
 
 
 def as_frame(X: object) -> pd.DataFrame:
-    """Return a table as a DataFrame.
+    """Return a table as a DataFrame; TypeError or ValueError if it cannot be converted.
 
     A two-dimensional array, or a list of equally long rows, becomes a DataFrame with columns `"x0"`, `"x1"`,
     ... Tables of Polars, PyArrow and others are converted by their method `to_pandas`.
-
-    Raises:
-        TypeError, ValueError: `X` is sparse, complex, has another dimension, or cannot be converted.
     """
     if isinstance(X, pd.DataFrame):
         return X
@@ -160,12 +157,8 @@ class TableCodec:
     def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
         """Encode a table with the columns of the fitted one; `identity` tells equal rows apart (`row_keys`).
 
-        Raises:
-            TypeError: A column holds another kind of cell than at fit.
-            ValueError: No rows; missing, extra, duplicate or reordered columns; infinite or huge numbers.
-
-        Warns:
-            TableWarning: Rows are entirely missing, or cells hold categories unseen at fit.
+        No rows, and columns other than at fit, are a ValueError; see `ColumnCodec.encode` for their cells. A
+        TableWarning says that rows are entirely missing, or that cells hold categories unseen at fit.
         """
         check_same_columns(frame, [column.name for column in self.columns])
         if len(frame) == 0:

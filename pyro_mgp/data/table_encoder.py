@@ -83,8 +83,7 @@ class TableEncoder:
         """Check and encode a table with the columns of the fitted one; its target is missing."""
         frame = as_frame(X)
         own, identity = without_ids(frame, row_ids, self.columns)
-        if not self.rules.trivial:
-            check_same_columns(own, self.columns)
+        check_same_columns(own, self.columns)
         modelled = self.rules.modelled(own)
         encoded = self.codec.encode(modelled, identity)
         if self.target is not None:

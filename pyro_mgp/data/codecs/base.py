@@ -14,14 +14,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from pyro_mgp._support.messages import Hinted, listing, plain, row_name
-from pyro_mgp.data.cells import (
-    FAMILIES,
-    Family,
-    as_stored,
-    holes_of,
-    label_of,
-    natural_kind,
-)
+from pyro_mgp.data.cells import FAMILIES, Family, as_stored, holes_of, label_of, natural_kind
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.transforms import Numbers, Warp
 
@@ -228,11 +221,8 @@ class ColumnCodec:
     def encode(self, column: pd.Series[Any]) -> Numbers:
         """Convert a column to standardised numbers, float64 `[N, width]`, NaN if missing or an unseen level.
 
-        The dtype may be any of the family that the column had at fit, or any if all cells are missing.
-
-        Raises:
-            TypeError: The cells are of another family than at fit, or of an unsupported dtype.
-            ValueError: A number is infinite, huge, beyond a bound, or not a count in a column of counts.
+        The dtype may be any of the family that the column had at fit, or any if all cells are missing. Cells
+        of another family are a TypeError; those that the kind does not allow, a ValueError.
         """
         if (natural := natural_kind(column)) is None:
             return np.full((len(column), self.width), np.nan)
@@ -274,11 +264,8 @@ class ColumnCodec:
         return np.asarray(levels[positions.astype(np.int64)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which `codec_from_dict` makes an equal codec."""
-        fields = dataclasses.asdict(self).items()
-        return {"kind": self.kind.value} | {
-            name: list(value) if isinstance(value, tuple) else value for name, value in fields
-        }
+        """Return a dict that `codec_from_dict` turns into an equal codec once it has been written as JSON."""
+        return {"kind": self.kind.value} | dataclasses.asdict(self)
 
     def check_state(self) -> None:
         """Check that the fields of a codec that was read from a file fit together; ValueError otherwise."""
