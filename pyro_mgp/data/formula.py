@@ -60,15 +60,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Formula:
-    """Arithmetic expression or condition over the columns of a table.
-
-    Example:
-        >>> formula = Formula.parse("weight / height**2", ["height", "weight"])
-        >>> formula.sources
-        ('height', 'weight')
-        >>> formula.value(pd.DataFrame({"height": [2.0, None], "weight": [100.0, 70.0]})).tolist()
-        [25.0, nan]
-    """
+    """Arithmetic expression or condition over the columns of a table."""
 
     text: str
     """The formula as the user wrote it."""

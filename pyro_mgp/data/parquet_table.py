@@ -56,18 +56,16 @@ class ParquetTable:
     @property
     def index(self) -> pd.Index[Any]:
         """Row labels."""
-        return self._read(self.columns[:1]).index
+        return self.read(self.columns[:1]).index
 
     def __getitem__(self, label: Hashable) -> pd.Series[Any]:
-        return self._read([label]).iloc[:, 0]
+        return self.read([label]).iloc[:, 0]
 
-    def read(self) -> pd.DataFrame:
-        """Read the whole table; a damaged file is a ValueError."""
-        return self._read(self.columns)
-
-    def _read(self, labels: Iterable[Hashable]) -> pd.DataFrame:
+    def read(self, labels: Iterable[Hashable] | None = None) -> pd.DataFrame:
+        """Read some columns, or the whole table; a damaged file is a ValueError."""
+        names = [self._names[each] for each in (self.columns if labels is None else labels)]
         try:
-            return pd.read_parquet(self.path, columns=[self._names[each] for each in labels], **self._options)
+            return pd.read_parquet(self.path, columns=names, **self._options)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
 
