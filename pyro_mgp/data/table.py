@@ -18,7 +18,6 @@ from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
 from pyro_mgp.data.parquet_table import ParquetTable
-from pyro_mgp.data.transforms import InverseTransform
 
 # Smallest share of cells at a bound that leads to a warning.
 _ATOM = 0.05
@@ -212,22 +211,9 @@ class TableCodec:
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     @property
-    def inverse_transforms(self) -> list[InverseTransform | None]:
-        """Inverse transform of each encoded column, None for those without a transform."""
-        return [_inverse_transform(column) for column in self.columns for _ in column.names]
-
-    @property
     def raw_scale(self) -> NDArray[np.float64]:
         """Standard deviation of each encoded column in its own units, float64 `[D]`."""
         return np.array([scale for column in self.columns for scale in column.own_scale], dtype=np.float64)
-
-
-def _inverse_transform(column: ColumnCodec) -> InverseTransform | None:
-    """Return the inverse of a column's transform, for standardised cells in the drawn range."""
-    if column.warp is None:
-        return None
-    low, high = sorted(column.warp.forward(np.array(column.drawn_range)).tolist())
-    return InverseTransform(column.mean[0], column.scale[0], low, high, column.warp.name)
 
 
 def _check_fit_shape(table: pd.DataFrame | ParquetTable) -> None:

@@ -99,7 +99,8 @@ class FittedModel:
         bounds = bounds_of_links(self.encoder.codec, self.link_specs)
         pairs = zip(self.discrete_support, bounds, strict=True)
         observations: list[Observation | None] = [support or bound for support, bound in pairs]
-        inverses = (*self.encoder.codec.inverse_transforms, None)  # a target has none
+        columns = [column for column in self.encoder.codec.columns for _ in column.names]
+        inverses = [*(column.inverse_transform for column in columns), None]  # a target has none
         of_links = observations, [inverses[link.column] for link in self.link_specs]
         chains = chains or n_chains(self.chain.n_rows, local_gps=self.neighbours is not None)
         return Sampler(

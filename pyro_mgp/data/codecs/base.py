@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pyro_mgp._support.messages import Hinted, listing, plain, row_name
 from pyro_mgp.data.cells import FAMILIES, Family, as_stored, holes_of, label_of, natural_kind
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
-from pyro_mgp.data.transforms import Numbers, Warp
+from pyro_mgp.data.transforms import InverseTransform, Numbers, Warp
 
 Level: TypeAlias = str | int | float | bool
 
@@ -131,6 +131,14 @@ class ColumnCodec:
     def drawn_range(self) -> tuple[float, float]:
         """Range of draws of a transformed or integer column, in its own units."""
         return self.low, self.high
+
+    @property
+    def inverse_transform(self) -> InverseTransform | None:
+        """Inverse of the transform, for standardised cells in the drawn range; None without a transform."""
+        if self.warp is None:
+            return None
+        low, high = sorted(self.warp.forward(np.array(self.drawn_range)).tolist())
+        return InverseTransform(self.mean[0], self.scale[0], low, high, self.warp.name)
 
     @property
     def support_encoded(self) -> Numbers | None:
