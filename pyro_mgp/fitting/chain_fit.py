@@ -6,7 +6,7 @@ local GPs, discrete support ──▶ FittedModel
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,7 +29,7 @@ from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
 from pyro_mgp.sampling.refinement import MAX_ROWS, refine
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings, choose
 from pyro_mgp.storage.checkpoint import Checkpoint
-from pyro_mgp.storage.scratch import Memory, pieces
+from pyro_mgp.storage.scratch import pieces
 
 # Adam's step size where it moves q(u) as well, and such steps from check to check.
 _RATE_OF_SVI, _STEPS_OF_SVI_TO_CHECK = 0.03, 25
@@ -54,8 +54,8 @@ class TrainingTable:
     """Variances of measurement errors by encoded column, each `[N]`."""
     inputs: Choice
     """Inputs of the links: "others" or "earlier"."""
-    memory: Memory
-    """Where further tensors of the table's size are allocated."""
+    empty_like: Callable[[Tensor], Tensor]
+    """Allocator of further tensors of the table's size: in memory, or in temporary files."""
     completed: Tensor | None = None
     """The table completed by a draw of another model, `[N, D]`, to train on as on data; None to redraw."""
 
@@ -85,7 +85,7 @@ class TrainingTable:
         # The indicators of a category are one cell.
         first = torch.cat([torch.ones_like(groups[:1], dtype=torch.bool), groups.diff() != 0])
         generator, n_cells = torch.Generator().manual_seed(seed), 0
-        held_out = self.memory.like(observed)
+        held_out = self.empty_like(observed)
         for here in pieces(len(observed)):
             known = observed[here].cpu()
             chance = torch.rand(len(known), int(groups.max()) + 1, generator=generator)[:, groups]
@@ -190,11 +190,11 @@ def _initial_fill(
     engine: Engine, given: TrainingTable, rows: EncodedTable, held_out: Tensor, seed: int
 ) -> tuple[InitialFill, Tensor]:
     """Fit the initial fill without the held-out cells, and return it with the filled table, `[N, D]`."""
-    seen = EncodedTable(rows.values, given.memory.like(rows.observed), rows.keys)
+    seen = EncodedTable(rows.values, given.empty_like(rows.observed), rows.keys)
     for here in pieces(len(rows)):
         seen.observed[here] = rows.observed[here] & ~held_out[here]
     gaussian = JointGaussian.fit(seen.values, seen.observed, engine.initial_fill)
-    start, filled = InitialFill(gaussian, engine.initial_fill == "linear"), given.memory.like(rows.values)
+    start, filled = InitialFill(gaussian, engine.initial_fill == "linear"), given.empty_like(rows.values)
     start.draw_into(filled, seen, seed)
     return start, filled
 

@@ -29,7 +29,6 @@ from pyro_mgp.model.link_specs import best_plan, plan_links, recoded, rival_sequ
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.sampler import CholeskyCache
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
-from pyro_mgp.storage.scratch import Memory
 
 # Rows from which the evidence of orders is computed (60 MB with 20 columns), and rows from which plans are
 # learnt in large tables: those with the smallest keys.
@@ -86,7 +85,7 @@ class GivenTable:
         ordered, order = table.sorted_by_key()
         variances = {column: variance[order] for column, variance in variances.items()}
         completed = None if completed is None else completed[order]
-        training = TrainingTable(encoder, link_specs, ordered, variances, inputs, Memory(), completed)
+        training = TrainingTable(encoder, link_specs, ordered, variances, inputs, torch.empty_like, completed)
         return training, InputTable(self.frame, self.modelled, table)
 
 

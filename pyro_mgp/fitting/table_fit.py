@@ -188,7 +188,7 @@ def fit_files(
     link_specs = plan_links(codec, with_link, parameters.order, specs=specs)
     encoder = TableEncoder(rules, codec, None, [*map(label_of, table.columns)], incomplete)
     inputs = Choice("others", f"more than {_SMALL_ROWS:,} rows in files")
-    given = TrainingTable(encoder, link_specs, rows, {}, inputs, files)
+    given = TrainingTable(encoder, link_specs, rows, {}, inputs, files.like)
     fitted = fit_chain(parameters, engine, given, None, kept)
     discard_own(kept, checkpoint)
     return fitted

@@ -28,15 +28,7 @@ def pieces(n_rows: int) -> Iterator[slice]:
     return (slice(start, min(start + _PIECE, n_rows)) for start in range(0, n_rows, _PIECE))
 
 
-class Memory:
-    """Allocator of tensors in memory, on the device of a given table."""
-
-    def like(self, table: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Return an uninitialised tensor of the table's shape and device; `dtype` defaults to the table's."""
-        return torch.empty_like(table, dtype=dtype)
-
-
-class Scratch(Memory):
+class Scratch:
     """Allocator of tensors in unnamed temporary files, in a given folder or that of the system."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -60,11 +52,11 @@ class Scratch(Memory):
             self._reserve(file, n_bytes)
             return torch.from_numpy(np.memmap(file, kind, "r+", shape=shape))
 
-    def like(self, table: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Return a tensor of the table's shape in a temporary file; for a table on a GPU, on that GPU."""
+    def like(self, table: Tensor) -> Tensor:
+        """Return a tensor of the table's shape and dtype in a temporary file, or on the table's GPU."""
         if table.device.type != "cpu":
-            return super().like(table, dtype)
-        return self.empty(*table.shape, dtype=dtype or table.dtype)
+            return torch.empty_like(table)
+        return self.empty(*table.shape, dtype=table.dtype)
 
     def _reserve(self, file: IO[bytes], n_bytes: int) -> None:
         """Allocate the disk space now: writing to a mapped file on a full disk would kill the process."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pyro_mgp.storage import scratch
-from pyro_mgp.storage.scratch import Memory, Scratch, pieces
+from pyro_mgp.storage.scratch import Scratch, pieces
 
 
 def mapped(folder: Path) -> int:
@@ -26,7 +26,7 @@ def test_a_tensor_on_the_disk_is_one_like_any_other(tmp_path: Path) -> None:
     assert (table == 0).all()
     table[torch.tensor([4, 1])] = 2.0
     assert table.sum() == 12
-    other = Scratch(tmp_path).like(table, torch.bool)
+    other = Scratch(tmp_path).like(table > 1)
     assert (other.shape, other.dtype) == (table.shape, torch.bool)
     assert Scratch(tmp_path).empty(0, 3).shape == (0, 3)
 
@@ -42,12 +42,6 @@ def test_no_file_has_a_name_and_none_outlives_its_tensor(tmp_path: Path) -> None
     del part
     gc.collect()
     assert mapped(tmp_path) == 0
-
-
-def test_in_memory_tables_lie_beside_their_like() -> None:
-    table = torch.zeros(2, 3).double()
-    other = Memory().like(table, torch.bool)
-    assert (other.shape, other.dtype, other.device) == (table.shape, torch.bool, table.device)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
