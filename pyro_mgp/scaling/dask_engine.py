@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import warn_user
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import without_ids
@@ -72,17 +73,16 @@ def impute_dask(
         True
     """
     dask = imported()
-    if m < 1:
-        raise ValueError(f"m, the number of imputations, must be at least 1, got {m}")
+    at_least("m, the number of imputations,", m, 1)
     columns, _ = without_ids(ddf._meta, row_ids, imputer.model_.encoder.columns)
     check_same_columns(columns, imputer.model_.encoder.columns)
     state = dask.delayed(FittedState(imputer), traverse=False)
     parts = ddf.to_delayed()
-    identities = _ranks_of(partitions.identify, state, parts) if row_ids is None else [row_ids] * len(parts)
+    ids = _ids_of(partitions.identify, state, parts, row_ids)
     complete = dask.delayed(impute_partition, traverse=False)
     options = {"random_state": random_state, "delta": delta}
     completed = [
-        complete(state, part, m, row_ids=own, **options) for part, own in zip(parts, identities, strict=True)
+        complete(state, part, m, row_ids=own, **options) for part, own in zip(parts, ids, strict=True)
     ]
     return [
         dask.dataframe.from_delayed(
@@ -110,9 +110,8 @@ def impute_into(
     in memory. Workers write the parts that they impute, so both folders must have these paths on all workers.
 
     The existing folder `partial` gets `imputation_01/part-0000.parquet`, ...; parts that an earlier call has
-    written are kept. Files of `folder` and its subfolders are ordered by name. The columns `dropped` were not
-    fitted; they are kept in the completed tables, as is the column `row_ids`. Each warning of
-    `MGPImputer.impute` is given once.
+    written are kept. The columns `dropped` were not fitted; they are kept in the completed tables, as is the
+    column `row_ids`. Each warning of `MGPImputer.impute` is given once.
 
     Raises:
         ImportError: Dask is not installed.
@@ -121,13 +120,12 @@ def impute_into(
     """
     dask = imported()
     parts = parts_of(folder)
-    ids = () if row_ids is None or row_ids in dropped else (row_ids,)
-    job = Job(partial, m, (*dropped, *ids), row_ids, random_state)
+    job = Job(partial, m, tuple(label for label in dropped if label != row_ids), random_state)
     for into in job.folders:
         into.mkdir(exist_ok=True)
     state = dask.delayed(FittedState(imputer), traverse=False)
-    ranks = _ranks_of(job.identify, state, parts) if row_ids is None else [None] * len(parts)
-    todo = [(part, own) for part, own in zip(parts, ranks, strict=True) if not job.is_done(part)]
+    ids = _ids_of(job.identify, state, parts, row_ids)
+    todo = [(part, own) for part, own in zip(parts, ids, strict=True) if not job.is_done(part)]
     impute = dask.delayed(job.impute)
     futures = client.compute([impute(state, part, own) for part, own in todo])
     try:
@@ -213,8 +211,12 @@ def imported() -> Any:
     return dask
 
 
-def _ranks_of(identify: Callable[..., Any], state: Delayed, parts: Sequence[Any]) -> list[Delayed]:
-    """Return lazily the ranks of rows among equal rows of the whole table, for each partition."""
+def _ids_of(
+    identify: Callable[..., Any], state: Delayed, parts: Sequence[Any], row_ids: Label | None
+) -> list[Any]:
+    """Return for each partition the label of its ids; if None, lazily, the ranks of rows among equal ones."""
+    if row_ids is not None:
+        return [row_ids] * len(parts)
     dask = imported()
     n_parts, n_buckets = len(parts), max(1, math.ceil(len(parts) / _PARTITIONS_PER_BUCKET))
     hashes = [dask.delayed(identify)(state, part, n_buckets) for part in parts]

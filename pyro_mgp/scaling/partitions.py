@@ -231,8 +231,6 @@ class Job:
     m: int
     dropped: tuple[Label, ...] = ()
     """Columns that were not fitted; they are kept in the completed tables."""
-    row_ids: Label | None = None
-    """Label of one of these columns, whose cells are unique ids; see `MGPImputer.impute`."""
     random_state: int | None = None
     """Seed of the draws; None for the imputer's own."""
 
@@ -252,24 +250,20 @@ class Job:
     def identify(self, state: FittedState, part: Part, n_buckets: int) -> list[Hashes]:
         """Hash the incomplete rows of a part into buckets; see `partitions.identify`."""
         with _errors_named(part):
-            return identify(state, self._modelled(part.read()), n_buckets)
+            frame = part.read()
+            return identify(state, frame[without(frame.columns, self.dropped)], n_buckets)
 
-    def impute(self, state: FittedState, part: Part, identity: RowIds = None) -> list[str]:
+    def impute(self, state: FittedState, part: Part, row_ids: RowIds = None) -> list[str]:
         """Write the m completed copies of a part; return warnings, which workers would not show."""
         with _errors_named(part), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = part.read()
-            modelled = self._modelled(frame)
-            ids = identity if self.row_ids is None else frame[self.row_ids].array
-            draws = impute_partition(state, modelled, self.m, row_ids=ids, random_state=self.random_state)
+            given = frame[without(frame.columns, self.dropped)]
+            draws = impute_partition(state, given, self.m, row_ids=row_ids, random_state=self.random_state)
             for folder, completed in zip(self.folders, draws, strict=True):
                 part.write(folder, completed.join(frame[[*self.dropped]])[frame.columns])
         ours = [w for w in caught if w.category.__module__.split(".")[0] == "pyro_mgp"]
         return sorted({str(warning.message) for warning in ours})
-
-    def _modelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Select the columns of a part that the imputer was fitted to."""
-        return frame[without(frame.columns, self.dropped)]
 
 
 @contextlib.contextmanager

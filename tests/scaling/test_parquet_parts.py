@@ -39,8 +39,8 @@ def state(frame: pd.DataFrame) -> FittedState:
     return FittedState(imputer.fit(frame.drop(columns="name")))
 
 
-def job(folder: Path, **settings: object) -> Job:
-    made = Job(folder, 2, ("name",), **settings)
+def job(folder: Path, dropped: tuple[str, ...] = ("name",)) -> Job:
+    made = Job(folder, 2, dropped)
     for each in made.folders:
         each.mkdir(parents=True)
     return made
@@ -110,9 +110,9 @@ def test_completed_parts_keep_the_schema(
 def test_a_column_of_ids_distinguishes_rows(frame: pd.DataFrame, state: FittedState, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     frame.to_parquet(tmp_path / "in" / "1.parquet", row_group_size=15)
-    made = job(tmp_path / "out", row_ids="name")
+    made = job(tmp_path / "out", dropped=())
     for part in parts_of(tmp_path / "in", rows_at_once=15):
-        made.impute(state, part)
+        made.impute(state, part, "name")
     found = pd.read_parquet(made.folders[1])
     expected = state.imputer().impute(frame, m=2, row_ids="name")[1]
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
