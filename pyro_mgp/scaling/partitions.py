@@ -261,7 +261,9 @@ class Job:
             given = frame[without(frame.columns, self.dropped)]
             draws = impute_partition(state, given, self.m, row_ids=row_ids, random_state=self.random_state)
             for folder, completed in zip(self.folders, draws, strict=True):
-                part.write(folder, completed.join(frame[[*self.dropped]])[frame.columns])
+                # Not by `join`, which would repeat rows with equal labels.
+                whole = pd.concat([completed, frame[[*self.dropped]]], axis="columns")
+                part.write(folder, whole[frame.columns])
         ours = [w for w in caught if w.category.__module__.split(".")[0] == "pyro_mgp"]
         return sorted({str(warning.message) for warning in ours})
 

@@ -118,6 +118,21 @@ def test_a_column_of_ids_distinguishes_rows(frame: pd.DataFrame, state: FittedSt
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
+@pytest.mark.parametrize("labels", [[0] * 20 + [1] * 20, [1, 0] * 20], ids=["sorted", "unsorted"])
+def test_rows_with_equal_labels_are_completed_once(
+    frame: pd.DataFrame, state: FittedState, tmp_path: Path, labels: list[int]
+) -> None:
+    (tmp_path / "in").mkdir()
+    labelled = frame.set_axis(labels)
+    labelled.to_parquet(tmp_path / "in" / "1.parquet")
+    made = job(tmp_path / "out")
+    made.impute(state, parts_of(tmp_path / "in")[0])
+    expected = state.imputer().impute(labelled.drop(columns="name"), m=2)[0]
+    found = pd.read_parquet(made.folders[0])
+    pd.testing.assert_frame_equal(found.drop(columns="name"), expected, check_exact=True)
+    assert found["name"].tolist() == frame["name"].tolist()
+
+
 def test_a_failure_leaves_no_file(
     frame: pd.DataFrame, state: FittedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
