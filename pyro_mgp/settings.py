@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -95,9 +95,6 @@ class Engine:
         return self.propagate == "predictive" and self.joint_draws and not self.needs_svi
 
 
-ENGINE_FIELDS = tuple(asdict(Engine()))
-"""Names of the switches of an `Engine`."""
-
 PAPER: Mapping[str, Any] = {
     "inference": "svi",
     "kernel": "matern32",
@@ -126,14 +123,9 @@ PAPER: Mapping[str, Any] = {
 
 
 def with_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which the fields of `Engine` are collected into one `Engine`.
-
-    Example:
-        >>> with_engine({"n_sweeps": 1, "propagate": "latent"})["engine"].propagate
-        'latent'
-    """
+    """Return settings in which the fields of `Engine` are collected into one `Engine`."""
     own = dict(settings)
-    switches = {name: own.pop(name) for name in ENGINE_FIELDS if name in own}
+    switches = {name: own.pop(name) for name in vars(Engine()) if name in own}
     return own | {"engine": Engine(**switches)} if switches else own
 
 
@@ -261,20 +253,13 @@ class Choice:
 class Settings:
     """Resolved settings of a fit, each with its value and the reason for it."""
 
-    inputs: Choice
-    """Inputs of the links: "others" or "earlier"."""
-    inference: Choice
-    """How the chain was trained: "closed_form" or "svi"."""
-    kernel: Choice
-    """Name of the kernel, or the user's factory."""
-    n_inducing: Choice
-    """Inducing inputs per link."""
-    max_steps: Choice
-    """Most training steps."""
-    device: Choice
-    """Torch device of the chain."""
-    seed: Choice
-    """Seed that all randomness is keyed by."""
+    inputs: Choice  # of the links: "others" or "earlier"
+    inference: Choice  # how the chain was trained: "closed_form", "svi" or "mcmc"
+    kernel: Choice  # name of the kernel, or the user's factory
+    n_inducing: Choice  # inducing inputs per link
+    max_steps: Choice  # most training steps
+    device: Choice  # torch device of the chain
+    seed: Choice  # seed that all randomness is keyed by
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per setting with its value and the reason."""
@@ -303,7 +288,6 @@ def choose(
     """
     sequential = inputs.value == "earlier"
     kinds = {"is_sequential": sequential, "all_gaussian": all_gaussian, "shapes": shapes}
-    seed = choose_seed(parameters)
     return Settings(
         inputs=inputs,
         inference=choose_inference(parameters, engine),
@@ -311,7 +295,7 @@ def choose(
         n_inducing=choose_n_inducing(parameters, n_rows, sequential),
         max_steps=choose_max_steps(parameters, engine, n_rows, **kinds),
         device=choose_device(parameters),
-        seed=Choice(current().broadcast_number(seed.value), seed.reason),
+        seed=choose_seed(parameters),
     )
 
 
@@ -382,8 +366,8 @@ def choose_device(parameters: Parameters) -> Choice:
 
 
 def choose_seed(parameters: Parameters) -> Choice:
-    """Choose the seed from which all random numbers are derived; raises the errors of `seed_of`."""
+    """Choose the seed of all random numbers, alike in all processes; raises the errors of `seed_of`."""
     state = parameters.random_state
-    if state is None:
-        return Choice(seed_of(state), "drawn from the operating system")
-    return Choice(seed_of(state), "drawn from the given generator" if hasattr(state, "shuffle") else _GIVEN)
+    reason = "drawn from the given generator" if hasattr(state, "shuffle") else _GIVEN
+    reason = "drawn from the operating system" if state is None else reason
+    return Choice(current().broadcast_number(seed_of(state)), reason)

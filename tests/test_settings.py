@@ -11,7 +11,6 @@ from pyro.contrib.gp import kernels
 
 from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.settings import (
-    ENGINE_FIELDS,
     PAPER,
     choose_device,
     choose_kernel,
@@ -69,7 +68,7 @@ def test_seed_and_device_say_where_they_come_from() -> None:
 
 def test_the_papers_settings_are_parameters_or_switches() -> None:
     parameters = MGPImputer().get_params()
-    assert set(PAPER) <= set(parameters) | set(ENGINE_FIELDS)
+    assert set(PAPER) <= set(parameters) | set(vars(Engine()))
     paper = MGPImputer.paper(n_paths=3, max_steps=7)
     assert (paper.engine.n_paths, paper.max_steps, paper.engine.propagate) == (3, 7, "latent")
     assert with_engine({"max_steps": 2}) == {"max_steps": 2}
