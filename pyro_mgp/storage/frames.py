@@ -43,12 +43,7 @@ _READ = {tag: read for tag, _, read in _TAGGED.values()}
 
 
 def to_json(value: Any) -> Any:
-    """Convert a cell or label to a value that JSON can hold and `from_json` converts back.
-
-    Example:
-        >>> to_json(("a", 1)), from_json({"tuple": ["a", 1]})
-        ({'tuple': ['a', 1]}, ('a', 1))
-    """
+    """Convert a cell or label to a value that JSON can hold and `from_json` converts back."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):
@@ -79,7 +74,7 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
     """
     index, columns = frame.index, frame.columns
     is_range = isinstance(index, pd.RangeIndex)
-    levels = [] if is_range else [_level(index, i) for i in range(index.nlevels)]
+    levels = [] if is_range else _levels(index)
     parts = {f"index {i}": pd.Series(level, dtype=level.dtype) for i, level in enumerate(levels)}
     parts |= {f"{i}: {label}": frame.iloc[:, i] for i, label in enumerate(columns)}
     stored = {name: _encode(name, series) for name, series in parts.items()}
@@ -171,7 +166,7 @@ def _index_to_json(index: pd.Index[Any]) -> dict[str, Any]:
     names = [to_json(name) for name in index.names]
     if isinstance(index, pd.RangeIndex):
         return {"names": names, "range": [index.start, index.stop, index.step]}
-    levels = [_level(index, i) for i in range(index.nlevels)]
+    levels = _levels(index)
     values = [[to_json(v) for v in level] for level in levels]
     return {"names": names, "dtypes": [_dtype_name(level.dtype) for level in levels], "values": values}
 
@@ -187,10 +182,9 @@ def _index_from_json(stored: dict[str, Any], most: int | None = None) -> pd.Inde
     return _join([([from_json(v) for v in values], _dtype_of(dtype)) for values, dtype in pairs], names)
 
 
-def _level(index: pd.Index[Any], i: int) -> pd.Index[Any]:
-    if not isinstance(index, pd.MultiIndex):
-        return index
-    return index.set_names([None] * index.nlevels).get_level_values(i)  # a name could be taken for a position
+def _levels(index: pd.Index[Any]) -> list[pd.Index[Any]]:
+    unnamed = index.set_names([None] * index.nlevels)  # a name could be taken for a position
+    return [unnamed.get_level_values(i) for i in range(index.nlevels)]
 
 
 def _join(stored: list[tuple[Any, Any]], names: list[Any]) -> pd.Index[Any]:
