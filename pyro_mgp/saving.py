@@ -38,7 +38,7 @@ from pyro_mgp.settings import Choice, Engine, Parameters, Settings, check_settin
 from pyro_mgp.storage.atomic import atomic_folder
 from pyro_mgp.storage.frames import to_json
 from pyro_mgp.storage.header import Shapes, read_arrays, read_header, write_arrays, write_header
-from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among, check_finite
+from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among
 
 Imputer = TypeVar("Imputer", bound=Parameters)
 
@@ -172,6 +172,7 @@ class _Parts:
         self.sequential = build(bool, header["sequential"], "sequential")
         self.seed, self.n_rows = (build(int, header[name], name) for name in ("seed", "n_rows"))
         self.history = build(History, header["history"], "history")
+        self.kernel = choose_kernel(parameters, self.n_rows, self.sequential).value
         self._check_fields()
 
     def _check_fields(self) -> None:
@@ -187,8 +188,7 @@ class _Parts:
         check_among(columns, width, "columns of links")
         if encoder.target is not None:
             check(columns[-1:] == [width - 1] and encoder.target.width == 1, "the target has no link")
-        kernel = choose_kernel(self.parameters, self.n_rows, self.sequential).value
-        has_products = resolve_kernel(kernel) is linear_quadratic_matern32
+        has_products = resolve_kernel(self.kernel) is linear_quadratic_matern32
         for link in self.link_specs:
             check_among((link.column, *link.inputs), width, f"inputs of {link.name!r}")
             check_among((link.column, *link.unless), width, f"levels before {link.name!r}")
@@ -202,10 +202,9 @@ class _Parts:
 
     def _chain(self, inducing: Tensor) -> Chain:
         """Build an untrained chain with the given inducing inputs, `[M, D]`."""
-        kernel = choose_kernel(self.parameters, self.n_rows, self.sequential).value
         noise = [1.0] * len(self.link_specs)
         return untrained_chain(
-            self.parameters, self.engine, kernel, self.encoder.codec, self.link_specs, noise, inducing,
+            self.parameters, self.engine, self.kernel, self.encoder.codec, self.link_specs, noise, inducing,
             self.n_rows, is_sequential=self.sequential,
         )  # fmt: skip
 
@@ -314,4 +313,6 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
     for name, array in arrays.items():
         kind = {"training.observed": np.bool_, "training.keys": np.int64}.get(name, np.float64)
         check(array.dtype == kind or name.endswith(".inputs"), f"array {name!r} holds {array.dtype}")
-        check_finite(name, array, may_be_nan=name == "near.residuals")
+        if array.dtype.kind == "f":
+            wrong = np.isinf(array) if name == "near.residuals" else ~np.isfinite(array)
+            check(not wrong.any(), f"array {name!r} holds numbers that are not finite")

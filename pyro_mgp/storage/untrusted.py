@@ -23,7 +23,6 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -126,13 +125,6 @@ def _memory() -> float:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return math.inf
-
-
-def check_finite(name: str, array: np.ndarray, *, may_be_nan: bool = False) -> None:
-    """Raise a ValueError if an array holds infinities, or NaN unless `may_be_nan`."""
-    if array.dtype.kind == "f":
-        wrong = np.isinf(array) if may_be_nan else ~np.isfinite(array)
-        check(not wrong.any(), f"array {name!r} holds numbers that are not finite")
 
 
 def check_parquet(path: Path) -> None:
