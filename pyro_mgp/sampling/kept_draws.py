@@ -33,8 +33,9 @@ def keep(
     with checkpoint.working():
         for here, filled in draw_from(first):
             waiting.append((here, filled[:, ~rows[here].observed.to(filled.device)]))
-            if checkpoint.offer(partial(_state, waiting), identity, _name(waiting[0][0].start)):
+            if checkpoint.keep(partial(_state, waiting), identity, _name(waiting[0][0].start)):
                 waiting = []
+            checkpoint.interruption.give_way()
             yield here, filled
 
 

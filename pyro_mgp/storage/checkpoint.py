@@ -80,16 +80,10 @@ class Checkpoint:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Delay signals that stop the process, in this block, until the next `offer` has saved the state."""
+        """Hold back signals that stop the process, in this block, until `Interruption.give_way`."""
         self._last = time.monotonic()
         with self.interruption.held_back():
             yield
-
-    def offer(self, state: Callable[[], State], identity: Identity, name: str = "") -> bool:
-        """Write the state if a write is due (see `keep`), then raise `Stopped` if a signal was held back."""
-        kept = self.keep(state, identity, name)
-        self.interruption.give_way()
-        return kept
 
     def keep(
         self, state: Callable[[], State], identity: Identity, name: str = "", *, now: bool = False

@@ -116,7 +116,7 @@ def test_writes_are_rare_where_they_are_dear(tmp_path: Path, monkeypatch: pytest
     kept = Checkpoint(tmp_path / "it", every=10)
     with kept.working():
         assert not kept.due  # 5 s
-        assert kept.offer(lambda: State({}), {})  # at 10 s; it takes 1 s, two per cent of 50 s
+        assert kept.keep(lambda: State({}), {})  # at 10 s; it takes 1 s, two per cent of 50 s
         assert not kept.due  # 12 s
         assert not kept.due  # 60.9 s
         assert kept.due  # 61.1 s
