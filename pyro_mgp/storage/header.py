@@ -81,7 +81,7 @@ def read_header(
         )
     with untrusted.damage_as_value_error(folder / HEADER):
         untrusted.check(header.get(_OWN) == own_checksum(header), _CHANGED)
-        checksums = untrusted.build(dict, header["checksums"], "checksums")
+        checksums = untrusted.build(dict, header.get("checksums"), "checksums")
     for name in files:
         with untrusted.damage_as_value_error(folder / name):
             untrusted.check(untrusted.digest(folder / name) == checksums.get(name), _CHANGED)

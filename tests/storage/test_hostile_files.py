@@ -28,6 +28,7 @@ from signing import sign
 
 import pyro_mgp
 from pyro_mgp import Imputations, MGPImputer
+from pyro_mgp.storage.header import own_checksum
 
 HOME = Path(pyro_mgp.__file__).parent
 ARRAYS, FRAME, DRAWS = "arrays.safetensors", "frame.parquet", "draws.safetensors"
@@ -238,6 +239,16 @@ def test_hostile_files_are_refused(originals: Path, tmp_path: Path) -> None:
         assert 40 < len(each["said"]) < 2000, what
         assert each["megabytes"] < 200, what
     assert not trap.exists()
+
+
+def test_a_header_without_checksums_of_files_is_refused(originals: Path, tmp_path: Path) -> None:
+    shutil.copytree(originals / "draws", tmp_path / "draws")
+    path = tmp_path / "draws" / "header.json"
+    header = json.loads(path.read_text("utf-8"))
+    del header["checksums"]
+    path.write_text(json.dumps(header | {"checksum": own_checksum(header)}), "utf-8")
+    with pytest.raises(ValueError, match=r"header\.json' is damaged.*checksums: expected dict"):
+        load(tmp_path / "draws")
 
 
 ODD: list[Any] = [None, True, -1, 0, 10**9, 1e300, "odd", "", [], {}, [[0]], {"a": 1}, float("nan")]
