@@ -114,7 +114,6 @@ def impute_into(
     column `row_ids`. Each warning of `MGPImputer.impute` is given once.
 
     Raises:
-        ImportError: Dask is not installed.
         ValueError, TypeError: A table cannot be read, imputed or written; the message names the file.
         OSError: Several workers died on the same part.
     """
@@ -175,11 +174,8 @@ def cluster(scheduler: str | None = None, n_workers: int | None = None) -> Itera
     """Yield a Dask client of an existing cluster, or of a new local one that is closed at the end.
 
     The existing one has a scheduler at an address such as `tcp://10.0.0.1:8786`, or a scheduler file; the new
-    one has `n_workers` processes of one thread each, by default one per core.
-
-    Raises:
-        ImportError: Dask is not installed.
-        ValueError: There is no scheduler at that address.
+    one has `n_workers` processes of one thread each, by default one per core. Raises a ValueError if there is
+    no scheduler at that address.
     """
     imported()
     from dask.system import CPU_COUNT

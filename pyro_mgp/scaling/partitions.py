@@ -52,7 +52,7 @@ _NULLABLE: dict[Any, Any] = {
     **{getattr(pa, f"uint{n}")(): getattr(pd, f"UInt{n}Dtype")() for n in (8, 16, 32, 64)},
 }
 # Pyro's settings belong to the process, so only one of its threads may impute at a time.
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 # The last imputer that this process has loaded, by its digest.
 _LOADED: dict[str, MGPImputer] = {}
 Hashes = tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]
@@ -111,8 +111,8 @@ def impute_partition(
     """
     if len(frame) == 0:
         return Imputations(frame, {}, imputations if isinstance(imputations, int) else len(imputations))
-    imputer = _imputer_of(state)
     with _LOCK:
+        imputer = state.imputer() if isinstance(state, FittedState) else state
         return imputer.impute(frame, imputations, row_ids=row_ids, random_state=random_state, delta=delta)
 
 
@@ -120,8 +120,8 @@ def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: in
     """Hash the incomplete rows of a partition into buckets; equal rows are in the same bucket."""
     positions, content, labels = np.empty(0, np.intp), np.empty(0, np.uint64), np.empty(0, np.uint64)
     if len(frame):
-        imputer = _imputer_of(state)
         with _LOCK:
+            imputer = state.imputer() if isinstance(state, FittedState) else state
             positions, content, labels = imputer.model_.encoder.identify(frame)
     bucket = content % np.uint64(n_buckets)
     each = bucket == np.arange(n_buckets)[:, None]
@@ -145,22 +145,15 @@ def merged(ranks: Sequence[Ranks]) -> Ranks:
     return Ranks(np.concatenate(positions), np.concatenate(numbers))
 
 
-def _imputer_of(state: MGPImputer | FittedState) -> MGPImputer:
-    return state.imputer() if isinstance(state, FittedState) else state
-
-
 @dataclass(frozen=True)
 class Part:
     """Consecutive rows of a table in Parquet files."""
 
     path: Path
-    row_groups: tuple[int, ...]
-    """Numbers of the part's row groups in the file."""
+    row_groups: tuple[int, ...]  # numbers of the part's row groups in the file
     n_rows: int
-    number: int = 0
-    """Number of the part in the table, from 0."""
-    first: int = 0
-    """Position of the first row in the table."""
+    number: int = 0  # number of the part in the table, from 0
+    first: int = 0  # position of the first row in the table
 
     @property
     def name(self) -> str:
@@ -226,13 +219,10 @@ def _parts_of_file(path: Path, rows_at_once: int) -> Iterator[Part]:
 class Job:
     """Imputation of Parquet files, part by part."""
 
-    folder: Path
-    """Folder of the completed tables, each a folder of parts; it must have this path on all workers."""
+    folder: Path  # completed tables, each a folder of parts; it must have this path on all workers
     m: int
-    dropped: tuple[Label, ...] = ()
-    """Columns that were not fitted; they are kept in the completed tables."""
-    random_state: int | None = None
-    """Seed of the draws; None for the imputer's own."""
+    dropped: tuple[Label, ...] = ()  # columns that were not fitted; they are kept in the completed tables
+    random_state: int | None = None  # seed of the draws; None for the imputer's own
 
     @property
     def folders(self) -> list[Path]:
