@@ -287,13 +287,12 @@ def choose(
     parameters besides a noise variance or a single threshold.
     """
     sequential = inputs.value == "earlier"
-    kinds = {"is_sequential": sequential, "all_gaussian": all_gaussian, "shapes": shapes}
     return Settings(
         inputs=inputs,
         inference=choose_inference(parameters, engine),
         kernel=choose_kernel(parameters, n_rows, sequential),
         n_inducing=choose_n_inducing(parameters, n_rows, sequential),
-        max_steps=choose_max_steps(parameters, engine, n_rows, **kinds),
+        max_steps=choose_max_steps(parameters, engine, n_rows, sequential, all_gaussian, shapes),
         device=choose_device(parameters),
         seed=choose_seed(parameters),
     )
@@ -337,13 +336,7 @@ def choose_n_inducing(parameters: Parameters, n_rows: int, is_sequential: bool =
 
 
 def choose_max_steps(
-    parameters: Parameters,
-    engine: Engine,
-    n_rows: int,
-    *,
-    is_sequential: bool,
-    all_gaussian: bool,
-    shapes: bool = False,
+    parameters: Parameters, engine: Engine, n_rows: int, is_sequential: bool, all_gaussian: bool, shapes: bool
 ) -> Choice:
     """Choose the maximum number of training steps, fewer where local GPs correct every link."""
     if parameters.max_steps is not None:

@@ -52,10 +52,10 @@ def test_local_gps_save_training_steps(
     settings: dict[str, Any], n_rows: int, all_gaussian: bool, value: int
 ) -> None:
     imputer = MGPImputer(**settings)
-    choice = choose_max_steps(imputer, Engine(), n_rows, is_sequential=False, all_gaussian=all_gaussian)
-    assert choice.value == value
+    kinds = {"is_sequential": False, "shapes": False}
+    assert choose_max_steps(imputer, Engine(), n_rows, all_gaussian=all_gaussian, **kinds).value == value
     latent = Engine(propagate="latent")
-    assert choose_max_steps(imputer, latent, n_rows, is_sequential=False, all_gaussian=True).value in (3, 20)
+    assert choose_max_steps(imputer, latent, n_rows, all_gaussian=True, **kinds).value in (3, 20)
 
 
 def test_seed_and_device_say_where_they_come_from() -> None:
