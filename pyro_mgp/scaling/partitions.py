@@ -14,7 +14,6 @@ m files of its own, each whole or not at all; after a failure the part may be im
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import tempfile
@@ -38,6 +37,7 @@ from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.table_files import table_names
 from pyro_mgp.storage.atomic import atomic_file
+from pyro_mgp.storage.header import HEADER
 
 ROWS_AT_ONCE = 100_000
 """Largest number of rows of a part, unless a single row group has more."""
@@ -53,8 +53,8 @@ _NULLABLE: dict[Any, Any] = {
 }
 # Pyro's settings belong to the process, so only one of its threads may impute at a time.
 _LOCK = threading.RLock()
-# The last imputer that this process has loaded, by its digest.
-_LOADED: dict[str, MGPImputer] = {}
+# The last imputer that this process has loaded, by its header.
+_LOADED: dict[bytes, MGPImputer] = {}
 Hashes = tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]
 """Positions of some rows of a partition, hashes of their cells, and hashes of their labels in the index."""
 
@@ -68,20 +68,20 @@ class FittedState:
             self.files = {path.name: path.read_bytes() for path in (Path(folder) / "imputer").iterdir()}
         self.kernel = None if isinstance(imputer.kernel, str) else imputer.kernel
         self.device = imputer.device
-        self.digest = hashlib.sha256(b"".join(self.files[name] for name in sorted(self.files))).hexdigest()
 
     def imputer(self) -> MGPImputer:
         """Return the imputer."""
+        header = self.files[HEADER]  # it has checksums of the other files
         with _LOCK:
-            if self.digest not in _LOADED:
+            if header not in _LOADED:
                 _LOADED.clear()
                 with tempfile.TemporaryDirectory() as folder:
                     for name, content in self.files.items():
                         (Path(folder) / name).write_bytes(content)
                     imputer = MGPImputer.load(folder, kernel=self.kernel, device=self.device)
                 imputer.progress = False
-                _LOADED[self.digest] = imputer
-            return _LOADED[self.digest]
+                _LOADED[header] = imputer
+            return _LOADED[header]
 
 
 def impute_partition(
