@@ -89,11 +89,6 @@ class Engine:
             return "gradients pass through the draws"
         return f"n_paths={self.n_paths}" if self.n_paths > 1 else ""
 
-    @property
-    def suits_sequential_chain(self) -> bool:
-        """True if a sequential chain can be trained and sampled with these options."""
-        return self.propagate == "predictive" and self.joint_draws and not self.needs_svi
-
 
 PAPER: Mapping[str, Any] = {
     "inference": "svi",

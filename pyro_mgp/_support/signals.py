@@ -30,8 +30,7 @@ class Interruption:
     """Record of a signal that asks the process to stop, created by `stoppable`."""
 
     def __init__(self) -> None:
-        self.asked: int | None = None
-        """Number of the signal that was held back, or None."""
+        self.asked: int | None = None  # number of the signal that was held back
         self._holds_back = False
 
     @contextmanager

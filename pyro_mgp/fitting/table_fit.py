@@ -157,7 +157,8 @@ def _has_neighbours(fitted: FittedModel) -> bool:
 
 def _why_not_sequential(given: GivenTable) -> str:
     """Return why a table cannot have links in an order; an empty text if it can."""
-    if not given.engine.suits_sequential_chain:
+    engine = given.engine
+    if engine.propagate == "latent" or not engine.joint_draws or engine.needs_svi:
         return "it needs joint predictive draws and a bound in closed form, which the engine switches off"
     if given.target[0] is not None:
         return "there is a target"

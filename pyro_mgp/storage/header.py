@@ -111,16 +111,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def write_arrays(
-    path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str] | None = None
-) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: dict[str, str] | None = None) -> None:
     """Write named numeric or boolean arrays of any shape, and named texts, into a safetensors file.
 
     Raises an OSError if the file cannot be written, for example because the disk is full.
     """
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
-        save_file(contiguous, path, None if notes is None else dict(notes))
+        save_file(contiguous, path, notes)
     except SafetensorError as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:
