@@ -17,8 +17,7 @@ from scipy import stats
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Fit, pool
-from pyro_mgp.data.codecs.base import CountObservation, OrdinalObservation
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.table import TableCodec
 
 
@@ -50,7 +49,7 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
                     "shifted on; make it ordered, or a boolean of one level against the others"
                 )
             scale = -1.0  # the link models the indicator of the first level
-        elif not isinstance(column.observation(), OrdinalObservation | CountObservation):
+        elif column.ordinal() is None and column.kind is not Kind.COUNT:
             scale = column.scale[0]
         found[codec.slices[label].start] = float(value) / scale
     # A zero beside other shifts is kept, so that a scan over both is continuous at zero.

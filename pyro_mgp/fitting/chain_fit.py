@@ -15,7 +15,6 @@ from torch import Tensor
 from pyro_mgp._support import memory
 from pyro_mgp._support.devices import home
 from pyro_mgp._support.processes import ALONE, current
-from pyro_mgp.data.codecs.base import GaussianObservation, OrdinalObservation
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
@@ -23,6 +22,7 @@ from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model import build
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
+from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link_specs import LinkSpec, with_product_inputs
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
@@ -66,11 +66,11 @@ class TrainingTable:
 
     def kinds(self) -> dict[str, bool]:
         """Return what `settings.choose` must know of the links' observations."""
-        models = build.observation_models(self.encoder.codec, self.link_specs)
+        made = build.likelihoods(self.encoder.codec, self.link_specs, [1.0] * len(self.link_specs))
         has_errors = any(link.column in self.error_variances for link in self.link_specs)
-        gaussian = [isinstance(model, GaussianObservation) for model in models]
+        gaussian = [isinstance(each, Gaussian) for each in made]
         # A threshold between two values is learnt with the intercept of the function.
-        binary = [isinstance(model, OrdinalObservation) and len(model.values) <= 2 for model in models]
+        binary = [isinstance(each, Ordinal) and len(each.values) <= 2 for each in made]
         shapes = not all(a or b for a, b in zip(gaussian, binary, strict=True))
         return {"all_gaussian": all(gaussian) and not has_errors, "shapes": shapes}
 
@@ -172,7 +172,7 @@ def untrained_chain(
         link_specs,
         resolve_kernel(kernel),
         inducing,
-        build.likelihoods(codec, link_specs, noise, inducing.device),
+        build.likelihoods(codec, link_specs, noise),
         products=build.products_of(codec, link_specs),
         sequential=is_sequential,
         train_inducing=engine.train_inducing,

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from pyro.contrib.gp.kernels import Constant, Kernel
 from torch import Tensor
 
-from pyro_mgp.data.codecs.base import (
-    ColumnCodec,
-    CountObservation,
-    GaussianObservation,
-    ObservationModel,
-    OrdinalObservation,
-    StudentObservation,
-)
+from pyro_mgp.data.codecs import ColumnCodec
+from pyro_mgp.data.codecs.kinds import CountCodec, HeavyTailedCodec
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32
@@ -29,24 +23,11 @@ from pyro_mgp.model.likelihoods import (
     Likelihood,
     NegativeBinomial,
     Ordinal,
-    Truncated,
 )
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.local_parameters import estimate
 from pyro_mgp.model.sequential_chain import SequentialChain
-
-_LIKELIHOODS: dict[type[ObservationModel], Callable[[Any, float, Tensor], Likelihood]] = {
-    GaussianObservation: lambda model, noise, like: Gaussian(noise),
-    StudentObservation: lambda model, noise, like: HeavyTailed(noise, like),
-    CountObservation: lambda model, noise, like: NegativeBinomial(
-        CountScale(model.mean, model.scale), model.average, like
-    ),
-    OrdinalObservation: lambda model, noise, like: Ordinal(
-        torch.as_tensor(model.values).to(like), torch.as_tensor(model.shares).to(like)
-    ),
-}
-"""Likelihood for each observation model of `data.codecs`, given its initial noise and a tensor to be like."""
 
 # Starting noise variance of a link, as a share of the joint Gaussian's residual variance: the kernel explains
 # the rest.
@@ -73,27 +54,28 @@ def starting_noise(covariance: Tensor, link_specs: Sequence[LinkSpec], curved: b
 
 
 def likelihoods(
-    codec: TableCodec, link_specs: Sequence[LinkSpec], noise: Sequence[float], device: torch.device
+    codec: TableCodec, link_specs: Sequence[LinkSpec], noise: Sequence[float]
 ) -> list[Likelihood]:
     """Return the untrained likelihood of each link, given the initial variances of their noises."""
-    like, models = torch.ones((), device=device).double(), observation_models(codec, link_specs)
-    pairs = zip(models, noise, strict=True)
-    return [_LIKELIHOODS[type(model)](model, variance, like) for model, variance in pairs]
+    columns = codecs_of_links(codec, link_specs)
+    return [_likelihood(codec, *own) for own in zip(link_specs, columns, noise, strict=True)]
 
 
-def observation_models(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ObservationModel]:
-    """Return the observation model of each link's column; a target's is Gaussian."""
-    found = list[ObservationModel]()
-    for link, column in zip(link_specs, _codecs(codec, link_specs), strict=True):
-        if column is None:
-            found.append(GaussianObservation())
-            continue
+def _likelihood(codec: TableCodec, link: LinkSpec, column: ColumnCodec | None, noise: float) -> Likelihood:
+    """Return the untrained likelihood of a link's column; that of a target is Gaussian."""
+    if isinstance(column, CountCodec):
+        return NegativeBinomial(CountScale(column.mean[0], column.scale[0]), column.average)
+    if isinstance(column, HeavyTailedCodec):
+        return HeavyTailed(noise)
+    if column is not None:
         first = codec.slices[column.name].start
-        found.append(column.observation(link.column - first, [d - first for d in link.unless]))
-    return found
+        ordinal = column.ordinal(link.column - first, [d - first for d in link.unless])
+        if ordinal is not None:
+            return Ordinal(*map(torch.as_tensor, ordinal))
+    return Gaussian(noise)
 
 
-def _codecs(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ColumnCodec | None]:
+def codecs_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ColumnCodec | None]:
     """Return the codec of each link's column, None for a target."""
     columns = [column for column in codec.columns for _ in column.names]
     return [columns[link.column] if link.column < len(columns) else None for link in link_specs]
@@ -115,14 +97,8 @@ def values_of_links(
     codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device
 ) -> list[Tensor | None]:
     """Return the standardised discrete support of each link's column, `[J]`; None without one."""
-    found = [column.support_encoded if column else None for column in _codecs(codec, link_specs)]
+    found = [column.support_encoded if column else None for column in codecs_of_links(codec, link_specs)]
     return [None if values is None else torch.as_tensor(values, device=device) for values in found]
-
-
-def bounds_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[Truncated | None]:
-    """Return the bounds at which each link's draws are truncated, None if they are not."""
-    found = [column.bounds if column else None for column in _codecs(codec, link_specs)]
-    return [None if pair is None else Truncated(*pair) for pair in found]
 
 
 def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[tuple[int, int]]]:
@@ -134,14 +110,14 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
     groups = [*codec.groups.tolist(), len(codec.columns)]
     binary = [column.is_binary for column in codec.columns for _ in column.names] + [False]
     found = []
-    for link, model in zip(link_specs, observation_models(codec, link_specs), strict=True):
+    for link, column in zip(link_specs, codecs_of_links(codec, link_specs), strict=True):
         multiplied = link.inputs if link.product_inputs is None else link.product_inputs
         inputs = [(i, d) for i, d in enumerate(link.inputs) if d in multiplied]
         numbered = itertools.combinations_with_replacement(inputs, 2)
         pairs = [
             (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not binary[a])
         ]
-        if isinstance(model, CountObservation):
+        if isinstance(column, CountCodec):
             pairs = [(i, j) for i, j in pairs if binary[link.inputs[i]] or binary[link.inputs[j]]]
         found.append(pairs)
     return found

@@ -18,9 +18,9 @@ from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.nuts import draw_lengthscales, with_lengthscales
 from pyro_mgp.inference.training import History
-from pyro_mgp.model.build import bounds_of_links
+from pyro_mgp.model.build import codecs_of_links
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.model.likelihoods import Observation, Truncated
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -96,17 +96,17 @@ class FittedModel:
         Functions are shifted by `shifts`, by the encoded column of their link. The number of `chains` of
         Gibbs sampling is chosen by `n_chains` unless it is given. For `bagged` see `Sampler`.
         """
-        bounds = bounds_of_links(self.encoder.codec, self.link_specs)
-        pairs = zip(self.discrete_support, bounds, strict=True)
-        observations: list[Observation | None] = [support or bound for support, bound in pairs]
-        columns = [column for column in self.encoder.codec.columns for _ in column.names]
-        inverses = [*(column.inverse_transform for column in columns), None]  # a target has none
-        of_links = observations, [inverses[link.column] for link in self.link_specs]
+        columns = codecs_of_links(self.encoder.codec, self.link_specs)
+        observations = list[Observation | None]()
+        for column, support in zip(columns, self.discrete_support, strict=True):
+            bounds = None if column is None else column.bounds
+            observations.append(support or (Truncated(*bounds) if bounds else None))
+        inverses = [None if column is None else column.inverse_transform for column in columns]
         chains = chains or n_chains(self.chain.n_rows, local_gps=self.neighbours is not None)
         return Sampler(
             self.chain, self.initial_fill, self.joint_draws, self.seed if seed is None else seed,
-            self.neighbours, *of_links, shifts or {}, self.cholesky_cache, self.training, chains, bagged,
-            self._posterior,
+            self.neighbours, observations, inverses, shifts or {}, self.cholesky_cache, self.training,
+            chains, bagged, self._posterior,
         )  # fmt: skip
 
     @functools.cached_property

@@ -82,7 +82,7 @@ def test_levels_are_ordered_as_numbers_or_as_their_categories() -> None:
     assert fit([3, 10, 2, 10], kind="ordered").levels == (2, 3, 10)
     codec = fit(LEVELS, kind="ordered")
     assert (codec.levels, codec.shares) == (("c", "a", "b"), (0.25, 0.5, 0.25))
-    np.testing.assert_allclose(codec.encode(series(["c", "a", "b"]))[:, 0], codec.observation().values)
+    np.testing.assert_allclose(codec.encode(series(["c", "a", "b"]))[:, 0], codec.ordinal()[0])
     assert codec.decode([[-9.0], [0.0], [9.0]]).tolist() == ["c", "a", "b"]
 
 

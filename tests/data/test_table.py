@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from pyro_mgp.data.cells import complete
 from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
-from pyro_mgp.data.codecs.base import GaussianObservation
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.encoded_table import row_keys
 from pyro_mgp.data.table import TableCodec, TableWarning, as_frame, missing
@@ -292,12 +291,12 @@ def test_integers_are_rounded_and_kept_within_the_observed_range() -> None:
     decoded = codec.decode(raw[:, None] / 6**0.5)
     assert decoded.dtype == np.int64
     assert decoded.tolist() == [0, 1, -3, 3, -3, 3]
-    assert isinstance(codec.observation(), GaussianObservation)
+    assert codec.ordinal() is None
 
 
 def test_integers_of_two_values_are_one_of_them() -> None:
     codec = fit_x(pd.Series([1, 5, 5, None], dtype="Int64"))
-    off, on = codec.observation().values[:, None]
+    off, on = codec.ordinal()[0][:, None]
     raw = (np.array([-7.0, 1.0, 2.9, 3.1, 5.0, 40.0]) - codec.mean[0]) / codec.scale[0]
     assert codec.decode(raw[:, None]).tolist() == [1, 1, 1, 5, 5, 5]
     assert codec.decode(np.stack([off, on])).tolist() == [1, 5]

@@ -59,7 +59,7 @@ def make_counts(kernel=linear_matern32, **switches):
     chain, table, observed, noise = make(kernel, **switches)
     scale = CountScale(0.8, 0.6)
     table[:, 1] = scale.cells(torch.tensor([0, 1, 1, 3, 0, 2, 7, 1, 0, 4, 2, 0]).double())
-    chain.links[1].likelihood = NegativeBinomial(scale, 1.75, table)
+    chain.links[1].likelihood = NegativeBinomial(scale, 1.75)
     return chain, table, observed, noise
 
 

@@ -111,7 +111,7 @@ def test_numbers_are_gaussian_and_all_else_has_two_values() -> None:
     )
     codec = TableCodec.fit(frame)
     specs = plan_links(codec, np.ones(codec.n_encoded, dtype=bool), ["yes", "side", "count", "kind"])
-    found = likelihoods(codec, specs, [0.1] * 5, torch.device("cpu"))
+    found = likelihoods(codec, specs, [0.1] * 5)
     assert [isinstance(each, Ordinal) for each in found] == [True, True, False, True, True]
     encoded = codec.encode(frame).values
     for likelihood, spec in zip(found, specs, strict=True):

@@ -201,10 +201,9 @@ def test_gradients_pass_through_draws_only_when_asked():
     assert abs(gradients[True]) > 1e-3
 
 
-LIKE = torch.ones(()).double()
 DRAWN_FROM = {
-    "heavy tails": (HeavyTailed(0.3, LIKE), "scale_unconstrained", True),
-    "counts": (NegativeBinomial(CountScale(0.8, 0.6), 2.0, LIKE), "offset", False),
+    "heavy tails": (HeavyTailed(0.3), "scale_unconstrained", True),
+    "counts": (NegativeBinomial(CountScale(0.8, 0.6), 2.0), "offset", False),
     "levels": (Ordinal(torch.tensor([-1.0, 0.2, 1.5]).double(), torch.ones(3).double()), "thresholds", False),
 }
 

@@ -114,8 +114,8 @@ def test_the_expected_bound_is_that_of_the_closed_form(kernel: Any) -> None:
 
 
 ANY_KIND: dict[str, Likelihood] = {
-    "heavy tails": HeavyTailed(0.3, LIKE),
-    "counts": NegativeBinomial(CountScale(0.8, 0.6), 2.0, LIKE),
+    "heavy tails": HeavyTailed(0.3),
+    "counts": NegativeBinomial(CountScale(0.8, 0.6), 2.0),
     "levels": Ordinal(torch.tensor([-1.0, 0.2, 1.5]).double(), torch.tensor([0.2, 0.5, 0.3]).double()),
     "two values": Ordinal(torch.tensor([-1.0, 0.7]).double(), torch.tensor([0.4, 0.6]).double()),
     "of a user": Laplace(),

@@ -27,41 +27,6 @@ MAX_LEVELS = 100
 _MOST_SCALES = 1e9
 
 
-@dataclass(frozen=True)
-class GaussianObservation:
-    """Observation model with Gaussian noise around the latent function."""
-
-
-@dataclass(frozen=True)
-class StudentObservation:
-    """Observation model with Student's t noise around the latent function, for cells with outliers."""
-
-
-@dataclass(frozen=True)
-class CountObservation:
-    """Observation model of counts: negative binomial with a log link."""
-
-    mean: float
-    """Mean of log(1 + count) over the observed cells."""
-    scale: float
-    """Standard deviation of log(1 + count)."""
-    average: float
-    """Mean count."""
-
-
-@dataclass(frozen=True)
-class OrdinalObservation:
-    """Observation model of ordered values: cumulative probit."""
-
-    values: Numbers
-    """Standardised values in ascending order, `[K]`."""
-    shares: Numbers
-    """Relative frequency of each value, `[K]`."""
-
-
-ObservationModel: TypeAlias = GaussianObservation | StudentObservation | CountObservation | OrdinalObservation
-
-
 class FitOptions(NamedTuple):
     """Arguments of `fit_column`, besides the column to fit."""
 
@@ -155,12 +120,16 @@ class ColumnCodec:
         """True if each encoded column has two values, whose square is a linear function of them."""
         return self.indicators is not None or (self.shares is not None and len(self.shares) == 2)
 
-    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return the observation model of the encoded column at a position, if indicators `unless` are 0."""
+    def ordinal(self, position: int = 0, unless: Sequence[int] = ()) -> tuple[Numbers, Numbers] | None:
+        """Return the standardised values of an ordinal column, ascending, and their frequencies, `[K]` each.
+
+        They are those of the encoded column at a position, where indicators `unless` are 0; None if the
+        column's model is not ordinal.
+        """
         if self.shares is None:
-            return GaussianObservation()
+            return None
         values = self.standardise(np.linspace(self.low, self.high, len(self.shares)))
-        return OrdinalObservation(values, np.asarray(self.shares))
+        return values, np.asarray(self.shares)
 
     @classmethod
     def fit(cls, column: pd.Series[Any], family: Family, options: FitOptions) -> ColumnCodec:

@@ -20,12 +20,8 @@ from pyro_mgp.data.codecs.base import (
     LARGEST,
     MAX_LEVELS,
     ColumnCodec,
-    CountObservation,
     FitOptions,
     Level,
-    ObservationModel,
-    OrdinalObservation,
-    StudentObservation,
     finite_numbers,
     moments,
 )
@@ -158,10 +154,6 @@ class HeavyTailedCodec(ColumnCodec):
     kind = Kind.HEAVY_TAILED
     families = ("numbers",)
 
-    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return an observation model with Student's t noise."""
-        return StudentObservation()
-
 
 @dataclass(frozen=True)
 class CountCodec(ColumnCodec):
@@ -186,10 +178,6 @@ class CountCodec(ColumnCodec):
     def drawn_range(self) -> tuple[float, float]:
         """Smallest and largest count that is drawn."""
         return 0.0, self.most
-
-    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return a negative binomial observation model."""
-        return CountObservation(self.mean[0], self.scale[0], self.average)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         counts = np.rint(self.warp.backward(transformed[..., 0]))
@@ -398,12 +386,12 @@ class CategoricalCodec(_LevelCodec):
         """Standardised values of 0 and of 1 in each indicator, `[width]` each."""
         return self.standardise(np.zeros(self.width)), self.standardise(np.ones(self.width))
 
-    def observation(self, position: int = 0, unless: Sequence[int] = ()) -> ObservationModel:
-        """Return the binary probit model of one indicator, for rows where the indicators `unless` are 0."""
+    def ordinal(self, position: int = 0, unless: Sequence[int] = ()) -> tuple[Numbers, Numbers] | None:
+        """Return the two values of an indicator, with their frequencies where indicators `unless` are 0."""
         shares = np.asarray(self.mean)
         share = shares[position] / (1.0 - shares[list(unless)].sum())
         values = np.array([ends[position] for ends in (self.indicators or ())])
-        return OrdinalObservation(values, np.array([1 - share, share]))
+        return values, np.array([1 - share, share])
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         return self._levels_at(transformed.argmax(axis=-1))

@@ -89,13 +89,13 @@ class NegativeBinomial(Drawn):
 
     noise: Tensor
 
-    def __init__(self, scale: CountScale, average: float, like: Tensor) -> None:
+    def __init__(self, scale: CountScale, average: float) -> None:
         super().__init__()
         self.scale = scale
-        self.register_buffer("noise", like.new_ones(()))
-        start = like.new_tensor(_FIRST_CONCENTRATION)
+        self.register_buffer("noise", torch.ones((), dtype=torch.float64))
+        start = torch.tensor(_FIRST_CONCENTRATION, dtype=torch.float64)
         self.concentration = PyroParam(start, constraints.greater_than(_LEAST_CONCENTRATION))
-        self.offset = PyroParam(like.new_tensor(math.log(average)))
+        self.offset = PyroParam(torch.tensor(math.log(average), dtype=torch.float64))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNegativeBinomial:
         """Return the distribution of observations, given the moments of the latent function."""

@@ -95,12 +95,13 @@ class HeavyTailed(Drawn):
 
     noise: Tensor
 
-    def __init__(self, noise: float, like: Tensor) -> None:
+    def __init__(self, noise: float) -> None:
         super().__init__()
-        self.register_buffer("noise", like.new_ones(()))
-        start = like.new_tensor(max(noise, 2 * MIN_NOISE)).sqrt()
-        self.scale = PyroParam(start, constraints.greater_than(MIN_NOISE**0.5))
-        self.freedom = PyroParam(like.new_tensor(_FIRST_FREEDOM), constraints.greater_than(_LEAST_FREEDOM))
+        self.register_buffer("noise", torch.ones((), dtype=torch.float64))
+        scale = torch.tensor(max(noise, 2 * MIN_NOISE), dtype=torch.float64).sqrt()
+        freedom = torch.tensor(_FIRST_FREEDOM, dtype=torch.float64)
+        self.scale = PyroParam(scale, constraints.greater_than(MIN_NOISE**0.5))
+        self.freedom = PyroParam(freedom, constraints.greater_than(_LEAST_FREEDOM))
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
         """Return the distribution of observations, given the moments of the latent function."""

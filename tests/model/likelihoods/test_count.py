@@ -29,7 +29,7 @@ def site(concentration: float, mean: Tensor = MEAN, variance: Tensor = VARIANCE)
 
 
 def likelihood(concentration: float) -> NegativeBinomial:
-    made = NegativeBinomial(SCALE, math.exp(OFFSET), MEAN)
+    made = NegativeBinomial(SCALE, math.exp(OFFSET))
     made.concentration = torch.tensor(concentration).double()
     return made
 
@@ -170,7 +170,7 @@ def test_masked_cells_do_not_count() -> None:
 
 
 def test_parameters_start_at_the_average_and_learn() -> None:
-    made = NegativeBinomial(SCALE, 6.0, MEAN)
+    made = NegativeBinomial(SCALE, 6.0)
     assert made.offset.item() == pytest.approx(math.log(6.0))
     made(MEAN, VARIANCE).log_prob(cell(5)).sum().backward()
     gradients = {name: parameter.grad for name, parameter in made.named_parameters()}

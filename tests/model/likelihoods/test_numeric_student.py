@@ -28,7 +28,7 @@ def site(freedom: float, mean: Tensor = MEAN, variance: Tensor = VARIANCE) -> Ex
 
 
 def likelihood(freedom: float) -> HeavyTailed:
-    made = HeavyTailed(WIDTH**2, MEAN)
+    made = HeavyTailed(WIDTH**2)
     made.freedom = torch.tensor(freedom).double()
     return made
 
@@ -159,7 +159,7 @@ def test_masked_cells_do_not_count() -> None:
 
 @pytest.mark.parametrize("leaf", [-1e4, 0.0, 5.0])
 def test_parameters_stay_possible_wherever_an_optimiser_takes_them(leaf: float) -> None:
-    made = HeavyTailed(0.25, MEAN)
+    made = HeavyTailed(0.25)
     assert made.scale.item() == pytest.approx(0.5)
     for parameter in made.parameters():
         parameter.data.fill_(leaf)
