@@ -74,6 +74,10 @@ class Conditional:
         """Return the conditional whose paths are k of these, with repetitions."""
         return self
 
+    def observed_as(self, observation: Observation | None, *, noisy: bool = True) -> Self:
+        """Return the conditional with an observation model; None leaves it unchanged."""
+        return self if observation is None else replace(self, observation=observation, noisy=noisy)
+
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
         """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
 
@@ -390,16 +394,6 @@ def one_sided(forms: Tensor) -> Tensor:
     forms[..., half:, :half] *= 2
     forms[..., :half, half:] = 0
     return forms
-
-
-def observed_as(
-    conditionals: Sequence[Conditional], observations: Sequence[Observation | None], *, noisy: bool = True
-) -> Sequence[Conditional]:
-    """Return the conditionals of links with observation models; None leaves a conditional unchanged."""
-    return [
-        conditional if observation is None else replace(conditional, observation=observation, noisy=noisy)
-        for conditional, observation in zip(conditionals, observations, strict=True)
-    ]
 
 
 def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:

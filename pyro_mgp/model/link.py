@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks
-from pyro_mgp.model.conditional import BasisConditional, Conditional, observed_as, quadratic_conditionals
+from pyro_mgp.model.conditional import BasisConditional, Conditional, quadratic_conditionals
 from pyro_mgp.model.kernel_stack import stack_kernels
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
@@ -169,7 +169,7 @@ def refuse_priors(links: Sequence[Link]) -> None:
 def observing(latent: Sequence[Conditional], links: Sequence[Link]) -> Sequence[Conditional]:
     """Combine conditionals of latent functions with the links' likelihoods, to predict observations."""
     own = [link.likelihood if isinstance(link.likelihood, Observation) else None for link in links]
-    return observed_as(latent, own, noisy=False)
+    return [each.observed_as(model, noisy=False) for each, model in zip(latent, own, strict=True)]
 
 
 def can_be_inverted(links: Sequence[Link]) -> bool:

@@ -26,7 +26,7 @@ from pyro_mgp.data.transforms import InverseTransform
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, PosteriorChains, burn_in
 from pyro_mgp.model.chain import Chain, Noise, Precision
-from pyro_mgp.model.conditional import Conditional, Moments, Shifted, observed_as
+from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -38,7 +38,7 @@ from pyro_mgp.sampling.residual_process import ResidualProcess
 T = TypeVar("T")
 
 # Streams of keyed noise; number 0 is that of the initial fill.
-_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _TURN, _RESIDUAL = range(1, 8)
+_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL = 1, 2, 3, 4, 5, 7
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # Draws beyond this many standard deviations have diverged: even one outlier in 10¹⁰ cells would be closer.
@@ -320,7 +320,7 @@ class Sampler:
         """
         neighbours = self.neighbours
         if neighbours is None:
-            return lambda i, sparse, _: observed_as([sparse], [self.observations[i]])[0]
+            return lambda i, sparse, _: sparse.observed_as(self.observations[i])
         marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
         neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
         here = self._holes(rows.observed, paths) if cells is None else cells
@@ -332,7 +332,7 @@ class Sampler:
 
         def predictive(i: int, sparse: Conditional, process: ResidualProcess | None) -> Conditional:
             corrected = add_local_gp(sparse, marginals[i], kept(i), process)
-            return observed_as([corrected], [self.observations[i]])[0]
+            return corrected.observed_as(self.observations[i])
 
         return predictive
 

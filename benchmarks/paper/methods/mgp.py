@@ -16,7 +16,7 @@ from benchmarks.paper.profiles import Budget
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
-from pyro_mgp.model.conditional import Conditional, observed_as
+from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.sampling.neighbours import add_local_gp
 
 # Number of mixture components of the reported density, and number of rows that are evaluated at once.
@@ -101,7 +101,8 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
                     add_local_gp(own, own, neighbours.posterior(i, point, cells, paths))
                     for i, (own, cells) in enumerate(zip(marginals, missing, strict=True))
                 ]
-            conditionals = observed_as(conditionals, imputer.discrete_support_)
+            pairs = zip(conditionals, imputer.discrete_support_, strict=True)
+            conditionals = [conditional.observed_as(support) for conditional, support in pairs]
             noises, of_sweeps = [fresh_noise(start)] * chain.n_sweeps, [conditionals] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(of_sweeps, start, some.observed, noises.__getitem__, missing)
             for i, (link, cells, moments) in enumerate(zip(chain.links, missing, visited, strict=True)):
