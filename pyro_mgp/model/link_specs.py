@@ -209,7 +209,7 @@ def evidence_of(codec: TableCodec, completed: Tensor) -> Evidence:
         if column.kind is Kind.COUNT:
             here = codec.slices[column.name]
             # Anscombe, Biometrika 35:246-254, 1948
-            roots = np.sqrt(own_units(column, completed[..., here]) + 0.375)
+            roots = np.sqrt(column.in_own_units(completed[..., here].numpy()) + 0.375)
             values[..., here] = torch.as_tensor(roots)[..., None]
     has_target = completed.shape[2] > codec.n_encoded
     groups = [*codec.groups.tolist(), *([len(codec.columns)] if has_target else [])]
@@ -235,7 +235,9 @@ def _log_slope(column: ColumnCodec, cells: Tensor) -> float:
     if column.indicators is not None:
         return 0.0
     scale = math.log(float(cells.std().clamp(min=1e-9)))
-    own = 0.0 if column.warp is None else float(column.warp.log_slope(own_units(column, cells)).mean())
+    own = 0.0
+    if column.warp is not None:
+        own = float(column.warp.log_slope(column.in_own_units(cells.numpy())).mean())
     return cells.shape[1] * (own - math.log(column.scale[0]) - scale)
 
 
@@ -245,20 +247,13 @@ def recoded(codec: TableCodec, other: TableCodec, completed: Tensor) -> Tensor:
     for column, new in zip(codec.columns, other.columns, strict=True):
         if column.warp != new.warp:
             here = codec.slices[column.name]
-            numbers = own_units(column, completed[..., here])
+            numbers = column.in_own_units(completed[..., here].numpy())
             if new.kind is Kind.COUNT:
                 numbers = np.clip(np.rint(numbers), *new.drawn_range)
             elif new.warp is not None and new.warp.keeps_bounds:
                 numbers = np.clip(numbers, new.low, new.high)
-            numbers = numbers if new.warp is None else new.warp.forward(numbers)
-            completed[..., here] = torch.as_tensor((numbers - new.mean[0]) / new.scale[0])[..., None]
+            completed[..., here] = torch.as_tensor(new.standardise(numbers[..., None]))
     return completed
-
-
-def own_units(column: ColumnCodec, cells: Tensor) -> NDArray[np.float64]:
-    """Return the numbers `[...]` in a numeric column's own units, given encoded cells `[..., 1]`."""
-    numbers = cells[..., 0].numpy() * column.scale[0] + column.mean[0]
-    return np.asarray(numbers if column.warp is None else column.warp.backward(numbers))
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:

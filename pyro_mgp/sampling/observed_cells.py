@@ -261,8 +261,7 @@ def _in_own_units(
     """Return observed cells `[c]` of a column of numbers or times in the units of the column."""
     # They come from the table if possible: encoding clamps transformed cells far beyond the training range.
     codec = variable.codec
-    linear = observed[:, 0].cpu().numpy() * codec.scale[0] + codec.mean[0]
-    decoded = np.asarray(linear if codec.warp is None else codec.warp.backward(linear))
+    decoded = codec.in_own_units(observed.cpu().numpy())
     if variable.is_target or codec.levels is not None:
         return decoded
     given = numbers_of(frame[codec.name].iloc[rows])

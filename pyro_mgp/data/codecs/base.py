@@ -195,6 +195,11 @@ class ColumnCodec:
         transformed = raw if self.warp is None else self.warp.forward(raw)
         return np.asarray((transformed - self.mean) / self.scale, dtype=np.float64)
 
+    def in_own_units(self, standardised: Numbers) -> Numbers:
+        """Return numbers `[...]` in a numeric column's own units; the inverse of `standardise`."""
+        transformed = standardised[..., 0] * self.scale[0] + self.mean[0]
+        return np.asarray(transformed if self.warp is None else self.warp.backward(transformed))
+
     def encode(self, column: pd.Series[Any]) -> Numbers:
         """Convert a column to standardised numbers, float64 `[N, width]`, NaN if missing or an unseen level.
 
