@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.model.likelihoods import Quantity
+from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.storage.untrusted import build, check
 
 # Largest difference of half squared standardised distances from that of the nearest value, which bounds the
@@ -92,11 +93,6 @@ class DiscreteSupport:
         check(right and state.keys() == _SAVED.keys(), f"discrete_support: expected {expected}")
         values, weights = torch.tensor([values, weights], dtype=torch.float64).to(like)
         return cls(values, weights, sharpness)
-
-
-def nearest_value(values: Tensor, cells: Tensor) -> Tensor:
-    """Return the index of the closest of J ascending values for each cell `[n]`."""
-    return torch.searchsorted((values[1:] + values[:-1]) / 2, cells.contiguous())
 
 
 def first_of_each(chosen: Tensor, most: int) -> Tensor:

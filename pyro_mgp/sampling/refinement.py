@@ -25,8 +25,9 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.gibbs_chains import burn_in
 from pyro_mgp.model.chain import Noise
 from pyro_mgp.model.kernels import lengthscales
+from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
+from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
     MEDIAN_OF_SQUARE,

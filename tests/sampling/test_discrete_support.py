@@ -14,8 +14,9 @@ from sklearn.linear_model import LogisticRegression
 
 from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.sampling import discrete_support
-from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each, nearest_value
+from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
 
 
 def three() -> DiscreteSupport:

@@ -54,7 +54,7 @@ class ExpectedOrdinal(Scored):
 
     def bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return the thresholds below and above each value; the outer ones are very far away."""
-        nearest = _nearest(self.values, value)
+        nearest = nearest_value(self.values, value)
         far = self.thresholds.new_tensor([_FAR])
         thresholds = torch.cat([-far, self.thresholds, far])
         return thresholds[nearest], thresholds[nearest + 1]
@@ -87,7 +87,7 @@ class Ordinal(LocalModule):
         far = _FAR * torch.ones_like(self.thresholds[..., :1])
         ends = torch.cat([-far, self.thresholds, far], dim=-1) - function[..., None]
         levels = dist.Categorical(logits=log_between(ends[..., :-1], ends[..., 1:]))
-        return Recoded(levels, lambda number: self.values[number], lambda x: _nearest(self.values, x))
+        return Recoded(levels, lambda number: self.values[number], lambda x: nearest_value(self.values, x))
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw observations by means of uniform numbers."""
@@ -144,6 +144,6 @@ class Category:
         return (1 - share).cumprod(-1)
 
 
-def _nearest(values: Tensor, cells: Tensor) -> Tensor:
+def nearest_value(values: Tensor, cells: Tensor) -> Tensor:
     """Return the number of the value, out of `[K]` ascending ones, that is nearest to each cell `[...]`."""
     return torch.searchsorted((values[1:] + values[:-1]) / 2, cells.contiguous())
