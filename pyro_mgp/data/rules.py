@@ -106,14 +106,6 @@ class Rules:
         """Specs of the columns that are modelled."""
         return {label: spec for label, spec in self.specs.items() if label not in self.not_modelled}
 
-    def check_column_by_column(self) -> None:
-        """Raise a ValueError if the rules need whole rows, when one column at a time is in memory."""
-        if self.only_if or self.not_modelled:
-            raise ValueError(
-                "derived columns, only_if and standard_error need whole rows, but one column at a time is in "
-                "memory: fit a sample of the rows with fit(frame), or leave these specs out"
-            )
-
     def check(self, frame: pd.DataFrame) -> None:
         """Check that the observed cells of a table follow the rules; a ValueError names the row otherwise."""
         for label, formula in self.derived.items():

@@ -235,8 +235,9 @@ def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
     came = labels_of(frame.columns)
     if came == expected:
         return
-    absent = [name for name in expected if name not in set(came)]
-    extra = [name for name in came if name not in set(expected)]
+    present, known = set(came), set(expected)
+    absent = [name for name in expected if name not in present]
+    extra = [name for name in came if name not in known]
     if not absent and not extra:
         raise ValueError(
             f"The columns are in another order than at fit: expected {listing(expected)}, got "

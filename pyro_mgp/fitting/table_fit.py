@@ -181,7 +181,11 @@ def fit_files(
         asked = 'inference="mcmc"' if parameters.inference == "mcmc" else 'inputs="earlier"'
         raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
     rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
-    rules.check_column_by_column()
+    if rules.only_if or rules.not_modelled:
+        raise ValueError(
+            "derived columns, only_if and standard_error need whole rows, but one column at a time is in "
+            "memory: fit a sample of the rows with fit(frame), or leave these specs out"
+        )
     specs = rules.modelled_specs
     support = parameters.discrete_support
     codec, rows, incomplete = encode_columns(table, parameters.warp, support, specs, files)
