@@ -195,7 +195,8 @@ def _initial_fill(
         seen.observed[here] = rows.observed[here] & ~held_out[here]
     gaussian = JointGaussian.fit(seen.values, seen.observed, engine.initial_fill)
     start, filled = InitialFill(gaussian, engine.initial_fill == "linear"), given.empty_like(rows.values)
-    start.draw_into(filled, seen, seed)
+    for here in pieces(len(rows)):
+        filled[here] = start.draw(seen[here], seed)[0]
     return start, filled
 
 

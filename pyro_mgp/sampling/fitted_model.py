@@ -11,7 +11,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
@@ -121,7 +120,7 @@ class FittedModel:
         chain, rows = self.chain, self.training
         assert isinstance(chain, SequentialChain) and rows is not None
         n = n_chains(chain.n_rows)
-        filled = self.initial_fill.draw(rows, KeyedNoise(self.seed, rows.keys, range(1)))[0]
+        filled = self.initial_fill.draw(rows, self.seed)[0]
         drawn = draw_lengthscales(chain, filled, rows.observed, n, self.seed, progress=progress)
         return replace(self, lengthscales=drawn, cholesky_cache=CholeskyCache())
 

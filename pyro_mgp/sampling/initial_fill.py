@@ -7,7 +7,7 @@ fills each row with its conditional mean or with a draw.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,18 +107,12 @@ class InitialFill:
     gaussian: JointGaussian  # joint Gaussian over all columns of the chain
     drawn: bool  # whether rows start from a draw, or from the conditional mean
 
-    def draw(self, rows: EncodedTable, noise: KeyedNoise) -> Tensor:
+    def draw(self, rows: EncodedTable, seed: int, paths: Sequence[int] = range(1)) -> Tensor:
         """Return rows with their missing cells at the initial fill of each of S paths, `[S, n, D]`."""
         if not self.drawn:
-            return self.expected(rows).expand(len(noise.imputations), -1, -1)
-        eps = noise.normals(_STREAM, len(self.gaussian.mean))
+            return self.expected(rows).expand(len(paths), -1, -1)
+        eps = KeyedNoise(seed, rows.keys, paths).normals(_STREAM, len(self.gaussian.mean))
         return self.gaussian.draw(rows.values, rows.observed, eps)
-
-    def draw_into(self, filled: Tensor, rows: EncodedTable, seed: int) -> None:
-        """Write the initial fill of the first path into a table `[n, D]`, piece by piece."""
-        for here in pieces(len(rows)):
-            piece = rows[here]
-            filled[here] = self.draw(piece, KeyedNoise(seed, piece.keys, range(1)))[0]
 
     def expected(self, rows: EncodedTable) -> Tensor:
         """Fill the missing cells of rows `[n, D]` with their conditional means, on the device of the fill."""

@@ -300,7 +300,7 @@ class _Fit:
         holes, noise = self.chain.holes(given.observed), self.noise(self.n_paths)
         predictive = sampler.predictive(given, imputations, holes, picked)
         of_sweeps = sampler.of_sweeps(predictive, sampler.sparse(imputations), imputations)
-        start = sampler.initial(given, imputations)
+        start = sampler.start.draw(given, sampler.seed, imputations)
         sweeps = self.chain.sweeps(of_sweeps, start, given.observed, lambda _: noise, holes)
         counted, cells = list(sweeps)[-self.n_counted :], []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):

@@ -180,7 +180,7 @@ class Sampler:
             last: Conditionals = [*map(predictive, count(), sparse, processes)]
         else:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
-            filled = self.initial(rows, imputations)
+            filled = self.start.draw(rows, self.seed, imputations)
             for sweep, conditionals in enumerate(early):
                 filled, _ = chain.sweep(conditionals, filled, rows.observed, noise(sweep), holes)
         shifted = [
@@ -402,7 +402,7 @@ class Sampler:
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
             Augmentation(chain, training.values, training.observed),
-            lambda draw: self.initial(training, imputations(draw)),
+            lambda draw: self.start.draw(training, self.seed, imputations(draw)),
             fresh,
             lambda draw, sweep: self._sweep_noise(training, imputations(draw))(sweep),
             holes,
@@ -449,10 +449,6 @@ class Sampler:
         filled[:, missing[place]] = cells[:, number[place][missing[place]]]
         return filled
 
-    def initial(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
-        """Return the initial fill of rows, `[S, n, D]`."""
-        return self.start.draw(rows, KeyedNoise(self.seed, rows.keys, imputations))
-
     def of_sweeps(
         self,
         predictive: Predictive,
@@ -483,7 +479,8 @@ class Sampler:
             sparse = self.sparse(paths)
         of_sweeps = self.of_sweeps(self.predictive(rows, paths), sparse, paths)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
-        sweeps = self.chain.sweeps(of_sweeps, self.initial(rows, paths), rows.observed, noise, holes)
+        start = self.start.draw(rows, self.seed, paths)
+        sweeps = self.chain.sweeps(of_sweeps, start, rows.observed, noise, holes)
         return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:

@@ -13,7 +13,6 @@ from torch.distributions import Normal
 
 from benchmarks.paper.imputed import Cells, Density, Imputed, holes_of
 from benchmarks.paper.profiles import Budget
-from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
 from pyro_mgp.model.conditional import Conditional
@@ -91,7 +90,7 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
         torch.manual_seed(imputer.seed_)
         for here in torch.arange(len(rows)).split(_ROWS_AT_ONCE):
             some, true_values = rows[here].to(device), values[here].to(device)
-            start = imputer.initial_fill_.draw(some, KeyedNoise(imputer.seed_, some.keys, range(_COMPONENTS)))
+            start = imputer.initial_fill_.draw(some, imputer.seed_, range(_COMPONENTS))
             missing = [(~some.observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
             conditionals: Sequence[Conditional] = marginals
             if neighbours is not None:
