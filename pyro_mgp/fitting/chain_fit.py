@@ -236,6 +236,5 @@ def _train(
         optimizer=parameters.optimizer,
         progress=parameters.progress,
         workers=workers,
-        keep_fill=False,
         checkpoint=None if workers.is_alone and not current().is_first else checkpoint,
     )

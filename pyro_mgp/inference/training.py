@@ -62,16 +62,18 @@ def train(
     optimizer: PyroOptim | None = None,
     progress: bool = True,
     workers: Workers = ALONE,
-    keep_fill: bool = True,
     checkpoint: Checkpoint | None = None,
 ) -> History:
-    """Train a chain in place until its held-out score stops improving.
+    """Train a chain in place until its held-out score stops improving, and return the history.
+
+    The chain then has the parameters of the best check, and with steps in closed form q(u) is refitted to all
+    cells, the held-out ones included.
 
     Args:
         chain: The chain.
         table: The training table. One on another device than the chain is moved minibatch by minibatch.
         held_out: Bool `[N, D]`, the observed cells that are held out.
-        filled: The table with its missing and held-out cells filled, `[N, D]`.
+        filled: The table with its missing and held-out cells filled, `[N, D]`, which is overwritten.
         options: Settings of training.
         seed: Seed of the draws; the global random generators are left as they were.
         loss: Bound of `chain.model` and `chain.guide` to maximise by `pyro.infer.SVI`; None for the bound
@@ -79,12 +81,7 @@ def train(
         optimizer: Optimiser of `pyro.infer.SVI`, of which a copy is used; None for `Adam`.
         progress: Whether to show a progress bar, on terminals only.
         workers: The processes that train together; all of them call this with the same arguments.
-        keep_fill: Whether to leave `filled` as it is; False overwrites it and needs no copy.
         checkpoint: Where to keep the state at checks, and to resume from with the same result.
-
-    Returns:
-        The history. The chain has the parameters of the best check, and with steps in closed form q(u) is
-        refitted to all cells, the held-out ones included.
 
     Raises:
         FloatingPointError: If the bound stops being finite.
@@ -106,8 +103,7 @@ def train(
         ) as bar,
     ):
         torch.manual_seed(seed)
-        fill = filled.clone() if keep_fill else filled
-        run = Run(chain, table, held_out, fill, options, workers, loss, optimizer)
+        run = Run(chain, table, held_out, filled, options, workers, loss, optimizer)
         _search(run, bar, checkpoint, seed)
         run.finish()
         workers.broadcast(chain.state_dict().values())

@@ -81,7 +81,9 @@ def test_both_ways_of_training_end_at_the_same_bound() -> None:
         Options(max_steps=300, closed_form=False, learning_rate=0.05, **settings),
     ):
         chain = copy.deepcopy(fitted.chain_.train())
-        history = train(chain, cells, ~cells.observed & False, filled, options, seed=0, progress=False)
+        history = train(
+            chain, cells, ~cells.observed & False, filled.clone(), options, seed=0, progress=False
+        )
         losses.append(min(history.loss))
     assert losses[1] == pytest.approx(losses[0], abs=1.0)
 

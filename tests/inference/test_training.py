@@ -66,8 +66,9 @@ def problem(
 
 
 def trained(problem: Problem, seed: int = 0, loss: Any = None, **options: Any) -> tuple[Any, History]:
-    chain, *data = problem
-    return chain, train(chain, *data, Options(**options), seed=seed, loss=loss, progress=False)
+    chain, *data, filled = problem
+    made = Options(**options)
+    return chain, train(chain, *data, filled.clone(), made, seed=seed, loss=loss, progress=False)
 
 
 class Recording(TraceMeanField_ELBO):

@@ -75,7 +75,7 @@ def fit_links(filled: Tensor, observed: Tensor, seed: int, max_steps: int) -> li
         # Validation uses the link's own column only; cells held out elsewhere remain in its inputs.
         validation = torch.zeros_like(observed)
         validation[:, column] = (held_out & observed)[:, column]
-        train(chain, table, validation, filled, options, seed=seed, progress=False)
+        train(chain, table, validation, filled.clone(), options, seed=seed, progress=False)
         links.append(chain.links[0])
     return links
 
