@@ -20,19 +20,12 @@ def elliptical_slice(
     shares: Tensor,
     whole: Callable[[Tensor], Tensor] = lambda states: states,
 ) -> tuple[Tensor, Tensor]:
-    """Move n states, which have a normal prior of mean zero and a likelihood, by an elliptical slice.
+    """Move n states `[n, k]`, which have a normal prior of mean zero, by an elliptical slice.
 
-    Args:
-        current: States, `[n, k]`.
-        direction: Draws from their prior, `[n, k]`.
-        log_likelihood: Function that returns the log likelihoods `[j]` of values `[j, k]` of some states,
-            given their numbers `[j]`.
-        start: Log likelihoods of the current states, `[n]`.
-        shares: Uniform numbers of threshold and angles, `[n, 1 + N_ANGLES]`.
-        whole: Function that pads the numbers of states that are evaluated together.
-
-    Returns:
-        New states, `[n, k]`, and their log likelihoods, `[n]`.
+    Takes draws from the prior as `direction`, `[n, k]`, a function that returns the log likelihoods `[j]` of
+    values `[j, k]` of the states with numbers `[j]`, those of the current states as `start`, `[n]`, uniform
+    numbers of threshold and angles, `[n, 1 + N_ANGLES]`, and a function that pads the numbers of states that
+    are evaluated together. Returns new states and their log likelihoods.
     """
     threshold, moved, found = start + shares[:, 0].log(), current.clone(), start.clone()
     # The first interval is one whole turn, which begins and ends at the first angle.

@@ -47,19 +47,12 @@ def plan_links(
 ) -> list[LinkSpec]:
     """Return the specification of each link of a table, in the order of the chain, a target last.
 
-    The inputs of a link are all columns but those of its own variable: the other indicators of a category are
-    missing whenever it is, and determine it otherwise. The last indicator has no link; see `Category`.
-
-    Args:
-        codec: The table's codec.
-        incomplete: Bool `[D]`, the encoded columns that get a link.
-        order: Labels of the linked columns, or None for ascending standard deviation before scaling. The
-            links of a category follow each other.
-        target: Codec of a target, which is column D.
-        target_is_input: Whether the target is an input of the other links.
-        specs: Specifications of columns: whether they predict others, and which columns predict them.
-        sequence: Encoded columns with a link, in order, if the inputs of each are the earlier ones and the
-            columns without a link; None if they are all others. See `SequentialChain`.
+    The encoded columns that get a link are `incomplete`, Bool `[D]`, and a target, which is column D. They
+    have the `order` of these labels, or of ascending standard deviation before scaling; links of a category
+    follow each other. The inputs of a link are all columns but those of its own variable: the other
+    indicators of a category are missing whenever it is, and determine it otherwise. The last indicator has no
+    link; see `Category`. In a `SequentialChain`, `sequence` are the encoded columns with a link, in order:
+    the inputs of each are the earlier ones and the columns without a link.
 
     Raises:
         ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
@@ -122,15 +115,10 @@ def best_plan(
 ) -> tuple[int, list[int]]:
     """Return the number of a table's codec, and the encoded columns with a link, in order.
 
-    They are those of the last plan, unless others are clearly better.
-
-    Args:
-        codecs: Codecs that differ in their transforms.
-        completed: Rows with their missing cells drawn S times, `[S, n, D]`, encoded by codec number `here`.
-        here: Number of this codec, that of the last plan.
-        sequence: The encoded columns with a link in the last plan, in order; empty without one.
-        incomplete: Bool `[D]`, the encoded columns with missing cells.
-        every: Whether all columns get a link.
+    They are those of the last plan, `here` and `sequence` (empty without one), unless others are clearly
+    better. Codecs differ in their transforms. The one of the last plan encodes the rows, whose missing cells
+    were drawn S times, `[S, n, D]`. `every` column gets a link, or as few others as possible besides the
+    `incomplete` ones, Bool `[D]`.
     """
     plan, best = (here, sequence), -math.inf
     for number in sorted(range(len(codecs)), key=lambda number: number != here):

@@ -225,12 +225,7 @@ class _Discrete(constraints.Constraint):
 
 
 class Recoded(TorchDistribution):
-    """Distribution of `encode(k)`, where k follows a discrete distribution.
-
-    Args:
-        base: Distribution of k, any batch shape, no event dimensions.
-        encode: Cell of a value k, any shape.
-        decode: Value k of a cell, any shape.
+    """Distribution of cells `encode(k)`, where k = `decode(cell)` follows a discrete distribution `base`.
 
     Example:
         >>> import pyro.distributions as dist
