@@ -31,7 +31,7 @@ from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
+from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS, LocalGPParams
 from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings, check_settings, choose_kernel
@@ -241,12 +241,13 @@ class _Parts:
 
     def model(self, tensors: Mapping[str, Tensor]) -> FittedModel:
         """Return the fitted model; raise a ValueError if the arrays do not fit the header."""
-        gaussian = JointGaussian(tensors["start.mean"], tensors["start.covariance"])
-        _, info = torch.linalg.cholesky_ex(gaussian.covariance)
+        is_drawn = self.engine.initial_fill == "linear"
+        start = InitialFill(tensors["start.mean"], tensors["start.covariance"], is_drawn)
+        _, info = torch.linalg.cholesky_ex(start.covariance)
         check(int(info) == 0, "array 'start.covariance' is not a covariance matrix: not positive definite")
         n_links = len(self.link_specs)
         n_inducing = len(tensors["chain.links.0.Xu_unconstrained"]) if n_links else 0
-        chain = self._chain(gaussian.mean.new_zeros(n_inducing, len(gaussian.mean)))
+        chain = self._chain(start.mean.new_zeros(n_inducing, len(start.mean)))
         _load_parameters(chain, tensors)
         with_rows = "training.values" in tensors
         check(with_rows or not self.sequential or n_links == 0, "a sequential chain has no training rows")
@@ -260,14 +261,13 @@ class _Parts:
         check(all(bool((own > 0).all()) for own in drawn), "array 'lengthscales' holds a negative one")
         support = self.header["discrete_support"]
         check(len(support) == n_links, f"expected discrete_support of {n_links} links, got {len(support)}")
-        like = gaussian.mean
         return FittedModel(
             self.encoder,
             self.link_specs,
             chain,
-            InitialFill(gaussian, drawn=self.engine.initial_fill == "linear"),
+            start,
             self._neighbours(chain, tensors),
-            [None if each is None else DiscreteSupport.from_dict(each, like) for each in support],
+            [None if each is None else DiscreteSupport.from_dict(each, start.mean) for each in support],
             rows,
             self.history,
             self.seed,

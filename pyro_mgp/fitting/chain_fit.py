@@ -25,7 +25,7 @@ from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, res
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link_specs import LinkSpec, with_product_inputs
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.sampling.initial_fill import InitialFill, JointGaussian
+from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.refinement import MAX_ROWS, refine
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings, choose
 from pyro_mgp.storage.checkpoint import Checkpoint
@@ -120,7 +120,7 @@ def fit_chain(
     if resolve_kernel(settings.kernel.value) is linear_quadratic_matern32:
         some = filled[:_ROWS_OF_PRODUCTS].cpu()
         given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, some))
-    noise = build.starting_noise(start.gaussian.covariance, given.link_specs, given.is_sequential)
+    noise = build.starting_noise(start.covariance, given.link_specs, given.is_sequential)
     inducing = filled[: settings.n_inducing.value].to(on_device)
     parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)
     chain = untrained_chain(parameters, engine, *parts, is_sequential=given.is_sequential)
@@ -131,8 +131,7 @@ def fit_chain(
     if given.link_specs:
         history = _train(parameters, engine, settings, given, chain, rows, held_out, filled, checkpoint)
     chain.eval()
-    gaussian = JointGaussian.fit(rows.values, rows.observed, engine.initial_fill, start.gaussian)
-    initial = InitialFill(gaussian.to(on_device), start.drawn)
+    initial = InitialFill.fit(rows.values, rows.observed, engine.initial_fill, start).to(on_device)
     is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
     augments = is_small and engine.joint_draws and engine.propagate == "predictive"
     training = rows.to(on_device) if augments and given.link_specs else None
@@ -193,8 +192,8 @@ def _initial_fill(
     seen = EncodedTable(rows.values, given.empty_like(rows.observed), rows.keys)
     for here in pieces(len(rows)):
         seen.observed[here] = rows.observed[here] & ~held_out[here]
-    gaussian = JointGaussian.fit(seen.values, seen.observed, engine.initial_fill)
-    start, filled = InitialFill(gaussian, engine.initial_fill == "linear"), given.empty_like(rows.values)
+    start = InitialFill.fit(seen.values, seen.observed, engine.initial_fill)
+    filled = given.empty_like(rows.values)
     for here in pieces(len(rows)):
         filled[here] = start.draw(seen[here], seed)[0]
     return start, filled

@@ -68,9 +68,8 @@ class FittedModel:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors of the model that a saved folder holds, by name."""
-        gaussian = self.initial_fill.gaussian
         tensors = {f"chain.{name}": value for name, value in self.chain.state_dict().items()}
-        tensors |= {"start.mean": gaussian.mean, "start.covariance": gaussian.covariance}
+        tensors |= {"start.mean": self.initial_fill.mean, "start.covariance": self.initial_fill.covariance}
         if self.training is not None:
             tensors |= {f"training.{name}": rows for name, rows in vars(self.training).items()}
             errors = [link.known_variance for link in self.chain.links]

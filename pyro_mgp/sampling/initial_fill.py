@@ -8,7 +8,7 @@ fills each row with its conditional mean or with a draw.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -33,31 +33,49 @@ _Block = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class JointGaussian:
+class InitialFill:
     """Gaussian over all encoded columns, which fills missing cells given the observed cells of their row."""
 
     mean: Tensor  # means or medians of the columns, `[D]`, standardised units
     covariance: Tensor  # covariance of the columns, `[D, D]`, positive definite
+    drawn: bool = False  # whether chains start from a draw, or from the conditional mean
 
     @classmethod
     def fit(
-        cls, values: Tensor, observed: Tensor, fill: FillName, start: JointGaussian | None = None
-    ) -> JointGaussian:
+        cls, values: Tensor, observed: Tensor, fill: FillName, start: InitialFill | None = None
+    ) -> InitialFill:
         """Fit the Gaussian of an initial fill to the observed cells of a standardised table, `[N, D]`.
 
         For "linear", expectation-maximisation begins at `start`, by default at the Gaussian of "mean".
         """
         centre = _medians(values, observed) if fill == "median" else _means(values, observed)
         spread = _means(values, observed, around=centre)
-        independent = cls(centre, torch.diag(spread.clamp(min=1e-6)))
+        independent = cls(centre, torch.diag(spread.clamp(min=1e-6)), drawn=fill == "linear")
         if fill != "linear":
             return independent
         step = max(1, -(-len(values) // _MAX_ROWS))
         return _maximise(start or independent, values[::step], observed[::step])
 
-    def to(self, device: torch.device) -> JointGaussian:
+    def to(self, device: torch.device) -> InitialFill:
         """Return the Gaussian on a device."""
-        return JointGaussian(self.mean.to(device), self.covariance.to(device))
+        return replace(self, mean=self.mean.to(device), covariance=self.covariance.to(device))
+
+    def draw(self, rows: EncodedTable, seed: int, paths: Sequence[int] = range(1)) -> Tensor:
+        """Return rows with their missing cells at the initial fill of each of S paths, `[S, n, D]`."""
+        if not self.drawn:
+            return self.expected(rows).expand(len(paths), -1, -1)
+        eps = KeyedNoise(seed, rows.keys, paths).normals(_STREAM, len(self.mean))
+        return self.draw_given(rows.values, rows.observed, eps)
+
+    def expected(self, rows: EncodedTable) -> Tensor:
+        """Fill the missing cells of rows `[n, D]` with their conditional means, on the device of the fill."""
+        rows = rows.to(self.device)
+        return self.conditional_mean(rows.values, rows.observed)
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which rows must lie."""
+        return self.mean.device
 
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:
         """Fill the missing cells of a table `[N, D]` with their means given the observed cells."""
@@ -66,7 +84,7 @@ class JointGaussian:
             table[here], _ = self._fill(values[here], observed[here], precision)
         return table
 
-    def draw(self, values: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
+    def draw_given(self, values: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
         """Draw the missing cells of each row of a table `[N, D]` jointly given its observed cells.
 
         Standard normal `noise` `[S, N, D]` gives S filled tables of the same shape.
@@ -100,31 +118,6 @@ class JointGaussian:
         return torch.where(observed, values, self.mean - shift), factor
 
 
-@dataclass(frozen=True)
-class InitialFill:
-    """Values of missing cells before the first sweep: draws or conditional means of a joint Gaussian."""
-
-    gaussian: JointGaussian  # joint Gaussian over all columns of the chain
-    drawn: bool  # whether rows start from a draw, or from the conditional mean
-
-    def draw(self, rows: EncodedTable, seed: int, paths: Sequence[int] = range(1)) -> Tensor:
-        """Return rows with their missing cells at the initial fill of each of S paths, `[S, n, D]`."""
-        if not self.drawn:
-            return self.expected(rows).expand(len(paths), -1, -1)
-        eps = KeyedNoise(seed, rows.keys, paths).normals(_STREAM, len(self.gaussian.mean))
-        return self.gaussian.draw(rows.values, rows.observed, eps)
-
-    def expected(self, rows: EncodedTable) -> Tensor:
-        """Fill the missing cells of rows `[n, D]` with their conditional means, on the device of the fill."""
-        rows = rows.to(self.device)
-        return self.gaussian.conditional_mean(rows.values, rows.observed)
-
-    @property
-    def device(self) -> torch.device:
-        """Device on which rows must lie."""
-        return self.gaussian.mean.device
-
-
 def _means(values: Tensor, observed: Tensor, around: Tensor | None = None) -> Tensor:
     """Return the means `[D]` of the observed cells, or of their squared distances from a centre."""
     total, count = torch.zeros_like(values[0]), torch.zeros_like(observed[0], dtype=torch.int64)
@@ -155,7 +148,7 @@ def _chunk(n_columns: int) -> int:
     return min(_MAX_AT_ONCE, whole_tiles(most))
 
 
-def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> JointGaussian:
+def _maximise(gaussian: InitialFill, values: Tensor, observed: Tensor) -> InitialFill:
     """Run expectation-maximisation to convergence, on the CPU, where sums have a fixed order."""
     device = values.device
     # Sorted by number of missing cells, since the row with the most sets the size of a block's matrices.
@@ -172,7 +165,7 @@ def _maximise(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> Join
         # A pseudo-row of unit variance keeps the matrix positive definite with collinear columns or few rows.
         covariance = (centred.T @ centred + total + identity) / (len(table) + 1)
         change = (covariance - gaussian.covariance).abs().max()
-        gaussian = JointGaussian(mean, covariance)
+        gaussian = replace(gaussian, mean=mean, covariance=covariance)
         if change < _TOLERANCE:
             break
     return gaussian.to(device)

@@ -28,7 +28,7 @@ from pyro_mgp.model.kernels import matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import LocalModule, local_method
-from pyro_mgp.sampling.initial_fill import JointGaussian
+from pyro_mgp.sampling.initial_fill import InitialFill
 
 N_ROWS = 80
 # Without gradients through the draws, training has a closed form of its own (`closed_form.py`).
@@ -54,7 +54,7 @@ def problem(
     observed = torch.tensor(generator.random(values.shape) >= missing, device=device)
     held = torch.tensor(generator.random(values.shape) < held_out, device=device) & observed
     seen = observed & ~held
-    filled = JointGaussian.fit(values, seen, "linear").conditional_mean(values, seen)
+    filled = InitialFill.fit(values, seen, "linear").conditional_mean(values, seen)
     links = []
     for column, inputs in enumerate([[1, 2], [0, 2], [0, 1]]):
         # The closed form wants K_ZZ well conditioned.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.sampling import initial_fill
-from pyro_mgp.sampling.initial_fill import JointGaussian
+from pyro_mgp.sampling.initial_fill import InitialFill
 
 NAN = float("nan")
 
@@ -38,18 +38,18 @@ def incomplete_table(
     return table, ~table.isnan()
 
 
-def every_pattern(n_columns: int, device: torch.device) -> tuple[JointGaussian, Tensor, Tensor]:
+def every_pattern(n_columns: int, device: torch.device) -> tuple[InitialFill, Tensor, Tensor]:
     """Return a Gaussian, and one row for each of the 2^D patterns of missing cells."""
     generator = np.random.default_rng(3)
     mean = torch.tensor(generator.standard_normal(n_columns), device=device)
-    gaussian = JointGaussian(mean, torch.tensor(2.5 * correlated(n_columns, generator), device=device))
+    gaussian = InitialFill(mean, torch.tensor(2.5 * correlated(n_columns, generator), device=device))
     observed = torch.tensor(list(itertools.product([False, True], repeat=n_columns)), device=device)
     values = torch.tensor(generator.standard_normal(observed.shape), device=device)
     return gaussian, torch.where(observed, values, NAN), observed
 
 
 def conditional(
-    gaussian: JointGaussian, row: NDArray[np.float64]
+    gaussian: InitialFill, row: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and covariance of the NaN cells given the others, by the block formula."""
     m, S = gaussian.mean.cpu().numpy(), gaussian.covariance.cpu().numpy()
@@ -59,7 +59,7 @@ def conditional(
     return m[u] + gain @ (row[o] - m[o]), S[np.ix_(u, u)] - gain @ S[np.ix_(o, u)]
 
 
-def log_likelihood(gaussian: JointGaussian, values: Tensor) -> float:
+def log_likelihood(gaussian: InitialFill, values: Tensor) -> float:
     """Return the log density of the observed cells."""
     m, S = gaussian.mean.cpu().numpy(), gaussian.covariance.cpu().numpy()
     total = 0.0
@@ -87,7 +87,7 @@ def test_mean_and_median_fill_by_hand(
     values = torch.tensor(
         [[0.0, 10.0], [1.0, NAN], [5.0, 4.0], [NAN, 1.0], [NAN, NAN]], device=device
     ).double()
-    gaussian = JointGaussian.fit(values, ~values.isnan(), name)
+    gaussian = InitialFill.fit(values, ~values.isnan(), name)
     filled = gaussian.conditional_mean(values, ~values.isnan())
     assert filled.tolist() == [[0.0, 10.0], [1.0, second], [5.0, 4.0], [first, 1.0], [first, second]]
     spread = np.mean((np.array([[0, 10], [1, 4], [5, 1]]) - [first, second]) ** 2, axis=0)
@@ -97,7 +97,7 @@ def test_mean_and_median_fill_by_hand(
 def test_a_constant_column_still_has_a_positive_definite_covariance(device: torch.device) -> None:
     values = torch.tensor([[1.0, 0.0], [1.0, 2.0], [NAN, 4.0]], device=device).double()
     for name in ("mean", "median", "linear"):
-        gaussian = JointGaussian.fit(values, ~values.isnan(), name)
+        gaussian = InitialFill.fit(values, ~values.isnan(), name)
         assert torch.linalg.eigvalsh(gaussian.covariance).min() > 0
         assert gaussian.conditional_mean(values, ~values.isnan())[2, 0] == pytest.approx(1.0, abs=1e-12)
 
@@ -121,7 +121,7 @@ def test_draws_have_the_conditional_covariance_for_every_pattern(device: torch.d
     gaussian, values, observed = every_pattern(n_columns, device)
     # A draw is the mean plus a matrix times the noise; unit vectors as noise show the columns of the matrix.
     units = torch.eye(n_columns, device=device).double()[:, None, :].expand(-1, len(values), -1)
-    steps = gaussian.draw(values, observed, units) - gaussian.conditional_mean(values, observed)
+    steps = gaussian.draw_given(values, observed, units) - gaussian.conditional_mean(values, observed)
     for i, row in enumerate(values.cpu().numpy()):
         holes = np.isnan(row)
         matrix = steps[:, i].T
@@ -136,7 +136,7 @@ def test_moments_of_many_draws_are_the_conditional_ones(device: torch.device) ->
     gaussian, values, observed = every_pattern(3, device)
     n_draws = 40_000
     noise = torch.randn(n_draws, *values.shape, dtype=torch.float64, device=device)
-    draws = gaussian.draw(values, observed, noise)
+    draws = gaussian.draw_given(values, observed, noise)
     assert draws.shape == (n_draws, *values.shape)
     assert (draws[:, observed] == values[observed]).all()
     for i, row in enumerate(values.cpu().numpy()):
@@ -158,24 +158,24 @@ def test_values_of_missing_cells_are_ignored_and_not_changed(device: torch.devic
     junk = torch.where(observed, values, 1e9)
     before = junk.clone()
     noise = torch.randn(2, 40, 3, dtype=torch.float64, device=device)
-    a, b = (JointGaussian.fit(v, observed, "linear") for v in (values, junk))
+    a, b = (InitialFill.fit(v, observed, "linear") for v in (values, junk))
     assert torch.equal(a.covariance, b.covariance)
     assert torch.equal(a.conditional_mean(values, observed), b.conditional_mean(junk, observed))
-    assert torch.equal(a.draw(values, observed, noise), b.draw(junk, observed, noise))
+    assert torch.equal(a.draw_given(values, observed, noise), b.draw_given(junk, observed, noise))
     assert torch.equal(junk, before)
 
 
 def test_rows_are_filled_the_same_alone_and_in_chunks(device: torch.device) -> None:
     n_rows = 2 * (chunk := initial_fill._chunk(3)) + 1
     values, observed = incomplete_table(n_rows, 3, 0.4, device)
-    gaussian = JointGaussian.fit(values[:50], observed[:50], "linear")
+    gaussian = InitialFill.fit(values[:50], observed[:50], "linear")
     noise = torch.randn(2, n_rows, 3, dtype=torch.float64, device=device)
-    filled, drawn = gaussian.conditional_mean(values, observed), gaussian.draw(values, observed, noise)
+    filled, drawn = gaussian.conditional_mean(values, observed), gaussian.draw_given(values, observed, noise)
     assert (filled.shape, drawn.shape) == ((n_rows, 3), (2, n_rows, 3))
     for i in (0, chunk - 1, chunk, 2 * chunk):
         row = slice(i, i + 1)
         assert_close(filled[row], gaussian.conditional_mean(values[row], observed[row]).cpu())
-        assert_close(drawn[:, row], gaussian.draw(values[row], observed[row], noise[:, row]).cpu())
+        assert_close(drawn[:, row], gaussian.draw_given(values[row], observed[row], noise[:, row]).cpu())
 
 
 def test_chunks_of_wide_tables_have_fewer_rows() -> None:
@@ -189,7 +189,7 @@ def test_empty_tables_are_filled(device: torch.device) -> None:
     gaussian, values, observed = every_pattern(3, device)
     assert gaussian.conditional_mean(values[:0], observed[:0]).shape == (0, 3)
     noise = torch.zeros(2, 0, 3, device=device).double()
-    assert gaussian.draw(values[:0], observed[:0], noise).shape == (2, 0, 3)
+    assert gaussian.draw_given(values[:0], observed[:0], noise).shape == (2, 0, 3)
 
 
 # ----------------------------------------------------------------------------------- expectation-maximisation
@@ -197,7 +197,7 @@ def test_empty_tables_are_filled(device: torch.device) -> None:
 
 def test_linear_on_complete_data_is_the_sample_covariance_with_one_pseudo_row(device: torch.device) -> None:
     values, observed = incomplete_table(60, 4, 0.0, device)
-    gaussian = JointGaussian.fit(values, observed, "linear")
+    gaussian = InitialFill.fit(values, observed, "linear")
     table = values.cpu().numpy()
     assert_close(gaussian.mean, table.mean(0))
     assert_close(gaussian.covariance, (60 * np.cov(table.T, ddof=0) + np.eye(4)) / 61)
@@ -217,7 +217,7 @@ def test_linear_agrees_with_the_closed_form_where_there_is_one(
     mean = np.array([x.mean(), intercept + slope * x.mean()])
     covariance = np.array([[1, slope], [slope, slope**2]]) * x.var() + np.diag([0, residual])
     values = torch.tensor(np.stack([x, np.where(seen, y, NAN)], 1), device=device)
-    gaussian = JointGaussian.fit(values, ~values.isnan(), "linear")
+    gaussian = InitialFill.fit(values, ~values.isnan(), "linear")
     # Early stopping and the pseudo-row leave an error of 1e-3; the mean of the observed y has one of 0.3.
     assert abs(y[seen].mean() - mean[1]) > 0.3
     assert_close(gaussian.mean, mean, atol=2e-3)
@@ -226,8 +226,8 @@ def test_linear_agrees_with_the_closed_form_where_there_is_one(
 
 def test_linear_from_a_close_start_has_the_same_optimum(device: torch.device) -> None:
     values, observed = incomplete_table(300, 4, 0.3, device)
-    alone = JointGaussian.fit(values, observed, "linear")
-    resumed = JointGaussian.fit(values, observed, "linear", start=alone)
+    alone = InitialFill.fit(values, observed, "linear")
+    resumed = InitialFill.fit(values, observed, "linear", start=alone)
     assert_close(resumed.covariance, alone.covariance.cpu().numpy(), atol=5e-3)
 
 
@@ -236,7 +236,7 @@ def test_every_em_step_raises_the_likelihood(device: torch.device, monkeypatch: 
     heights = [-np.inf]
     for n_steps in (0, 1, 2, 4, 8, 16, 32):
         monkeypatch.setattr(initial_fill, "_MAX_STEPS", n_steps)
-        gaussian = JointGaussian.fit(values, observed, "linear")
+        gaussian = InitialFill.fit(values, observed, "linear")
         S = gaussian.covariance.cpu().numpy()
         # The unit covariance in the M step is a pseudo-row at the mean with second moment I.
         pseudo_row = -0.5 * (np.linalg.slogdet(S)[1] + np.trace(np.linalg.inv(S)))
@@ -247,12 +247,12 @@ def test_every_em_step_raises_the_likelihood(device: torch.device, monkeypatch: 
 
 def test_linear_stops_at_a_maximum(device: torch.device) -> None:
     values, observed = incomplete_table(80, 3, 0.3, device)
-    best = JointGaussian.fit(values, observed, "linear")
+    best = InitialFill.fit(values, observed, "linear")
 
     def height(mean: Tensor, covariance: Tensor) -> float:
         S = covariance.cpu().numpy()
         pseudo_row = -0.5 * (np.linalg.slogdet(S)[1] + np.trace(np.linalg.inv(S)))
-        return log_likelihood(JointGaussian(mean, covariance), values) + pseudo_row
+        return log_likelihood(InitialFill(mean, covariance), values) + pseudo_row
 
     top = height(best.mean, best.covariance)
     for i, j, step in itertools.product(range(3), range(3), (-0.05, 0.05)):
@@ -272,7 +272,7 @@ def test_equal_columns_missing_together_or_alone_are_filled_consistently(
     values = torch.tensor(np.stack([x, x, z], 1), device=device)
     values[0, 0] = values[1, 0] = values[1, 1] = NAN
     observed = ~values.isnan()
-    gaussian = JointGaussian.fit(values, observed, "linear")
+    gaussian = InitialFill.fit(values, observed, "linear")
     filled = gaussian.conditional_mean(values, observed)
     assert torch.linalg.eigvalsh(gaussian.covariance).min() > 0
     assert filled[0, 0].item() == pytest.approx(x[0], abs=0.02)
@@ -290,7 +290,7 @@ def test_indicators_of_a_category_still_sum_to_one_when_filled(device: torch.dev
     values = torch.tensor(np.column_stack([(indicators - centre) / scale, other]), device=device)
     values[:80, :3] = NAN
     observed = ~values.isnan()
-    filled = JointGaussian.fit(values, observed, "linear").conditional_mean(values, observed)
+    filled = InitialFill.fit(values, observed, "linear").conditional_mean(values, observed)
     scores = filled[:80, :3].cpu().numpy() * scale + centre
     np.testing.assert_allclose(scores.sum(1), 1, atol=0.01)
     assert scores[:, [0, 2]].std(0).min() > 0.2  # and differ from the column means
@@ -298,7 +298,7 @@ def test_indicators_of_a_category_still_sum_to_one_when_filled(device: torch.dev
 
 def test_linear_fits_more_columns_than_rows(device: torch.device) -> None:
     values, observed = incomplete_table(6, 12, 0.3, device)
-    gaussian = JointGaussian.fit(values, observed, "linear")
+    gaussian = InitialFill.fit(values, observed, "linear")
     assert torch.linalg.eigvalsh(gaussian.covariance).min() > 0
     assert gaussian.conditional_mean(values, observed).isfinite().all()
 
@@ -311,12 +311,12 @@ def test_large_tables_are_thinned(device: torch.device, monkeypatch: pytest.Monk
     looked_at = []
     maximise = initial_fill._maximise
 
-    def watched(gaussian: JointGaussian, values: Tensor, observed: Tensor) -> JointGaussian:
+    def watched(gaussian: InitialFill, values: Tensor, observed: Tensor) -> InitialFill:
         looked_at.append(len(values))
         return maximise(gaussian, values, observed)
 
     monkeypatch.setattr(initial_fill, "_maximise", watched)
-    gaussian = JointGaussian.fit(table, table.isfinite(), "linear")
+    gaussian = InitialFill.fit(table, table.isfinite(), "linear")
     (n_used,) = looked_at
     assert initial_fill._MAX_ROWS / 2 < n_used <= initial_fill._MAX_ROWS
     error = np.sqrt((1 + covariance**2) / n_used)
