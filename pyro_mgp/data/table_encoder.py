@@ -129,13 +129,6 @@ class TableEncoder:
             return draws
         return self.rules.apply_to_draws(given.frame, given.modelled, draws, m)
 
-    def columns_without_link(self, encoded: EncodedTable, linked: Iterable[int]) -> list[Label]:
-        """Return the labels of incomplete columns without any encoded column in `linked`."""
-        groups = self.codec.groups
-        incomplete = groups[~encoded.observed[:, : len(groups)].all(0).numpy()]
-        without = set(incomplete) - {groups[column] for column in linked if column < len(groups)}
-        return sorted({self.codec.columns[group].name for group in without}, key=str)
-
 
 def fit_target(
     y: pd.Series[Any] | ArrayLike | None, frame: pd.DataFrame

@@ -159,9 +159,11 @@ class FittedModel:
 
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
         """Encode a table to complete; warn of incomplete columns that have no link."""
-        given = self.encoder.encode(X, row_ids)
-        linked = [spec.column for spec in self.link_specs]
-        if names := self.encoder.columns_without_link(given.encoded, linked):
+        given, groups = self.encoder.encode(X, row_ids), self.encoder.codec.groups
+        incomplete = groups[~given.encoded.observed[:, : len(groups)].all(0).numpy()]
+        linked = {groups[spec.column] for spec in self.link_specs if spec.column < len(groups)}
+        if without := set(incomplete) - linked:
+            names = sorted((self.encoder.codec.columns[group].name for group in without), key=str)
             warn_user(
                 f"columns {names} had no missing cells when the imputer was fitted, so they have no link; "
                 "here they are filled by the initial fill alone: fit with columns='all' to model them",
