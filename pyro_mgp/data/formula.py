@@ -43,8 +43,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.GtE: operator.ge,
     ast.In: lambda cells, items: reduce(operator.or_, [cells == item for item in items]),
     ast.NotIn: lambda cells, items: reduce(operator.and_, [cells != item for item in items]),
-    ast.Not: lambda truth: ~_truth(truth),
-    ast.Invert: lambda truth: ~_truth(truth),
+    **dict.fromkeys((ast.Not, ast.Invert), lambda truth: ~_truth(truth)),
     **dict.fromkeys((ast.And, ast.BitAnd), lambda left, right: _truth(left) & _truth(right)),
     **dict.fromkeys((ast.Or, ast.BitOr), lambda left, right: _truth(left) | _truth(right)),
 }
