@@ -5,44 +5,26 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyro_mgp._support.processes import data_parallel
-    from pyro_mgp.analysis.joint_tests import likelihood_ratio_test, pool_chi2, pool_likelihoods
-    from pyro_mgp.analysis.pooling import pool
-    from pyro_mgp.analysis.posterior_mixture import mix
-    from pyro_mgp.analysis.sensitivity import tipping_point
-    from pyro_mgp.data.column_spec import ColumnSpec
-    from pyro_mgp.evaluation.diagnostics import calibrate, compare
-    from pyro_mgp.evaluation.missingness import ampute
-    from pyro_mgp.imputer import MGPImputer
-    from pyro_mgp.results.arviz_export import to_arviz
-    from pyro_mgp.results.imputations import Imputations
-    from pyro_mgp.results.leave_one_out import leave_one_out
-    from pyro_mgp.scaling.dask_engine import impute_dask
-    from pyro_mgp.scaling.partitions import impute_partition
-    from pyro_mgp.settings import Engine
+    from pyro_mgp._support.processes import data_parallel as data_parallel
+    from pyro_mgp.analysis.joint_tests import likelihood_ratio_test as likelihood_ratio_test
+    from pyro_mgp.analysis.joint_tests import pool_chi2 as pool_chi2
+    from pyro_mgp.analysis.joint_tests import pool_likelihoods as pool_likelihoods
+    from pyro_mgp.analysis.pooling import pool as pool
+    from pyro_mgp.analysis.posterior_mixture import mix as mix
+    from pyro_mgp.analysis.sensitivity import tipping_point as tipping_point
+    from pyro_mgp.data.column_spec import ColumnSpec as ColumnSpec
+    from pyro_mgp.evaluation.diagnostics import calibrate as calibrate
+    from pyro_mgp.evaluation.diagnostics import compare as compare
+    from pyro_mgp.evaluation.missingness import ampute as ampute
+    from pyro_mgp.imputer import MGPImputer as MGPImputer
+    from pyro_mgp.results.arviz_export import to_arviz as to_arviz
+    from pyro_mgp.results.imputations import Imputations as Imputations
+    from pyro_mgp.results.leave_one_out import leave_one_out as leave_one_out
+    from pyro_mgp.scaling.dask_engine import impute_dask as impute_dask
+    from pyro_mgp.scaling.partitions import impute_partition as impute_partition
+    from pyro_mgp.settings import Engine as Engine
 
     __version__: str
-
-__all__ = [
-    "ColumnSpec",
-    "Engine",
-    "Imputations",
-    "MGPImputer",
-    "ampute",
-    "calibrate",
-    "compare",
-    "data_parallel",
-    "impute_dask",
-    "impute_partition",
-    "leave_one_out",
-    "likelihood_ratio_test",
-    "mix",
-    "pool",
-    "pool_chi2",
-    "pool_likelihoods",
-    "tipping_point",
-    "to_arviz",
-]
 
 # Torch and Pyro take seconds to import: each name is imported when it is first used.
 _HOME = {
@@ -65,6 +47,8 @@ _HOME = {
     "tipping_point": "pyro_mgp.analysis.sensitivity",
     "to_arviz": "pyro_mgp.results.arviz_export",
 }
+
+__all__ = [*_HOME]
 
 if not TYPE_CHECKING:  # so that type checkers find misspelt names
 

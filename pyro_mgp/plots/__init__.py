@@ -7,29 +7,16 @@ cells to show, at least 1; if there are more, a note gives their number. Columns
 nothing to show, are a ValueError. The package needs matplotlib, and raises an ImportError without it.
 """
 
-from pyro_mgp.plots.draws import plot_cells, plot_densities, plot_scatter, plot_strips
-from pyro_mgp.plots.missing import plot_flux, plot_missingness, plot_patterns
-from pyro_mgp.plots.model import (
-    plot_calibration,
-    plot_fmi,
-    plot_loss,
-    plot_pit,
-    plot_relevance,
-    plot_tipping_point,
-)
-
-__all__ = [
-    "plot_calibration",
-    "plot_cells",
-    "plot_densities",
-    "plot_flux",
-    "plot_fmi",
-    "plot_loss",
-    "plot_missingness",
-    "plot_patterns",
-    "plot_pit",
-    "plot_relevance",
-    "plot_scatter",
-    "plot_strips",
-    "plot_tipping_point",
-]
+from pyro_mgp.plots.draws import plot_cells as plot_cells
+from pyro_mgp.plots.draws import plot_densities as plot_densities
+from pyro_mgp.plots.draws import plot_scatter as plot_scatter
+from pyro_mgp.plots.draws import plot_strips as plot_strips
+from pyro_mgp.plots.missing import plot_flux as plot_flux
+from pyro_mgp.plots.missing import plot_missingness as plot_missingness
+from pyro_mgp.plots.missing import plot_patterns as plot_patterns
+from pyro_mgp.plots.model import plot_calibration as plot_calibration
+from pyro_mgp.plots.model import plot_fmi as plot_fmi
+from pyro_mgp.plots.model import plot_loss as plot_loss
+from pyro_mgp.plots.model import plot_pit as plot_pit
+from pyro_mgp.plots.model import plot_relevance as plot_relevance
+from pyro_mgp.plots.model import plot_tipping_point as plot_tipping_point
