@@ -46,14 +46,19 @@ class Verdict(enum.StrEnum):
     FEW = "too few cells to tell"
     """No deviation found, with too few cells to detect one of ten points."""
 
+    @property
+    def is_bad(self) -> bool:
+        """True if a deviation was found."""
+        return self not in (Verdict.WELL, Verdict.FEW)
+
 
 _ADVICE = {
     Verdict.NARROW: "Standard errors of estimates that use {columns} will be too small: set the kind and the "
     "bounds in a spec, let more columns predict, or compare with other imputers (diagnostics.compare).",
-    Verdict.WIDE: "Estimates that use {columns} are valid, but their intervals are wider than necessary: "
-    "more rows, or columns that predict better, would help.",
     Verdict.OFF: "Averages of {columns} may be biased: compare imputed with observed cells, and set the kind "
     "and the bounds in a spec.",
+    Verdict.WIDE: "Estimates that use {columns} are valid, but their intervals are wider than necessary: "
+    "more rows, or columns that predict better, would help.",
     Verdict.FEW: "{columns}: too few cells to judge. Hold out every cell once (folds=5) to use all cells.",
 }
 CAVEAT = (
@@ -109,7 +114,7 @@ class Calibration:
         mixed = ["rmse", "bias", "crps", *(f"width_{name}" for name in self._levels)]
         averaged = ("rmse_sd", "crps_sd", "log_score", "accuracy", "brier")
         row = self._all | dict.fromkeys(mixed, np.nan) | {name: self.table[name].mean() for name in averaged}
-        names = {"column": None, "kind": None, "verdict": str(self.verdict), "why": self.words}
+        names = {"column": None, "kind": None, "verdict": str(self.verdict), "why": self.why}
         return pd.Series(row | names)
 
     @property
@@ -123,6 +128,11 @@ class Calibration:
         return self._overall.words
 
     @property
+    def miscalibrated(self) -> pd.DataFrame:
+        """Rows of `table` for the columns in which a deviation was found."""
+        return self.table[[each.verdict.is_bad for each in self._judged]]
+
+    @property
     def worst(self) -> Label:
         """Label of the column with the smallest p-value."""
         labels: list[Label] = self.table["column"].tolist()
@@ -134,7 +144,7 @@ class Calibration:
         sentences = [f"Overall {self.verdict}: {self.why}."]
         table = self.table.set_index("column")
         found = set(table["verdict"])
-        advised = [each for each in (Verdict.NARROW, Verdict.OFF, Verdict.WIDE) if each in found]
+        advised = [each for each in _ADVICE if each.is_bad and each in found]
         if len(table) > 1:
             worst = table.loc[self.worst]
             lead = f"No column stands out; furthest off is {self.worst!r}"

@@ -26,7 +26,6 @@ _MOST_WRITTEN = 12
 # Largest number of columns with a panel, beside the panel of all cells.
 _MOST_PANELS = 11
 _BINS, _FEW_BINS, _FEW_CELLS = 10, 5, 60
-_BAD = ("too narrow", "too wide", "off centre")
 
 
 def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = None) -> NDArray[Any]:
@@ -206,17 +205,16 @@ def _panels(
     """Return title, held-out cells, effective number of cells and miscalibration flag of each panel."""
     cells, found = calibration.cells, []
     if overall:
-        is_bad = str(calibration.verdict) in _BAD
+        is_bad = calibration.verdict.is_bad
         found.append((f"all {len(cells)} cells", cells, calibration.effective_cells, is_bad))
-    table = calibration.table
-    is_bad_column = dict(zip(table["column"].tolist(), table["verdict"].isin(_BAD).tolist(), strict=True))
-    worst_first = sorted(is_bad_column, key=lambda label: not is_bad_column[label])[:_MOST_PANELS]
-    for label in worst_first if columns is None else columns:
-        if label not in is_bad_column:
-            raise ValueError(f"no cell of column {label!r} was held out, only of {listing(is_bad_column)}")
+    judged, bad = (each["column"].tolist() for each in (calibration.table, calibration.miscalibrated))
+    bad_first = sorted(judged, key=lambda label: label not in bad)[:_MOST_PANELS]
+    for label in bad_first if columns is None else columns:
+        if label not in judged:
+            raise ValueError(f"no cell of column {label!r} was held out, only of {listing(judged)}")
         own = cells[[each == label for each in cells["column"]]]
         title = f"{style.text(label, 18)} ({len(own)} cells)"
-        found.append((title, own, float(len(own)), is_bad_column[label]))
+        found.append((title, own, float(len(own)), label in bad))
     if not found:
         raise ValueError("nothing to plot: pass columns, or overall=True")
     return found

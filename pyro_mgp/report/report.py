@@ -43,8 +43,6 @@ Part = dict[str, Any] | None
 # Observed and imputed values of columns as text.
 Sides = Mapping[Any, Mapping[str, str]]
 _SIDES = ("observed", "imputed")
-# Verdicts that find nothing wrong, with the class of their box on the page.
-_NEUTRAL = {Verdict.WELL: "good", Verdict.FEW: ""}
 _GENERATED = b'<meta name="generator" content="pyro_mgp'
 # Bytes of an SVG above which a PNG is used if it is smaller, and dots per inch of the PNG.
 _LARGEST_SVG, _DPI = 60_000, 160
@@ -85,7 +83,9 @@ def write_report(
     Raises:
         ValueError: If the file exists and may not be replaced.
     """
-    check_replaceable(path, overwrite)
+    if path.is_dir():
+        raise ValueError(f"{str(path)!r} is a folder, expected a file to write the page into")
+    atomic.check_replaceable(path, overwrite, lambda page: _GENERATED in page.read_bytes()[:1_000])
     found = calibration if isinstance(calibration, Calibration) else None
     if calibration is True and imputer is not None and draws.values:
         if folds is None and share is None and len(draws.frame) <= _MOST_ROWS_FOR_FOLDS:
@@ -166,17 +166,13 @@ def _verdict(draws: Imputations, calibration: Calibration | None) -> dict[str, s
         unchecked = "no cells were held out to check whether intervals from the draws contain the true values"
         reason = unchecked if draws.values else "there is nothing to impute"
         return {"headline": "Not judged", "reason": reason, "look": ""}
-    verdict, wrong = calibration.verdict, _miscalibrated(calibration)["column"].tolist()
-    if wrong and verdict in _NEUTRAL:
+    verdict, wrong = calibration.verdict, calibration.miscalibrated["column"].tolist()
+    if wrong and not verdict.is_bad:
         names = repr(wrong[0]) if len(wrong) == 1 else listing(wrong, 8)
         reason = f"all columns together: {verdict}; {calibration.why}"
         return {"headline": f"Not well calibrated in {names}", "reason": reason, "look": "bad"}
-    return {"headline": str(verdict), "reason": calibration.why, "look": _NEUTRAL.get(verdict, "bad")}
-
-
-def _miscalibrated(calibration: Calibration) -> pd.DataFrame:
-    """Select the columns whose draws are not calibrated."""
-    return calibration.table[~calibration.table["verdict"].isin([str(each) for each in _NEUTRAL])]
+    look = {Verdict.WELL: "good", Verdict.FEW: ""}.get(verdict, "bad")
+    return {"headline": str(verdict), "reason": calibration.why, "look": look}
 
 
 def _trust(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
@@ -282,7 +278,7 @@ def _warnings(draws: Imputations, imputer: MGPImputer | None, calibration: Calib
         "table": [] if imputer is None else _table_warnings(draws.frame, imputer),
         "slow": [] if draws.mixing is None else [_short(label) for label in draws.mixing.slow],
         "sparse": [_short(label) for label, values in draws.values.items() if values.shape[1] > half],
-        "miscalibrated": [] if calibration is None else _miscalibrated(calibration).to_dict("records"),
+        "miscalibrated": [] if calibration is None else calibration.miscalibrated.to_dict("records"),
         "not_judged": [] if calibration is None else calibration.left_out.to_dict("records"),
     }
 
@@ -346,10 +342,3 @@ def render(variables: Mapping[str, object]) -> str:
     environment.filters["share"] = share_text
     template = resources.files(__package__).joinpath("template.html").read_text("utf-8")
     return environment.from_string(template).render(variables, version=our_version())
-
-
-def check_replaceable(path: Path, overwrite: bool) -> None:
-    """Raise a ValueError if `path` is a folder, or a file that may not be replaced by a page."""
-    if path.is_dir():
-        raise ValueError(f"{str(path)!r} is a folder, expected a file to write the page into")
-    atomic.check_replaceable(path, overwrite, lambda page: _GENERATED in page.read_bytes()[:1_000])

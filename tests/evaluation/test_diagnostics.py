@@ -103,6 +103,10 @@ def test_miscalibrated_draws_get_their_verdict(changes: dict[str, float], verdic
     assert result.worst == "yz"[wrong]
     assert f"Worst column '{'yz'[wrong]}': {verdicts[wrong]}" in result.words
     assert result.words.endswith(CAVEAT)
+    assert result.overall["why"] == result.why
+    assert result.miscalibrated["column"].tolist() == [
+        label for label, verdict in zip("yz", verdicts, strict=True) if verdict is not Verdict.WELL
+    ]
 
 
 def test_a_shift_shows_in_bias_and_pit() -> None:
