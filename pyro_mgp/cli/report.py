@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from pyro_mgp.cli.messages import PROGRAM, listed, one_line_warnings, say
 from pyro_mgp.cli.work import FORMAT_VERSION, IMPUTER, PAGE
+from pyro_mgp.evaluation.calibration import Calibration
+from pyro_mgp.evaluation.diagnostics import calibrate
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.storage.header import HEADER, read_header
+
+# By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
+_MOST_ROWS_FOR_FOLDS, _FOLDS, _SHARE = 5_000, 5, 0.1
 
 
 def run(args: argparse.Namespace) -> None:
@@ -26,21 +32,22 @@ def run(args: argparse.Namespace) -> None:
     run = read_header(out, "impute", FORMAT_VERSION)["run"]
     if args.share is not None and args.share > 50:
         raise ValueError(f"--share must be at most 50 per cent, got {args.share}")
+    report.check_replaceable(path, args.overwrite)
     draws, imputer = Imputations.load(out / "draws"), MGPImputer.load(out / IMPUTER)
     imputer.progress = not args.quiet
+    calibration, settings = None, {"Columns left out": listed(run["dropped"])} if run["dropped"] else {}
     with one_line_warnings():
-        report.write_report(
-            draws,
-            path,
-            imputer=imputer,
-            calibration=not args.no_calibration,
-            folds=args.folds,
-            share=None if args.share is None else args.share / 100,
-            name=run["table"],
-            settings={"Columns left out": listed(run["dropped"])} if run["dropped"] else {},
-            random_state=args.seed or 0,
-            overwrite=args.overwrite,
-            progress=not args.quiet,
-        )
+        if draws.values and not args.no_calibration:
+            calibration = _calibrated(draws, imputer, args)
+        report.write_report(draws, path, imputer, calibration, name=run["table"], settings=settings)
     if not args.quiet:
         say(f"written     {path}")
+
+
+def _calibrated(draws: Imputations, imputer: MGPImputer, args: argparse.Namespace) -> Calibration:
+    """Hold out cells of the imputed columns as --folds or --share says, and return the calibration."""
+    folds, share = args.folds, _SHARE if args.share is None else args.share / 100
+    if folds is None and args.share is None and len(draws.frame) <= _MOST_ROWS_FOR_FOLDS:
+        folds = _FOLDS
+    how: dict[str, Any] = {"folds": folds, "share": share, "random_state": args.seed or 0}
+    return calibrate(imputer, draws.frame, columns=list(draws.values), progress=not args.quiet, **how)

@@ -26,7 +26,6 @@ from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, TableWarning, missing
 from pyro_mgp.evaluation.calibration import CAVEAT, Calibration, Verdict
-from pyro_mgp.evaluation.diagnostics import calibrate
 from pyro_mgp.evaluation.missingness import patterns
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results import summary
@@ -34,8 +33,6 @@ from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.storage import atomic
 from pyro_mgp.storage.header import our_version
 
-# By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
-_MOST_ROWS_FOR_FOLDS, _FOLDS, _SHARE = 5_000, 5, 0.1
 # Largest numbers of columns with pictures of their own, cells in a picture of cells, such pictures, patterns.
 _MOST_COLUMNS, _MOST_CELLS, _MOST_OF_CELLS, _MOST_PATTERNS = 24, 20, 3, 12
 # Variables of one part of the page; None if it is left out.
@@ -51,47 +48,17 @@ _LARGEST_SVG, _DPI = 60_000, 160
 def write_report(
     draws: Imputations,
     path: Path,
+    imputer: MGPImputer,
+    calibration: Calibration | None,
     *,
-    imputer: MGPImputer | None = None,
-    calibration: Calibration | bool = True,
-    folds: int | None = None,
-    share: float | None = None,
     name: str = "a table",
-    settings: dict[str, str] | None = None,
-    random_state: int = 0,
-    overwrite: bool = False,
-    progress: bool = True,
+    settings: Mapping[str, str] | None = None,
 ) -> None:
     """Write a self-contained HTML page on imputations: missing cells, draws, model, calibration and settings.
 
-    The file is written atomically. It shows values of cells: keep it as safe as the table.
-
-    Args:
-        draws: The imputations.
-        path: The HTML file.
-        imputer: The imputer that drew the imputations; without it the page does not describe the model.
-        calibration: Result of `diagnostics.calibrate`; True for a new one; False leaves it out.
-        folds: Hold out every observed cell once, in so many folds. None for 5, unless the table has more than
-            5,000 rows or `share` is given.
-        share: Hold out this share of the observed cells instead.
-        name: Name of the table, for the title.
-        settings: Further settings to report, by name.
-        random_state: Seed of the calibration.
-        overwrite: True to replace a page that this package wrote.
-        progress: True for progress bars, on terminals only.
-
-    Raises:
-        ValueError: If the file exists and may not be replaced.
+    The file is written atomically. It shows values of cells: keep it as safe as the table. `imputer` has
+    drawn the imputations, `name` is that of the table, and `settings` are further ones to report, by name.
     """
-    if path.is_dir():
-        raise ValueError(f"{str(path)!r} is a folder, expected a file to write the page into")
-    atomic.check_replaceable(path, overwrite, lambda page: _GENERATED in page.read_bytes()[:1_000])
-    found = calibration if isinstance(calibration, Calibration) else None
-    if calibration is True and imputer is not None and draws.values:
-        if folds is None and share is None and len(draws.frame) <= _MOST_ROWS_FOR_FOLDS:
-            folds = _FOLDS
-        how: dict[str, Any] = {"folds": folds, "share": share or _SHARE, "random_state": random_state}
-        found = calibrate(imputer, draws.frame, columns=list(draws.values), progress=progress, **how)
     imputed = [label for label, values in draws.values.items() if not pd.isna(values).all()]
     compared = summary.summarise(draws).groupby("column", sort=False)
     sides = {label: {side: _side(part, side) for side in _SIDES} for label, part in compared}
@@ -101,10 +68,10 @@ def write_report(
         "draws": draws,
         "imputer": imputer,
         "holes": missing(draws.frame),
-        "calibration": found,
-        "verdict": _verdict(draws, found),
+        "calibration": calibration,
+        "verdict": _verdict(draws, calibration),
         "caveat": CAVEAT,
-        "trust": _trust(draws, imputer, found),
+        "trust": _trust(draws, calibration),
         "columns": _columns(draws.frame, imputer, sides),
         "missing_cells": _missing_cells(draws.frame),
         "values": _values(draws, imputed, sides),
@@ -112,8 +79,8 @@ def write_report(
         "relevance": _relevance(draws, imputer),
         "training": _training(imputer),
         "mixing": _mixing(draws),
-        "warnings": _warnings(draws, imputer, found),
-        "made": "" if imputer is None else _changed_settings(imputer),
+        "warnings": _warnings(draws, imputer, calibration),
+        "made": _changed_settings(imputer),
     }
     page = render(variables)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,14 +88,12 @@ def write_report(
         partial.write_text(page, "utf-8")
 
 
-def _columns(frame: pd.DataFrame, imputer: MGPImputer | None, sides: Sides) -> list[list[str]]:
+def _columns(frame: pd.DataFrame, imputer: MGPImputer, sides: Sides) -> list[list[str]]:
     """Return the rows of the table that compares observed and imputed values of each column."""
     rows, none = [], dict.fromkeys(_SIDES, "")
-    kinds: dict[Any, str] = {label: str(dtype) for label, dtype in frame.dtypes.items()}
-    if imputer is not None:
-        kinds = dict.fromkeys(frame.columns, "no variable")
-        kinds |= {column.name: str(column.kind) for column in imputer.codec_.columns}
-        kinds |= {k: f"derived: {s.derived}" for k, s in (imputer.specs or {}).items() if s.derived}
+    kinds: dict[Any, str] = dict.fromkeys(frame.columns, "no variable")
+    kinds |= {column.name: str(column.kind) for column in imputer.codec_.columns}
+    kinds |= {k: f"derived: {s.derived}" for k, s in (imputer.specs or {}).items() if s.derived}
     for label, holes in zip(frame.columns, missing(frame).T, strict=True):
         count = f"{holes.sum():,} ({share_text(holes.mean())})" if holes.any() else "none"
         own = sides.get(label, none).values()
@@ -175,10 +140,10 @@ def _verdict(draws: Imputations, calibration: Calibration | None) -> dict[str, s
     return {"headline": str(verdict), "reason": calibration.why, "look": look}
 
 
-def _trust(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
+def _trust(draws: Imputations, calibration: Calibration | None) -> Part:
     """Return the contents of the calibration section: a table of figures, and plots."""
     if calibration is None:
-        return {} if draws.values and imputer is not None else None
+        return {} if draws.values else None
     records: list[dict[Any, Any]] = calibration.table.to_dict("records")
     if len(records) > 1:
         records.insert(0, calibration.overall.to_dict() | {"column": None})
@@ -231,9 +196,9 @@ def _cells(draws: Imputations, labels: list[Label]) -> list[dict[str, Any]] | No
     return shown or None
 
 
-def _relevance(draws: Imputations, imputer: MGPImputer | None) -> Part:
+def _relevance(draws: Imputations, imputer: MGPImputer) -> Part:
     """Plot the relevance of each column as a predictor of the others."""
-    if imputer is None or not imputer.order_:
+    if not imputer.order_:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)
@@ -246,9 +211,9 @@ def _relevance(draws: Imputations, imputer: MGPImputer | None) -> Part:
     return {"image": image(figure), "strongest": strongest}
 
 
-def _training(imputer: MGPImputer | None) -> Part:
+def _training(imputer: MGPImputer) -> Part:
     """Plot the training loss, and return it as an image."""
-    if imputer is None or not imputer.history_.loss:
+    if not imputer.history_.loss:
         return None
     figure = _figure(5.6, 4.4 if imputer.history_.validation else 3.0)
     plots.plot_loss(imputer, figure=figure)
@@ -271,11 +236,11 @@ def _mixing(draws: Imputations) -> Part:
     return {"rows": rows, "words": mixing.words, "advice": mixing.n_sweeps if mixing.slow else None}
 
 
-def _warnings(draws: Imputations, imputer: MGPImputer | None, calibration: Calibration | None) -> Part:
+def _warnings(draws: Imputations, imputer: MGPImputer, calibration: Calibration | None) -> Part:
     """Collect warnings of fitting, of chains, of columns that are mostly missing, and of calibration."""
     half = len(draws.frame) / 2
     return {
-        "table": [] if imputer is None else _table_warnings(draws.frame, imputer),
+        "table": _table_warnings(draws.frame, imputer),
         "slow": [] if draws.mixing is None else [_short(label) for label in draws.mixing.slow],
         "sparse": [_short(label) for label, values in draws.values.items() if values.shape[1] > half],
         "miscalibrated": [] if calibration is None else calibration.miscalibrated.to_dict("records"),
@@ -342,3 +307,10 @@ def render(variables: Mapping[str, object]) -> str:
     environment.filters["share"] = share_text
     template = resources.files(__package__).joinpath("template.html").read_text("utf-8")
     return environment.from_string(template).render(variables, version=our_version())
+
+
+def check_replaceable(path: Path, overwrite: bool) -> None:
+    """Raise a ValueError if `path` is a folder, or a file that may not be replaced by a page."""
+    if path.is_dir():
+        raise ValueError(f"{str(path)!r} is a folder, expected a file to write the page into")
+    atomic.check_replaceable(path, overwrite, lambda page: _GENERATED in page.read_bytes()[:1_000])

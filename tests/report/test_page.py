@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
-from pyro_mgp import Imputations
-from pyro_mgp.report.report import image, render, write_report
+from pyro_mgp import Imputations, MGPImputer
+from pyro_mgp.report.report import check_replaceable, image, render, write_report
 
 
 class Reader(HTMLParser):
@@ -57,7 +58,7 @@ def page(name: str = "t", column: str = "x", rows: Sequence[Sequence[str]] = ())
             "name": name,
             "settings": {},
             "draws": DRAWS,
-            "imputer": None,
+            "imputer": SimpleNamespace(seed_=0, order_=[]),
             "holes": np.array([[False], [True]]),
             "calibration": None,
             "verdict": {"headline": "Not judged", "reason": "nobody looked", "look": ""},
@@ -134,10 +135,12 @@ def test_an_absent_variable_is_an_error() -> None:
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "deep" / "page.html"
-    write_report(DRAWS, target, name="one")
+    target, frame = tmp_path / "deep" / "page.html", pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, None]})
+    draws, imputer = Imputations(frame, {"y": [[2.0]]}, m=1), MGPImputer(random_state=0).fit(frame.fillna(5))
+    check_replaceable(target, overwrite=False)
+    write_report(draws, target, imputer, None, name="one")
     with pytest.raises(ValueError, match="exists already"):
-        write_report(DRAWS, target, name="two")
+        check_replaceable(target, overwrite=False)
 
     def fail(*_: object) -> None:
         raise OSError("no room")
@@ -145,10 +148,11 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as broken:
         broken.setattr(os, "replace", fail)
         with pytest.raises(OSError, match="no room"):
-            write_report(DRAWS, target, name="two", overwrite=True)
+            write_report(draws, target, imputer, None, name="two")
     assert "<title>one: multiple imputation</title>" in target.read_text("utf-8")
     assert [each.name for each in target.parent.iterdir()] == ["page.html"]
-    write_report(DRAWS, target, name="two", overwrite=True)
+    check_replaceable(target, overwrite=True)
+    write_report(draws, target, imputer, None, name="two")
     assert "<title>two: multiple imputation</title>" in target.read_text("utf-8")
 
 
@@ -156,7 +160,7 @@ def test_files_of_other_programs_are_not_replaced(tmp_path: Path) -> None:
     other = tmp_path / "mine.html"
     other.write_text("<p>my own")
     with pytest.raises(ValueError, match="was not written by pyro_mgp"):
-        write_report(DRAWS, other, overwrite=True)
+        check_replaceable(other, overwrite=True)
     assert other.read_text() == "<p>my own"
     with pytest.raises(ValueError, match="is a folder"):
-        write_report(DRAWS, tmp_path, overwrite=True)
+        check_replaceable(tmp_path, overwrite=True)

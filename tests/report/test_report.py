@@ -80,16 +80,22 @@ def fitted() -> tuple[MGPImputer, Imputations, Calibration]:
     return imputer, imputer.impute(m=4), calibrate(imputer, hostile(), folds=3, m=20, levels=[0.5, 0.9])
 
 
-def report(draws: Imputations, path: Path, **options: Any) -> str:
+def report(
+    draws: Imputations,
+    path: Path,
+    imputer: MGPImputer,
+    calibration: Calibration | None = None,
+    **options: Any,
+) -> str:
     """Write a report, and return its page."""
-    write_report(draws, path, overwrite=True, **options)
+    write_report(draws, path, imputer, calibration, **options)
     return path.read_text("utf-8")
 
 
 def test_a_report_is_complete(tmp_path: Path, fitted: tuple[MGPImputer, Imputations, Calibration]) -> None:
     imputer, draws, calibration = fitted
     asked = {"name": EVIL, "settings": {"Asked": IMAGE}}
-    text = report(draws, tmp_path / "r.html", imputer=imputer, calibration=calibration, **asked)
+    text = report(draws, tmp_path / "r.html", imputer, calibration, **asked)
     read = check(text)
     assert headings(text) == [
         "May these imputations be trusted?",
@@ -127,7 +133,9 @@ def test_a_report_says_whether_the_chains_mixed(tmp_path: Path) -> None:
         [[EVIL, 2.134, np.nan, 41.3, np.nan, np.inf, 0.4], [7, 1.004, 1.01, 990.0, 870.0, 1.2, 0.0]],
         columns=names,
     )
-    frame, values = pd.DataFrame({EVIL: [1.0, None], 7: [None, 2.0]}), {EVIL: [[2.0]] * 2, 7: [[1.0]] * 2}
+    frame = pd.DataFrame({EVIL: [1.0, None, 5.0], 7: [None, 2.0, 4.0]})
+    values = {EVIL: [[2.0]] * 2, 7: [[1.0]] * 2}
+    imputer = small().fit(frame.fillna(3.0))
     slow = [
         "mix slowly in columns",
         "n_sweeps=89 or more.",
@@ -137,32 +145,22 @@ def test_a_report_says_whether_the_chains_mixed(tmp_path: Path) -> None:
     well = ["The chains mix well", "7 well 1.00 1.01 990 870 1.20 0.00"]
     for own, words in ((table, slow), (table[1:], well)):
         draws = Imputations(frame, values, 2, mixing=Mixing(own, 20, 50, 10))
-        read = check(report(draws, tmp_path / "r.html"))
+        read = check(report(draws, tmp_path / "r.html", imputer))
         for each in words:
             assert each in " ".join(read.text.split()), each
-    without = report(Imputations(frame, values, 2), tmp_path / "r.html")
+    without = report(Imputations(frame, values, 2), tmp_path / "r.html", imputer)
     assert "Whether the chains mixed" not in without
 
 
-def test_a_report_on_draws_alone_states_that_calibration_is_missing(
+def test_a_report_without_calibration_states_that_it_is_missing(
     tmp_path: Path, fitted: tuple[MGPImputer, Imputations, Calibration]
 ) -> None:
-    text = report(fitted[1], tmp_path / "r.html")
+    text = report(fitted[1], tmp_path / "r.html", fitted[0])
     read = check(text)
     assert "Not judged. No cells were held out" in read.text
     assert "The calibration of the draws was not checked." in read.text
-    assert "How the model learnt" not in text
-    assert "May these imputations be trusted?" not in text
-    assert report(fitted[1], tmp_path / "again.html") == text
-
-
-def test_an_imputer_is_calibrated_for_its_report(tmp_path: Path) -> None:
-    frame = hostile()[[EVIL, 7]].rename(columns={EVIL: "y"})
-    imputer = small().fit(frame)
-    read = check(report(imputer.impute(m=20), tmp_path / "r.html", imputer=imputer, share=0.4))
-    assert "40 % of the observed cells, fitted without them" in read.text
-    assert "Imputations20" in read.text
-    assert "Not judged" not in read.text
+    assert "Calibration was left out of this report." in read.text
+    assert report(fitted[1], tmp_path / "again.html", fitted[0]) == text
 
 
 def test_specs_and_warnings_of_fitting_are_reported(tmp_path: Path) -> None:
@@ -172,7 +170,7 @@ def test_specs_and_warnings_of_fitting_are_reported(tmp_path: Path) -> None:
     specs = {"total": ColumnSpec(derived="a + b")}
     with pytest.warns(UserWarning, match="constant"):
         imputer = small(specs=specs).fit(frame)
-    text = report(imputer.impute(m=20), tmp_path / "r.html", imputer=imputer, calibration=False)
+    text = report(imputer.impute(m=20), tmp_path / "r.html", imputer)
     read = check(text)
     assert "derived: a + b" in read.text
     assert "Column 'one' is constant where it is observed" in read.text
@@ -181,7 +179,7 @@ def test_specs_and_warnings_of_fitting_are_reported(tmp_path: Path) -> None:
 
 def test_a_table_without_missing_cells_has_a_report(tmp_path: Path) -> None:
     frame = hostile().dropna()
-    text = report(Imputations(frame, {}, m=2), tmp_path / "r.html")
+    text = report(Imputations(frame, {}, m=2), tmp_path / "r.html", small().fit(frame))
     read = check(text)
     assert "There is nothing to impute" in read.text
     assert "No cell is missing." in read.text
@@ -210,7 +208,9 @@ def test_the_command_writes_a_report_into_the_folder(out: Path, capsys: pytest.C
     assert "t&t.csv: multiple imputation" in read.text
     assert "Columns left outname" in read.text
     assert "Seed5" in read.text
-    assert "30 % of the observed cells" in read.text
+    assert "30 % of the observed cells, fitted without them" in read.text
+    assert "Imputations3" in read.text
+    assert "Not judged" not in read.text
     # A folder with its report is still one that a new run may replace.
     table = str(out.parent / "t&t.csv")
     assert (
