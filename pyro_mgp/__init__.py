@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyro_mgp.evaluation.diagnostics import compare as compare
     from pyro_mgp.evaluation.missingness import ampute as ampute
     from pyro_mgp.imputer import MGPImputer as MGPImputer
+    from pyro_mgp.results.arviz_export import leave_one_out as leave_one_out
     from pyro_mgp.results.arviz_export import to_arviz as to_arviz
     from pyro_mgp.results.imputations import Imputations as Imputations
-    from pyro_mgp.results.leave_one_out import leave_one_out as leave_one_out
     from pyro_mgp.scaling.dask_engine import impute_dask as impute_dask
     from pyro_mgp.scaling.partitions import impute_partition as impute_partition
     from pyro_mgp.settings import Engine as Engine
@@ -38,7 +38,7 @@ _HOME = {
     "data_parallel": "pyro_mgp._support.processes",
     "impute_dask": "pyro_mgp.scaling.dask_engine",
     "impute_partition": "pyro_mgp.scaling.partitions",
-    "leave_one_out": "pyro_mgp.results.leave_one_out",
+    "leave_one_out": "pyro_mgp.results.arviz_export",
     "likelihood_ratio_test": "pyro_mgp.analysis.joint_tests",
     "mix": "pyro_mgp.analysis.posterior_mixture",
     "pool": "pyro_mgp.analysis.pooling",
