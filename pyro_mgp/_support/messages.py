@@ -1,4 +1,4 @@
-"""Warnings that point at the user's own line, messages with a hint, and names of rows and values."""
+"""Warnings at the user's own line, messages with a hint, names of rows and values, and progress bars."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 # Frames of these files stand between the user's call and the warning.
 _PASSED = (str(Path(__file__).parents[1]), "sklearn/utils", "contextlib.py", "torch/utils")
@@ -43,6 +44,11 @@ def warn_user(message: str, category: type[Warning]) -> None:
     while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _PASSED):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def progress_bar(items: Iterable[Any] | None, shown: bool, **options: Any) -> Any:
+    """Return a bar of `tqdm` that vanishes at the end, shown on terminals only, and only if `shown`."""
+    return tqdm(items, disable=None if shown else True, leave=False, **options)
 
 
 def row_name(index: pd.Index[Any], position: int | np.integer[Any]) -> str:

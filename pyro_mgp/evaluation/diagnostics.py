@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from pyro_mgp._support.messages import progress_bar
 from pyro_mgp.analysis import scores
 from pyro_mgp.analysis.scores import Floats
 from pyro_mgp.data.cells import numbers_of
@@ -162,8 +162,7 @@ def _calibrate(
         f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
     )
     how = f"{held}, {'fitted without them' if refit else 'by the imputer that was fitted with them'}"
-    silent = None if progress and folds else True
-    rounds = tqdm(masks, desc="calibrating", unit="fold", disable=silent, leave=False)
+    rounds = progress_bar(masks, progress and folds is not None, desc="calibrating", unit="fold")
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in imputers}
     for k, (held_out, seed) in enumerate(zip(rounds, seeds, strict=True)):
         if not held_out.any():

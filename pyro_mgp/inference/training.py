@@ -17,9 +17,8 @@ import torch
 from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
-from tqdm import tqdm
 
-from pyro_mgp._support.messages import FitWarning, warn_user
+from pyro_mgp._support.messages import FitWarning, progress_bar, warn_user
 from pyro_mgp._support.processes import ALONE, Workers
 from pyro_mgp._support.signals import Stopped
 from pyro_mgp.data.encoded_table import EncodedTable
@@ -95,12 +94,7 @@ def train(
     with (
         torch.enable_grad(),
         torch.random.fork_rng(devices),
-        tqdm(
-            total=options.max_steps,
-            desc="training",
-            disable=None if progress and workers.is_first else True,
-            leave=False,
-        ) as bar,
+        progress_bar(None, progress and workers.is_first, desc="training", total=options.max_steps) as bar,
     ):
         torch.manual_seed(seed)
         run = Run(chain, table, held_out, filled, options, workers, loss, optimizer)

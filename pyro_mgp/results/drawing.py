@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from numpy.typing import ArrayLike
 from torch import Tensor
-from tqdm import tqdm
 
 from pyro_mgp._support import memory
 from pyro_mgp._support.checks import RandomState, at_least, numbers_of, seed_of
+from pyro_mgp._support.messages import progress_bar
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.analysis.pooling import check_level
 from pyro_mgp.analysis.sensitivity import shifts
@@ -98,8 +97,9 @@ def draw_to_parquet(
         draws = model.encoder.decode(part, batches, m, model.supported_columns())
         return Imputations(part.frame, draws, m, model.encoder.rules.may_stay_missing)
 
-    starts = _bar(range(0, len(given.frame), batch_size), progress, unit="batches")
-    return write_chunks(path, map(impute_chunk, starts), given.frame, m, overwrite=overwrite)
+    starts = range(0, len(given.frame), batch_size)
+    watched = progress_bar(starts, progress, desc="imputing", unit="batches")
+    return write_chunks(path, map(impute_chunk, watched), given.frame, m, overwrite=overwrite)
 
 
 def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator: bool) -> pd.DataFrame:
@@ -165,14 +165,9 @@ def _batches(
     return keep(rows, draw_from, checkpoint, identity)
 
 
-def _bar(items: Iterable[int] | None, progress: bool, **options: Any) -> Any:
-    """Return a progress bar that is shown on terminals only."""
-    return tqdm(items, desc="imputing", disable=None if progress else True, leave=False, **options)
-
-
 def _watched(batches: Batches, n_rows: int, progress: bool) -> Iterator[tuple[slice, Tensor]]:
     """Yield batches of imputed rows while advancing a progress bar."""
-    with _bar(None, progress, total=n_rows, unit="rows") as bar:
+    with progress_bar(None, progress, desc="imputing", unit="rows", total=n_rows) as bar:
         for here, filled in batches:
             yield here, filled
             bar.update(here.stop - here.start)

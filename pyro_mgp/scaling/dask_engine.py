@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from pyro_mgp._support.checks import at_least
-from pyro_mgp._support.messages import warn_user
+from pyro_mgp._support.messages import progress_bar, warn_user
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import without_ids
 from pyro_mgp.data.table import TableWarning, check_same_columns
@@ -144,8 +142,8 @@ def _done(futures: Sequence[Future], parts: Sequence[Part], progress: bool) -> I
 
     seen: set[str] = set()
     sizes = {future.key: part.n_rows for future, part in zip(futures, parts, strict=True)}
-    n_rows, silent = sum(sizes.values()), None if progress else True
-    with tqdm(total=n_rows, desc="imputing", unit="rows", disable=silent, leave=False) as bar:
+    n_rows = sum(sizes.values())
+    with progress_bar(None, progress, desc="imputing", unit="rows", total=n_rows) as bar:
         for future in as_completed(futures):
             try:
                 messages = future.result()
