@@ -68,7 +68,7 @@ class JointTest:
 
 
 def pool_wald(
-    estimates: ArrayLike, covariances: ArrayLike, null: ArrayLike = 0.0, df_complete: float | None = None
+    estimates: Numbers, covariances: Numbers, null: ArrayLike = 0.0, df_complete: float | None = None
 ) -> JointTest:
     """Pool Wald tests that k estimates equal their null values (D1).
 
@@ -78,25 +78,21 @@ def pool_wald(
     et al. are combined with ν_com as by Barnard and Rubin.
 
     Estimates are `[m, k]`, covariances `[m, k, k]` and null values `[k]` or a scalar; `df_complete` is ν_com,
-    None for infinite. Errors and warnings are those of `Pooled.joint_test`; fewer than two imputations, and a
-    singular mean covariance matrix, are a ValueError.
+    None for infinite. Errors and warnings are those of `Pooled.joint_test`; a singular mean covariance matrix
+    is a ValueError.
     """
-    Q, U = np.asarray(estimates, dtype=np.float64), np.asarray(covariances, dtype=np.float64)
-    if Q.ndim != 2 or len(Q) < 2 or Q.shape[1] < 1 or U.shape != (*Q.shape, Q.shape[1]):
-        expected = "expected estimates [m, k] of at least two imputations and covariances [m, k, k]"
-        raise ValueError(f"{expected}, got shapes {Q.shape} and {U.shape}")
-    m, k = Q.shape
+    m, k = estimates.shape
     if m <= k > 1:
         warn_user(
             f"the variance between imputations is not identified for {k} constraints from {m} imputations: "
             f"draw more than {k}, preferably several times as many",
             PoolingWarning,
         )
-    distance = Q.mean(0) - np.broadcast_to(np.asarray(null, dtype=np.float64), (k,))
-    factor = _cholesky(U.mean(0))
+    distance = estimates.mean(0) - np.broadcast_to(np.asarray(null, dtype=np.float64), (k,))
+    factor = _cholesky(covariances.mean(0))
     # With Ū = L Lᵀ, the statistic is |L⁻¹ (Q̄ - Q₀)|², and tr(B Ū⁻¹) the sum of the variances of L⁻¹ Q.
     statistic = np.square(linalg.solve_triangular(factor, distance, lower=True)).sum()
-    between = linalg.solve_triangular(factor, Q.T, lower=True).var(1, ddof=1).sum()
+    between = linalg.solve_triangular(factor, estimates.T, lower=True).var(1, ddof=1).sum()
     r = (1 + 1 / m) * float(between) / k
     return JointTest.of("D1", float(statistic) / (k * (1 + r)), k, _wald_df(k, m, r, df_complete), r, m)
 

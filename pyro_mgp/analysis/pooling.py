@@ -168,7 +168,7 @@ class Pooled(ShownAsTable):
         names, K = self.table.index.tolist(), len(self.table)
         if contrasts is not None:
             C = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
-            if terms is not None or C.ndim != 2 or C.shape[1] != K:
+            if terms is not None or C.shape[1:] != (K,) or len(C) == 0:
                 got = f"contrasts of shape {C.shape}" if terms is None else "both"
                 raise ValueError(f"expected either terms, or contrasts [k, {K}] of {names}, got {got}")
             return C
