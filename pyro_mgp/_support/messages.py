@@ -18,13 +18,7 @@ _PASSED = (str(Path(__file__).parents[1]), "sklearn/utils", "contextlib.py", "to
 
 
 class Hinted(str):
-    """Message of an error or warning that ends in a hint for Python; `in_shell` ends in one for the shell.
-
-    Example:
-        >>> message = Hinted("'out' exists already: ", "pass overwrite=True", shell="pass --overwrite")
-        >>> message, message.in_shell
-        ("'out' exists already: pass overwrite=True", "'out' exists already: pass --overwrite")
-    """
+    """Message of an error or warning that ends in a hint for Python; `in_shell` ends in one for the shell."""
 
     in_shell: str
 

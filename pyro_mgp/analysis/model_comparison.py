@@ -29,9 +29,6 @@ def standard_errors_worse(model: FittedModel, other: FittedModel) -> float:
     The cells are a random tenth of the observed ones in incomplete columns, a fifth in small tables, scored
     by `fair_crps` in the encoded units of `model`. Both models hold the table of their fit and draw functions
     given its rows; `other` may have other transforms.
-
-    Raises:
-        ValueError: If a model holds no table.
     """
     held_out = _choose_cells(model)
     if held_out.sum() < 2:

@@ -77,12 +77,7 @@ class PlottedColumn:
 
 
 def plotted(draws: Imputations, label: Label) -> PlottedColumn:
-    """Return the cells and draws of a column as positions on an axis.
-
-    Raises:
-        ValueError: If there is no such column.
-        TypeError: If its cells are of a kind that cannot be imputed.
-    """
+    """Return the cells and draws of a column as positions on an axis; a ValueError if there is none."""
     if label not in draws.frame.columns:
         raise ValueError(f"no column {label!r}: the table has {draws.frame.columns.tolist()}")
     column, name, names = draws.frame[label], text(label, 40), None

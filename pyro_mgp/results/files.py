@@ -48,11 +48,7 @@ def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
     """Read a table from a file that ends in .csv, .tsv (either may be followed by .gz), .parquet or .pq.
 
     In text, `missing` marks missing cells, in upper or lower case, besides empty cells; dtypes are those of
-    `typed`.
-
-    Raises:
-        ValueError: If there is no such file, its suffix is another one, or its content is not a table.
-        OSError: If the file cannot be read.
+    `typed`. A file with another suffix, or whose content is not a table, is a ValueError.
     """
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
@@ -205,9 +201,6 @@ def write_tables(folder: Path, source: Source, draws: Imputations, format: str) 
 
     Each file appears atomically. Existing files are kept, which continues a run that was interrupted. Columns
     without draws stay as they are.
-
-    Raises:
-        ValueError: If a column cannot be stored as Parquet.
     """
     names = table_names(draws.m, format)
     for j, name in enumerate(names):

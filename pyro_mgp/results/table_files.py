@@ -30,11 +30,7 @@ def table_names(m: int, suffix: str) -> list[str]:
 
 
 def write_table(path: Path, table: pd.DataFrame, suffix: str) -> None:
-    """Write a table as "csv", "tsv" or "parquet"; text files omit an index that is 0, 1, 2, ...
-
-    Raises:
-        ValueError: If a column cannot be stored as Parquet.
-    """
+    """Write a table as "csv", "tsv" or "parquet"; text files omit an index that is 0, 1, 2, ..."""
     if suffix != "parquet":
         plain = table.index.identical(pd.RangeIndex(len(table)))
         with open_text(path) as file:
@@ -75,9 +71,6 @@ def write_chunks(
 
     The folder `path` appears atomically. Each chunk holds consecutive rows of the table in m completed
     versions; the files have the columns and dtypes of `like`.
-
-    Raises:
-        ValueError: If `path` exists and may not be replaced, or a column cannot be stored as Parquet.
     """
     names = table_names(m, "parquet")
     with atomic_folder(path, overwrite=overwrite) as folder, contextlib.ExitStack() as files:

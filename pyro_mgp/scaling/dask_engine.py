@@ -110,10 +110,6 @@ def impute_into(
     The existing folder `partial` gets `imputation_01/part-0000.parquet`, ...; parts that an earlier call has
     written are kept. The columns `dropped` were not fitted; they are kept in the completed tables, as is the
     column `row_ids`. Each warning of `MGPImputer.impute` is given once.
-
-    Raises:
-        ValueError, TypeError: A table cannot be read, imputed or written; the message names the file.
-        OSError: Several workers died on the same part.
     """
     dask = imported()
     parts = parts_of(folder)

@@ -58,10 +58,7 @@ def write_header(
 def read_header(
     path: str | os.PathLike[str], kind: str, format_version: int, files: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Read `header.json`; raise a ValueError if this program cannot load the folder, or a file is damaged.
-
-    The arguments are those of `write_header`.
-    """
+    """Read `header.json`; raise a ValueError if this program cannot load the folder, or a file is damaged."""
     folder = Path(path)
     where = repr(str(folder))
     if not folder.is_dir():
@@ -112,10 +109,7 @@ def _version(package: str) -> str | None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: dict[str, str] | None = None) -> None:
-    """Write named numeric or boolean arrays of any shape, and named texts, into a safetensors file.
-
-    Raises an OSError if the file cannot be written, for example because the disk is full.
-    """
+    """Write named arrays and texts into a safetensors file; raise an OSError if the disk is full, say."""
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
         save_file(contiguous, path, notes)
@@ -127,10 +121,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: dict[str, 
 
 
 def read_arrays(path: Path, check: Callable[[Shapes], None] | None = None) -> dict[str, np.ndarray]:
-    """Read the named arrays of a safetensors file, after `check` has approved their shapes.
-
-    Raises a ValueError if the file is missing, damaged, cut short, or not as expected.
-    """
+    """Read the arrays of a safetensors file, once `check` has passed their shapes; damage is a ValueError."""
     with untrusted.damage_as_value_error(path):
         shapes = untrusted.array_shapes(path)
     if check is not None:
