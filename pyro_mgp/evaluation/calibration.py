@@ -162,14 +162,6 @@ class Calibration:
             sentences.append(f"Not held out: {'; '.join(parts)}.")
         return " ".join([*sentences, CAVEAT])
 
-    def band(self, n: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the pointwise 95 % band of coverage at levels 0, 0.01, ..., 1 for n calibrated cells.
-
-        The cells are independent; `effective_cells` is the number of clustered ones.
-        """
-        nominal = np.linspace(0, 1, 101)
-        return tuple(stats.binom.ppf(q, round(n), nominal) / round(n) for q in (0.025, 0.975))
-
     @cached_property
     def effective_cells(self) -> float:
         """Effective number of independent cells: the cells of a row are correlated."""

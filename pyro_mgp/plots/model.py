@@ -138,7 +138,8 @@ def plot_calibration(
     nominal, levels = np.linspace(0, 1, 101), np.array(calibration.levels)
     for ax, (title, cells, n_effective, bad) in zip(axes, shown, strict=True):
         held = stats.ecdf(cells["needed"]).cdf
-        band = 100 * np.stack(calibration.band(n_effective))
+        n = round(n_effective)
+        band = [100 * (stats.binom.ppf(q, n, nominal) / n) for q in (0.025, 0.975)]
         ax.fill_between(100 * nominal, *band, color=PALE_BLUE, linewidth=0, label="if calibrated")
         ax.plot([0, 100], [0, 100], color=REFERENCE, linewidth=1, linestyle="--")
         colour, line = (VERMILION, "--") if bad else (BLUE, "-")

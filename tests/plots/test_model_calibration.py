@@ -52,9 +52,11 @@ def test_lines_are_the_coverage_at_every_level(result: Calibration) -> None:
 
 
 def test_the_band_holds_19_of_20_shares_of_calibrated_cells(result: Calibration) -> None:
-    low, high = result.band(300)
-    shares = np.random.default_rng(0).binomial(300, np.linspace(0, 1, 101), size=(2_000, 101)) / 300
-    inside = ((low <= shares) & (shares <= high)).mean(0)
+    (band,) = plot_calibration(result, ["good"], overall=False, figure=Figure())[0].collections
+    x, y = np.rint(band.get_paths()[0].vertices * [1, 3]).T  # per cent, and cells of 300
+    low, high = (np.array([of(y[x == level]) for level in range(101)]) for of in (np.min, np.max))
+    counts = np.random.default_rng(0).binomial(300, np.linspace(0, 1, 101), size=(2_000, 101))
+    inside = ((low <= counts) & (counts <= high)).mean(0)
     assert inside.min() > 0.94
     assert inside[30:70].mean() < 0.965
 
