@@ -22,10 +22,10 @@ from pyro_mgp.data.table import TableCodec
 
 
 class Imputer(Protocol):
-    """Fitted imputer whose draws can be shifted, such as `MGPImputer`."""
+    """Object that draws the missing cells of a table, such as `MGPImputer`."""
 
     impute: Callable[..., Any]
-    """Return `Imputations`: `impute(X, m, delta={column: shift})`."""
+    """Return imputations: `impute(X, m=..., delta={column: shift})`, of the fitted table if X is None."""
 
 
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:

@@ -20,19 +20,11 @@ import sklearn.base
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import FitWarning
+from pyro_mgp.analysis.sensitivity import Imputer
 from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.results.imputations import Imputations
-
-
-class Imputer(Protocol):
-    """Object that is fitted to a table and draws its missing cells, such as `MGPImputer`."""
-
-    fit: Callable[..., Any]
-    """Learn from a table: `fit(frame)`, or `fit(frame, y)` with a target."""
-    impute: Callable[..., Any]
-    """Return imputations: `impute(m=...)` of the fitted table, or `impute(frame, m=...)` of another."""
 
 
 class Transformer(Protocol):
