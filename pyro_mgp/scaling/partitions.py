@@ -116,13 +116,12 @@ def impute_partition(
         return imputer.impute(frame, imputations, row_ids=row_ids, random_state=random_state, delta=delta)
 
 
-def identify(state: MGPImputer | FittedState, frame: pd.DataFrame, n_buckets: int = 1) -> list[Hashes]:
+def identify(state: FittedState, frame: pd.DataFrame, n_buckets: int) -> list[Hashes]:
     """Hash the incomplete rows of a partition into buckets; equal rows are in the same bucket."""
     positions, content, labels = np.empty(0, np.intp), np.empty(0, np.uint64), np.empty(0, np.uint64)
     if len(frame):
         with _LOCK:
-            imputer = state.imputer() if isinstance(state, FittedState) else state
-            positions, content, labels = imputer.model_.encoder.identify(frame)
+            positions, content, labels = state.imputer().model_.encoder.identify(frame)
     bucket = content % np.uint64(n_buckets)
     each = bucket == np.arange(n_buckets)[:, None]
     return [(positions[here], content[here], labels[here]) for here in each]

@@ -44,7 +44,8 @@ def in_partitions(
     """Impute a table in partitions, and return the completed tables."""
     cuts = [0, *sorted(ends), len(frame)]
     parts = [frame[start:end] for start, end in itertools.pairwise(cuts)]
-    hashes = [identify(state, part, 2) for part in parts]
+    fitted = state if isinstance(state, FittedState) else FittedState(state)
+    hashes = [identify(fitted, part, 2) for part in parts]
     ranked = [rank([of_part[bucket] for of_part in hashes]) for bucket in range(2)]
     identities = [merged(of_part) for of_part in zip(*ranked, strict=True)]
     draws = [impute_partition(state, p, 3, row_ids=i) for p, i in zip(parts, identities, strict=True)]
@@ -88,7 +89,7 @@ def test_indices_of_imputations_may_be_chosen(
 def test_an_empty_partition_stays_empty(imputer: MGPImputer, new: pd.DataFrame) -> None:
     draws = impute_partition(FittedState(imputer), new[:0], 2)
     assert [table.equals(new[:0]) for table in draws] == [True, True]
-    assert [len(bucket[0]) for bucket in identify(imputer, new[:0], 3)] == [0, 0, 0]
+    assert [len(bucket[0]) for bucket in identify(FittedState(imputer), new[:0], 3)] == [0, 0, 0]
 
 
 def test_threads_give_equal_draws(imputer: MGPImputer, new: pd.DataFrame) -> None:
