@@ -63,8 +63,7 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.axvline(j - 0.5, color="white", linewidth=1)
     style.name_ticks(ax, "x", np.arange(n_columns), frame.columns.tolist())
     ax.set_ylabel("row" if per_line == 1 else f"row ({per_line} to a line)")
-    _write_shares(ax, holes.mean(0))
-    _legend_of_cells(ax)
+    _label_cells(ax, holes.mean(0))
     return ax
 
 
@@ -96,8 +95,7 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
     names = [f"{k} row{'s' if k > 1 else ''} ({style.percent(k / n_rows)})" for k in rows[:n].tolist()]
     look = {"cmap": colours, "vmin": 0, "vmax": 1, "edgecolor": "white", "linewidth": 1.5}
     style.matrix(ax, ~patterns[:, shown], names, frame.columns[shown].tolist(), **look)
-    _write_shares(ax, in_column[shown] / n_rows, offset=0.5)
-    _legend_of_cells(ax)
+    _label_cells(ax, in_column[shown] / n_rows, offset=0.5)
     left_out = []
     if more := len(rows) - len(patterns):
         left_out.append(f"{rows[n:].sum()} rows in {more} other pattern{'s' if more > 1 else ''}")
@@ -154,17 +152,12 @@ def _holes(frame: pd.DataFrame) -> NDArray[np.bool_]:
     return missing(frame)
 
 
-def _write_shares(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) -> None:
-    """Write the share of missing cells above each column, if there are few enough columns."""
-    if len(shares) > _MOST_SHARES:
-        return
+def _label_cells(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) -> None:
+    """Write the share of missing cells above each of a few columns, and add the legend of the colours."""
     place: dict[str, Any] = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points"}
     look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": "x-small", "annotation_clip": False}
-    for j, share in enumerate(shares.tolist()):
+    for j, share in enumerate(shares.tolist() if len(shares) <= _MOST_SHARES else ()):
         ax.annotate(style.percent(share) if share else "–", (j + offset, 1.0), (0, 3), **place, **look)
-
-
-def _legend_of_cells(ax: Axes) -> None:
     handles = [Patch(facecolor=PALE_BLUE, label="observed"), Patch(facecolor=VERMILION, label="missing")]
     style.legend_above(ax, handles=handles, bbox_to_anchor=(0, 1.06))
 
