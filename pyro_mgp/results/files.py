@@ -50,10 +50,6 @@ def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
     In text, `missing` marks missing cells, in upper or lower case, besides empty cells; dtypes are those of
     `typed`. A file with another suffix, or whose content is not a table, is a ValueError.
     """
-    if not path.exists():
-        raise ValueError(f"there is no file {str(path)!r}")
-    if path.is_dir():
-        raise ValueError(f"{str(path)!r} is a folder, expected a CSV or Parquet file")
     zipped = path.suffix.lower() == ".gz"
     suffix = (path.with_suffix("") if zipped else path).suffix.lower()
     format = _FORMATS.get(suffix)
