@@ -29,18 +29,12 @@ _MOST_VALUES = 20
 class PlottedColumn:
     """Cells and draws of a column as positions on an axis."""
 
-    name: str
-    """Name of the column, with the unit if it is not the column's own."""
-    holes: NDArray[np.bool_]
-    """Missing cells, Bool `[N]`."""
-    observed: Numbers
-    """Observed cells, in row order."""
-    imputed: Numbers
-    """Draws of the missing cells, `[m, n_missing]`; NaN where a draw is itself missing."""
-    levels: Sequence[str] | None
-    """Names of the positions 0, 1, ... for labels and booleans; None for numbers and times."""
-    dates: bool
-    """True if positions are dates of matplotlib."""
+    name: str  # of the column, with the unit if it is not the column's own
+    holes: NDArray[np.bool_]  # missing cells, Bool `[N]`
+    observed: Numbers  # observed cells, in row order
+    imputed: Numbers  # draws of the missing cells, `[m, n_missing]`; NaN where a draw is itself missing
+    levels: Sequence[str] | None  # names of the positions 0, 1, ... of levels; None for numbers and times
+    dates: bool  # whether positions are dates of matplotlib
 
     @property
     def available(self) -> NDArray[np.bool_]:

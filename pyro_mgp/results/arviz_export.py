@@ -189,10 +189,8 @@ def leave_one_out(
 class _Coder:
     """Converter of the cells of a column to numbers."""
 
-    kind: str
-    """"number", "boolean", "label", "datetime" or "duration"."""
-    levels: tuple[Hashable, ...] | None = None
-    """Levels whose positions represent the cells; None for numbers and times."""
+    kind: str  # "number", "boolean", "label", "datetime" or "duration"
+    levels: tuple[Hashable, ...] | None = None  # whose positions represent the cells; None for numbers, times
 
     def __call__(self, cells: Array) -> Array:
         """Return cells of any shape as float64 or int64, missing cells as NaN or -1."""

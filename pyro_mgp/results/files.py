@@ -36,12 +36,9 @@ _FORMATS = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet
 class Source:
     """Table that was read from a file, with its format and its original text."""
 
-    frame: pd.DataFrame
-    """The parsed table: nullable integers, floats and booleans, times or text."""
-    format: str
-    """"csv", "tsv" or "parquet"."""
-    text: list[list[str]] | None = None
-    """Header and rows of a CSV as text, row labels first if there are any; None for Parquet."""
+    frame: pd.DataFrame  # the parsed table: nullable integers, floats and booleans, times or text
+    format: str  # "csv", "tsv" or "parquet"
+    text: list[list[str]] | None = None  # header and rows of a CSV as text, row labels first if there are any
 
 
 def read_table(path: Path, missing: Sequence[str] = MISSING) -> Source:
