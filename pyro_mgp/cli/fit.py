@@ -71,7 +71,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         work.publish(folder / work.IMPUTER, args)
     if not args.quiet:
         lines = [
-            f"{args.table}: {count(table.shape[0], 'row')}, {count(table.shape[1], 'column')}",
+            f"{args.table}: {count(len(table), 'row')}, {count(imputer.n_features_in_, 'column')}",
             *(wrapped("left out", listed(passed)) if passed else []),
             *about(imputer, elapsed),
             f"written     to {args.out}",
@@ -82,12 +82,12 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
 
 
 def _table(args: argparse.Namespace) -> tuple[pd.DataFrame | ParquetTable, Sequence[Label]]:
-    """Return the table to fit, without the columns that --drop names, and the labels of these."""
-    if not Path(args.table).is_dir():
-        source, passed = read(args)
-        return source.frame.drop(columns=passed), passed
-    passed = _labels_of(ParquetTable(args.table).columns, args.drop)
-    return ParquetTable(args.table, passed), passed
+    """Return the table to fit, and the columns that --drop names, which only Parquet files still hold."""
+    if Path(args.table).is_dir():
+        table = ParquetTable(args.table)
+        return table, _labels_of(table.columns, args.drop)
+    source, passed = read(args)
+    return source.frame.drop(columns=passed), passed
 
 
 def read(args: argparse.Namespace) -> tuple[files.Source, list[Label]]:
@@ -160,7 +160,7 @@ def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoin
     )
     if isinstance(table, pd.DataFrame):
         return imputer.fit(table, checkpoint=checkpoint)
-    dropped = _labels_of(ParquetTable(args.table).columns, args.drop)
+    dropped = _labels_of(table.columns, args.drop)
     return imputer.fit_parquet(args.table, dropped=dropped, scratch=args.scratch, checkpoint=checkpoint)
 
 
