@@ -37,7 +37,6 @@ class ChainImputer(Protocol):
     """Fitted imputer with a chain of Gaussian processes."""
 
     model_: FittedModel
-    """The fitted model."""
 
 
 def relevance(

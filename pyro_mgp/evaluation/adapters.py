@@ -30,8 +30,7 @@ from pyro_mgp.results.imputations import Imputations
 class Transformer(Protocol):
     """Object that completes a numeric table, such as scikit-learn's imputers."""
 
-    fit_transform: Callable[..., Any]
-    """Return the completed table as an array, `[N, C]`."""
+    fit_transform: Callable[..., Any]  # returns the completed table as an array, `[N, C]`
 
 
 AnyImputer: TypeAlias = Imputer | Transformer | Callable[[pd.DataFrame, int, int], Iterable[pd.DataFrame]]

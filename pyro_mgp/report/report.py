@@ -146,7 +146,7 @@ def _trust(draws: Imputations, calibration: Calibration | None) -> Part:
         return {} if draws.values else None
     records: list[dict[Any, Any]] = calibration.table.to_dict("records")
     if len(records) > 1:
-        records.insert(0, calibration.overall.to_dict() | {"column": None})
+        records.insert(0, calibration.overall.to_dict())
     table = calibration.shown()
     table.insert(1, "verdict", table.pop("verdict"))
     pairs = [_calibration_pair(calibration, row) for row in records[: _MOST_COLUMNS + 1]]
