@@ -86,7 +86,7 @@ def _strange(out: Path, kind: str) -> str | None:
     header = json.loads((out / HEADER).read_text("utf-8"))
     if header["format"] != f"pyro_mgp.{kind}":
         return "was not written by this command"
-    written = {*header.get("files", ()), *header["checksums"]}
+    written = {*header.get("files", ()), *header.get("checksums", ())}
     others = sorted(found - written - {PAGE, RUN, HEADER})
     return f"also holds {others[0]!r}" if others else None
 

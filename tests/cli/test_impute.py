@@ -380,6 +380,8 @@ def test_overwrite_replaces_what_an_earlier_run_wrote_and_nothing_else(
     (out / "analysis.R").unlink()
     (out / "header.json").write_text("{}")
     assert "was not written by pyro_mgp" in error_of(capsys, *argv)
+    (out / "header.json").write_text('{"format": "pyro_mgp.impute"}')  # lists no files
+    assert "also holds 'cells.csv'" in error_of(capsys, *argv)
     assert (out / "imputation_01.csv").exists()
 
 
