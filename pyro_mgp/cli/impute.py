@@ -72,6 +72,8 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         identity["model"] = work.fingerprint(Path(args.model) / HEADER)  # which holds checksums
     if not work.is_needed(args, identity, "impute"):
         return
+    # Outside the work folder: that of a run to resume is kept if the model cannot be read.
+    imputer = None if args.model is None else fit.load(args.model, args)
     if Path(args.table).is_dir():
         advice = "one of Parquet files is imputed with --engine dask --model MODEL"
         raise ValueError(f"{args.table!r} is a folder: {advice}")
@@ -82,10 +84,9 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     memory.check(needed, f"drawing {args.m} tables", advice)
     with work.work_folder(args, identity) as folder, one_line_warnings():
         start = time.perf_counter()
-        if args.model is None:
+        if imputer is None:
             imputer = fit.fitted(folder, frame, args, interruption)
         else:
-            imputer = fit.load(args.model, args)
             if not (folder / work.IMPUTER).exists():
                 imputer.save(folder / work.IMPUTER)
             modelled = {column.name for column in imputer.codec_.columns}

@@ -56,7 +56,8 @@ def fingerprint(path: Path) -> str:
 def is_needed(args: argparse.Namespace, identity: Mapping[str, Any], kind: str) -> bool:
     """Return False if --resume finds the output folder complete; else check that it can be written.
 
-    A folder to overwrite must have a header of the given kind, and hold no other files than its header lists.
+    A folder to overwrite must have a header of the given kind, and hold no files other than those that the
+    header lists.
     """
     out, done = Path(args.out), False
     with suppress(OSError, ValueError):
@@ -66,6 +67,8 @@ def is_needed(args: argparse.Namespace, identity: Mapping[str, Any], kind: str) 
             say(f"{args.out} is complete: there is nothing to resume")
         return False
     where = repr(str(out))
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{where} is a file, expected a folder: choose another one with -o")
     atomic.check_replaceable(out, args.overwrite)
     if out.exists() and (strange := _strange(out, kind)):
         advice = "choose another folder with -o, or empty it yourself"
@@ -83,10 +86,13 @@ def _strange(out: Path, kind: str) -> str | None:
     found = {entry.name for entry in out.iterdir()}
     if not found:
         return None
-    header = json.loads((out / HEADER).read_text("utf-8"))
-    if header["format"] != f"pyro_mgp.{kind}":
-        return "was not written by this command"
-    written = {*header.get("files", ()), *header.get("checksums", ())}
+    try:
+        header = json.loads((out / HEADER).read_text("utf-8"))
+        if header["format"] != f"pyro_mgp.{kind}":
+            return "was not written by this command"
+        written = {*header.get("files", ()), *header.get("checksums", ())}
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"has a damaged {HEADER}"
     others = sorted(found - written - {PAGE, RUN, HEADER})
     return f"also holds {others[0]!r}" if others else None
 

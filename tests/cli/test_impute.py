@@ -358,7 +358,7 @@ def test_a_folder_that_exists_is_refused_before_any_work(
     advice = "choose another path, or pass --overwrite"
     assert sentence == f"{str(table.parent)!r} exists already: {advice}"
     assert "was not written by pyro_mgp" in error_of(capsys, table, "-o", table.parent, "--overwrite")
-    assert "was not written by pyro_mgp" in error_of(capsys, table, "-o", table, "--overwrite")
+    assert "is a file, expected a folder" in error_of(capsys, table, "-o", table, "--overwrite")
     assert "is a file, not a folder" in error_of(capsys, table, "-o", table / "a" / "b")
     monkeypatch.setattr("os.access", lambda *_: False)
     assert "no permission to write into" in error_of(capsys, table, "-o", table.parent / "out")
@@ -382,6 +382,9 @@ def test_overwrite_replaces_what_an_earlier_run_wrote_and_nothing_else(
     assert "was not written by pyro_mgp" in error_of(capsys, *argv)
     (out / "header.json").write_text('{"format": "pyro_mgp.impute"}')  # lists no files
     assert "also holds 'cells.csv'" in error_of(capsys, *argv)
+    for broken in ('"files": 5', '"files": null', '"checksums": null'):
+        (out / "header.json").write_text(f'{{"format": "pyro_mgp.impute", {broken}}}')
+        assert "has a damaged header.json" in error_of(capsys, *argv)
     assert (out / "imputation_01.csv").exists()
 
 
@@ -634,6 +637,24 @@ def test_a_fitted_model_fills_other_tables(
     assert f"model       {model}" in shown and "left out    name, note (1 missing cell" in shown
     for name in ("imputation_02.csv", "cells.csv", "draws/draws.safetensors", "imputer/arrays.safetensors"):
         assert (out / name).read_bytes() == (done / name).read_bytes(), name
+
+
+def test_finished_work_is_kept_if_the_model_can_no_longer_be_read(
+    table: Path, done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = table.parent / "model"
+    shutil.copytree(done / "imputer", model)
+    argv = (table, "-o", table.parent / "out", "-m", 3, "--model", model, "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr("pyro_mgp.results.files.write_tables", stop_with(OSError(5, "Input/output error")))
+        assert KEPT in error_of(capsys, *argv)
+    arrays = (model / "arrays.safetensors").read_bytes()
+    (model / "arrays.safetensors").unlink()
+    kept = sorted((table.parent / ".out.partial").rglob("*"))
+    assert "is missing: the folder is incomplete" in error_of(capsys, *argv, "--resume")
+    assert sorted((table.parent / ".out.partial").rglob("*")) == kept
+    (model / "arrays.safetensors").write_bytes(arrays)
+    assert run(*argv, "--resume") == 0
 
 
 @pytest.mark.parametrize(
