@@ -60,8 +60,9 @@ class EncodedTable:
 
     def append_column(self, values: NDArray[np.float64]) -> EncodedTable:
         """Return the table with one more column, `[n]`, NaN where missing; the rows keep their keys."""
-        cells = np.column_stack([self.to_numpy(), values])
-        return EncodedTable.from_numpy(cells, self.keys.numpy().view(np.uint64))
+        column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))
+        observed = torch.cat([self.observed, column.observed], dim=1)
+        return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
 
     def numbers_of(self, rows: EncodedTable) -> Tensor:
         """Return the positions in this table of rows with the same keys and cells, `[n]`; -1 if not in it."""

@@ -201,13 +201,13 @@ class GibbsChains:
     def draws(self, numbers: Sequence[int], *, of_iterations: bool = False) -> Drawn:
         """Return what was drawn for imputations; number j is draw j // S of chain j % S.
 
-        Numbers of iterations count these instead, and return functions without cells, for averages. Those of
-        consecutive iterations are dependent, but more of them make an average more precise.
+        With `of_iterations`, number j is iteration j // S of chain j % S, and functions come without cells,
+        for averages: consecutive iterations are dependent, but more of them make an average more precise.
         """
         with self.lock:
-            while len(made := self.passed if of_iterations else self.kept) * self.n_chains <= max(numbers):
+            while len(self.passed if of_iterations else self.kept) * self.n_chains <= max(numbers):
                 self._draw()
-        return Drawn.cat(made)[list(numbers)]
+            return Drawn.cat(self.passed if of_iterations else self.kept)[list(numbers)]
 
     def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
         """Return the conditionals of the links at what was drawn for some numbers."""
@@ -262,8 +262,10 @@ class GibbsChains:
                     if not joint:
                         conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
                     chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
-        finally:
-            self.check(new.filled)  # also after an error: of diverged cells no finite precision is learnt
+        except RuntimeError:
+            self.check(new.filled)  # functions learnt from diverged cells have no finite precision
+            raise
+        self.check(new.filled)
         return before, new
 
     def _all_learnt(
