@@ -354,7 +354,7 @@ def choose_device(parameters: Parameters) -> Choice:
 
 
 def choose_seed(parameters: Parameters) -> Choice:
-    """Choose the seed of all random numbers, alike in all processes; raises the errors of `seed_of`."""
+    """Choose the seed of all random numbers, the same in all processes; raises the errors of `seed_of`."""
     state = parameters.random_state
     reason = "drawn from the given generator" if hasattr(state, "shuffle") else _GIVEN
     reason = "drawn from the operating system" if state is None else reason

@@ -96,6 +96,7 @@ def relevance(
     of_links = pd.DataFrame(squares, columns=pd.Index(labels, name="informed by"))
     table = of_links.groupby([groups[link.column] for link in links]).mean().pow(0.5)
     table.index = pd.Index([labels[c] for c in table.index], name="column")
+    # The target is the last encoded column, of the last link. Some engines let no other link see it.
     seen = target is None or all(codec.n_encoded in spec.inputs for spec in model.link_specs[:-1])
     return table if seen else table.iloc[:, :-1]
 

@@ -175,8 +175,13 @@ class Formula:
         solved = root.success & (np.abs(root.f_x) <= _TOLERANCE * size)
         return np.where(solved, root.x, np.nan)
 
-    def _of_rows(self, frame: pd.DataFrame, letters: str, wanted: str, otherwise: float) -> NDArray[Any]:
-        """Evaluate the formula in complete rows, as a dtype of `letters`; other rows give `otherwise`."""
+    def _of_rows(
+        self, frame: pd.DataFrame, letters: str, wanted: str, otherwise: float | bool
+    ) -> NDArray[Any]:
+        """Evaluate the formula in complete rows, as a dtype of `letters`; other rows hold `otherwise`.
+
+        The results have the dtype of `otherwise`.
+        """
         complete, results = self.sources_observed(frame), np.full(len(frame), otherwise)
         if complete.any():
             found = self._of_cells(self._cells(frame[complete]))

@@ -37,11 +37,12 @@ def choose_holdout(
     rules: Rules,
     generator: Generator,
 ) -> tuple[list[Mask], pd.DataFrame]:
-    """Choose observed cells of a table to hold out, by arguments as of `diagnostics.calibrate`.
+    """Choose observed cells of a table to hold out.
 
-    Returns a mask per fold, Bool `[N, C]`, no cell being in two, and a table of the cells that could not be
-    held out: `column`, `cells` (how many), `why`. Raises a ValueError if a number is out of range, a column
-    is unknown, or no cell can be held out.
+    `columns`, `share` and `n_folds` are as in `diagnostics.calibrate`; cells that follow from others by
+    `rules` are not held out. Returns one mask per fold, Bool `[N, C]`, which do not overlap, and a table of
+    the cells that could not be held out: `column`, `cells` (how many), `why`. Raises a ValueError if a number
+    is out of range, a column is unknown, or no cell can be held out.
     """
     if n_folds is None and not 0 < share <= _MOST:
         raise ValueError(f"share must be above 0 and at most {_MOST}, got {share}")

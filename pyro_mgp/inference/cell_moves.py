@@ -58,8 +58,9 @@ def interweave(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a link's functions `[S, M]`, noise variances `[S, 1]` and missing cells `[S, k]` after a move.
 
-    The rows that are given have an observed cell of the link's column, and the posterior is that of functions
-    given these. The standard normal numbers are `[S, n_numbers(M)]`.
+    Takes whitened inducing values and noise variances; the rows `given`, with an observed cell of the link's
+    column, and the posterior of functions given these; basis and values of the missing `cells`, and their
+    likelihood under the `later` links; and standard normal numbers, `[S, n_numbers(M)]`.
     """
     direction, angles, threshold, of_noise = normal.split([function.shape[1], 1 + N_ANGLES, 1, N_NUMBERS], 1)
     chains = torch.arange(len(normal), device=normal.device)

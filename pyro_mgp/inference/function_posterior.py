@@ -97,7 +97,7 @@ class CoefficientScales:
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int], Tensor]) -> Tensor:
         """Return the standard deviations `[S, M]` with those of coefficients drawn anew, by slice sampling.
 
-        Given are values and the last standard deviations, `[S, M]` each, and a function that returns standard
+        Takes values and the last standard deviations, `[S, M]` each, and a function that returns standard
         normal numbers `[S, n]`.
         """
         scales, own = scales.clone(), self.coefficients
@@ -121,8 +121,8 @@ class CoefficientScales:
     ) -> tuple[Tensor, FunctionPosterior]:
         """Draw the scale of the inducing values with the function integrated out, by a Metropolis step.
 
-        Given so many values their scale would hardly move. Takes all standard deviations `[S, M]` with the
-        distribution of the function, which are returned anew, and standard normal numbers `[S, 2]`.
+        Given so many values their scale would hardly move. Takes all standard deviations `[S, M]`, the
+        distribution of the function with them, and normal numbers `[S, 2]`; returns both after the step.
         """
         log_scale, rest = scales[:, self.rest][:, 0].log(), self.rest
         moved = (log_scale + _STEP * normal[:, 0]).clamp(*_LOG_RANGE)

@@ -35,12 +35,17 @@ class SviStep:
         self.svi = SVI(self._model, guide, _Optimizer(self._update), loss or TraceMeanField_ELBO())
 
     def __call__(
-        self, filled: Tensor, observed: Tensor, rows: Tensor | None, *of_q: Any
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None,
+        step_size: float = 1.0,
+        only_q: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Move the parameters; return the negative bound, and the rows with missing cells redrawn, `[B, D]`.
 
         Takes rows with their current fill `[B, D]`, their observed cells, Bool `[B, D]`, and their numbers in
-        a minibatch (None for the whole table). Further arguments are those of steps in closed form.
+        a minibatch (None for the whole table). `step_size` and `only_q` are for steps in closed form.
         """
         if not all(parameter.isfinite().all() for parameter in self.chain.parameters()):
             raise FloatingPointError("a parameter is no longer finite")

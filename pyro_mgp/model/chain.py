@@ -351,8 +351,9 @@ class Chain(LocalModule):
     ) -> Tensor:
         """Return the log density of held-out cells, standardised units, link after link, `[cells]`.
 
-        Takes rows with a fill in their missing and `scored` cells, `[n, D]`, which are not `observed`, Bool
-        `[n, D]` both, and the true values, `[n, D]`. A mixture of `n_paths` components predicts a cell.
+        `filled`, `[n, D]`, has a fill in missing and scored cells, and `values`, `[n, D]`, the true ones.
+        `observed`, which is False in scored cells, and `scored` are Bool `[n, D]`. A mixture of `n_paths`
+        components predicts a cell.
         """
         start = filled.expand(n_paths, *filled.shape)
         holes = self.holes(observed)

@@ -46,7 +46,7 @@ def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axe
 def panels(
     figure: FigureBase | None, n: int, *, across: int, width: float, height: float, **shared: Any
 ) -> NDArray[Any]:
-    """Return the axes of n panels, `[n]`, in a grid with at most `across` columns."""
+    """Return the tidied axes of n panels, `[n]`, in a grid with at most `across` columns."""
     across = min(n, across)
     down = math.ceil(n / across)
     if figure is None:

@@ -80,7 +80,7 @@ class Checkpoint:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Hold back signals that stop the process, in this block, until `Interruption.give_way`."""
+        """Hold back signals that stop the process, until `Interruption.give_way` or the block ends."""
         self._last = time.monotonic()
         with self.interruption.held_back():
             yield
