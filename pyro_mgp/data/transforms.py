@@ -31,7 +31,7 @@ _LEAST_SPREAD = 0.05
 _CLEAR_GAIN = 3.0
 # Nats per cell that a log must gain more than arcsinh if no bound was given. Held-out cells of 15 tables in
 # their own units show no difference between 0 and 0.1 on average; columns of Parkinson that are nearly
-# proportional have an RMSE lower by 3 % with 0.1, since fewer are transformed otherwise than their neighbours.
+# proportional have an RMSE lower by 3 % with 0.1, since fewer of them are transformed differently.
 _GAIN_OF_LOG = 0.1
 # sinh and exp of larger numbers may overflow.
 _FARTHEST = 300.0
