@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> None:
     with one_line_warnings():
         if draws.values and not args.no_calibration:
             calibration = _calibrated(draws, imputer, args)
+            report.check_replaceable(path, args.overwrite)  # that took minutes
         report.write_report(draws, path, imputer, calibration, name=run["table"], settings=settings)
     if not args.quiet:
         say(f"written     {path}")

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from numpy.typing import NDArray
 
-from pyro_mgp.data.cells import cells_of, holes_of, is_boolean, is_numeric
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.cells import cells_of, holes_of, natural_kind
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.plots._style import name_ticks, text
 from pyro_mgp.results.imputations import Imputations
 
@@ -77,7 +77,7 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     column, name, names = draws.frame[label], text(label, 40), None
     holes = holes_of(column)
     cells = cells_of(column)[~holes]
-    kind = cells.dtype.kind
+    kind, natural = cells.dtype.kind, natural_kind(column)
     none = np.full((draws.m, int(holes.sum())), np.nan)
     drawn = draws.values.get(label, none.astype(cells.dtype) if kind in "mM" else none)
     if kind == "M":
@@ -89,7 +89,7 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
         unit, size = next((pair for pair in _UNITS if largest > 3 * pair[1]), ("seconds", 1.0))
         name += f" ({unit})"
         observed, imputed = (each / size for each in seconds)
-    elif kind in "if" or (drawn.dtype.kind in "if" and is_numeric(column) and not is_boolean(column)):
+    elif natural in (Kind.CONTINUOUS, Kind.INTEGER) or (natural is None and drawn.dtype.kind in "if"):
         observed, imputed = cells.astype(np.float64), drawn.astype(np.float64)
     else:
         # Categories keep their own order, other levels are sorted.

@@ -38,6 +38,7 @@ from pyro_mgp.plots import (
     plot_strips,
     plot_tipping_point,
 )
+from pyro_mgp.plots._columns import plotted
 from pyro_mgp.plots._style import BLUE, VERMILION, text
 from pyro_mgp.results.imputations import Imputations
 
@@ -505,6 +506,12 @@ def test_labels_drawn_for_a_column_without_observed_cells_are_levels() -> None:
     frame = pd.DataFrame({"name": pd.Series([None, None], dtype=object), "x": [1.0, 2.0]})
     draws = Imputations(frame, {"name": [["a", "b"], ["a", "a"]]}, 2)
     assert [each.get_text() for each in plot_cells(draws, "name").get_legend().get_texts()] == ["a", "b"]
+
+
+def test_numbers_of_type_object_are_plotted_as_numbers() -> None:
+    frame = pd.DataFrame({"n": pd.Series([1, None, 3, 9], dtype=object)})
+    draws = Imputations(frame, {"n": np.array([[2], [4]], dtype=object)}, 2)
+    assert plotted(draws, "n").levels is None
 
 
 # -------------------------------------------------------------------------------- training and what follows

@@ -234,6 +234,16 @@ def test_the_command_overwrites_its_own_pages_only(out: Path, capsys: pytest.Cap
     assert page.read_text() == "mine"
 
 
+def test_a_page_that_appears_during_the_calibration_stays(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = out / "report.html"
+    monkeypatch.setattr("pyro_mgp.cli.report.calibrate", lambda *_, **__: page.write_text("mine"))
+    assert cli.main(["report", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert page.read_text() == "mine"
+
+
 def test_without_matplotlib_the_error_names_what_to_install(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
