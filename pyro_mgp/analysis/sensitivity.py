@@ -32,7 +32,8 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
     """Convert shifts δ of columns to shifts of latent functions in standardised units, by encoded column.
 
     δ is on the scale of the column's likelihood, see `MGPImputer.impute`. If all are zero, none is returned.
-    A column that is unknown, constant or of more than two unordered levels is a ValueError.
+    A column that is unknown, constant or of more than two unordered levels, or a δ that is no finite number,
+    is a ValueError.
     """
     columns = {column.name: column for column in codec.columns if column.width}
     found: dict[int, float] = {}

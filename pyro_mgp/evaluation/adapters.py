@@ -54,7 +54,7 @@ def draw(
 
     The imputer is not changed: a clone with this seed is fitted to the table, and to a target `y` if there is
     one; only without `refit` the fitted imputer itself draws. `levels` are the labels of columns whose cells
-    are levels, not numbers. Raises a TypeError for other objects than imputers, and a ValueError if an
+    are levels, not numbers. Raises a TypeError for objects that are not imputers, and a ValueError if an
     imputer returns tables of another size or number, or cannot impute without a fit.
     """
     if hasattr(imputer, "impute"):

@@ -109,7 +109,7 @@ def impute_into(
 
     The existing folder `partial` gets `imputation_01/part-0000.parquet`, ...; parts that an earlier call has
     written are kept. The columns `dropped` were not fitted; they are kept in the completed tables, as is the
-    column `row_ids`. Each warning of `MGPImputer.impute` is given once.
+    column `row_ids`. Each warning of `MGPImputer.impute` is given once. Raises an ImportError without Dask.
     """
     dask = imported()
     parts = parts_of(folder)
@@ -204,7 +204,7 @@ def imported() -> Any:
 def _ids_of(
     identify: Callable[..., Any], state: Delayed, parts: Sequence[Any], row_ids: Label | None
 ) -> list[Any]:
-    """Return for each partition the label of its ids; if None, lazily, the ranks of rows among equal ones."""
+    """Return `row_ids` for each partition; if None, the delayed ranks of its rows among equal ones of all."""
     if row_ids is not None:
         return [row_ids] * len(parts)
     dask = imported()

@@ -26,7 +26,7 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "pooling.json").read
 SAME_NAME = {"se": "std_error", "low": "ci_low", "high": "ci_high", "p": "p_value"}
 
 
-def pool_estimates(Q: Any, U: Any, names: Any = None, **settings: Any) -> Pooled:
+def pool_arrays(Q: Any, U: Any, names: Any = None, **settings: Any) -> Pooled:
     return pool(list(zip(Q, U, strict=True)), names=names, **settings)
 
 
@@ -36,13 +36,13 @@ def fits(Q: Any, U: Any, **more: Any) -> list[SimpleNamespace]:
 
 @pytest.mark.parametrize("name", ["ubar", "b", "t"])
 def test_within_between_and_total_variance_equal_mice(name: str) -> None:
-    pooled = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"])
+    pooled = pool_arrays(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"])
     np.testing.assert_allclose(getattr(pooled, name), GOLDEN["pooled"][name], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["estimate", "se", "df", "riv", "lambda", "fmi", "p", "low", "high"])
 def test_a_regression_pools_as_in_mice(name: str) -> None:
-    table = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"], df_complete=GOLDEN["dfcom"]).table
+    table = pool_arrays(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"], df_complete=GOLDEN["dfcom"]).table
     expected = GOLDEN["pooled"][SAME_NAME.get(name, name)]
     np.testing.assert_allclose(table[name], expected, rtol=1e-6)
     assert table.index.tolist() == GOLDEN["terms"]
@@ -50,7 +50,7 @@ def test_a_regression_pools_as_in_mice(name: str) -> None:
 
 def test_a_single_estimate_pools_as_in_mice() -> None:
     scalar = GOLDEN["scalar"]
-    row = pool_estimates(scalar["Q"], scalar["U"], df_complete=scalar["n"] - scalar["k"]).table.iloc[0]
+    row = pool_arrays(scalar["Q"], scalar["U"], df_complete=scalar["n"] - scalar["k"]).table.iloc[0]
     found = [row["estimate"], row["se"] ** 2, row["df"], row["riv"], row["fmi"]]
     np.testing.assert_allclose(found, [scalar[k] for k in ("qbar", "t", "df", "r", "fmi")], rtol=1e-6)
     pooled = pool([(q, u) for q, u in zip(scalar["Q"], scalar["U"], strict=True)])
@@ -58,11 +58,11 @@ def test_a_single_estimate_pools_as_in_mice() -> None:
 
 
 def test_pooling_without_missing_information_is_the_analysis_of_one_table() -> None:
-    row = pool_estimates([1.5] * 4, [0.25] * 4, df_complete=12).table.iloc[0]
+    row = pool_arrays([1.5] * 4, [0.25] * 4, df_complete=12).table.iloc[0]
     assert row[["estimate", "se", "riv", "lambda"]].tolist() == [1.5, 0.5, 0.0, 0.0]
     assert row["df"] == pytest.approx(12 * 13 / 15)
     assert row["high"] - 1.5 == pytest.approx(0.5 * stats.t.ppf(0.975, 12 * 13 / 15))
-    unlimited = pool_estimates([1.5] * 4, [0.25] * 4).table.iloc[0]
+    unlimited = pool_arrays([1.5] * 4, [0.25] * 4).table.iloc[0]
     assert unlimited["df"] == np.inf
     assert unlimited["high"] - 1.5 == pytest.approx(0.5 * stats.norm.ppf(0.975))
 
@@ -74,7 +74,7 @@ def test_results_of_statsmodels_bring_names_and_degrees_of_freedom() -> None:
     results = [sm.OLS(t["y"], sm.add_constant(t[["x"]])).fit() for t in tables]
     pooled = pool(results, level=0.9)
     assert pooled.table.index.tolist() == ["const", "x"]
-    by_hand = pool_estimates(
+    by_hand = pool_arrays(
         [r.params for r in results], [r.bse**2 for r in results], ["const", "x"], level=0.9, df_complete=38
     )
     pd.testing.assert_frame_equal(pooled.table, by_hand.table)
@@ -105,7 +105,7 @@ def test_imputations_pool_an_analysis_of_each_of_their_tables() -> None:
 )
 def test_invalid_estimates_are_an_error(Q: Any, U: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        pool_estimates(Q, U)
+        pool_arrays(Q, U)
 
 
 def test_fits_of_different_estimates_are_an_error() -> None:
@@ -158,7 +158,7 @@ def test_models_of_statsmodels_pool_by_name(model: str) -> None:
     pooled = pool(results)
     assert pooled.table.index.tolist() == NAMES.get(model, ["Intercept", "x"])
     covariances = np.array([r.cov_params() for r in results])
-    by_hand = pool_estimates(
+    by_hand = pool_arrays(
         [np.asarray(r.params).T.ravel() for r in results], covariances, df_complete=results[0].df_resid
     )
     np.testing.assert_array_equal(pooled.table, by_hand.table)
@@ -204,11 +204,11 @@ def test_pairs_of_arrays_pool_as_results_do() -> None:
 
 
 def test_recommended_numbers_of_imputations_follow_the_quadratic_rule() -> None:
-    pooled = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"], df_complete=20)
+    pooled = pool_arrays(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"], df_complete=20)
     # chl by hand: logit(.366279) = -.548708; + 1.959964 √(2/5) = .690882; its expit is .666146
     assert pooled.recommended_m()["chl"] == math.ceil(1 + 0.5 * (0.666146 / 0.05) ** 2) == 90
     assert (pooled.recommended_m(cv=0.1) < pooled.recommended_m()).all()
-    assert pool_estimates([1.5] * 4, [0.25] * 4).recommended_m().tolist() == [1]
+    assert pool_arrays([1.5] * 4, [0.25] * 4).recommended_m().tolist() == [1]
     with pytest.raises(ValueError, match="cv must be positive, got 0"):
         pooled.recommended_m(cv=0)
 
@@ -227,9 +227,9 @@ def test_units_of_the_estimates_scale_the_answer(fits: list[tuple[float, float]]
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=6).filter(lambda q: np.ptp(q) > 1e-3))
 def test_pool_converges_to_one_table_as_tables_become_equal(estimates: list[float]) -> None:
-    limit = pool_estimates([0.0] * 3, [1.0] * 3, df_complete=20).table
+    limit = pool_arrays([0.0] * 3, [1.0] * 3, df_complete=20).table
     far, near = (
-        pool_estimates(
+        pool_arrays(
             1e-6 * step * (np.array(estimates) - np.mean(estimates)), np.ones(len(estimates)), df_complete=20
         )
         for step in (1e3, 1.0)
@@ -240,7 +240,7 @@ def test_pool_converges_to_one_table_as_tables_become_equal(estimates: list[floa
 
 
 def test_a_notebook_shows_the_rounded_table() -> None:
-    pooled = pool_estimates(GOLDEN["Q"], GOLDEN["U_diag"], ["<b>", *GOLDEN["terms"][1:]], df_complete=20)
+    pooled = pool_arrays(GOLDEN["Q"], GOLDEN["U_diag"], ["<b>", *GOLDEN["terms"][1:]], df_complete=20)
     shown = pooled._repr_html_()
     assert "Pooled over 5 imputations" in shown and "&lt;b&gt;" in shown and "<td>0.05275</td>" in shown
     assert "<.001" in repr(pooled)
