@@ -244,10 +244,11 @@ class Rules:
 
     def _warn_of_violations(self, deduced: pd.DataFrame, tables: Sequence[pd.DataFrame]) -> None:
         for label, formula in self.derived.items():
-            given, imputed = numbers_of(deduced[label]), ~formula.sources_observed(deduced)
-            values = np.stack([formula.value(table) for table in tables])
+            imputed = ~formula.sources_observed(deduced)
+            given = numbers_of(deduced[label])[imputed]
+            values = np.stack([formula.value(table[imputed]) for table in tables])
             off = np.abs(given - values) > _EXACT * np.maximum(np.abs(given), np.abs(values))
-            if n := int((off & imputed).sum(axis=1).max()):
+            if n := int(off.sum(axis=1).max()):
                 warn_user(
                     f"Column {label!r} is derived as {formula.text!r}. In {n} row{'s' * (n > 1)} it is "
                     "observed, but several of its sources are missing, or the formula has no solution for "

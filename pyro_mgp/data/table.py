@@ -38,7 +38,9 @@ def as_frame(X: object) -> pd.DataFrame:
     if (isinstance(X, np.ndarray) and X.ndim == 2) or _is_list_of_rows(X):
         if isinstance(X, np.ndarray) and X.dtype.kind == "c":
             raise ValueError("Complex data not supported: split columns into real and imaginary parts.")
-        return pd.DataFrame(X).add_prefix("x")  # type: ignore[call-overload]
+        frame = pd.DataFrame(X)  # type: ignore[call-overload]
+        frame.columns = [f"x{j}" for j in range(frame.shape[1])]
+        return frame
     if callable(convert := getattr(X, "to_pandas", None)):
         return as_frame(convert())
     if hasattr(X, "toarray"):

@@ -65,7 +65,7 @@ class TrainingTable:
         return self.inputs.value == "earlier"
 
     def kinds(self) -> dict[str, bool]:
-        """Return what `settings.choose` must know of the links' observations."""
+        """Return whether all noise is Gaussian, and whether some likelihoods have parameters of shape."""
         made = build.likelihoods(self.encoder.codec, self.link_specs, [1.0] * len(self.link_specs))
         has_errors = any(link.column in self.error_variances for link in self.link_specs)
         gaussian = [isinstance(each, Gaussian) for each in made]

@@ -137,8 +137,9 @@ def build_chain(
 ) -> Chain:
     """Build an untrained `Chain`, or a `SequentialChain`, from the specifications of its links, in order.
 
-    Inducing inputs are rows of the filled table, `[M, D]`. For each link, `products` are the pairs of inputs
-    whose products a trend contains; None stands for none. `switches` are further arguments of `Chain`.
+    `kernel` gives the kernel of each link by its number of inputs. Inducing inputs are rows of the filled
+    table, `[M, D]`, which has `n_rows`. For each link, `products` are the pairs of inputs whose products a
+    trend contains; None stands for none. `switches` are further arguments of `Chain`.
 
     Raises:
         TypeError: If `kernel` does not give a kernel.

@@ -115,7 +115,7 @@ class Conditional:
         return -0.5 * ((value - moments.mean).square() / variance + (2 * math.pi * variance).log())
 
     def _variance(self, moments: Moments, paths: Tensor | None = None) -> Tensor:
-        """Return the variance of the function, with the noise unless its model of observations has none."""
+        """Return the variance to which the observation model applies, `[S, n]`, or `[k]` on some paths."""
         variance = moments.variance
         if self.observation is None or self.noisy:
             one_per_path = paths is not None and self.noise.dim() > 0

@@ -74,7 +74,7 @@ class InitialFill:
 
     @property
     def device(self) -> torch.device:
-        """Device on which rows must lie."""
+        """Device of the Gaussian, on which rows to `draw` must lie."""
         return self.mean.device
 
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:

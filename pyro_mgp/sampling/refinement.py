@@ -15,7 +15,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,9 +84,10 @@ def refine(
 ) -> FittedModel:
     """Estimate the local GPs and the discrete support of the links of a trained model that has none.
 
-    Takes training rows in random order, of which the first `MAX_ROWS` serve, the number of neighbours k, 0
-    for no local GPs, and the ascending values `[J]` of each link's column that has a discrete support. The
-    rows may have been `completed` by draws, `[n, D]`; otherwise they are drawn from the chain.
+    Takes training rows on the chain's device, in random order, of which the first `MAX_ROWS` serve; the
+    number of neighbours k, 0 for no local GPs; and the ascending values `[J]` of each link's column, None
+    without a discrete support. The rows may have been `completed` by draws, `[n, D]`; otherwise they are
+    drawn from the chain.
     """
     if n_neighbours == 0 and all(of_link is None for of_link in values):
         return model
@@ -133,8 +133,8 @@ class _Fit:
         first.update_means(self.chain, self.marginals, self.point, self.holes)
         found = self.neighbours(learnt)
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
-            holes = self.chain.holes(self.rows.observed[here])
-            posteriors = [found.posterior(i, self.point[here], own, range(1)) for i, own in enumerate(holes)]
+            point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
+            posteriors = [found.posterior(i, point, own, range(1)) for i, own in enumerate(holes)]
             self.draw(list(map(add_local_gp, self.marginals, self.marginals, posteriors)), 1, here)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
@@ -211,8 +211,9 @@ class _Fit:
         if not clear.any():
             return []
         best = candidates[int((gain @ weights).where(clear, -math.inf).argmax())]
-        prior: dict[str, Any] = {name: getattr(best, name) for name in ("scale", "freedom", "cut")}
-        return [replace(own, params=replace(own.params, **prior)) for own in metrics]
+        scale, freedom, cut = best.scale, best.freedom, best.cut
+        changed = [replace(own.params, scale=scale, freedom=freedom, cut=cut) for own in metrics]
+        return [replace(own, params=params) for own, params in zip(metrics, changed, strict=True)]
 
     def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
         """Select references of a link by which to score candidates, with sampling weights."""

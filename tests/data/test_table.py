@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import warnings
+from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,7 @@ def test_as_frame_passes_a_frame_through() -> None:
         np.array([[1, "a"], [None, "b"]], dtype=object),
         [[1, "a"], (2, None)],
         ((1, 2), np.array([3, 4])),
+        [namedtuple("Row", "a b")(1, 2)],
     ],
 )
 def test_as_frame_names_the_columns_of_an_array(X: Any) -> None:

@@ -7,9 +7,9 @@ import torch
 
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.nuts import with_lengthscales
-from pyro_mgp.model.conditional import PathwiseConditional
+from pyro_mgp.model.conditional import PathwiseConditional, Shifted
 from pyro_mgp.model.kernels import linear_quadratic_matern32
-from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -59,3 +59,14 @@ def test_cells_move_on_any_paths_in_any_order() -> None:
     torch.testing.assert_close(found.mean, torch.cat([at.mean[0] for at in expected]))
     torch.testing.assert_close(found.variance, torch.cat([at.variance[0] for at in expected]))
     assert len(found.mean.unique()) == 4
+
+
+@torch.no_grad()
+def test_a_shifted_conditional_draws_by_the_observation_model_of_the_other() -> None:
+    levels = torch.tensor([-1.0, 0.0, 2.0]).double()
+    plain = PathwiseConditional.of(parts(2)).observed_as(Ordinal(levels, torch.ones(3).double()), noisy=False)
+    rows, eps = TABLE.expand(2, -1, -1), torch.as_tensor(np.random.default_rng(1).normal(size=(2, 12)))
+    shifted = Shifted.of(plain, 1.5)
+    drawn, unshifted = (each.draw(each.moments(rows), eps) for each in (shifted, plain))
+    assert torch.isin(drawn, levels).all()
+    assert (drawn >= unshifted).all() and drawn.mean() > unshifted.mean()

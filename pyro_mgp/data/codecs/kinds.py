@@ -307,7 +307,8 @@ class _LevelCodec(ColumnCodec):
         """Return the observed levels: in category order for the category dtype, else sorted."""
         numeric = types.is_numeric_dtype(column.dtype)
         if isinstance(column.dtype, pd.CategoricalDtype):
-            levels = tuple(map(plain, column.cat.remove_unused_categories().cat.categories.tolist()))
+            codes = np.unique(column.cat.codes.to_numpy())
+            levels = tuple(map(plain, column.cat.categories[codes[codes >= 0]].tolist()))
         elif numeric:
             levels = tuple(map(plain, np.unique(np.asarray(column[~holes_of(column)].to_list()))))
         else:
