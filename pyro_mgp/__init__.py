@@ -48,9 +48,8 @@ _HOME = {
     "to_arviz": "pyro_mgp.results.arviz_export",
 }
 
-__all__ = [*_HOME]
-
-if not TYPE_CHECKING:  # so that type checkers find misspelt names
+if not TYPE_CHECKING:  # type checkers read the imports above, and find misspelt names
+    __all__ = [*_HOME]
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":

@@ -25,7 +25,8 @@ class Imputer(Protocol):
     """Object that draws the missing cells of a table, such as `MGPImputer`."""
 
     impute: Callable[..., Any]
-    """Return imputations: `impute(X, m=..., delta={column: shift})`, of the fitted table if X is None."""
+    """Return imputations: `impute(X, m=..., delta={column: shift})`, of the fitted table if X is None.
+    `calibrate` and `compare` also call `fit(frame)`."""
 
 
 def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:

@@ -47,12 +47,12 @@ def plan_links(
 ) -> list[LinkSpec]:
     """Return the specification of each link of a table, in the order of the chain, a target last.
 
-    The encoded columns that get a link are `incomplete`, Bool `[D]`, and a target, which is column D. They
-    have the `order` of these labels, or of ascending standard deviation before scaling; links of a category
-    follow each other. The inputs of a link are all columns but those of its own variable: the other
-    indicators of a category are missing whenever it is, and determine it otherwise. The last indicator has no
-    link; see `Category`. In a `SequentialChain`, `sequence` are the encoded columns with a link, in order:
-    the inputs of each are the earlier ones and the columns without a link.
+    The encoded columns that get a link are `incomplete`, Bool `[D]`, and a target, which is column D, and an
+    input of the others if `target_is_input`. They have the `order` of these labels, or of ascending standard
+    deviation before scaling; links of a category follow each other. The inputs of a link are all columns that
+    its `specs` allow but those of its own variable: the other indicators of a category are missing whenever
+    it is. The last indicator has no link; see `Category`. In a `SequentialChain`, `sequence` are the encoded
+    columns with a link, in order: the inputs of each are the earlier ones and those without a link.
 
     Raises:
         ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
@@ -116,9 +116,9 @@ def best_plan(
     """Return the number of a table's codec, and the encoded columns with a link, in order.
 
     They are those of the last plan, `here` and `sequence` (empty without one), unless others are clearly
-    better. Codecs differ in their transforms. The one of the last plan encodes the rows, whose missing cells
-    were drawn S times, `[S, n, D]`. `every` column gets a link, or as few others as possible besides the
-    `incomplete` ones, Bool `[D]`.
+    better. Codecs differ in their transforms; the last plan's encodes the `completed` rows, whose missing
+    cells were drawn S times, `[S, n, D]`. Complete columns before the first `incomplete` one, Bool `[D]`,
+    get no link unless `every` column does.
     """
     plan, best = (here, sequence), -math.inf
     for number in sorted(range(len(codecs)), key=lambda number: number != here):

@@ -7,6 +7,8 @@ cells to show, at least 1; if there are more, a note gives their number. Columns
 nothing to show, are a ValueError. Without matplotlib, importing `pyro_mgp.plots` raises an ImportError.
 """
 
+from typing import TYPE_CHECKING
+
 from pyro_mgp.plots.draws import plot_cells as plot_cells
 from pyro_mgp.plots.draws import plot_densities as plot_densities
 from pyro_mgp.plots.draws import plot_scatter as plot_scatter
@@ -20,3 +22,6 @@ from pyro_mgp.plots.model import plot_loss as plot_loss
 from pyro_mgp.plots.model import plot_pit as plot_pit
 from pyro_mgp.plots.model import plot_relevance as plot_relevance
 from pyro_mgp.plots.model import plot_tipping_point as plot_tipping_point
+
+if not TYPE_CHECKING:  # the functions, without the modules
+    __all__ = [name for name in dir() if name.startswith("plot_")]

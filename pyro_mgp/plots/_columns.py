@@ -77,7 +77,8 @@ def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     column, name, names = draws.frame[label], text(label, 40), None
     holes = holes_of(column)
     cells = cells_of(column)[~holes]
-    kind, natural = cells.dtype.kind, natural_kind(column)
+    kind = cells.dtype.kind
+    natural = Kind.CONTINUOUS if kind in "if" else natural_kind(column)
     none = np.full((draws.m, int(holes.sum())), np.nan)
     drawn = draws.values.get(label, none.astype(cells.dtype) if kind in "mM" else none)
     if kind == "M":

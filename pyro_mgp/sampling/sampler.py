@@ -195,8 +195,8 @@ class Sampler:
     ) -> Tensor:
         """Return rows `[S, n, D]` in which other cells were drawn again after a sweep with shifts.
 
-        With shifts in every sweep, columns that predict each other would shift each other repeatedly: they
-        are in the last one only. Then the links before the shifted ones, or all other links of a sequential
+        With shifts in every sweep, columns that predict each other would shift each other repeatedly: shifts
+        are in the last sweep only. Then the links before the shifted ones, or all other links of a sequential
         chain, are visited once more, while the shifted cells are kept.
         """
         chain, n_sweeps, observed = self.chain, self.chain.n_sweeps, rows.observed
@@ -490,7 +490,7 @@ class Sampler:
 
     def _holes(self, observed: Tensor, imputations: Sequence[int] = range(1)) -> list[Tensor]:
         """Return the rows of each link's missing cells, given Bool `[n, D]`, filled up to whole tiles."""
-        # Conditioning a local GP on neighbours rounds by the number of cells: these alone fill whole tiles.
+        # Rounding in local GPs depends on the number of cells, not of cells times paths.
         n_paths = len(imputations) if self.neighbours is None else 1
         return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
 

@@ -100,7 +100,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def check_replaceable(target: Path, overwrite: bool, is_ours: Callable[[Path], bool] = _is_ours) -> None:
-    """Raise a ValueError if a path exists and may not be replaced, as all but those that `is_ours` knows."""
+    """Raise a ValueError if a path exists, unless it is to be overwritten and `is_ours` accepts it."""
     if not target.exists():
         return
     if not overwrite:

@@ -109,7 +109,7 @@ def _version(package: str) -> str | None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: dict[str, str] | None = None) -> None:
-    """Write named arrays and texts into a safetensors file; raise an OSError if the disk is full, say."""
+    """Write named arrays and texts into a safetensors file; a full disk, for example, is an OSError."""
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
         save_file(contiguous, path, notes)

@@ -238,10 +238,12 @@ def test_a_page_that_appears_during_the_calibration_stays(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = out / "report.html"
-    monkeypatch.setattr("pyro_mgp.cli.report.calibrate", lambda *_, **__: page.write_text("mine"))
+    monkeypatch.setattr(
+        "pyro_mgp.cli.report.calibrate", lambda *_, **how: page.write_text(f"mine {how['folds']}")
+    )
     assert cli.main(["report", str(out)]) == 2
     assert "exists already" in capsys.readouterr().err
-    assert page.read_text() == "mine"
+    assert page.read_text() == "mine 5"
 
 
 def test_without_matplotlib_the_error_names_what_to_install(
