@@ -28,6 +28,7 @@ from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, PosteriorChains,
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.model.likelihoods.numeric import GaussianMixture
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
@@ -83,33 +84,6 @@ class CholeskyCache:
 
     def __reduce__(self) -> tuple[type[CholeskyCache], tuple[()]]:
         return CholeskyCache, ()
-
-
-@dataclass(frozen=True)
-class GaussianMixture:
-    """Predictive distribution of n cells as an equally weighted mixture of K Gaussians."""
-
-    mean: Tensor  # means of the components, `[K, n]`
-    variance: Tensor  # variances of the components, `[K, n]`
-
-    def expectation(self) -> Tensor:
-        """Return the mean of each cell, `[n]`."""
-        return self.mean.mean(0)
-
-    def standard_deviation(self) -> Tensor:
-        """Return the standard deviation of each cell, `[n]`."""
-        return (self.variance.mean(0) + self.mean.var(0, correction=0)).sqrt()
-
-    def quantile(self, level: float) -> Tensor:
-        """Return the quantile of each cell `[n]`, by bisection to about 1e-9 of its range."""
-        scale = self.variance.sqrt()
-        low = (self.mean - 10 * scale).amin(0)
-        high = (self.mean + 10 * scale).amax(0)
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = torch.special.ndtr((middle - self.mean) / scale).mean(0) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
 
 
 @dataclass(frozen=True)
@@ -295,10 +269,9 @@ class Sampler:
         """Add observation noise to function values in missing cells, if links propagate functions only."""
         noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows.observed)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
-            if isinstance(link.likelihood, Observation):
-                continue
-            eps = noise.normal(_OBSERVATION, i, rows=cells)
-            filled[:, cells, link.column] += eps * link.likelihood.noise.sqrt()
+            if not isinstance(link.likelihood, Observation):
+                eps = noise.normal(_OBSERVATION, i, rows=cells)
+                filled[:, cells, link.column] += eps * link.likelihood.noise.sqrt()
         return filled
 
     def _rounded(self, filled: Tensor) -> Tensor:

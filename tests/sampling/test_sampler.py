@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import norm
 
 from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.inference import data_augmentation
 from pyro_mgp.model import link as link_module
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import neighbours
-from pyro_mgp.sampling.sampler import GaussianMixture
 
 
 def toy(n_rows=120, seed=0):
@@ -185,21 +183,6 @@ def test_marginals_of_joint_and_independent_draws_are_equal(drawn):
     sd = draws[True].std(0)
     np.testing.assert_allclose(draws[False].mean(0), draws[True].mean(0), atol=0.2 * sd.max())
     np.testing.assert_allclose(draws[False].std(0), sd, rtol=0.15)
-
-
-def test_quantiles_of_a_mixture_invert_its_distribution_function():
-    mean, variance = torch.randn(5, 8).double(), torch.rand(5, 8).double() + 0.1
-    mixture = GaussianMixture(mean, variance)
-    for level in (0.025, 0.5, 0.9):
-        found = mixture.quantile(level).numpy()
-        reached = norm.cdf(found, mean.numpy(), variance.sqrt().numpy()).mean(0)
-        np.testing.assert_allclose(reached, level, atol=1e-9)
-
-
-def test_moments_of_a_mixture_are_those_of_its_draws():
-    mixture = GaussianMixture(torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0], [3.0]]))
-    assert float(mixture.expectation()) == 2.0
-    assert float(mixture.standard_deviation()) == pytest.approx((2 + 4) ** 0.5)
 
 
 @pytest.mark.parametrize(("joint", "after"), [(True, [1, 1, 1, 2, 3]), (False, [1, 1, 1, 1, 2])])
