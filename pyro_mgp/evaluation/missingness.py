@@ -112,6 +112,14 @@ class _Pattern(NamedTuple):
     weights: dict[int, float]
     share: float
 
+    def logits(self, frame: pd.DataFrame, rows: NDArray[np.intp], tendency: Tendency) -> NDArray[np.float64]:
+        """Return t(s) of the rows that are assigned this pattern, `[n]`; see `ampute`."""
+        score = np.zeros(len(frame))
+        for j, weight in self.weights.items():
+            score += weight * _standardised(_as_numbers(frame.iloc[:, j]))
+        s = _standardised(score[rows])
+        return {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[tendency]
+
 
 def ampute(
     frame: pd.DataFrame,
@@ -167,8 +175,6 @@ def ampute(
         >>> holes = ampute(frame, 0.3, patterns=[["x"], ["x", "n"]], frequencies=[1, 3], random_state=0)
         >>> holes.isna().sum().tolist()
         [60, 45, 0]
-        >>> holes["n"].dtype
-        Int64Dtype()
     """
     _check_frame(frame)
     one_of("mechanism", mechanism, get_args(Mechanism))
@@ -194,11 +200,7 @@ def ampute(
         rows, count = rows[count > 0], count[count > 0]
         # The next pattern makes up for the rounding of the last one.
         goal = short + (total * count.sum() / reachable if total else 0.0)
-        score = np.zeros(len(frame))
-        for j, weight in pattern.weights.items():
-            score += weight * _standardised(_as_numbers(frame.iloc[:, j]))
-        s = _standardised(score[rows])
-        logits = {"right": s, "left": -s, "mid": -np.abs(s), "tail": np.abs(s)}[type]
+        logits = pattern.logits(frame, rows, type)
         drawn = _draw(_probabilities(logits, count, goal), count, generator)
         short = goal - count[drawn].sum()
         lost[np.ix_(rows[drawn], pattern.columns)] = True
@@ -242,8 +244,7 @@ def _standardised(cells: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.zeros_like(cells)
     largest = np.abs(observed).max()  # squares of huge numbers would be infinite
     scaled, observed = cells / largest, observed / largest
-    spread = observed.std()
-    if spread == 0:  # their differences are below rounding error
+    if (spread := observed.std()) == 0:  # their differences are below rounding error
         return np.zeros_like(cells)
     return np.nan_to_num((scaled - observed.mean()) / spread)
 
@@ -313,9 +314,8 @@ def _read_patterns(
         columns = sorted({*_positions(pattern, places, f"pattern {k} names")})
         if not columns:
             raise ValueError(f"pattern {k} contains no column: remove it, and lower the proportion")
-        own = {}
-        if mechanism != "MCAR":
-            own = _weights(places, columns, None if weights is None else weights[k], mechanism, k)
+        given_weights = None if weights is None else weights[k]
+        own = {} if mechanism == "MCAR" else _weights(places, columns, given_weights, mechanism, k)
         read.append(_Pattern(columns, own, relative[k] / total))
     return read
 

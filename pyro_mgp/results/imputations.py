@@ -106,7 +106,10 @@ class Imputations:
             return NotImplemented
         # Equal tables have the same missing cells, and therefore the same keys of `values`.
         same = self.m == other.m and is_same_table(self.frame, other.frame)
-        return same and all(map(_same, self.values.values(), other.values.values()))
+        pairs = zip(self.values.values(), other.values.values(), strict=True)
+        return same and all(
+            a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fmM") for a, b in pairs
+        )
 
     def __repr__(self) -> str:
         n_rows, n_columns = self.frame.shape
@@ -329,10 +332,6 @@ def is_same_table(left: pd.DataFrame, right: pd.DataFrame) -> bool:
     """Return whether two tables have the same cells, dtypes, row labels and column labels."""
     same_axes = left.index.identical(right.index) and left.columns.identical(right.columns)
     return same_axes and left.equals(right)
-
-
-def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind in "fmM")
 
 
 def _summary(column: pd.Series[Any], draws: NDArray[Any]) -> pd.DataFrame:
