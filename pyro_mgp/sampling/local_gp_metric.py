@@ -6,8 +6,10 @@ out residuals y₋ of observed cells, each predicted from the residuals e of its
     CRPS = s [z (2Φ(z) - 1) + 2φ(z) - 1/√π],   z = (y₋ - m)/s,   s² = a v + σ²
     w = C⁻¹c,   α = C⁻¹e,   m = wᵀe,   v = 1 + η - wᵀc,   a = (ν a₀ + eᵀα) / (ν + k)
 
-Unlike a log density, this score cannot be improved by overconfidence about repeated rows. Adam minimises it
-on fresh batches of cells, with the gradient
+Unlike a log density, this score cannot be improved by overconfidence about repeated rows. Added to it is the
+negative log density of a log-normal prior of the lengthscales around their starting values, in units in which
+the score of n cells is a log density: many inputs and few rows would overfit. Adam minimises the sum on fresh
+batches of cells, with the gradient
 
     dm = αᵀdc - wᵀdC α,   dv = dη - 2wᵀdc + wᵀdC w,   d(eᵀα) = -αᵀdC α
     d(1 + r)e⁻ʳ = 3 e⁻ʳ Δ_p²/ℓ_p² d log ℓ_p       for a pair of rows whose p-th inputs differ by Δ_p
@@ -27,8 +29,11 @@ from pyro_mgp.inference.adam import Adam
 from pyro_mgp.model.cholesky import invert
 from pyro_mgp.sampling.local_gp import MEDIAN_OF_SQUARE, MIN_SCALE, LocalLink
 
-# Batches, steps of Adam on each, cells per batch and largest k. More of them do not improve predictions.
-_BATCHES, _STEPS, _CELLS, _NEIGHBOURS = 6, 3, 96, 10
+# Batches, steps of Adam on each, cells per batch and largest k. With 6 batches of 96 cells, the CRPS of 14
+# public tables (up to 1,000 rows, 30 % missing) was larger by 3 % on average, in one table by a third.
+_BATCHES, _STEPS, _CELLS, _NEIGHBOURS = 24, 3, 200, 10
+# Prior standard deviation of log lengthscales.
+_EXPECTED_CHANGE = 1.0
 # Entries of the batches' inputs `[G, c, k, P]`, or of the rows they come from: bounds memory to some 50 MB.
 _ENTRIES_AT_ONCE = 2**20
 # Adam's learning rate falls linearly to a tenth of its first value; its averages are short, as the run is.
@@ -97,6 +102,7 @@ def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -
     """Estimate lengthscales and nuggets `[G, P + 1]` of links whose batches have the same shape."""
     starts = [[*local.params.lengthscales, local.params.nugget] for local in links]
     parameters = nn.Parameter(links[0].lengthscales.new_tensor(starts).log())
+    start, n_references = parameters.data[:, :-1].clone(), [len(local.references) for local in links]
     adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, links[0].n_neighbours)
     for step in range(_BATCHES * _STEPS):
         if step % _STEPS == 0:
@@ -104,7 +110,9 @@ def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -
             pairs = zip(links, lengthscales, strict=True)
             current = [replace(local, lengthscales=each, n_neighbours=n_neighbours) for local, each in pairs]
             batch = Batch.of(current, [of_link[step // _STEPS] for of_link in cells])
-        _, parameters.grad = batch.score(parameters.data)
+        score, parameters.grad = batch.score(parameters.data)
+        per_cell = score / score.new_tensor(n_references) / _EXPECTED_CHANGE**2
+        parameters.grad[:, :-1] += per_cell[:, None] * (parameters.data[:, :-1] - start)
         done = step / (_BATCHES * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)
         parameters.data[:, -1].clamp_(min=math.log(_MIN_NUGGET))

@@ -46,8 +46,9 @@ MAX_ROWS = 10_000
 _MIN_PER_NEIGHBOUR = 4
 # Sweeps that converge to the means of the sparse GPs alone, and to draws from them.
 _SWEEPS = 3
-# Starting values: ℓ is the sparse GP's divided by the first, η the second.
-_FIRST_SHARPNESS, _FIRST_NUGGET = 4.0, 0.3
+# Starting values: ℓ is the sparse GP's divided by the first and at most the second, η the third. Inputs that
+# the sparse GP does not need may still tell which rows are near, and long lengthscales have no gradient.
+_FIRST_SHARPNESS, _LONGEST_FIRST, _FIRST_NUGGET = 4.0, 3.0, 0.3
 # Metrics of a link in tables of more than so many rows; smaller tables get one, to save time.
 _METRICS, _SMALL = 4, 2000
 # Candidates for the bound on innovations, ν, and a₀ as a share of the typical squared error.
@@ -177,6 +178,7 @@ class _Fit:
             return []
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
+        own = own.clamp(max=_LONGEST_FIRST)
         return [LocalGPParams(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
 
     def learn_metrics(self, links: Sequence[Sequence[LocalLink]]) -> ParamsPerLink:
