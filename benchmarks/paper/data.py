@@ -77,16 +77,28 @@ DATASETS: dict[str, Dataset] = {
 _SUITE = {
     "airfoil": "1cce82516ac9e564fba52f55d817eb147fc39085f5d7b958ad15b92f4207f23e",
     "autompg": "31989fbdd7083b901b9f02958581bce9f697e8c27bb3b0d1d0a1cd6d04d6b6c2",
+    "autos": "375efebd3287d10d3f278a424e173648ef7d2b7808f8e4ea68a4b326fac221d9",
+    "bike": "411f76ae426c0e348a2629dcf6b3b29102c7db465eae780a3454c39db1dfac4f",
+    "breastcancer": "2513d5f1037967b10e34972e0bf2ae3a57cf6b2d3a250b2001da10115db4f8e1",
     "concreteslump": "6e5cf235fccd8ca8ba2631bd935a8c8f3ee9cc702bfa242b59995a8d2133dd77",
-    "stock": "d196f315d7c19634f0f549edba569c6c0413e1602837344879dd4b5340470982",
+    "elevators": "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b",
     "forest": "36f3177c8e2e3d8773c0e34116d93ce37f9d58189d861d661bdde2f022999ee7",
+    "kin40k": "9bee7f2a9f39aa61a015f239378368601fb3978c5bb9a96433e88a55d40883ba",
+    "machine": "aae8f76a052a874dc45b363124515a5192d6ff7dafad04752e87683199babca4",
+    "pendulum": "f342636da3047aeb5393a3163974f50e94098c1df9392423e61161eedac2de9e",
+    "pol": "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04",
+    "servo": "1c18994b739e50bf8dde9d5863680d8aa8ac8f71944adcde1368acac094be6b9",
+    "solar": "71f4aa956db1a443c4f8c2c70e213c82cd8fbfc52b2da955d22283d7b9f68fc8",
+    "stock": "d196f315d7c19634f0f549edba569c6c0413e1602837344879dd4b5340470982",
+    "tamielectric": "63507ad1493bd7f36436a900bd2bebaf957d326c6cc20120ab5aefe680f3083a",
+    "yacht": "88ec8ea1a979ab0628a54392822c60b3699ea22541e912e83246f7d49f5adad1",
 }
 
 SUITE: dict[str, Dataset] = {
     name: Dataset(name, f"suite/{name}.csv.gz", _UCI.format(name), sha256, header=False)
     for name, sha256 in _SUITE.items()
 }
-"""Smaller public tables by name, which are not among the paper's."""
+"""Seventeen other public tables by name, which are not among the paper's."""
 
 _PRIVATE = {"total_brain_volume", "totalbrainvolume", "tbv"}
 
@@ -109,7 +121,7 @@ def load(name: str, path: Path | None = None, rows: int | None = None) -> pd.Dat
         ValueError: If there is no such table, or the checksum of the fetched file is wrong.
         OSError: If the folder does not hold the file, or it cannot be fetched.
     """
-    dataset = _dataset(name)
+    dataset = find(name)
     file = fetch(name) if path is None else _in_folder(dataset, path)
     table = pd.read_csv(file, header=0 if dataset.header else None)
     if not dataset.header:
@@ -120,7 +132,8 @@ def load(name: str, path: Path | None = None, rows: int | None = None) -> pd.Dat
     return table.loc[:, table.nunique() > 1]
 
 
-def _dataset(name: str) -> Dataset:
+def find(name: str) -> Dataset:
+    """Return the source of a public table, raising a ValueError if there is no such table."""
     if name in SUITE:
         return SUITE[name]
     check_name(name)
@@ -159,7 +172,7 @@ def fetch(name: str) -> Path:
         OSError: If it cannot be fetched, or pooch is not installed.
         ValueError: If the checksum of the fetched file is wrong.
     """
-    dataset = _dataset(name)
+    dataset = find(name)
     try:
         import pooch
     except ImportError as error:
