@@ -1,31 +1,18 @@
-"""Execute one run of the experiments in a process of its own, which isolates its memory and its failures.
-
-    python -m benchmarks.paper.cell ORDER OUT
-
-ORDER is JSON; the row of results is written to the file OUT as JSON.
-"""
+"""Execute one run of the experiments in a process of its own, which isolates its memory and its failures."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
-import subprocess
 import sys
-import tempfile
-import threading
 import time
-import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.results import Run
-
-# Environment variables by which libraries for linear algebra and trees limit their threads.
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+from benchmarks.runs import process
+from benchmarks.runs.process import Row
 
 
 @dataclass(frozen=True)
@@ -40,7 +27,7 @@ class Place:
     """Number of threads of a run."""
 
 
-def in_own_process(run: Run, place: Place) -> dict[str, Any]:
+def in_own_process(run: Run, place: Place) -> Row:
     """Do a run in a new process.
 
     Args:
@@ -50,43 +37,20 @@ def in_own_process(run: Run, place: Place) -> dict[str, Any]:
     Returns:
         Row for `Results.append`; if the run failed, its `error` holds the reason.
     """
-    order = json.dumps({"run": vars(run), "place": vars(place)})
-    environment = os.environ | dict.fromkeys(_THREADS, str(place.threads))
-    with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory) / "row.json"
-        command = [sys.executable, "-m", __name__, order, str(out)]
-        # Its standard input stays empty; when this process ends the pipe closes, and the child ends too.
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
-        ) as process:
-            try:
-                messages = process.stderr.read() if process.stderr else b""
-                process.wait()
-            except BaseException:
-                process.kill()
-                raise
-        if out.exists():
-            row: dict[str, Any] = json.loads(out.read_text("utf-8"))
-            return row
-    last = messages.decode(errors="replace").strip().splitlines()[-1:] or ["it printed no message"]
-    end = f"signal {-process.returncode}" if process.returncode < 0 else f"status {process.returncode}"
-    return _common(place) | {"error": f"the process ended with {end}: {last[0]}"}
+    order = {"run": vars(run), "place": vars(place)}
+    return _common(place) | process.in_own_process(__name__, order, place.threads)
 
 
-def perform(run: Run, place: Place) -> dict[str, Any]:
+def perform(run: Run, place: Place) -> Row:
     """Do a run in this process, with the arguments and result of `in_own_process`."""
-    try:
-        return _common(place) | _perform(run, place)
-    except Exception as error:
-        traceback.print_exc()
-        return _common(place) | {"error": f"{type(error).__name__}: {error}"}
+    return _common(place) | process.or_error(lambda: _perform(run, place))
 
 
-def _common(place: Place) -> dict[str, Any]:
-    return {"device": place.device, "threads": place.threads, "version": version("pyro_mgp")}
+def _common(place: Place) -> Row:
+    return {"device": place.device, "threads": place.threads, "version": process.package_version()}
 
 
-def _perform(run: Run, place: Place) -> dict[str, Any]:
+def _perform(run: Run, place: Place) -> Row:
     from benchmarks.figures import peak_gigabytes
     from benchmarks.paper import data, protocol
     from benchmarks.paper.methods.registry import METHODS
@@ -123,24 +87,9 @@ def _gpu_gigabytes() -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 3)
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent has ended, even if the parent was killed."""
-
-    def watch() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _main(order: str, out: str) -> None:
-    _end_with_parent()
-    parsed = json.loads(order)
-    row = perform(Run(**parsed["run"]), Place(**parsed["place"]))
-    partial = Path(f"{out}.part")
-    partial.write_text(json.dumps(row), "utf-8")
-    partial.replace(out)
+def _perform_order(order: Mapping[str, Any]) -> Row:
+    return perform(Run(**order["run"]), Place(**order["place"]))
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    process.serve(_perform_order, *sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,16 @@ def check_name(name: str) -> None:
             f"publish: it is not available; choose one of {list(DATASETS)}"
         )
     raise ValueError(f"there is no table {name!r}: choose one of {list(DATASETS)}")
+
+
+def fetch_all(names: Iterable[str], given: str | None) -> None:
+    """Look up some tables in the folder `folder(given)`, or fetch them, to report errors at once.
+
+    Raises:
+        OSError: If a table is missing and cannot be fetched.
+    """
+    for name in sorted(set(names)):
+        load(name, folder(given), rows=1)
 
 
 def parkinson(path: Path) -> pd.DataFrame:

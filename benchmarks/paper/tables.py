@@ -11,19 +11,15 @@ import argparse
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from benchmarks import command
 from benchmarks.paper import data
 from benchmarks.paper.cell import Place, in_own_process
 from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.profiles import PROFILES
-from benchmarks.paper.results import Results, Run
-from pyro_mgp.cli.messages import count
+from benchmarks.paper.results import LAYOUT, Run
+from benchmarks.runs.queue import add_options, report_progress, run_all
 
 RATES = (10, 20, 30, 40)
 """Percentages of missing cells, as in the paper."""
@@ -79,7 +75,7 @@ def run(
 
     Args:
         runs: Runs to do.
-        out: CSV file of the results, in the format of `Results`.
+        out: CSV file of the results.
         place: Data folder, device and threads of the runs.
         jobs: Number of simultaneous runs.
         retry_failed: Whether to repeat runs that failed before.
@@ -93,52 +89,17 @@ def run(
         ValueError: If `out` is not a file of results.
         OSError: If a table is missing and cannot be fetched.
     """
-    runs = list(dict.fromkeys(runs))
-    results = Results(out)
-    if retry_failed:
-        results.sort(keep_failed=False)
-    done = results.done()
-    remaining = [each for each in runs if each not in done]
-    _fetch_tables(remaining, place)
-    with tqdm(
-        total=len(runs), initial=len(runs) - len(remaining), unit="run", disable=None if progress else True
-    ) as bar:
-        for each, row in _in_any_order(remaining, place, jobs):
-            results.append(each, row)
-            bar.set_postfix_str(str(each), refresh=False)
-            bar.update()
-            if row.get("error"):
-                log(f"{each} failed: {row['error']}")
-    results.sort()
-    return len(set(runs) - results.done(count_failed=False))
-
-
-def _fetch_tables(runs: Sequence[Run], place: Place) -> None:
-    """Fetch missing tables before the first run, to report errors at once."""
-    for dataset in {each.dataset for each in runs}:
-        data.load(dataset, data.folder(place.data_dir), rows=1)
-
-
-def _in_any_order(runs: Sequence[Run], place: Place, jobs: int) -> Iterable[tuple[Run, dict[str, Any]]]:
-    """Do some runs at a time; yield each run and its row when it is done."""
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting: dict[Future[dict[str, Any]], Run] = {}
-        try:
-            for each in runs:
-                waiting[pool.submit(in_own_process, each, place)] = each
-                if len(waiting) >= jobs:
-                    yield from _finished(waiting)
-            while waiting:
-                yield from _finished(waiting)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _finished(waiting: dict[Future[dict[str, Any]], Run]) -> Iterable[tuple[Run, dict[str, Any]]]:
-    """Wait for the next run to end; yield and remove all that have ended."""
-    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-    for future in done:
-        yield waiting.pop(future), future.result()
+    return run_all(
+        runs,
+        out,
+        LAYOUT,
+        lambda each: in_own_process(each, place),
+        lambda remaining: data.fetch_all((each.dataset for each in remaining), place.data_dir),
+        jobs=jobs,
+        retry_failed=retry_failed,
+        progress=progress,
+        log=log,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,32 +128,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--methods", metavar="NAME", nargs="+", default=tuple(METHODS),
         help=f"{', '.join(METHODS)} (default: all)",
     )  # fmt: skip
-    command.add_data_dir(parser, "$PYRO_MGP_DATA; without either they are fetched")
-    option("-o", "--out", metavar="FILE", default="results.csv", help="CSV file (default: results.csv)")
-    option("--jobs", metavar="N", type=at_least(1), default=1, help="simultaneous runs (default: 1)")
+    add_options(parser)
     option("--threads", metavar="N", type=at_least(1), default=1, help="threads of each run (default: 1)")
     option("--device", default="cpu", help="torch device of the methods that use one (default: cpu)")
-    option("--retry-failed", action="store_true", help="repeat runs that failed before")
     return command.execute(parser, argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:
     runs = plan(args.profile, args.datasets, args.rates, args.splits, args.methods)
     place = Place(args.data_dir, args.device, args.threads)
-    try:
-        failed = run(
-            runs,
-            Path(args.out),
-            place,
-            jobs=args.jobs,
-            retry_failed=args.retry_failed,
-            log=lambda line: command.say(line, sys.stderr),
-        )
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"the same command continues from the results in {args.out}")
-        raise
-    ended = f"{count(len(runs) - failed, 'run')} in {args.out}"
-    command.say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed repeats them")
+    report_progress(
+        lambda log: run(runs, Path(args.out), place, jobs=args.jobs, retry_failed=args.retry_failed, log=log),
+        runs,
+        args.out,
+    )
 
 
 if __name__ == "__main__":

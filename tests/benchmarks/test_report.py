@@ -11,13 +11,14 @@ import pytest
 from benchmarks.paper import report
 from benchmarks.paper.plots import spread
 from benchmarks.paper.ranking import rank
-from benchmarks.paper.results import Results, Run, read
+from benchmarks.paper.results import LAYOUT, Run, read
+from benchmarks.runs.results import Results
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """MGP is best everywhere, then MICE, then the mean; the paper's settings failed on one table."""
-    results = Results(tmp_path / "results.csv")
+    results = Results(tmp_path / "results.csv", LAYOUT)
     for dataset in ("protein", "parkinson"):
         for rate in (10, 20, 30):
             for split in (0, 1):
@@ -101,7 +102,7 @@ def test_a_method_with_fewer_splits_says_so(path: Path) -> None:
 
 
 def test_results_of_two_profiles_are_refused(path: Path, tmp_path: Path) -> None:
-    Results(path).append(Run("paper", "protein", 10, 0, "mean"), {"rmse": 1.0})
+    Results(path, LAYOUT).append(Run("paper", "protein", 10, 0, "mean"), {"rmse": 1.0})
     with pytest.raises(ValueError, match=r"several profiles, \['quick', 'paper'\]"):
         report.write(path, tmp_path / "out")
 

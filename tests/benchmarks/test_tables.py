@@ -17,7 +17,8 @@ import pytest
 from benchmarks.paper import tables
 from benchmarks.paper.cell import Place, in_own_process, perform
 from benchmarks.paper.methods.registry import METHODS
-from benchmarks.paper.results import MEASURED, Results, Run, read
+from benchmarks.paper.results import LAYOUT, MEASURED, Run, read
+from benchmarks.runs.results import Results
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_complete_file_is_left_unchanged(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "results.csv"
-    results = Results(out)
+    results = Results(out, LAYOUT)
     for run in tables.plan("quick", ["parkinson"], [20, 30], [0], ["mean", "mice"]):
         results.append(run, {"rmse": 1.0})
     results.sort()
@@ -138,8 +139,8 @@ def test_a_run_ends_with_its_parent_process(folder: Path, tmp_path: Path) -> Non
 
 _WATCHED = """
 import time
-from benchmarks.paper import cell
-cell._end_with_parent()
+from benchmarks.runs import process
+process.end_with_parent()
 print("watching", flush=True)
 time.sleep(60)
 """

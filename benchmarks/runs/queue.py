@@ -1,0 +1,118 @@
+"""A queue of runs that continues where a file of results stops, and the options of its commands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from benchmarks import command
+from benchmarks.runs.process import Row
+from benchmarks.runs.results import Layout, Results
+from pyro_mgp.cli.messages import count
+
+RunT = TypeVar("RunT")
+
+
+def run_all(
+    runs: Iterable[RunT],
+    out: Path,
+    layout: Layout[RunT],
+    do: Callable[[RunT], Row],
+    prepare: Callable[[Sequence[RunT]], None],
+    *,
+    jobs: int = 1,
+    retry_failed: bool = False,
+    progress: bool = True,
+    log: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Do the runs that are not done yet, and sort the results.
+
+    Args:
+        runs: Runs to do.
+        out: CSV file of the results.
+        layout: Columns of that file.
+        do: Function that does a run and returns its row, from any thread.
+        prepare: Function that is called with the remaining runs before the first, to report errors at once.
+        jobs: Number of simultaneous runs.
+        retry_failed: Whether to repeat runs that failed before.
+        progress: Whether to show a progress bar with the remaining time, on terminals only.
+        log: Function that gets a line about each run that fails.
+
+    Returns:
+        Number of failed runs, including those that failed before.
+
+    Raises:
+        ValueError: If `out` is not a file of results.
+    """
+    runs = list(dict.fromkeys(runs))
+    results = Results(out, layout)
+    if retry_failed:
+        results.sort(keep_failed=False)
+    done = results.done()
+    remaining = [each for each in runs if each not in done]
+    prepare(remaining)
+    with tqdm(
+        total=len(runs), initial=len(runs) - len(remaining), unit="run", disable=None if progress else True
+    ) as bar:
+        for each, row in _in_any_order(remaining, do, jobs):
+            results.append(each, row)
+            bar.set_postfix_str(str(each), refresh=False)
+            bar.update()
+            if row.get("error"):
+                log(f"{each} failed: {row['error']}")
+    results.sort()
+    return len(set(runs) - results.done(count_failed=False))
+
+
+def _in_any_order(runs: Sequence[RunT], do: Callable[[RunT], Row], jobs: int) -> Iterable[tuple[RunT, Row]]:
+    """Do some runs at a time; yield each run and its row when it is done."""
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting: dict[Future[Row], RunT] = {}
+        try:
+            for each in runs:
+                waiting[pool.submit(do, each)] = each
+                if len(waiting) >= jobs:
+                    yield from _finished(waiting)
+            while waiting:
+                yield from _finished(waiting)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _finished(waiting: dict[Future[Row], RunT]) -> Iterable[tuple[RunT, Row]]:
+    """Wait for the next run to end; yield and remove all that have ended."""
+    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+    for future in done:
+        yield waiting.pop(future), future.result()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that does runs: `--data-dir`, `-o`, `--jobs` and `--retry-failed`."""
+    option = parser.add_argument
+    command.add_data_dir(parser, "$PYRO_MGP_DATA; without either they are fetched")
+    option("-o", "--out", metavar="FILE", default="results.csv", help="CSV file (default: results.csv)")
+    option("--jobs", metavar="N", type=command.at_least(1), default=1, help="simultaneous runs (default: 1)")
+    option("--retry-failed", action="store_true", help="repeat runs that failed before")
+
+
+def report_progress(do_all: Callable[[Callable[[str], None]], int], runs: Sequence[object], out: str) -> None:
+    """Do runs and say how many there are in the file of results, and how many failed.
+
+    Args:
+        do_all: Function that does the runs, gets a log function, and returns the number of failed runs.
+        runs: The runs.
+        out: CSV file of the results.
+    """
+    try:
+        failed = do_all(lambda line: command.say(line, sys.stderr))
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"the same command continues from the results in {out}")
+        raise
+    ended = f"{count(len(runs) - failed, 'run')} in {out}"
+    command.say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed repeats them")
