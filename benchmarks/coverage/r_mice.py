@@ -31,14 +31,18 @@ write.csv(completed, file.path(given[1], "completed.csv"), row.names = FALSE)
 """
 
 
-def check() -> None:
-    """Check that R and mice are installed.
+def check(package: str = "mice", source: str = "Debian: r-cran-mice") -> None:
+    """Check that R and a package of it are installed.
+
+    Args:
+        package: Name of the package.
+        source: Where it is found.
 
     Raises:
         ValueError: If they are not; the message says what to install.
     """
-    if shutil.which("Rscript") is None or _run("-e", "library(mice)").returncode:
-        raise ValueError("the methods mice_... need R and its package mice (Debian: r-cran-mice)")
+    if shutil.which("Rscript") is None or run_r("-e", f"library({package})").returncode:
+        raise ValueError(f"imputation by {package} needs R and its package {package} ({source})")
 
 
 def method(name: str) -> Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]:
@@ -52,15 +56,31 @@ def method(name: str) -> Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]:
     """
 
     def impute(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
-        with tempfile.TemporaryDirectory() as folder:
-            frame.to_csv(Path(folder) / "table.csv", index=False, na_rep="NA")
-            done = _run("-e", _SCRIPT, folder, str(m), name, str(seed + 1))
-            if done.returncode:
-                raise RuntimeError(f"mice failed: {done.stderr.strip()}")
-            rows = pd.read_csv(Path(folder) / "completed.csv")
-        return [restore(rows.loc[rows[".imp"] == j + 1], frame) for j in range(m)]
+        return run_script(_SCRIPT, frame, m, name, str(seed + 1))
 
     return impute
+
+
+def run_script(script: str, frame: pd.DataFrame, m: int, *arguments: str) -> list[pd.DataFrame]:
+    """Return the m completed tables that an R script writes.
+
+    Args:
+        script: R code that reads `table.csv` in the folder of its first argument, and writes
+            `completed.csv` there, in which a column `.imp` numbers the imputations from 1.
+        frame: Table with missing cells.
+        m: Number of imputations, the script's second argument.
+        arguments: Its other arguments.
+
+    Raises:
+        RuntimeError: If the script fails; the message is that of R.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        frame.to_csv(Path(folder) / "table.csv", index=False, na_rep="NA")
+        done = run_r("-e", script, folder, str(m), *arguments)
+        if done.returncode:
+            raise RuntimeError(f"R failed: {done.stderr.strip()}")
+        rows = pd.read_csv(Path(folder) / "completed.csv")
+    return [restore(rows.loc[rows[".imp"] == j + 1], frame) for j in range(m)]
 
 
 def restore(rows: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
@@ -69,5 +89,6 @@ def restore(rows: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     return restored.astype(frame.dtypes.to_dict())
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_r(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run R with some arguments, and capture what it prints."""
     return subprocess.run(["Rscript", *arguments], capture_output=True, text=True, check=False)

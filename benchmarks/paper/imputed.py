@@ -27,6 +27,8 @@ class Imputed:
     """Draws `[m, cells]`, or None for a method without a predictive distribution."""
     log_density: Density | None = None
     """Predictive log density, or None for a method that does not state one."""
+    further_draws: Callable[[], Cells] | None = None
+    """Function that takes further draws for the bounds of intervals, or None if `draws` are all there are."""
 
     @classmethod
     def from_tables(cls, completed: Sequence[pd.DataFrame], test: pd.DataFrame) -> Imputed:

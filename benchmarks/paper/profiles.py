@@ -14,6 +14,8 @@ class Budget:
 
     draws: int = 100
     """Number of draws m of each missing cell, for methods with cheap draws."""
+    neighbours: int = 2
+    """Number of nearest neighbours of KNN."""
     gain_iterations: int = 20_000
     """Number of minibatches of GAIN."""
     svgp_steps: int = 100

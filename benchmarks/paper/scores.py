@@ -6,7 +6,7 @@ imputation scores a little above 1 in RMSE.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,18 +59,13 @@ def score(imputed: Imputed, train: pd.DataFrame, test: pd.DataFrame, truth: pd.D
         ValueError: If a column lacks imputations, or some are not finite.
     """
     true_cells = cells_of(truth, test)
-    _check(imputed.point, true_cells)
+    check(imputed.point, true_cells)
     units = unit(train)
-    mean_squared = {
-        column: np.mean(((imputed.point[column] - cells) / units[column]) ** 2)
-        for column, cells in true_cells.items()
-    }
     numbers = {
-        "rmse": np.mean(np.sqrt(list(mean_squared.values()))),
-        "rmse_pooled": np.sqrt(np.mean(list(mean_squared.values()))),
-        "crps": _mean_crps(imputed.draws, true_cells, units),
+        **root_mean_squared_errors(imputed.point, true_cells, units),
+        "crps": mean_crps(imputed.draws, true_cells, units),
         "nlpd": _mean_nlpd(imputed, true_cells, units),
-        **_calibration(imputed.draws, true_cells, units),
+        **calibration(imputed.draws, true_cells, units),
     }
     return Scores(**{name: float(number) for name, number in numbers.items()})
 
@@ -81,7 +76,14 @@ def unit(train: pd.DataFrame) -> dict[str, float]:
     return {str(column): float(s) if s > 0 else 1.0 for column, s in spread.items()}
 
 
-def _mean_crps(draws: Cells | None, truth: Cells, units: Mapping[str, float]) -> float:
+def root_mean_squared_errors(point: Cells, truth: Cells, units: Mapping[str, float]) -> dict[str, float]:
+    """Return `rmse` and `rmse_pooled`, see `Scores`, of point predictions of the true cells."""
+    squared = [np.mean(((point[column] - cells) / units[column]) ** 2) for column, cells in truth.items()]
+    return {"rmse": float(np.mean(np.sqrt(squared))), "rmse_pooled": float(np.sqrt(np.mean(squared)))}
+
+
+def mean_crps(draws: Cells | None, truth: Cells, units: Mapping[str, float]) -> float:
+    """Return the mean over columns of the fair CRPS, NaN with fewer than two draws."""
     if draws is None or len(next(iter(draws.values()))) < 2:
         return np.nan
     each = [fair_crps(draws[column], cells).mean() / units[column] for column, cells in truth.items()]
@@ -96,9 +98,12 @@ def _mean_nlpd(imputed: Imputed, truth: Cells, units: Mapping[str, float]) -> fl
     return float(-np.mean([density[column].mean() + np.log(units[column]) for column in truth]))
 
 
-def _calibration(draws: Cells | None, truth: Cells, units: Mapping[str, float]) -> dict[str, float]:
+def calibration(
+    draws: Cells | None, truth: Cells, units: Mapping[str, float], levels: Sequence[float] = LEVELS
+) -> dict[str, float]:
+    """Return coverage of all cells and mean width of central intervals, NaN where draws are too few."""
     numbers = {}
-    for level in LEVELS:
+    for level in levels:
         inside, widths = list[NDArray[np.bool_]](), list[float]()
         for column, cells in truth.items():
             bounds = None if draws is None else central_interval(draws[column], level)
@@ -111,7 +116,8 @@ def _calibration(draws: Cells | None, truth: Cells, units: Mapping[str, float]) 
     return numbers
 
 
-def _check(point: Cells, truth: Cells) -> None:
+def check(point: Cells, truth: Cells) -> None:
+    """Raise a ValueError if a column lacks point predictions of true cells, or some are not finite."""
     for column, cells in truth.items():
         if column not in point or point[column].shape != cells.shape:
             raise ValueError(f"expected {len(cells)} imputed cells in column {column!r}")

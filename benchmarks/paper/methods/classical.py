@@ -1,12 +1,14 @@
 """Imputation by scikit-learn: means, medians, nearest neighbours, chained regressions and chained forests.
 
-All methods are fitted to the training rows only and then impute the test rows.
+All methods are fitted to the training rows only and then impute the test rows. A table that is to be imputed
+itself is given as both, as one object.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,7 +25,6 @@ from benchmarks.paper.imputed import Imputed
 from benchmarks.paper.methods.scaling import Scaling
 from benchmarks.paper.profiles import Budget
 
-_NEIGHBOURS = 2
 _MICE_ROUNDS = 10
 # Number of independently fitted chains of regressions, each of which gives an equal share of the draws.
 _MICE_CHAINS = 10
@@ -41,13 +42,13 @@ def median(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -
 
 
 def nearest_neighbours(train: pd.DataFrame, test: pd.DataFrame, seed: int, budget: Budget) -> Imputed:
-    """Impute with the mean of the two nearest training rows.
+    """Impute with the mean of the nearest training rows.
 
     Distances are computed from standardised columns. The program of the paper's authors uses the columns' own
     units, in which the column with the largest numbers dominates the distance; its results are worse.
     """
     scaling = Scaling.fit(train)
-    imputer = KNNImputer(n_neighbors=_NEIGHBOURS).set_output(transform="pandas")
+    imputer = KNNImputer(n_neighbors=budget.neighbours).set_output(transform="pandas")
     imputer.fit(scaling.standardise(train))
     return Imputed.from_table(scaling.restore(imputer.transform(scaling.standardise(test))), test)
 
@@ -92,18 +93,33 @@ def chained(regressor: RegressorMixin, train: pd.DataFrame, test: pd.DataFrame, 
     Args:
         regressor: Regressor that is cloned for each column and round.
         train: Rows to learn from.
-        test: Rows to complete.
+        test: Rows to complete, which may be the same object.
         rounds: Number of rounds through the columns, those with the fewest missing training cells first.
     """
-    tables = [train, test]
+    tables = [train] if test is train else [train, test]
+    return next(itertools.islice(rounds_of_chain(regressor, tables), rounds - 1, None))[-1]
+
+
+def rounds_of_chain(
+    regressor: RegressorMixin, tables: Sequence[pd.DataFrame]
+) -> Iterator[list[pd.DataFrame]]:
+    """Yield completed copies of tables after each round through the columns, without end.
+
+    Args:
+        regressor: Regressor that is cloned for each column and round.
+        tables: Incomplete tables with the same columns. Regressors are fitted to the first.
+    """
     holes = [table.isna().to_numpy() for table in tables]
-    means = train.mean()
+    means = tables[0].mean()
     filled = [table.fillna(means).to_numpy(np.float64, copy=True) for table in tables]
     order = np.argsort(holes[0].mean(0), kind="mergesort")
-    for _ in range(rounds):
+    while True:
         for column in order:
             _update_column(clone(regressor), column, filled, holes)
-    return pd.DataFrame(filled[1], index=test.index, columns=test.columns)
+        yield [
+            pd.DataFrame(values.copy(), table.index, table.columns)
+            for values, table in zip(filled, tables, strict=True)
+        ]
 
 
 def _update_column(
