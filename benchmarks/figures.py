@@ -57,10 +57,15 @@ def resident_gigabytes() -> float:
     return _from_status("VmRSS")
 
 
-def peak_gigabytes() -> float:
-    """Return the largest memory that this process has held, in GiB."""
+def peak_gigabytes(children: bool = False) -> float:
+    """Return the largest memory that this process has held, in GiB.
+
+    Args:
+        children: Whether to return that of the largest of its ended child processes if it is larger.
+    """
     # The value of the module `resource` comes second: a child process inherits the peak of its parent there.
-    return _from_status("VmHWM")
+    own = _from_status("VmHWM")
+    return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20) if children else own
 
 
 def _from_status(name: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +38,25 @@ class Method:
         Raises:
             ImportError: If a library that the method needs is not installed.
         """
-        module, name = self.function.split(".")
-        try:
-            impute: Impute = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-        except ImportError as error:
-            raise ImportError(f"{error}: pip install 'pyro_mgp[bench]'") from error
+        impute: Impute = import_function(self.function, __package__)
         return impute
+
+
+def import_function(function: str, package: str) -> Any:
+    """Import and return a function of a package.
+
+    Args:
+        function: Module of the package, and function in it, separated by a dot.
+        package: Name of the package.
+
+    Raises:
+        ImportError: If a library that the module needs is not installed.
+    """
+    module, name = function.split(".")
+    try:
+        return getattr(importlib.import_module(f"{package}.{module}"), name)
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install 'pyro_mgp[bench]'") from error
 
 
 METHODS: dict[str, Method] = {

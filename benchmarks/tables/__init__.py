@@ -1,0 +1,1 @@
+"""Accuracy of imputation on 21 public tables with five patterns of missing cells."""

@@ -1,0 +1,1 @@
+"""Imputation methods of the benchmark."""
