@@ -29,6 +29,8 @@ class Imputed:
     """Predictive log density, or None for a method that does not state one."""
     further_draws: Callable[[], Cells] | None = None
     """Function that takes further draws for the bounds of intervals, or None if `draws` are all there are."""
+    seconds: float | None = None
+    """Seconds that a method in another program took without its start, or None to measure them outside."""
 
     @classmethod
     def from_tables(cls, completed: Sequence[pd.DataFrame], test: pd.DataFrame) -> Imputed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmarks.paper import data
 from benchmarks.runs.queue import add_options, report_progress, run_all
 from benchmarks.tables.cell import in_own_process
 from benchmarks.tables.methods.registry import METHODS
+from benchmarks.tables.methods.rivals import PYTHON
 from benchmarks.tables.patterns import PATTERNS
 from benchmarks.tables.results import DATASETS, LAYOUT, Run
 
@@ -112,11 +114,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="quick: at most 3,000 rows per table, a fixed random subset; all: all rows (default: quick)",
     )  # fmt: skip
     size.add_argument("--rows", metavar="N", type=at_least(1), help="at most N rows per table")
+    option(
+        "--rivals-python", metavar="PATH",
+        help="Python with the packages of benchmarks/tables/rivals.txt, for hyperimpute and gcimpute "
+        f"(default: ${PYTHON})",
+    )  # fmt: skip
     add_options(parser)
     return command.execute(parser, argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:
+    if args.rivals_python is not None:
+        os.environ[PYTHON] = args.rivals_python  # runs inherit it
     rows = args.rows or PROFILES[args.profile]
     runs = plan(rows, args.tables, args.patterns, args.seeds, args.methods)
     report_progress(

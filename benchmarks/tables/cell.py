@@ -48,9 +48,12 @@ def _perform(run: Run, data_dir: str | None) -> Row:
     impute = METHODS[run.method].load()
     truth = data.load(run.dataset, data.folder(data_dir), run.rows or None).astype(float)
     table = incomplete(truth, run.pattern, run.seed)
+    # A column whose observed cells are all equal is constant for every method.
+    varying = table.columns[table.nunique() > 1]
+    truth, table = truth[varying], table[varying]
     started = time.perf_counter()
     imputed = impute(table, run.seed)
-    seconds = time.perf_counter() - started
+    elapsed = time.perf_counter() - started
     peak = peak_gigabytes(children=True)
     scores = dataclasses.asdict(score(imputed, table, truth))
     return {
@@ -59,7 +62,7 @@ def _perform(run: Run, data_dir: str | None) -> Row:
         "n_missing": int(table.isna().to_numpy().sum()),
         **{name: None if math.isnan(number) else number for name, number in scores.items()},
         "draws": None if imputed.draws is None else len(next(iter(imputed.draws.values()))),
-        "seconds": round(seconds, 3),
+        "seconds": round(elapsed if imputed.seconds is None else imputed.seconds, 3),
         "peak_gigabytes": round(peak, 3),
     }
 

@@ -74,6 +74,22 @@ def _in_r(complete: Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]) -> C
     return load
 
 
+def _rival(name: str) -> Method:
+    """Return a method that is run by the Python of another environment."""
+
+    def load() -> Impute:
+        from benchmarks.tables.methods import rivals
+
+        return functools.partial(rivals.impute, name=name)
+
+    def check() -> None:
+        from benchmarks.tables.methods import rivals
+
+        rivals.check(name)
+
+    return Method(name, load, check)
+
+
 METHODS: dict[str, Method] = {
     "mean": Method("Mean", _of_paper("mean")),
     "knn": Method("KNN", _of_paper("knn")),
@@ -86,5 +102,7 @@ METHODS: dict[str, Method] = {
     "mice_cart": Method("mice, CART", _in_r(r_mice.method("cart")), r_mice.check),
     "mice_rf": Method("mice, forests", _in_r(r_mice.method("rf")), r_mice.check),
     "mixgb": Method("mixgb", _in_r(r_mixgb.complete), r_mixgb.check),
+    "gcimpute": _rival("gcimpute"),
+    "hyperimpute": _rival("hyperimpute"),
 }
 """Methods by name, in the order in which they are run and reported."""
