@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -13,28 +13,30 @@ from matplotlib.figure import Figure
 
 from benchmarks.paper.data import DATASETS
 from benchmarks.paper.methods.registry import METHODS
-from benchmarks.paper.ranking import ALPHA, Ranking
+from benchmarks.paper.ranking import ALPHA, PAPER, Ranking
 
-_DOTS_PER_INCH = 200
+DOTS_PER_INCH = 200
+"""Resolution of the pictures."""
 # Colours that are distinct with a colour vision deficiency (Okabe and Ito 2008); markers and dashes differ
 # too.
-_BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _RED, _PURPLE, _GREY = (
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE, GREY = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#777777",
 )  # fmt: skip
 _STYLES: dict[str, tuple[str, str, str]] = {
-    "mean": (_GREY, "_", ":"),
-    "median": (_GREY, "|", ":"),
-    "knn": (_PURPLE, "v", "--"),
-    "mice": (_ORANGE, "s", "-"),
-    "svgp": (_SKY, "o", "--"),
-    "gain": (_PURPLE, "x", ":"),
-    "mgp": (_BLACK, "D", "-"),
-    "extra_trees": (_GREEN, "^", "-"),
-    "miceforest": (_RED, "P", "-"),
-    "random_forests": (_GREEN, ">", "--"),
-    "dgp": (_BLUE, "h", "--"),
-    "mgp_paper": (_BLACK, "d", ":"),
+    "mean": (GREY, "_", ":"),
+    "median": (GREY, "|", ":"),
+    "knn": (PURPLE, "v", "--"),
+    "mice": (ORANGE, "s", "-"),
+    "svgp": (SKY, "o", "--"),
+    "gain": (PURPLE, "x", ":"),
+    "mgp": (BLACK, "D", "-"),
+    "extra_trees": (GREEN, "^", "-"),
+    "miceforest": (RED, "P", "-"),
+    "random_forests": (GREEN, ">", "--"),
+    "dgp": (BLUE, "h", "--"),
+    "mgp_paper": (BLACK, "d", ":"),
 }
+_COLOURS = {name: colour for name, (colour, _, _) in _STYLES.items()}
 # Minimum vertical distance of two labels, as a share of the panel's height.
 _LABEL_HEIGHT = 0.043
 
@@ -62,7 +64,7 @@ def write(summary: pd.DataFrame, ranking: Ranking, out: Path) -> dict[str, str]:
 
 def rmse_by_rate(part: pd.DataFrame, dataset: str, path: Path) -> str:
     """Plot the RMSE of all methods on one table by the rate of missing cells; return a description."""
-    figure = Figure(figsize=(6.5, 4.6), layout="constrained", dpi=_DOTS_PER_INCH)
+    figure = Figure(figsize=(6.5, 4.6), layout="constrained", dpi=DOTS_PER_INCH)
     axes = figure.subplots()
     ends = {}
     for method in (name for name in METHODS if name in set(part["method"])):
@@ -80,7 +82,7 @@ def rmse_by_rate(part: pd.DataFrame, dataset: str, path: Path) -> str:
     axes.set_title(DATASETS[dataset].title, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-    _label_ends(axes, ends)
+    label_ends(axes, ends, PAPER.titles, _COLOURS)
     figure.savefig(path)
     last = max(rate for rate, _ in ends.values())
     order = sorted((rmse, method) for method, (rate, rmse) in ends.items() if rate == last)
@@ -89,12 +91,19 @@ def rmse_by_rate(part: pd.DataFrame, dataset: str, path: Path) -> str:
     return f"RMSE on {title} by the share of missing cells; at {last:.0f} %, best first: {named}"
 
 
-def critical_difference(ranking: Ranking, path: Path) -> str:
-    """Plot average ranks, bars joining methods without significant difference; return a description."""
-    names = {method: METHODS[method].title for method in ranking.ranks}
+def critical_difference(ranking: Ranking, path: Path, colours: Mapping[str, str] = _COLOURS) -> str:
+    """Plot average ranks, bars joining methods without significant difference; return a description.
+
+    Args:
+        ranking: Ranks of the methods.
+        path: PNG file to write.
+        colours: Colours of the methods by name.
+    """
+    study = ranking.study
+    names = {method: study.titles[method] for method in ranking.ranks}
     scores = ranking.scores.rename(columns=names).reset_index(drop=True)
     p_values = scikit_posthocs.posthoc_nemenyi_friedman(scores)
-    figure = Figure(figsize=(6.5, 1.1 + 0.17 * len(names)), layout="constrained", dpi=_DOTS_PER_INCH)
+    figure = Figure(figsize=(6.5, 1.1 + 0.17 * len(names)), layout="constrained", dpi=DOTS_PER_INCH)
     axes = figure.subplots()
     with matplotlib.rc_context({"font.size": 9}):
         scikit_posthocs.critical_difference_diagram(
@@ -104,31 +113,46 @@ def critical_difference(ranking: Ranking, path: Path) -> str:
             ax=axes,
             label_fmt_left="{label} ({rank:.1f})",
             label_fmt_right="({rank:.1f}) {label}",
-            color_palette={title: _STYLES[method][0] for method, title in names.items()},
+            color_palette={title: colours[method] for method, title in names.items()},
         )
     axes.set_title(
-        f"Average rank by RMSE; critical difference {ranking.critical_difference:.1f}", loc="left", fontsize=9
+        f"Average rank by {study.score_title}; critical difference {ranking.critical_difference:.1f}",
+        loc="left",
+        fontsize=9,
     )
     figure.savefig(path)
     named = ", ".join(f"{names[method]} {rank:.1f}" for method, rank in ranking.ranks.items())
     return (
-        f"Average ranks by RMSE over {ranking.blocks} tables and rates, best first: {named}; bars join "
+        f"Average ranks by {study.score_title} over {ranking.blocks} blocks ({study.block_title}), best "
+        f"first: {named}; bars join "
         "methods whose ranks differ by less than the critical difference of "
         f"{ranking.critical_difference:.1f}"
     )
 
 
-def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
-    """Label each line at its right end, with labels moved apart so that they do not overlap."""
+def label_ends(
+    axes: Axes,
+    ends: Mapping[str, tuple[float, float]],
+    titles: Mapping[str, str],
+    colours: Mapping[str, str],
+) -> None:
+    """Label points or ends of lines at the right, with labels moved apart so that they do not overlap.
+
+    Args:
+        axes: Linear axes.
+        ends: Positions by method.
+        titles: Titles of the methods.
+        colours: Colours of the methods.
+    """
     low, high = axes.get_ylim()
     methods = sorted(ends, key=lambda method: ends[method][1])
     positions = spread([ends[method][1] for method in methods], _LABEL_HEIGHT * (high - low))
     right = max(rate for rate, _ in ends.values())
     span = right - min(axes.get_xticks()) or 1.0
     for method, position in zip(methods, positions, strict=True):
-        colour = _STYLES[method][0]
+        colour = colours[method]
         axes.annotate(
-            METHODS[method].title,
+            titles[method],
             ends[method],
             (right + 0.09 * span, position),
             color=colour,

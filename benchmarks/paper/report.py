@@ -22,6 +22,7 @@ from benchmarks.paper import results
 from benchmarks.paper.data import DATASETS
 from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.ranking import Ranking, rank
+from benchmarks.runs import markdown
 
 _PUBLISHED = Path(__file__).with_name("published.csv")
 _SCORES = {
@@ -129,7 +130,7 @@ def _sections(
             yield f"### {title}"
             yield _by_table_and_rate(summary, score, decimals)
     yield "## Runs"
-    yield _about_runs(table)
+    yield markdown.about_runs(table, _named)
 
 
 def _with_published(part: pd.DataFrame) -> str:
@@ -176,10 +177,10 @@ def _markdown(
     part: pd.DataFrame, cells: Mapping[tuple[str, Hashable], str], places: Sequence[tuple[Hashable, str]]
 ) -> str:
     """Return a Markdown table with a row per method of `part` and a column per place."""
-    lines = [["", *(title for _, title in places)], ["---", *("---:" for _ in places)]]
+    lines = [["", *(title for _, title in places)]]
     for method in _methods(part):
         lines.append([METHODS[method].title, *(cells.get((method, place), "") for place, _ in places)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown.table(lines)
 
 
 def _methods(part: pd.DataFrame) -> list[str]:
@@ -193,13 +194,9 @@ def _datasets(part: pd.DataFrame) -> list[str]:
     return [name for name in DATASETS if name in present]
 
 
-def _about_runs(table: pd.DataFrame) -> str:
-    failed = table[table["error"] != ""]
-    lines = [f"{len(table)} runs, of which {len(failed)} failed."]
-    for row in failed.to_dict("records"):
-        where = f"{DATASETS[row['dataset']].title}, {row['rate']} %, split {row['split']}"
-        lines.append(f"- {METHODS[row['method']].title} on {where}: {row['error']}")
-    return "\n".join(lines)
+def _named(row: Mapping[Hashable, Any]) -> str:
+    where = f"{DATASETS[row['dataset']].title}, {row['rate']} %, split {row['split']}"
+    return f"{METHODS[row['method']].title} on {where}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
