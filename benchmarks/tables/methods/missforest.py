@@ -19,10 +19,12 @@ def missforest(table: pd.DataFrame, seed: int) -> Imputed:
 
     The rounds end, and the table of the last but one is taken, when the imputed cells have changed more than
     in the round before (Stekhoven and Bühlmann, *Bioinformatics* 28:112-118, 2012). The change is the sum of
-    squared differences relative to the sum of squares of the new table. Forests have the settings of
-    scikit-learn, which consider all columns at each split.
+    squared differences relative to the sum of squares of the new table. As in missForest, splits consider the
+    square root of the number of columns, and nodes of up to five rows are not split.
     """
-    forest = RandomForestRegressor(_TREES, random_state=seed, n_jobs=1)
+    forest = RandomForestRegressor(
+        _TREES, max_features="sqrt", min_samples_split=6, random_state=seed, n_jobs=1
+    )
     best, last_change = table.fillna(table.mean()), np.inf
     for (completed,) in itertools.islice(rounds_of_chain(forest, [table]), _MOST_ROUNDS):
         change = _squares(completed - best) / _squares(completed)
