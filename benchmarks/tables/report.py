@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks import command
@@ -90,9 +91,10 @@ def _sections(table: pd.DataFrame, rankings: list[Ranking], pictures: Mapping[st
         yield f"![{alternative}]({name})"
     for score, title in _SCORES.items():
         scores = summary.by_cell(table, score)
-        for pattern in (name for name in PATTERNS if name in scores.index.get_level_values("pattern")):
+        patterns = scores.index.get_level_values("pattern")
+        for pattern in (name for name in PATTERNS if name in patterns):
             yield f"## {title}, {pattern}"
-            yield _by_table(scores.xs(pattern, level="pattern"))
+            yield _by_table(scores[patterns == pattern].droplevel("pattern"))
     yield "## Runs"
     yield markdown.about_runs(table, _named)
 
@@ -158,9 +160,10 @@ def _by_table(scores: pd.DataFrame) -> str:
     methods = list(scores.columns[scores.notna().any()])
     lines = [["", *(METHODS[method].title for method in methods)]]
     for name in (name for name in DATASETS if name in scores.index):
-        own = scores.loc[name, methods]
-        cells = [_number(value, ".3f") for value in own]
-        bold = [f"**{text}**" if value == own.min() else text for text, value in zip(cells, own, strict=True)]
+        own = scores.loc[name, methods].to_numpy(float)
+        best = np.nanmin(own)
+        texts = [_number(value, ".3f") for value in own]
+        bold = [f"**{text}**" if value == best else text for text, value in zip(texts, own, strict=True)]
         lines.append([DATASETS[name].title, *bold])
     return markdown.table(lines)
 
@@ -174,9 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the names of its files; return the exit status."""
     parser = command.new_parser("tables.report", __doc__)
     parser.add_argument("results", metavar="RESULTS", help="CSV file that `benchmarks.tables` wrote")
-    parser.add_argument(
-        "-o", "--out", metavar="DIR", help="folder to write into (default: that of RESULTS)"
-    )
+    parser.add_argument("-o", "--out", metavar="DIR", help="folder to write into (default: that of RESULTS)")
     return command.execute(parser, argv, _run)
 
 

@@ -115,6 +115,6 @@ def time_ratios(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def relative_to_rivals(scores: pd.DataFrame, method: str = "mgp") -> pd.Series[float]:
-    """Return a method's score relative to the lowest of the others, minus one, by cell: negative if it wins."""
+    """Return a score of a method relative to the lowest of the others, minus one: negative where it wins."""
     others = scores.drop(columns=method).min(axis=1)
     return (scores[method] / others - 1).replace([np.inf], np.nan).dropna()
