@@ -160,7 +160,7 @@ def _by_table(scores: pd.DataFrame) -> str:
     methods = list(scores.columns[scores.notna().any()])
     lines = [["", *(METHODS[method].title for method in methods)]]
     for name in (name for name in DATASETS if name in scores.index):
-        own = scores.loc[name, methods].to_numpy(float)
+        own = [float(value) for value in scores.loc[[name], methods].to_numpy(float)[0]]
         best = np.nanmin(own)
         texts = [_number(value, ".3f") for value in own]
         bold = [f"**{text}**" if value == best else text for text, value in zip(texts, own, strict=True)]

@@ -1,6 +1,6 @@
 """Imputation methods by name: functions that complete a table from its own observed cells.
 
-The module of a method is imported when the method is loaded, so that its memory is that of the method alone.
+The module of a method is imported when the method is loaded.
 """
 
 from __future__ import annotations
