@@ -1,1 +1,4 @@
 """Imputation methods of the benchmark."""
+
+DRAWS = 20
+"""Number of draws m of each missing cell, except for miceforest."""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.paper.imputed import Cells, Imputed
-from benchmarks.tables.methods.registry import DRAWS
+from benchmarks.tables.methods import DRAWS
 from pyro_mgp.imputer import MGPImputer
 
 # The bounds of a 95 % interval are far in the tails; with 100 draws they are the 2.5th from either end.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.coverage import r_mice
 from benchmarks.paper.methods import registry as paper
 from benchmarks.paper.methods.registry import import_function
-from benchmarks.tables.methods import r_mixgb
+from benchmarks.tables.methods import DRAWS, r_mixgb, rivals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     Impute = Callable[[pd.DataFrame, int], Imputed]
     """Function of `(incomplete table, seed)` that imputes its missing cells."""
-
-DRAWS = 20
-"""Number of draws m of each missing cell, except for miceforest."""
 
 # Each completed table of miceforest has its own forests, which take as long again.
 _MICEFOREST_DRAWS = 5
@@ -76,18 +73,8 @@ def _in_r(complete: Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]) -> C
 
 def _rival(name: str) -> Method:
     """Return a method that is run by the Python of another environment."""
-
-    def load() -> Impute:
-        from benchmarks.tables.methods import rivals
-
-        return functools.partial(rivals.impute, name=name)
-
-    def check() -> None:
-        from benchmarks.tables.methods import rivals
-
-        rivals.check(name)
-
-    return Method(name, load, check)
+    impute = functools.partial(rivals.impute, name=name)
+    return Method(name, lambda: impute, functools.partial(rivals.check, name))
 
 
 METHODS: dict[str, Method] = {

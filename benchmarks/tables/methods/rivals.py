@@ -12,7 +12,7 @@ import pandas as pd
 
 from benchmarks.paper.imputed import Imputed, cells_of, holes_of
 from benchmarks.paper.scores import root_mean_squared_errors, unit
-from benchmarks.tables.methods.registry import DRAWS
+from benchmarks.tables.methods import DRAWS
 from benchmarks.tables.patterns import incomplete
 
 PYTHON = "PYRO_MGP_RIVALS"

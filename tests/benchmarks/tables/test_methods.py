@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.paper.imputed import Imputed, holes_of
 from benchmarks.paper.methods import classical
-from benchmarks.tables.methods import missforest, registry, rivals
-from benchmarks.tables.methods.registry import DRAWS, METHODS
+from benchmarks.tables.methods import DRAWS, missforest, rivals
+from benchmarks.tables.methods.registry import METHODS
 from benchmarks.tables.patterns import incomplete
 from benchmarks.tables.scores import score
 
@@ -142,7 +142,7 @@ def test_the_failure_of_a_rival_has_its_last_message(script: Path) -> None:
 def test_without_its_interpreter_a_rival_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(rivals.PYTHON, raising=False)
     with pytest.raises(ValueError, match="--rivals-python"):
-        registry.METHODS["gcimpute"].check()  # type: ignore[misc]
+        METHODS["gcimpute"].check()  # type: ignore[misc]
 
 
 def test_without_r_mixgb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
