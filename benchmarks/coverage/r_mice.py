@@ -25,7 +25,13 @@ table[logical] <- lapply(table[logical], factor)
 m <- as.integer(given[2])
 categories <- if (given[3] %in% c("cart", "rf")) rep(given[3], 3) else c("logreg", "polyreg", "polr")
 methods <- c(given[3], categories)
-imputed <- mice(table, m = m, defaultMethod = methods, seed = as.integer(given[4]), print = FALSE)
+options <- list(data = table, m = m, defaultMethod = methods, seed = as.integer(given[4]), print = FALSE)
+if (given[5] == "collinear") {
+  options$remove.collinear <- FALSE
+  # Trees need no independent inputs; without any input they fail.
+  if (given[3] %in% c("cart", "rf")) options$eps <- 0
+}
+imputed <- do.call(mice, options)
 completed <- complete(imputed, "long")
 write.csv(completed, file.path(given[1], "completed.csv"), row.names = FALSE)
 """
@@ -45,18 +51,20 @@ def check(package: str = "mice", source: str = "Debian: r-cran-mice") -> None:
         raise ValueError(f"imputation by {package} needs R and its package {package} ({source})")
 
 
-def method(name: str) -> Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]:
+def method(name: str, collinear: bool = False) -> Callable[[pd.DataFrame, int, int], list[pd.DataFrame]]:
     """Return an imputation function that uses a univariate method of mice, with its default of five rounds.
 
     Args:
         name: One of `METHODS`.
+        collinear: Whether to impute columns that nearly are linear combinations of others. By default mice
+            removes them from the models, and leaves their cells missing.
 
     Returns:
         Function of `(table with missing cells, m, seed)` that returns m completed tables.
     """
 
     def impute(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
-        return run_script(_SCRIPT, frame, m, name, str(seed + 1))
+        return run_script(_SCRIPT, frame, m, name, str(seed + 1), "collinear" if collinear else "")
 
     return impute
 
