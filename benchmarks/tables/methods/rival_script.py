@@ -36,13 +36,20 @@ def gcimpute(table: np.ndarray, m: int, seed: int) -> Arrays:
     """Return the conditional means of a Gaussian copula, and m draws.
 
     Version 0.0.4 seeds numpy again for every row, so that all rows of a draw have the same noise. It is
-    seeded once here.
+    seeded once here. It also refuses the intervals of columns that it takes for truncated: these are
+    given as ordinal.
     """
     from gcimpute.gaussian_copula import GaussianCopula
 
     started = time.perf_counter()
     model = GaussianCopula(random_state=seed)
-    point = model.fit_transform(table)
+    try:
+        point = model.fit_transform(table)
+    except ValueError:
+        continuous = list(model.get_vartypes()["continuous"])
+        others = [j for j in range(table.shape[1]) if j not in continuous]
+        model = GaussianCopula(random_state=seed)
+        point = model.fit_transform(table, continuous=continuous, ordinal=others)
     np.random.seed(seed)  # noqa: NPY002 (the generator that gcimpute uses)
     with mock.patch.object(np.random, "seed"):
         draws = model.sample_imputation(num=m)
