@@ -53,6 +53,7 @@ class LocalGPParams:
     scale: float  # prior guess a₀ of the local scale, squared standardised units
     cut: float | None = None  # bound on innovations, in multiples of their typical size; None for none
     inflation: float = 1.0  # inflation τ of the standard deviation, calibrated on held-out cells
+    gain: float = 0.0  # share of the sparse GP's CRPS that it removes
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> LocalGPParams:

@@ -199,23 +199,29 @@ class _Fit:
         local = metrics[0]
         numbers, weights = self._scoring_cells(local)
         candidates: list[LocalGPParams] = []
-        gains = []
+        gains, alone = [], []
         per_cell = local.n_neighbours * (local.n_neighbours + len(local.columns))
         for references in local.references[numbers].split(max(1, _KEPT_AT_ONCE // per_cell)):
             cells = self.leave_one_out(i, references)
             neighbourhood = local.gather(local.nearest(cells.rows, cells.own))
             candidates = candidates or _candidates(local, cells, neighbourhood)
-            gains.append(_gain(local, candidates, cells, neighbourhood, self.marginals[i].noise))
+            variance = cells.variance + self.marginals[i].noise
+            alone.append(crps(cells.residuals, torch.zeros_like(variance), variance)[0])
+            gains.append(alone[-1] - _scores(local, candidates, cells, neighbourhood))
         gain = torch.cat(gains, dim=1)
         # The standard error is that of ordinary cells: a rare one may outweigh all others.
         ordinary = gain[:, weights > 1] if (weights > 1).any() else gain
         clear = ordinary.mean(1) > _CLEARLY * ordinary.std(1) / math.sqrt(ordinary.shape[1])
         if not clear.any():
             return []
-        best = candidates[int((gain @ weights).where(clear, -math.inf).argmax())]
-        scale, freedom, cut = best.scale, best.freedom, best.cut
-        changed = [replace(own.params, scale=scale, freedom=freedom, cut=cut) for own in metrics]
-        return [replace(own, params=params) for own, params in zip(metrics, changed, strict=True)]
+        total, best = (gain @ weights).where(clear, -math.inf).max(0)
+        chosen = candidates[int(best)]
+        chosen = replace(chosen, gain=float(total / (torch.cat(alone) @ weights)))
+        metric_of = [(own.params.lengthscales, own.params.nugget) for own in metrics]
+        return [
+            replace(own, params=replace(chosen, lengthscales=lengths, nugget=nugget))
+            for own, (lengths, nugget) in zip(metrics, metric_of, strict=True)
+        ]
 
     def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
         """Select references of a link by which to score candidates, with sampling weights."""
@@ -324,20 +330,18 @@ def _candidates(local: LocalLink, cells: LeaveOneOut, neighbourhood: Neighbourho
     ]
 
 
-def _gain(
+def _scores(
     local: LocalLink,
     candidates: Sequence[LocalGPParams],
     cells: LeaveOneOut,
     neighbourhood: Neighbourhood,
-    noise: Tensor,
 ) -> Tensor:
-    """Return the CRPS of the sparse GP alone minus that of each of G candidates, `[G, c]`."""
+    """Return the CRPS of each of G candidates, `[G, c]`."""
     posteriors = local.condition_each(candidates, neighbourhood)
     cross, v = posteriors[0].cross_covariance(cells.rows[None])
     mean = torch.stack([(cross * each.weights)[:, 0].sum(1) for each in posteriors])
     variance = torch.stack([v[:, 0] * each.scale for each in posteriors]) + cells.variance
-    alone, *_ = crps(cells.residuals, torch.zeros_like(cells.residuals), noise + cells.variance)
-    return alone - crps(cells.residuals, mean, variance)[0]
+    return crps(cells.residuals, mean, variance)[0]
 
 
 def _inflation(

@@ -22,8 +22,8 @@ from pyro_mgp.sampling.refinement import (
     _N_WORST,
     _candidates,
     _Fit,
-    _gain,
     _inflation,
+    _scores,
     refine,
 )
 from pyro_mgp.sampling.sampler import Sampler
@@ -60,17 +60,16 @@ def test_candidates_scored_together_equal_those_scored_alone() -> None:
     params = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, params)
     left = LeaveOneOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
-    neighbourhood, noise = local.gather(local.nearest(rows)), torch.tensor(0.5).double()
+    neighbourhood = local.gather(local.nearest(rows))
     candidates = _candidates(local, left, neighbourhood)
-    gain = _gain(local, candidates, left, neighbourhood, noise)
+    scores = _scores(local, candidates, left, neighbourhood)
     assert (
-        len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(gain.unique(dim=0))
+        len({(c.cut, c.freedom, c.scale) for c in candidates}) == len(candidates) == len(scores.unique(dim=0))
     )
-    alone, *_ = crps(values, torch.zeros(9).double(), noise + left.variance)
-    for candidate, found in zip(candidates, gain, strict=True):
+    for candidate, found in zip(candidates, scores, strict=True):
         at = dataclasses.replace(local, params=candidate).posterior(rows).moments(rows[None])
         score, *_ = crps(values, at.mean[0], at.variance[0] + left.variance)
-        torch.testing.assert_close(found, alone - score)
+        torch.testing.assert_close(found, score)
 
 
 def conditional(frame: pd.DataFrame) -> MGPImputer:
