@@ -38,8 +38,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns, and
             up to 300 rows with a trend that is not shrunk.
         inputs: Inputs of a link: all "others", or complete and "earlier" columns only, a joint density of
-            the columns in an order that the table shows. "auto" takes the latter unless nearby rows predict
-            held-out cells better than it does, a table is large (more than 300,000 missing cells times links,
+            the columns in an order that the table shows. "auto" takes the latter unless nearby rows improve
+            predictions by more than 4 %, a table is large (more than 300,000 missing cells times links,
             or many rows of many columns) or has more than 300 encoded columns, or a setting rules it out;
             `settings_` says which.
         n_inducing: Inducing inputs per link; None takes 100, or 50 in links that see "earlier" columns.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -122,23 +121,6 @@ class FittedModel:
         filled = self.initial_fill.draw(rows, self.seed)[0]
         drawn = draw_lengthscales(chain, filled, rows.observed, n, self.seed, progress=progress)
         return replace(self, lengthscales=drawn, cholesky_cache=CholeskyCache())
-
-    def without_cells(self, held_out: Tensor) -> FittedModel:
-        """Return the model whose functions and neighbours are drawn without some cells of its table.
-
-        Hyperparameters stay as they are. `held_out` is Bool `[N, D]`, in the order of the table of the fit.
-        """
-        _, order = self.own_table().encoded.sorted_by_key()
-        held_out, training, neighbours = held_out[order], self.training, self.neighbours
-        if training is not None:
-            held_out = held_out.to(training.observed.device)
-            training = EncodedTable(training.values, training.observed & ~held_out, training.keys)
-        if neighbours is not None:
-            cells = held_out[: len(neighbours.rows), [link.column for link in self.chain.links]]
-            rest = neighbours.residuals.masked_fill(cells.T.to(neighbours.rows.device), math.nan)
-            of_rows = neighbours.rows, rest, neighbours.params, neighbours.n_neighbours
-            neighbours = Neighbours.of(self.chain, *of_rows)
-        return replace(self, training=training, neighbours=neighbours, cholesky_cache=CholeskyCache())
 
     def guide(self, seed: int | None = None) -> ImputationGuide:
         """Return a guide for `Predictive(chain.model, guide=...)` whose samples are imputations."""
