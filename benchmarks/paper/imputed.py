@@ -30,7 +30,7 @@ class Imputed:
     further_draws: Callable[[], Cells] | None = None
     """Function that takes further draws for the bounds of intervals, or None if `draws` are all there are."""
     seconds: float | None = None
-    """Seconds that a method in another program took without its start, or None to measure them outside."""
+    """Seconds that a method measured itself, or None to measure them outside."""
 
     @classmethod
     def from_tables(cls, completed: Sequence[pd.DataFrame], test: pd.DataFrame) -> Imputed:
