@@ -30,6 +30,6 @@ def mgp(table: pd.DataFrame, seed: int) -> Imputed:
 
     draws = draw(DRAWS)
     seconds = time.perf_counter() - started
-    point = cells_of(imputer.transform(table), table)
+    point = cells_of(pd.DataFrame(imputer.transform(table)), table)
     further = range(DRAWS, _INTERVAL_DRAWS)
     return Imputed(point, draws, seconds=seconds, further_draws=lambda: draw(further))
