@@ -35,9 +35,10 @@ from pyro_mgp.storage.scratch import Scratch
 _SMALL_ROWS = 10_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
-# Most encoded columns of a table with a joint density; most rows of its chains, times the number of links,
+# Most encoded columns of a table with a joint density, and most links: for each of eight columns, iterations
+# draw again the functions of all links that see it. Most rows of its chains, times the number of links,
 # times the squared number of features of a trend (an iteration then takes some five seconds).
-_MOST_COLUMNS, _MOST_WORK = 300, 1e10
+_MOST_COLUMNS, _MOST_LINKS, _MOST_WORK = 300, 20, 1e10
 # Share of the CRPS of observed cells that local GPs have to remove, on average over links, to be kept instead
 # of a joint density. On 17 of 21 public tables with 30 % missing they remove 5 % or more; on designs with
 # waves, products and other smooth relations, of 300 to 3,000 rows, less than 3 %.
@@ -136,7 +137,7 @@ def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:
     missing_cells, (n_rows, n_columns) = (~table.observed).sum(0).tolist(), table.values.shape
     links, multiplied = len(fitted.chain.links), min(n_columns, MOST_INPUTS)
     n_features = 1 + n_columns + multiplied * (multiplied + 1) // 2
-    if n_columns > _MOST_COLUMNS:
+    if n_columns > _MOST_COLUMNS or links > _MOST_LINKS:
         return "the table is wide"
     if n_chains(n_rows) * n_rows * links * n_features**2 > _MOST_WORK:
         return "the table is large"
