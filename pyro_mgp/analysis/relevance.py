@@ -22,6 +22,7 @@ from torch import Tensor
 from pyro_mgp._support.checks import one_of
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.sampling.fitted_model import FittedModel
@@ -77,14 +78,11 @@ def relevance(
     one_of("by", by, get_args(Measure))
     model, links = imputer.model_, imputer.model_.chain.links
     codec, target = model.encoder.codec, model.encoder.target
-    groups, columns = codec.groups, list(codec.columns)
-    labels: list[Label] = [column.name for column in columns]
-    if target is not None:
-        groups, columns = np.append(groups, len(columns)), [*columns, target]
-        labels.append(model.chain.names[-1])  # differs from all other labels
+    columns = [*codec.columns, *([] if target is None else [target])]
+    groups, labels = groups_and_labels(model)
     inputs = [groups[link.inputs.cpu().numpy()] for link in links]
     if by == "derivative":
-        conditionals, rows = model.chain.conditionals(), _rows(model, X)
+        conditionals, rows = model.chain.conditionals(), model.initial_fill.expected(encoded_rows(model, X))
         found = [_mean_squares(_gradient(each, rows), groups, columns) for each in conditionals]
     else:
         inverses = [lengthscales(link.kernel, len(link.inputs)).pow(-2).numpy() for link in links]
@@ -101,13 +99,25 @@ def relevance(
     return table if seen else table.iloc[:, :-1]
 
 
-def _rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> Tensor:
-    """Return the encoded rows at which to differentiate, `[n, D]`."""
+def groups_and_labels(model: FittedModel) -> tuple[NDArray[np.intp], list[Label]]:
+    """Return the column of each encoded column, `[D]`, and the labels of columns, the target last."""
+    codec = model.encoder.codec
+    groups, labels = codec.groups, [column.name for column in codec.columns]
+    if model.encoder.target is not None:
+        groups = np.append(groups, len(labels))
+        labels.append(model.chain.names[-1])  # differs from all other labels
+    return groups, labels
+
+
+def encoded_rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> EncodedTable:
+    """Return at most 20,000 encoded rows of X, or of the training table if it is None."""
     if X is None and model.own is None:
-        raise ValueError("this imputer does not hold the table of its fit: call relevance(imputer, X)")
+        raise ValueError(
+            "this imputer does not hold the table of its fit: pass one, as in relevance(imputer, X)"
+        )
     rows = (model.own_table() if X is None else model.encoder.encode(X)).encoded
     some = torch.linspace(0, len(rows) - 1, min(len(rows), _MAX_ROWS)).long()
-    return model.initial_fill.expected(rows[some])
+    return rows[some]
 
 
 def _gradient(conditional: Conditional, rows: Tensor) -> Numbers:

@@ -104,6 +104,38 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def plot_variance_shares(shares: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Plot what the parts of each column's link explain of its variance, as stacked bars.
+
+    `shares` is a result of `analysis.variance_shares`. Negative shares, which parts have that oppose each
+    other, count as zero.
+
+    Raises:
+        ValueError: If no column was modelled.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> shares = pd.DataFrame({"linear": [0.7], "unexplained": [0.3]}, index=["y"])
+        >>> len(plot_variance_shares(shares, Figure().subplots()).patches)
+        2
+    """
+    if shares.empty:
+        raise ValueError("no column was modelled: there are no shares to plot")
+    ax = style.tidy(style.axes_or_new(ax, 6.0, 1.4 + 0.3 * len(shares)))
+    start, places = np.zeros(len(shares)), np.arange(len(shares))
+    looks: list[dict[str, Any]] = [{"color": BLUE}, {"color": PALE_BLUE}]
+    looks += [{"color": "white", "edgecolor": BLUE, "hatch": "///"}, {"color": SHADE}]
+    for (part, column), look in zip(shares.items(), looks, strict=False):
+        widths = column.fillna(0.0).clip(lower=0.0).to_numpy(np.float64)
+        ax.barh(places, widths, left=start, height=0.7, label=str(part), **look)
+        start += widths
+    ax.set(xlabel="share of the variance", xlim=(0, max(1.0, start.max())))
+    ax.invert_yaxis()
+    style.name_ticks(ax, "y", places.tolist(), shares.index.tolist())
+    style.legend_above(ax, ncols=shares.shape[1])
+    return ax
+
+
 def plot_calibration(
     calibration: Calibration,
     columns: Sequence[Label] | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from pyro_mgp import plots
 from pyro_mgp._support.messages import FitWarning, listing
 from pyro_mgp.analysis.relevance import relevance
+from pyro_mgp.analysis.variance_shares import variance_shares
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, TableWarning, missing
@@ -77,6 +78,7 @@ def write_report(
         "values": _values(draws, imputed, sides),
         "cells": _cells(draws, imputed),
         "relevance": _relevance(draws, imputer),
+        "explained": _explained(draws, imputer),
         "training": _training(imputer),
         "mixing": _mixing(draws),
         "warnings": _warnings(draws, imputer, calibration),
@@ -200,15 +202,31 @@ def _relevance(draws: Imputations, imputer: MGPImputer) -> Part:
     """Plot the relevance of each column as a predictor of the others."""
     if not imputer.order_:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TableWarning)
-        warnings.simplefilter("ignore", FitWarning)
-        found = relevance(imputer, draws.frame)
+    found = _quietly(relevance, draws, imputer)
     figure = _figure(3.6 + 0.5 * found.shape[1], 2.0 + 0.42 * len(found))
     plots.plot_relevance(found, figure.subplots())
     best = found.head(12).dropna(how="all").idxmax(axis=1)
     strongest = [f"{_short(label)} most by {_short(source)}" for label, source in best.items()]
     return {"image": image(figure), "strongest": strongest}
+
+
+def _explained(draws: Imputations, imputer: MGPImputer) -> Part:
+    """Plot what parts of each column's link explain of its variance."""
+    if not imputer.order_:
+        return None
+    found = _quietly(variance_shares, draws, imputer)
+    figure = _figure(6.0, 1.4 + 0.3 * len(found))
+    plots.plot_variance_shares(found, figure.subplots())
+    most = found.head(12).dropna().idxmax(axis=1)
+    return {"image": image(figure), "most": [f"{_short(label)}: {part}" for label, part in most.items()]}
+
+
+def _quietly(describe: Callable[..., pd.DataFrame], draws: Imputations, imputer: MGPImputer) -> pd.DataFrame:
+    """Describe an imputer at the rows of the table, without warnings that the fit has given before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableWarning)
+        warnings.simplefilter("ignore", FitWarning)
+        return describe(imputer, draws.frame)
 
 
 def _training(imputer: MGPImputer) -> Part:

@@ -37,6 +37,7 @@ from pyro_mgp.plots import (
     plot_scatter,
     plot_strips,
     plot_tipping_point,
+    plot_variance_shares,
 )
 from pyro_mgp.plots._columns import plotted
 from pyro_mgp.plots._style import BLUE, VERMILION, text
@@ -154,6 +155,11 @@ def relevances(n_rows: int = 3, n_columns: int = 4) -> pd.DataFrame:
     return pd.DataFrame(table, index=range(n_rows), columns=[f"$c{j}" for j in range(n_columns)])
 
 
+def shares(n_columns: int = 3) -> pd.DataFrame:
+    names = ["linear", "curved", "nearby rows", "unexplained"]
+    return pd.DataFrame([[0.5, -0.1, 0.2, 0.4]] * n_columns, range(n_columns), columns=names)
+
+
 HISTORY = History(loss=[9.0, 5.0, 4.0, 3.5], validation=[-1.2, -0.9], steps=[2, 4], best_step=4)
 
 
@@ -168,6 +174,8 @@ ONE_PANEL: dict[str, Callable[..., Any]] = {
     "flux of penguins": lambda **ax: plot_flux(penguins(), **ax),
     "relevance": lambda **ax: plot_relevance(relevances(), **ax),
     "relevance of many": lambda **ax: plot_relevance(relevances(30, 50), **ax),
+    "shares": lambda **ax: plot_variance_shares(shares(), **ax),
+    "shares of many": lambda **ax: plot_variance_shares(shares(60), **ax),
     "fmi": lambda **ax: plot_fmi(pool([(1.2, 0.04), (1.5, 0.05)], names=["$x"]), **ax),
     "tipping point": lambda **ax: plot_tipping_point(scan(), **ax),
 }
@@ -195,7 +203,9 @@ def test_one_panel_is_drawn_on_the_axes_given_and_no_other(name: str) -> None:
     assert plt.get_fignums() == []
 
 
-@pytest.mark.parametrize("name", ["missingness", "patterns", "flux", "relevance", "fmi", "tipping point"])
+@pytest.mark.parametrize(
+    "name", ["missingness", "patterns", "flux", "relevance", "shares", "fmi", "tipping point"]
+)
 def test_without_axes_one_figure_is_made(name: str) -> None:
     ax = ONE_PANEL[name]()
     assert plt.get_fignums() == [ax.figure.number]
@@ -525,6 +535,12 @@ def test_loss_and_score_are_plotted_at_their_steps() -> None:
     assert len(plot_loss(History(loss=[3.0, 2.0]))) == 1
 
 
+def test_bars_of_variance_shares_follow_each_other() -> None:
+    bars = plot_variance_shares(shares(1)).patches
+    np.testing.assert_allclose([bar.get_width() for bar in bars], [0.5, 0.0, 0.2, 0.4])
+    np.testing.assert_allclose([bar.get_x() for bar in bars], [0.0, 0.5, 0.5, 0.7])
+
+
 def test_relevance_is_written_into_squares_of_few_columns() -> None:
     table = relevances()
     ax = plot_relevance(table)
@@ -583,6 +599,7 @@ def test_fmi_and_lambda_of_each_coefficient() -> None:
         (lambda: plot_cells(numbers(3), "x", n=0), "must be at least 1, got 0"),
         (lambda: plot_loss(History()), "nothing was trained"),
         (lambda: plot_relevance(relevances().iloc[:0]), "no column was modelled"),
+        (lambda: plot_variance_shares(shares(0)), "no column was modelled"),
     ],
 )
 def test_invalid_arguments_are_refused_before_a_figure_is_made(

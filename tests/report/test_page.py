@@ -69,6 +69,7 @@ def page(name: str = "t", column: str = "x", rows: Sequence[Sequence[str]] = ())
             "values": {"columns": [shown], "n_more": 0},
             "cells": None,
             "relevance": None,
+            "explained": None,
             "training": None,
             "mixing": None,
             "warnings": {"table": [], "slow": [], "sparse": [], "miscalibrated": [], "not_judged": []},

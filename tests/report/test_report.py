@@ -104,6 +104,7 @@ def test_a_report_is_complete(tmp_path: Path, fitted: tuple[MGPImputer, Imputati
         "Observed and imputed values",
         "Some missing cells, one by one",
         "Which column informs which",
+        "What predictions rely on",
         "How the model learnt",
         "Whether the chains mixed",
         "Warnings",
