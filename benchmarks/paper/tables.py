@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import command
 from benchmarks.paper import data
@@ -61,26 +62,14 @@ def plan(
     return [Run(profile, dataset, rate, split, method) for split, method, dataset, rate in runs]
 
 
-def run(
-    runs: Iterable[Run],
-    out: Path,
-    place: Place,
-    *,
-    jobs: int = 1,
-    retry_failed: bool = False,
-    progress: bool = True,
-    log: Callable[[str], None] = lambda _: None,
-) -> int:
+def run(runs: Iterable[Run], out: Path, place: Place, **options: Any) -> int:
     """Do the runs that are not done yet, and sort the results.
 
     Args:
         runs: Runs to do.
         out: CSV file of the results.
         place: Data folder, device and threads of the runs.
-        jobs: Number of simultaneous runs.
-        retry_failed: Whether to repeat runs that failed before.
-        progress: Whether to show a progress bar with the remaining time, on terminals only.
-        log: Function that gets a line about each run that fails.
+        options: Options of `runs.queue.run_all`, such as the number of simultaneous runs.
 
     Returns:
         Number of failed runs, including those that failed before.
@@ -95,10 +84,7 @@ def run(
         LAYOUT,
         lambda each: in_own_process(each, place),
         lambda remaining: data.fetch_all((each.dataset for each in remaining), place.data_dir),
-        jobs=jobs,
-        retry_failed=retry_failed,
-        progress=progress,
-        log=log,
+        **options,
     )
 
 
