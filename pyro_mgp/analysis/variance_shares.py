@@ -12,6 +12,9 @@ a joint Gaussian, and a row is not its own neighbour; the sparse GP has learnt f
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import torch
@@ -20,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from pyro_mgp.analysis.relevance import ChainImputer, encoded_rows, groups_and_labels
+from pyro_mgp.sampling.local_gp import LocalLink
 from pyro_mgp.sampling.observed_cells import own_references
 
 PARTS = ("linear", "curved", "nearby rows", "unexplained")
@@ -31,7 +35,8 @@ def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = 
     """Compute what share of the variance of each column with a link the parts of the link explain.
 
     Shares of a category are averages over its links. For labels and counts they are shares of the variance of
-    the mean of the latent function (probit or log), which has no unexplained part.
+    the mean of the latent function (probit or log), which has no unexplained part. With few rows per input
+    they are too favourable.
 
     Args:
         imputer: Imputer after `fit`.
@@ -39,7 +44,8 @@ def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = 
 
     Returns:
         One row per column with a link (the target last), and one column per part: "linear", "curved",
-        "nearby rows" and "unexplained". NaN for columns that do not vary.
+        "nearby rows" and "unexplained". NaN for columns that do not vary, or have no more observed cells than
+        inputs.
 
     Raises:
         ValueError: If X does not match the fitted table, or X is None for a loaded imputer.
@@ -56,32 +62,39 @@ def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = 
     """
     check_is_fitted(imputer, "model_")
     model = imputer.model_
-    given = encoded_rows(model, X)
+    given = encoded_rows(model, X).to(model.initial_fill.device)
     rows, near = model.initial_fill.expected(given), model.neighbours
     keys = None if model.own is None else model.own.encoded.keys
-    own = None if near is None else own_references(given, model.chain, near, keys)
+    own = None if near is None else own_references(given, model.chain, near, keys).to(rows.device)
     found = []
     for i, (link, conditional) in enumerate(zip(model.chain.links, model.chain.conditionals(), strict=True)):
         here = given.observed[:, link.column].nonzero()[:, 0]
-        smooth, nearby = conditional.functions(rows[here])[0], torch.zeros_like(rows[here, 0])
-        metrics = [] if near is None else near.links[i]
-        for local in metrics:
-            posterior = local.posterior(rows[here], None if own is None else own[here])
-            nearby = nearby + posterior.moments(rows[here][None]).mean[0] / len(metrics)
+        smooth = conditional.functions(rows[here])[0]
+        nearby = torch.zeros_like(smooth)
+        if near is not None and near.links[i]:
+            parts = here.split(near.rows_at_once)
+            nearby = torch.cat([_local_means(near.links[i], rows[part], own, part) for part in parts])
         linear = _linear_fit(rows[here][:, link.inputs], smooth)
         values = given.values[here, link.column] if link.is_gaussian else smooth + nearby
-        found.append(_shares(values, linear, smooth - linear, nearby))
+        enough = len(here) > len(link.inputs) + 1
+        found.append(_shares(values, linear, smooth - linear, nearby) if enough else [math.nan] * len(PARTS))
     groups, labels = groups_and_labels(model)
     index = pd.Index([labels[groups[link.column]] for link in model.chain.links], name="column")
     of_links = pd.DataFrame(found, index, columns=pd.Index(PARTS), dtype=np.float64)
     return of_links.groupby(level=0, sort=False).mean()
 
 
+def _local_means(metrics: Sequence[LocalLink], rows: Tensor, own: Tensor | None, here: Tensor) -> Tensor:
+    """Return the means `[n]` of a link's local GPs, averaged over its metrics, at the rows `here`."""
+    posteriors = [local.posterior(rows, None if own is None else own[here]) for local in metrics]
+    return torch.stack([each.moments(rows[None]).mean[0] for each in posteriors]).mean(0)
+
+
 def _linear_fit(inputs: Tensor, values: Tensor) -> Tensor:
     """Return the least-squares linear function of inputs `[n, P]` that comes closest to values `[n]`."""
     design = torch.cat([torch.ones_like(inputs[:, :1]), inputs], dim=1)
-    # Indicators of a category are collinear with the intercept.
-    return design @ torch.linalg.lstsq(design, values[:, None], driver="gelsd").solution[:, 0]
+    # The pseudoinverse, since indicators of a category are collinear with the intercept.
+    return design @ (torch.linalg.pinv(design) @ values)
 
 
 def _shares(values: Tensor, *parts: Tensor) -> list[float]:

@@ -217,7 +217,7 @@ def _explained(draws: Imputations, imputer: MGPImputer) -> Part:
     found = _quietly(variance_shares, draws, imputer)
     figure = _figure(6.0, 1.4 + 0.3 * len(found))
     plots.plot_variance_shares(found, figure.subplots())
-    most = found.head(12).dropna().idxmax(axis=1)
+    most = found.dropna().head(12).idxmax(axis=1)
     return {"image": image(figure), "most": [f"{_short(label)}: {part}" for label, part in most.items()]}
 
 

@@ -55,6 +55,15 @@ class FittedModel:
         """True if links condition on complete and earlier columns only."""
         return isinstance(self.chain, SequentialChain)
 
+    @property
+    def local_gain(self) -> float:
+        """Share of the CRPS of sparse GPs that local GPs remove, on average over Gaussian links."""
+        if self.neighbours is None:
+            return 0.0
+        pairs = zip(self.chain.links, self.neighbours.links, strict=True)
+        each = [own[0].params.gain if own else 0.0 for link, own in pairs if link.is_gaussian]
+        return sum(each) / max(len(each), 1)
+
     def own_table(self) -> InputTable:
         """Return the table of the fit; raise a ValueError if the model was loaded, or fitted to files."""
         if self.own is None:

@@ -137,12 +137,6 @@ class Neighbours:
         return [sum(k * (k + len(local.columns)) for local in metrics) for metrics in self.links]
 
     @property
-    def gain(self) -> float:
-        """Share of the CRPS of the sparse GPs that the local GPs remove, on average over links."""
-        each = [metrics[0].params.gain if metrics else 0.0 for metrics in self.links]
-        return sum(each) / max(len(each), 1)
-
-    @property
     def params(self) -> ParamsPerLink:
         """Hyperparameters of each link's local GPs."""
         return [[local.params for local in metrics] for metrics in self.links]

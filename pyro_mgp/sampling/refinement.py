@@ -216,7 +216,7 @@ class _Fit:
             return []
         total, best = (gain @ weights).where(clear, -math.inf).max(0)
         chosen = candidates[int(best)]
-        chosen = replace(chosen, gain=float(total / (torch.cat(alone) @ weights)))
+        chosen = replace(chosen, gain=max(float(total / (torch.cat(alone) @ weights)), 0.0))
         metric_of = [(own.params.lengthscales, own.params.nugget) for own in metrics]
         return [
             replace(own, params=replace(chosen, lengthscales=lengths, nugget=nugget))

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from pyro_mgp import MGPImputer
+from pyro_mgp.fitting import table_fit
 
 
 def steps(n_rows: int = 300) -> pd.DataFrame:
@@ -44,10 +45,26 @@ def test_auto_takes_a_joint_density_unless_nearby_rows_tell_more(
     assert (choice.value, choice.reason) == (inputs, reason)
 
 
-def test_the_gain_of_local_gps_is_an_average_over_links() -> None:
+def test_the_gain_of_local_gps_is_an_average_over_gaussian_links() -> None:
     frame = steps()
-    near = MGPImputer(inputs="others", random_state=0, progress=False).fit(frame).neighbours_
-    assert near is not None
-    first, second = (metrics[0].params.gain if metrics else 0.0 for metrics in near.links)
-    assert 0.2 < max(first, second) < 1
-    assert near.gain == (first + second) / 2
+    frame["kind"] = np.where(frame["place"] < 10, "left", "right")
+    frame.loc[::5, "kind"] = None
+    model = MGPImputer(inputs="others", random_state=0, progress=False).fit(frame).model_
+    assert model.neighbours is not None and len(model.chain.links) == 3
+    each = [
+        metrics[0].params.gain if metrics else 0.0
+        for link, metrics in zip(model.chain.links, model.neighbours.links, strict=True)
+        if link.is_gaussian
+    ]
+    assert len(each) == 2 and 0.1 < max(each) < 1
+    assert model.local_gain == sum(each) / 2
+
+
+@pytest.mark.parametrize(("n_columns", "inputs"), [(3, "earlier"), (4, "others")])
+def test_tables_of_many_links_have_links_that_see_all_others(
+    n_columns: int, inputs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_fit, "_MOST_LINKS", 3)
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(60, n_columns))).mask(generator.random((60, n_columns)) < 0.1)
+    assert MGPImputer(random_state=0, progress=False).fit(frame).settings_.inputs.value == inputs

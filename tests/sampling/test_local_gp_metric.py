@@ -110,6 +110,17 @@ def test_learnt_lengthscales_predict_better() -> None:
     assert errors[1] < 0.75 * errors[0]
 
 
+def test_a_prior_keeps_lengthscales_of_few_rows_near_their_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change() -> torch.Tensor:
+        ((found, _),) = learn(local_link(60))
+        return (found / 0.25).log().abs()
+
+    monkeypatch.setattr(local_gp_metric, "_EXPECTED_CHANGE", 1e9)
+    free = change()
+    monkeypatch.setattr(local_gp_metric, "_EXPECTED_CHANGE", 0.1)
+    assert (change() < 0.5 * free).all()
+
+
 def test_the_same_batches_give_the_same_lengthscales() -> None:
     local = local_link(200)
     ((first, nugget),), ((second, same),) = learn(local), learn(local)

@@ -173,6 +173,15 @@ def test_calibration_sweeps_only_rows_with_held_out_cells(
     assert held_out or inflated.params == found.params
 
 
+def test_lengthscales_start_within_reach_where_the_sparse_gp_has_pruned_an_input() -> None:
+    fit = small_fit(wave(200))
+    matern = fit.chain.links[1].kernel.kern1
+    matern.lengthscale = torch.full_like(matern.lengthscale, 400.0)
+    with torch.no_grad(), local_parameters():
+        ((first,),) = (each.lengthscales for each in fit.initial_params(1))
+    assert first == refinement._LONGEST_FIRST < 400 / refinement._FIRST_SHARPNESS
+
+
 @pytest.mark.parametrize(
     ("n_sweeps", "small", "counted", "paths"),
     [
