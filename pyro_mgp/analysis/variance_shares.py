@@ -36,7 +36,7 @@ def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = 
 
     Shares of a category are averages over its links. For labels and counts they are shares of the variance of
     the mean of the latent function (probit or log), which has no unexplained part. With few rows per input
-    they are too favourable.
+    they are too favourable. In a joint density links see complete and earlier columns only.
 
     Args:
         imputer: Imputer after `fit`.

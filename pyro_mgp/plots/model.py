@@ -132,7 +132,7 @@ def plot_variance_shares(shares: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="share of the variance", xlim=(0, max(1.0, start.max())))
     ax.invert_yaxis()
     style.name_ticks(ax, "y", places.tolist(), shares.index.tolist())
-    style.legend_above(ax, ncols=shares.shape[1])
+    style.legend_above(ax)
     return ax
 
 
