@@ -98,6 +98,9 @@ class ConjugateStep:
         self.workspace = Workspace()
         self.stack = fastest_stack(chain.links)
         self.posterior = Posterior.of(chain)
+        # Made once: a copy of a list of numbers to a GPU makes the host wait.
+        kinds = [link.is_gaussian for link in chain.links]
+        self.gaussian = torch.tensor(kinds, device=self.posterior.mean.device)
 
     def __call__(
         self, filled: Tensor, observed: Tensor, rows: Tensor | None, step_size: float, only_q: bool = False
@@ -108,8 +111,7 @@ class ConjugateStep:
             kernels = self.stack(self.chain.links, self.chain.row_dtype, self.workspace)
             own_noise = read([link.likelihood for link in self.chain.links], "noise", torch.stack)
             # Sites have precisions of their own; their noise variance is one.
-            gaussian = own_noise.new_tensor([link.is_gaussian for link in self.chain.links]) > 0
-            noise = own_noise.where(gaussian, 1.0)
+            noise = own_noise.where(self.gaussian, 1.0)
             among, log_prior = kernels.among(), self.chain.log_prior()
             factor = 1.0 if rows is None else self.chain.n_rows / len(rows)
             with torch.no_grad():
@@ -169,7 +171,8 @@ class ConjugateStep:
         # All processes must take the same links together.
         n_rows = math.ceil(share.n_rows / self.workers.size)
         for links in slices(len(inverse), n_rows * inverse.shape[-1], noise.device):
-            yield _Group(kernels, inverse[links], *sweep.visit(links), factor, self.workers)
+            visited = sweep.visit(links)
+            yield _Group(kernels, inverse[links], *visited, self.gaussian[links], factor, self.workers)
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ class _Group:
     inverse: Tensor  # inverse factors W of the links, `[G, M, M]`
     seen: Seen
     sites: Sequence[Sites | None]  # sites of the rows, of links whose observations are not Gaussian
+    gaussian: Tensor  # Bool `[G]`, links without sites
     factor: float  # weight N/B of a row of a minibatch
     workers: Workers  # all processes, each with rows of its own
 
@@ -207,8 +211,7 @@ class _Group:
         if not self.whitens_rows:
             W = self.inverse
             gram, projection = W @ gram @ W.mT, _times(W, projection)
-        steps = [step_size * (1.0 if site is None else SITE_STEP) for site in self.sites]
-        step = noise.new_tensor(steps)[:, None]
+        step = noise.new_full((len(noise),), step_size).where(self.gaussian, step_size * SITE_STEP)[:, None]
         optimum = (gram + gram.mT).div_(2 * noise[:, None, None])
         optimum.diagonal(dim1=-2, dim2=-1).add_(1)
         precision = posterior.precision.lerp(optimum, step[:, :, None])
@@ -252,11 +255,10 @@ class _Group:
             square, count = targets.square().sum(1), targets.new_full((len(targets),), targets.shape[1])
         else:
             square, count = (targets.square() * valid).sum(1), valid.sum(1).to(targets)
-        gaussian = square.new_tensor([site is None for site in self.sites])
         pairs = zip(self._totals("scores"), self._totals("rest"), strict=True)
         offset = torch.stack([scores.detach() + rest for scores, rest in pairs])
-        rest = gaussian * square + sums.trace
-        return [self.factor * part for part in (sums.gram, sums.projection, rest, gaussian * count, offset)]
+        rest, count = self.gaussian * square + sums.trace, self.gaussian * count
+        return [self.factor * part for part in (sums.gram, sums.projection, rest, count, offset)]
 
     def _totals(self, name: str) -> list[Tensor]:
         """Return the sum of a property of each link's sites over its rows; 0 without sites."""
