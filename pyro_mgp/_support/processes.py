@@ -131,6 +131,12 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _current: ContextVar[Workers] = ContextVar("workers", default=ALONE)
 
 
+def _backend() -> str:
+    """Return the backends by device; NCCL refuses two processes on one GPU."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    return "cpu:gloo,cuda:nccl" if here <= torch.cuda.device_count() else "gloo"
+
+
 def current() -> Workers:
     """Return the processes that train together: all of them inside `data_parallel`, else this one."""
     return _current.get()
@@ -143,7 +149,8 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
     All processes call `fit` with the same table and settings, and obtain the same imputer. Only the process
     of rank 0 shows progress and warnings. An existing process group is used; otherwise one is created from
     the environment variables that `torchrun` sets, and destroyed at the end. Its `backend` is gloo by
-    default, and NCCL for tensors on GPUs, to which the processes of a machine are assigned in turn.
+    default, and NCCL for tensors on GPUs, to which the processes of a machine are assigned in turn, unless
+    processes share a GPU.
 
     Raises:
         ValueError: If there is no process group and the script was not started by `torchrun`.
@@ -158,7 +165,7 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
                 "environment: run torchrun --nproc-per-node 2 script.py, or torchrun "
                 "--nproc-per-node 2 -m pyro_mgp fit ... --distributed"
             )
-        dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if cuda else "gloo"))
+        dist.init_process_group(backend or _backend())
     workers = Workers(dist.get_rank(), dist.get_world_size())
     token = _current.set(workers)
     try:

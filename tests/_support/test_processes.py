@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.speed.step import Problem
 from pyro_mgp import Engine, MGPImputer
+from pyro_mgp._support import processes as processes_module
 from pyro_mgp._support.processes import ALONE, Workers, current, data_parallel
 from pyro_mgp._support.signals import Stopped
 from pyro_mgp.inference.closed_form import ConjugateStep
@@ -124,7 +125,7 @@ def fitted(name: str) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         imputer = MGPImputer(**SETTINGS, **FITS[name]).fit(frame)
         draws = imputer.impute(m=2)
-    state = {f"chain {key}": value for key, value in imputer.chain_.state_dict().items()}
+    state = {f"chain {key}": value.cpu() for key, value in imputer.chain_.state_dict().items()}
     # Sums in another order differ in their last digits; what is drawn shall not show it.
     drawn = {
         f"draw {label}": pd.factorize(values.ravel())[0] if values.dtype == object else values
@@ -256,6 +257,25 @@ def test_the_context_ends_where_it_began(processes: list[dict[str, Any]]) -> Non
 def test_only_the_first_process_warns(processes: list[dict[str, Any]]) -> None:
     assert processes[0]["warned"] > 0
     assert processes[1]["warned"] == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "n_gpus", "expected"),
+    [
+        ({"WORLD_SIZE": "2"}, 0, "gloo"),
+        ({"WORLD_SIZE": "2"}, 1, "gloo"),
+        ({"WORLD_SIZE": "2"}, 2, "cpu:gloo,cuda:nccl"),
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, 4, "cpu:gloo,cuda:nccl"),
+    ],
+)
+def test_processes_that_share_a_gpu_talk_by_gloo(
+    environment: dict[str, str], n_gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    assert processes_module._backend() == expected
 
 
 def test_outside_of_torchrun_the_way_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
