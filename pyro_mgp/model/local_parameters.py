@@ -93,12 +93,14 @@ def estimate(module: nn.Module) -> list[Callable[[], Tensor]]:
             torch.manual_seed(0)
             median = prior.sample((_DRAWS,)).median(0).values
         setattr(part, name, PyroParam(median.to(next(module.parameters())), prior.support))
-        found.append(functools.partial(_log_density, prior, part, name))
+        found.append(functools.partial(_log_density, prior, part, name, median.device))
     return found
 
 
-def _log_density(prior: TorchDistribution, module: PyroModule, name: str) -> Tensor:
-    return prior.log_prob(getattr(module, name)).sum()
+def _log_density(prior: TorchDistribution, module: PyroModule, name: str, device: torch.device) -> Tensor:
+    value = getattr(module, name)
+    # A prior stays on the device where the user made it.
+    return prior.log_prob(value.to(device)).sum().to(value.device)
 
 
 def read(modules: Sequence[PyroModule], name: str, together: Callable[[list[Tensor]], Tensor]) -> Tensor:
