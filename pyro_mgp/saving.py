@@ -116,10 +116,10 @@ def read(
         parts = _Parts(imputer, engine, header)
         arrays = read_arrays(Path(path) / _ARRAYS, parts.check_shapes)
         _check_arrays(arrays)
-        on = resolve_device(device)
+        on = resolve_device(device, parts.n_rows)
         model = parts.model({name: torch.as_tensor(array, device=on) for name, array in arrays.items()})
         names = build(list[str], header["feature_names"], "feature_names")
-        settings = _read_choices(header, model, device)
+        settings = _read_choices(header, model)
     except MALFORMED as error:
         raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
     return imputer, model, settings, names
@@ -139,7 +139,7 @@ def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) 
     return settings
 
 
-def _read_choices(header: Header, model: FittedModel, device: str) -> Settings:
+def _read_choices(header: Header, model: FittedModel) -> Settings:
     """Return the settings of the fit."""
     rows = build(list[tuple[str, str | int | None, str]], header["choices"], "choices")
     found = {name: Choice(value, reason) for name, value, reason in rows}
@@ -149,7 +149,7 @@ def _read_choices(header: Header, model: FittedModel, device: str) -> Settings:
     n_inducing = max((link.n_inducing for link in model.chain.links), default=0)
     known: dict[str, str | int] = {"inputs": inputs, "n_inducing": n_inducing, "seed": model.seed}
     found |= {name: Choice(value, found[name].reason) for name, value in known.items()}
-    return Settings(**found | {"device": Choice(str(resolve_device(device)), "where it was loaded")})
+    return Settings(**found | {"device": Choice(str(model.initial_fill.device), "where it was loaded")})
 
 
 class _Parts:

@@ -12,7 +12,7 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
 from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
-from pyro_mgp._support.devices import resolve_device
+from pyro_mgp._support.devices import ROWS_FOR_GPU, resolve_device
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import current
 from pyro_mgp.data.column_spec import Label, Specs
@@ -202,7 +202,7 @@ def check_settings(parameters: Parameters) -> Engine:
     _check_inference(parameters, engine)
     if parameters.kernel != "auto":
         resolve_kernel(parameters.kernel)
-    resolve_device(parameters.device)
+    resolve_device(parameters.device, 0)
     return engine
 
 
@@ -288,7 +288,7 @@ def choose(
         kernel=choose_kernel(parameters, n_rows, sequential),
         n_inducing=choose_n_inducing(parameters, n_rows, sequential),
         max_steps=choose_max_steps(parameters, engine, n_rows, sequential, all_gaussian, shapes),
-        device=choose_device(parameters),
+        device=choose_device(parameters, n_rows),
         seed=choose_seed(parameters),
     )
 
@@ -346,11 +346,15 @@ def choose_max_steps(
     return Choice(STEPS, "links have no local GP" if is_sequential else "some links have no local GP")
 
 
-def choose_device(parameters: Parameters) -> Choice:
-    """Choose the torch device of the chain."""
-    device = str(resolve_device(parameters.device))
-    reason = "the first GPU" if device.startswith("cuda") else "no GPU was found"
-    return Choice(device, reason if parameters.device == "auto" else _GIVEN)
+def choose_device(parameters: Parameters, n_rows: int) -> Choice:
+    """Choose the torch device of the chain; a GPU pays from some thousand rows on."""
+    device = str(resolve_device(parameters.device, n_rows))
+    if parameters.device != "auto":
+        return Choice(device, _GIVEN)
+    if device.startswith("cuda"):
+        return Choice(device, "the first GPU")
+    few = f"fewer than {ROWS_FOR_GPU:,} rows"
+    return Choice(device, few if n_rows < ROWS_FOR_GPU else "no GPU was found")
 
 
 def choose_seed(parameters: Parameters) -> Choice:

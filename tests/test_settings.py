@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from pyro.contrib.gp import kernels
 
 from pyro_mgp import Engine, MGPImputer
+from pyro_mgp._support import devices
 from pyro_mgp.settings import (
     PAPER,
     choose_device,
@@ -58,12 +60,27 @@ def test_local_gps_save_training_steps(
     assert choose_max_steps(imputer, latent, n_rows, all_gaussian=True, **kinds).value in (3, 20)
 
 
-def test_seed_and_device_say_where_they_come_from() -> None:
+def test_seeds_say_where_they_come_from() -> None:
     assert choose_seed(MGPImputer(random_state=5)).value == 5
     assert "generator" in choose_seed(MGPImputer(random_state=np.random.default_rng(0))).reason
     assert "operating system" in choose_seed(MGPImputer()).reason
-    assert choose_device(MGPImputer(device="cpu")) == choose_device(MGPImputer(device="cpu"))
-    assert choose_device(MGPImputer(device="cpu")).reason == "as given"
+
+
+@pytest.mark.parametrize(
+    ("device", "n_rows", "has_gpu", "expected"),
+    [
+        ("cpu", 10_000, True, ("cpu", "as given")),
+        ("auto", 4999, True, ("cpu", "fewer than 5,000 rows")),
+        ("auto", 5000, False, ("cpu", "no GPU was found")),
+    ],
+)
+def test_a_gpu_is_for_tables_of_many_rows(
+    device: str, n_rows: int, has_gpu: bool, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "ROWS_FOR_GPU", 5000)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    choice = choose_device(MGPImputer(device=device), n_rows)
+    assert (choice.value, choice.reason) == expected
 
 
 def test_the_papers_settings_are_parameters_or_switches() -> None:

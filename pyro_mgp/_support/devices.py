@@ -10,14 +10,18 @@ from torch import Tensor
 
 T = TypeVar("T")
 
+# Rows from which "auto" takes a GPU. An NVIDIA H200 took 9 s for 10,000 rows of 20 columns (one CPU core: 33)
+# and 18 s for 100,000 (58), but over 50 s for a joint density of 2,500 rows of 6 columns (14): starting its
+# many small operations takes longer than the CPU takes for their arithmetic. See `benchmarks/speed`.
+ROWS_FOR_GPU = 5000
 # A table stays on a GPU whose free memory holds this many copies of it.
 _COPIES = 8
 
 
-def resolve_device(name: str) -> torch.device:
-    """Return the torch device with a name; "auto" means a CUDA GPU if there is one, else the CPU."""
+def resolve_device(name: str, n_rows: int) -> torch.device:
+    """Return the torch device with a name; "auto" is a CUDA GPU if there is one and the rows are many."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if n_rows >= ROWS_FOR_GPU and torch.cuda.is_available() else "cpu"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
