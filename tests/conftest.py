@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,6 +21,16 @@ settings.load_profile("without deadline")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="torch device that tests run on, for example cuda")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let "auto" be the device that was asked for, for tables of any size."""
+    if config.getoption("--device") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when torch is imported, by processes of tests as well
+    else:
+        from pyro_mgp._support import devices
+
+        devices.ROWS_FOR_GPU = 0
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_inverse_lengthscales_are_those_of_the_kernels() -> None:
     for link, name in zip(imputer.chain_.links, imputer.order_, strict=True):
         parameters = dict(link.kernel.named_parameters()).items()
         (logarithm,) = (value for key, value in parameters if key.endswith("lengthscale_unconstrained"))
-        inverse = (-logarithm).exp().detach().numpy()
+        inverse = (-logarithm).exp().detach().cpu().numpy()
         expected = pd.Series(inverse, [found.columns[j] for j in link.inputs.tolist()])
         assert found.loc[name].dropna().to_dict() == pytest.approx(expected.to_dict())
 

@@ -22,6 +22,7 @@ from pyro_mgp.inference.svi import SviStep
 from pyro_mgp.inference.training import Options, train
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import matern32
+from tests.encoded_rows import encoded
 
 LIKE = torch.ones((), dtype=torch.float64)
 
@@ -52,8 +53,8 @@ def with_prior(input_dim: int) -> Any:
 @pytest.mark.parametrize("kernel", ["auto", with_prior])
 def test_the_loss_of_a_step_is_the_bound_in_closed_form(inputs: str, kernel: Any) -> None:
     fitted = imputer(inputs=inputs, kernel=kernel).fit(frame())
-    chain, observed = fitted.chain_.train(), fitted.codec_.encode(frame()).observed
-    filled = fitted.codec_.encode(fitted.transform(frame())).values
+    chain, observed = fitted.chain_.train(), encoded(fitted, frame()).observed
+    filled = encoded(fitted, fitted.transform(frame())).values
     step = ConjugateStep(chain, redraw=False)
     closed, _ = step(filled, observed, None, 1.0)
     step.publish()
@@ -72,8 +73,8 @@ def test_the_loss_of_a_step_is_the_bound_in_closed_form(inputs: str, kernel: Any
 
 def test_both_ways_of_training_end_at_the_same_bound() -> None:
     fitted = imputer(inputs="others").fit(frame())
-    cells = fitted.codec_.encode(frame())
-    filled = fitted.codec_.encode(fitted.transform(frame())).values
+    cells = encoded(fitted, frame())
+    filled = encoded(fitted, fitted.transform(frame())).values
     settings: dict[str, Any] = {"weight_decay": 0.0, "redraw": False, "patience": 1000}
     losses = []
     for options in (
@@ -116,7 +117,7 @@ def test_optimizer_and_loss_of_the_user_train_model_and_guide(
 
 def test_a_scheduler_advances_at_each_step() -> None:
     fitted = imputer(inputs="others", max_steps=1).fit(frame())
-    chain, cells = fitted.chain_.train(), fitted.codec_.encode(frame())
+    chain, cells = fitted.chain_.train(), encoded(fitted, frame())
     scheduler = ExponentialLR({"optimizer": torch.optim.SGD, "optim_args": {"lr": 1e-3}, "gamma": 0.5})
     step = SviStep(chain, None, scheduler)
     for _ in range(3):

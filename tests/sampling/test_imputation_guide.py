@@ -11,6 +11,7 @@ from every_kind import SPECS, table_of_every_kind
 from pyro.infer import Predictive
 
 from pyro_mgp import ColumnSpec, MGPImputer
+from tests.encoded_rows import encoded
 
 
 def jumps(n_rows: int = 300) -> pd.DataFrame:
@@ -42,7 +43,7 @@ def test_samples_of_predictive_are_imputations(
     fitted: tuple[MGPImputer, pd.DataFrame], parallel: bool
 ) -> None:
     imputer, frame = fitted
-    table, guide = imputer.codec_.encode(frame), imputer.model_.guide()
+    table, guide = encoded(imputer, frame), imputer.model_.guide()
     draw = Predictive(imputer.chain_.model, guide=guide, num_samples=3, parallel=parallel)
     found = draw(table.values, table.observed)["filled"]
     last = guide.n_drawn
@@ -53,7 +54,7 @@ def test_samples_of_predictive_are_imputations(
 
 def test_no_parameter_store_is_touched(fitted: tuple[MGPImputer, pd.DataFrame]) -> None:
     imputer, frame = fitted
-    table, before = imputer.codec_.encode(frame), set(pyro.get_param_store().keys())
+    table, before = encoded(imputer, frame), set(pyro.get_param_store().keys())
     state = torch.random.get_rng_state()
     imputer.model_.guide()(table.values, table.observed)
     assert set(pyro.get_param_store().keys()) == before

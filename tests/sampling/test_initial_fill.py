@@ -99,7 +99,8 @@ def test_a_constant_column_still_has_a_positive_definite_covariance(device: torc
     for name in ("mean", "median", "linear"):
         gaussian = InitialFill.fit(values, ~values.isnan(), name)
         assert torch.linalg.eigvalsh(gaussian.covariance).min() > 0
-        assert gaussian.conditional_mean(values, ~values.isnan())[2, 0] == pytest.approx(1.0, abs=1e-12)
+        filled = gaussian.conditional_mean(values, ~values.isnan())
+        assert filled[2, 0].item() == pytest.approx(1.0, abs=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------- conditioning

@@ -27,6 +27,7 @@ from pyro_mgp.sampling.refinement import (
     refine,
 )
 from pyro_mgp.sampling.sampler import Sampler
+from tests.encoded_rows import encoded
 
 
 def wave(n_rows: int) -> pd.DataFrame:
@@ -83,7 +84,7 @@ def small_fit(frame: pd.DataFrame) -> _Fit:
     imputer = MGPImputer(random_state=0, n_neighbors=0, inputs="others", columns="all", progress=False).fit(
         frame
     )
-    rows = imputer.codec_.encode(frame)
+    rows = encoded(imputer, frame)
     with torch.no_grad(), local_parameters():
         return _Fit(dataclasses.replace(imputer.model_, training=None), rows, 24)
 
@@ -94,27 +95,28 @@ def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
     with torch.no_grad(), local_parameters():
         # Optimal q(u) for these rows, and for all but one of them.
         noise, X, y = link.likelihood.noise, rows[:, link.inputs], rows[:, link.column]
-        L = torch.linalg.cholesky(link.kernel(link.Xu) + 1e-6 * torch.eye(link.n_inducing).double())
+        L = torch.linalg.cholesky(link.kernel(link.Xu) + 1e-6 * torch.eye(link.n_inducing).to(rows))
         basis = torch.linalg.solve_triangular(L, link.kernel(link.Xu, X), upper=False)
 
         def posterior(which: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             phi = basis[:, which]
-            S = torch.linalg.inv(torch.eye(len(phi)).double() + phi @ phi.T / noise)
+            S = torch.linalg.inv(torch.eye(len(phi)).to(phi) + phi @ phi.T / noise)
             return S @ phi @ y[which] / noise, S
 
-        link.u_loc, S = posterior(torch.arange(80))
+        link.u_loc, S = posterior(torch.arange(80, device=rows.device))
         link.u_scale_tril = torch.linalg.cholesky(S)
         fit = _Fit(fit.model, fit.rows, 24)
-        left = fit.leave_one_out(0, torch.arange(80)).residuals
+        left = fit.leave_one_out(0, torch.arange(80, device=rows.device)).residuals
         for i in range(0, 80, 13):
-            loc, _ = posterior(torch.tensor([j for j in range(80) if j != i]))
+            loc, _ = posterior(torch.tensor([j for j in range(80) if j != i], device=rows.device))
             torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("n_observed", [40, 700, 5000])
 def test_scoring_cells_are_weighted_and_include_the_worst(n_observed: int) -> None:
-    fit, residuals = small_fit(wave(80)), torch.randn(n_observed).double()
-    rows = torch.randn(n_observed, 2).double()
+    fit = small_fit(wave(80))
+    residuals = torch.randn(n_observed).to(fit.point)
+    rows = torch.randn(n_observed, 2).to(fit.point)
     local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, LocalGPParams((0.4,), 0.3, 3.0, 0.2))
     numbers, weights = fit._scoring_cells(local)
     assert float(weights.sum()) == pytest.approx(n_observed)
@@ -154,7 +156,7 @@ def test_calibration_sweeps_only_rows_with_held_out_cells(
     link = fit.chain.links[0]
 
     def hold_out(n_rows: int) -> torch.Tensor:
-        cells = torch.zeros(n_rows, 3, dtype=torch.bool)
+        cells = torch.zeros_like(fit.rows.observed)
         cells[held_out, link.column] = True
         return cells
 
@@ -251,6 +253,6 @@ def test_levels_in_reference_rows_are_probabilities() -> None:
     (category,) = fit.chain.categories
     columns = list(category.columns)
     share = (fit.point[:, columns] - category.off) / (category.on - category.off)
-    torch.testing.assert_close(share.sum(1), torch.ones(400).double())
+    torch.testing.assert_close(share.sum(1), torch.ones(400).to(share))
     missing = ~fit.rows.observed[:, columns[0]]
     assert share[missing].mean(0)[0] > 0.7

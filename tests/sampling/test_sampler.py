@@ -15,6 +15,7 @@ from pyro_mgp.inference import data_augmentation
 from pyro_mgp.model import link as link_module
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import neighbours
+from tests.encoded_rows import encoded
 
 
 def toy(n_rows=120, seed=0):
@@ -28,10 +29,10 @@ def toy(n_rows=120, seed=0):
 def exact_variance_of_the_mean(imputer, frame):
     """Return the variance of the mean of y's missing cells under the exact GP with the imputer's kernel."""
     (link,) = imputer.chain_.links
-    table = imputer.codec_.encode(frame)
-    seen = table.observed[:, 1].numpy()
+    table = encoded(imputer, frame)
+    seen = table.observed[:, 1].cpu().numpy()
     with torch.no_grad(), local_parameters():
-        K, noise = link.kernel(table.values[:, :1]).numpy(), link.likelihood.noise.item()
+        K, noise = link.kernel(table.values[:, :1]).cpu().numpy(), link.likelihood.noise.item()
     gain = np.linalg.solve(K[np.ix_(seen, seen)] + noise * np.eye(seen.sum()), K[np.ix_(seen, ~seen)])
     posterior = K[np.ix_(~seen, ~seen)] - K[np.ix_(~seen, seen)] @ gain
     n_missing = (~seen).sum()
@@ -150,7 +151,8 @@ def test_rows_of_the_training_table_have_their_draws_in_any_table(settings):
 def test_new_rows_sweep_through_functions_from_q_of_u_before_the_last_sweep():
     imputer = MGPImputer(inputs="others", n_neighbors=0, random_state=1, progress=False).fit(toy())
     sampler, imputations = imputer.model_.sampler(), range(1000)
-    last, rows = sampler.sparse(imputations), torch.tensor([[-1.0, 0.0], [0.4, 0.0], [3.0, 0.0]]).double()
+    last = sampler.sparse(imputations)
+    rows = torch.tensor([[-1.0, 0.0], [0.4, 0.0], [3.0, 0.0]], device=sampler.start.device).double()
     (early,) = sampler.sparse_of_burn_in(imputations, last)
     at = sampler.chain.conditionals()[0].moments(rows[None])
     given_u = sampler.chain.conditionals([link.u_loc[None] for link in sampler.chain.links])
