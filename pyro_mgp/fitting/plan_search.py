@@ -27,7 +27,7 @@ from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.link_specs import best_plan, plan_links, recoded, rival_sequence, symmetrised_gain
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.sampling.sampler import CholeskyCache
+from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
 
 # Rows from which the evidence of orders is computed (60 MB with 20 columns), and rows from which plans are
@@ -145,7 +145,8 @@ class PlanSearch:
         rows = self.encodings[here][1]
         tables = self.given.training_table(*self.encodings[here], self.choice, sequence, completed[0])
         fitted = fit_chain(self.given.parameters, self.given.engine, *tables, None)
-        return Planned(plan, fitted, functools.cache(lambda draw: completions(fitted[0], rows, draw=draw)))
+        sampler = _few_chains(fitted[0])
+        return Planned(plan, fitted, functools.cache(lambda draw: _completions_by(sampler, rows, draw)))
 
     def improved(self, planned: Planned, draw: int = 0, most: int = _MOST_PLANS - 1) -> Planned:
         """Plan again on draws of the last plan's model, until the plan stays the same."""
@@ -186,12 +187,18 @@ def _with_smallest_keys(keys: Tensor, n: int) -> Tensor:
     return keys.argsort()[:n].cpu()
 
 
-def completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS, draw: int = 0) -> Tensor:
-    """Return a table with its missing cells drawn n times, `[n, N, D]`, by a draw of its chains."""
-    # The first draw of a sequential model serves `impute` as well. Later ones do not: what is said of mixing
-    # must not depend on them. Those of the first model serve here only, where bagging would add noise.
-    model = fitted if draw == 0 else replace(fitted, cholesky_cache=CholeskyCache())
-    chains = None if fitted.is_sequential and draw == 0 else _COMPLETIONS
-    sampler = model.sampler(chains=chains, bagged=fitted.is_sequential)
-    imputations = range(draw * sampler.n_chains, draw * sampler.n_chains + n)
+def completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS) -> Tensor:
+    """Return a table with its missing cells drawn n times, `[n, N, D]`, by the first draw of a few chains."""
+    return _completions_by(_few_chains(fitted), table, 0, n)
+
+
+def _few_chains(fitted: FittedModel) -> Sampler:
+    # Chains of their own, so that what is said of mixing does not depend on the search. Bagging a model that
+    # serves here only would add noise.
+    model = replace(fitted, cholesky_cache=CholeskyCache())
+    return model.sampler(chains=_COMPLETIONS, bagged=fitted.is_sequential)
+
+
+def _completions_by(sampler: Sampler, table: EncodedTable, draw: int, n: int = _COMPLETIONS) -> Tensor:
+    imputations = range(draw * _COMPLETIONS, draw * _COMPLETIONS + n)
     return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, imputations)], dim=1)

@@ -5,7 +5,7 @@ An iteration visits link after link: it draws the link's function and noise vari
 For each column with many missing cells it then moves the column's own function together with these, and
 functions of which the column is an input with these integrated out (see `cell_moves`). That moves these cells
 as well; only the last iteration of a draw draws them again. The time of these moves is proportional to the
-squared number of columns: in an iteration, those of at most eight columns are made, in turn.
+squared number of columns: beyond eight columns, some make them in an iteration, in turn.
 
 Links that see all other columns are the conditionals of no joint density, and chains that go on through them
 converge to no distribution: their error grows. Each of their draws is therefore made by a few iterations from
@@ -55,8 +55,8 @@ _TURNS = 3
 # Share of missing cells in a column beyond which functions move with them, and with them integrated out: with
 # fewer, functions forget their state in an iteration or two.
 _MANY = 0.1
-# Most columns with which functions move in an iteration.
-_MOST_MOVING = 8
+# Most pairs of a column that moves with functions in an iteration and a link.
+_MOST_PAIRS = 64
 # Streams of noise.
 _FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE, _CANDIDATE = range(8)
 Fresh = Callable[..., Tensor]
@@ -181,8 +181,9 @@ class GibbsChains:
 
     def _moving_in(self, sweep: int) -> list[int]:
         """Return the links whose missing cells move with functions in an iteration: all, or some in turn."""
-        links, start = list(self.moving), (len(self.kept) * self.chain.n_sweeps + sweep) * _MOST_MOVING
-        turn = {(start + k) % len(links) for k in range(min(_MOST_MOVING, len(links)))}
+        links, n_moving = list(self.moving), max(_MOST_PAIRS // len(self.holes), 1)
+        start = (len(self.kept) * self.chain.n_sweeps + sweep) * n_moving
+        turn = {(start + k) % len(links) for k in range(min(n_moving, len(links)))}
         return [links[k] for k in sorted(turn)]
 
     def _start(self) -> State:

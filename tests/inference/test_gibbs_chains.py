@@ -131,7 +131,7 @@ def test_functions_that_move_in_turn_have_the_same_distribution(monkeypatch: pyt
     start = table.where(observed, 0.0).expand(n_paths, -1, -1)
 
     def cells_of(most: int) -> Tensor:
-        monkeypatch.setattr(gibbs_chains, "_MOST_MOVING", most)
+        monkeypatch.setattr(gibbs_chains, "_MOST_PAIRS", 3 * most)
         noises = fresh(n_paths, seed=most), sweep_noise(n_rows, n_paths), chain.holes(observed)
         chains = GibbsChains(Augmentation(chain, table, observed), lambda _: start, *noises)
         moves = [links for sweep in range(-2, 2) for links in chains._moving_in(sweep)]
