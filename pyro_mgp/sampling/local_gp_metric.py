@@ -7,7 +7,7 @@ out residuals y₋ of observed cells, each predicted from the residuals e of its
     w = C⁻¹c,   α = C⁻¹e,   m = wᵀe,   v = 1 + η - wᵀc,   a = (ν a₀ + eᵀα) / (ν + k)
 
 Unlike a log density, this score cannot be improved by overconfidence about repeated rows. Added to it is the
-negative log density of a log-normal prior of the lengthscales around their starting values, in units in which
+negative log density of a log-normal prior of the lengthscales, in units in which
 the score of n cells is a log density: many inputs and few rows would overfit. Adam minimises the sum on fresh
 batches of cells, with the gradient
 
@@ -58,19 +58,21 @@ class LeaveOneOut:
 
 def learn_metrics(
     links: Sequence[LocalLink],
+    priors: Sequence[Sequence[float]],
     leave_one_out: Sequence[Callable[[Tensor], LeaveOneOut]],
     n_columns: int,
     generator: torch.Generator,
 ) -> list[tuple[Tensor, float]]:
     """Estimate the lengthscales `[P]` and nuggets η under which neighbours predict cells best.
 
-    For each link, `leave_one_out` maps reference rows `[c]` to their leave-one-out residuals. The generator
-    of random batches is on the CPU; `n_columns` is the number of encoded columns D.
+    The search starts from the parameters of the links. For each of them, `priors` has the prior medians of
+    its lengthscales, and `leave_one_out` maps reference rows `[c]` to their leave-one-out residuals. The
+    generator of random batches is on the CPU; `n_columns` is the number of encoded columns D.
     """
     found: dict[int, tuple[Tensor, float]] = {}
     for together in _alike(links, n_columns):
         cells = [_batches(links[i], leave_one_out[i], generator) for i in together]
-        parameters = _learn([links[i] for i in together], cells)
+        parameters = _learn([links[i] for i in together], [priors[i] for i in together], cells)
         found |= {i: (each[:-1], float(each[-1])) for i, each in zip(together, parameters, strict=True)}
     return [found[i] for i in range(len(links))]
 
@@ -98,11 +100,14 @@ def _batches(
     return [cells[k * size : (k + 1) * size] for k in range(_BATCHES)]
 
 
-def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -> Tensor:
+def _learn(
+    links: Sequence[LocalLink], priors: Sequence[Sequence[float]], cells: Sequence[Sequence[LeaveOneOut]]
+) -> Tensor:
     """Estimate lengthscales and nuggets `[G, P + 1]` of links whose batches have the same shape."""
     starts = [[*local.params.lengthscales, local.params.nugget] for local in links]
     parameters = nn.Parameter(links[0].lengthscales.new_tensor(starts).log())
-    start, n_references = parameters.data[:, :-1].clone(), [len(local.references) for local in links]
+    medians = links[0].lengthscales.new_tensor(priors).log()
+    n_references = [len(local.references) for local in links]
     adam, n_neighbours = Adam([parameters]), min(_NEIGHBOURS, links[0].n_neighbours)
     for step in range(_BATCHES * _STEPS):
         if step % _STEPS == 0:
@@ -112,7 +117,7 @@ def _learn(links: Sequence[LocalLink], cells: Sequence[Sequence[LeaveOneOut]]) -
             batch = Batch.of(current, [of_link[step // _STEPS] for of_link in cells])
         score, parameters.grad = batch.score(parameters.data)
         per_cell = score / score.new_tensor(n_references) / _EXPECTED_CHANGE**2
-        parameters.grad[:, :-1] += per_cell[:, None] * (parameters.data[:, :-1] - start)
+        parameters.grad[:, :-1] += per_cell[:, None] * (parameters.data[:, :-1] - medians)
         done = step / (_BATCHES * _STEPS)
         adam.step(_LEARNING_RATE * (1 - (1 - _LAST_RATE) * done), _MEMORY)
         parameters.data[:, -1].clamp_(min=math.log(_MIN_NUGGET))

@@ -1,11 +1,12 @@
 """Refinement of a trained chain: local GPs, and the discrete support of numeric columns.
 
 The missing cells of the training rows are filled twice: with conditional means, where the rows serve as
-neighbours, and with draws, where the rows are queried. Each link selects the ℓ and η, and then the ν, a₀ and
-bound on innovations, that best predict a sample of its observed cells. Each of these cells is excluded from
-its own neighbourhood and from the sparse GP: with leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 -
-h). Links that the local GP does not clearly improve get none. Finally some observed cells are held out and
-imputed by the complete sampler. The inflation τ is the one under which their values are most probable.
+neighbours, and with draws, where the rows are queried. Each link learns ℓ and η in two rounds, the second on
+cells that the local GPs of the first have filled, and then selects the ν, a₀ and bound on innovations, that
+best predict a sample of its observed cells. Each of these cells is excluded from its own neighbourhood and
+from the sparse GP: with leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 - h). Links that the local
+GP does not clearly improve get none. Finally some observed cells are held out and imputed by the complete
+sampler. The inflation τ is the one under which their values are most probable.
 """
 
 from __future__ import annotations
@@ -123,26 +124,38 @@ class _Fit:
         self.drawn = self.point.clone()
         if completed is None:
             fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
-            self.draw(self.marginals, _SWEEPS)
+            self.draw(self.marginals, _SWEEPS, slice(None), self.noise(1))
 
     def find_neighbours(self) -> Neighbours | None:
         """Estimate the local GPs; None if no link has one."""
-        initial = self.neighbours([self.initial_params(i) for i in range(len(self.holes))])
-        learnt = self.learn_metrics(initial.links)
-        first = self.neighbours(learnt)
-        self.point = self.point.clone()  # `first` must keep its reference rows while these change.
-        first.update_means(self.chain, self.marginals, self.point, self.holes)
-        found = self.neighbours(learnt)
-        for here in torch.arange(len(self.rows)).split(found.rows_at_once):
-            point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
-            posteriors = [found.posterior(i, point, own, range(1)) for i, own in enumerate(holes)]
-            self.draw(list(map(add_local_gp, self.marginals, self.marginals, posteriors)), 1, here)
+        # Where inputs are missing together, first metrics rest on poor fills. A second round lowered the CRPS
+        # of 13 cells of 8 public tables (three patterns, two masks) by 3 % on average, by 21 % in one
+        # (airfoil, 30 % in blocks), and raised it by 3 % at most; a third one added nothing.
+        initial = [self.initial_params(i) for i in range(len(self.holes))]
+        found = self.neighbours(initial)
+        for n_metrics in (1, self.n_metrics):
+            learnt = self.learn_metrics(found.links, initial, n_metrics)
+            before = self.neighbours(learnt)
+            self.point = self.point.clone()  # `before` must keep its reference rows while these change.
+            before.update_means(self.chain, self.marginals, self.point, self.holes)
+            found = self.neighbours(learnt)
+            self.redraw(found)
         links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
         return replace(found, links=links) if any(links) else None
 
-    def draw(self, conditionals: Conditionals, n_sweeps: int, here: Tensor | slice = slice(None)) -> None:
-        """Redraw the missing cells of the query rows, or of the query rows `here`."""
-        observed, noise = self.rows.observed[here], self.noise(1)
+    def redraw(self, found: Neighbours) -> None:
+        """Redraw the missing cells of the query rows with local GPs."""
+        # Drawn for all rows at once: the result must not depend on how many fit into memory.
+        normal = self.noise(len(self.holes))(0, self.point)
+        for here in torch.arange(len(self.rows)).split(found.rows_at_once):
+            point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
+            posteriors = [found.posterior(i, point, own, range(1)) for i, own in enumerate(holes)]
+            corrected = list(map(add_local_gp, self.marginals, self.marginals, posteriors))
+            self.draw(corrected, 1, here, functools.partial(_at, normal[:, here]))
+
+    def draw(self, conditionals: Conditionals, n_sweeps: int, here: Tensor | slice, noise: Noise) -> None:
+        """Redraw the missing cells of the query rows `here`."""
+        observed = self.rows.observed[here]
         holes = self.chain.holes(observed)
         sweeps = self.chain.sweeps(
             [conditionals] * n_sweeps, self.drawn[None, here], observed, lambda _: noise, holes
@@ -181,13 +194,20 @@ class _Fit:
         own = own.clamp(max=_LONGEST_FIRST)
         return [LocalGPParams(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
 
-    def learn_metrics(self, links: Sequence[Sequence[LocalLink]]) -> ParamsPerLink:
-        """Estimate the metrics of links, each of which has one local GP or none."""
+    def learn_metrics(
+        self, links: Sequence[Sequence[LocalLink]], initial: ParamsPerLink, n_metrics: int
+    ) -> ParamsPerLink:
+        """Estimate metrics of links, each of which has one local GP or none.
+
+        The search starts from its parameters; the prior medians of lengthscales are the `initial` ones.
+        """
         learnt: list[list[LocalGPParams]] = [[] for _ in links]
         some = {i: local for i, metrics in enumerate(links) for local in metrics}
+        priors = [initial[i][0].lengthscales for i in some]
         leave_one_out = [functools.partial(self.leave_one_out, i) for i in some]
-        for _ in range(self.n_metrics):
-            found = learn_metrics(list(some.values()), leave_one_out, self.point.shape[1], self.generator)
+        for _ in range(n_metrics):
+            here = priors, leave_one_out, self.point.shape[1], self.generator
+            found = learn_metrics([*some.values()], *here)
             for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
                 learnt[i].append(replace(local.params, lengthscales=tuple(lengths.tolist()), nugget=nugget))
         return learnt
@@ -318,6 +338,11 @@ class _Fit:
             variance = torch.cat([visited[i].variance for _, visited in counted])[:, which]
             cells.append((picked[here[which]], mean, variance))
         return cells
+
+
+def _at(normal: Tensor, i: int, rows: Tensor) -> Tensor:
+    """Return numbers `[L, n]` of the i-th link at rows, `[1, c]`."""
+    return normal[None, i, rows]
 
 
 def _candidates(local: LocalLink, cells: LeaveOneOut, neighbourhood: Neighbourhood) -> list[LocalGPParams]:

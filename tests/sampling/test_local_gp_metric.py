@@ -81,7 +81,9 @@ def local_link(n: int = 1500, n_inputs: int = 2, n_neighbours: int = 24) -> Loca
     return LocalLink.of(torch.arange(n_inputs), rows, residuals, n_neighbours, params)
 
 
-def learn(*links: LocalLink) -> list[tuple[torch.Tensor, float]]:
+def learn(*links: LocalLink, median: float | None = None) -> list[tuple[torch.Tensor, float]]:
+    """Learn metrics, with prior medians where the search starts if there is no other `median`."""
+
     def left_out_of(local: LocalLink) -> Callable[[torch.Tensor], LeaveOneOut]:
         def leave_one_out(cells: torch.Tensor) -> LeaveOneOut:
             rows = local.inputs[cells] * local.lengthscales
@@ -90,7 +92,16 @@ def learn(*links: LocalLink) -> list[tuple[torch.Tensor, float]]:
         return leave_one_out
 
     generator = torch.Generator().manual_seed(0)
-    return learn_metrics(links, [left_out_of(local) for local in links], 2, generator)
+    starts = [local.params.lengthscales for local in links]
+    priors = [start if median is None else (median,) * len(start) for start in starts]
+    return learn_metrics(links, priors, [left_out_of(local) for local in links], 2, generator)
+
+
+def test_lengthscales_are_drawn_towards_their_prior_medians() -> None:
+    local = local_link(50)
+    noise = replace(local, residuals=torch.randn(50).double())
+    short, long = (learn(noise, median=median)[0][0] for median in (0.1, 5.0))
+    assert (10 * short < long).all()
 
 
 def test_irrelevant_inputs_get_a_longer_lengthscale() -> None:

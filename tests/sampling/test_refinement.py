@@ -135,7 +135,7 @@ def test_larger_tables_have_several_metrics(
     fit = small_fit(pd.DataFrame(values, columns=["a", "b", "c"]))
     with torch.no_grad(), local_parameters():
         guesses = fit.neighbours([fit.initial_params(i) for i in range(len(fit.chain.links))])
-        learnt = fit.neighbours(fit.learn_metrics(guesses.links))
+        learnt = fit.neighbours(fit.learn_metrics(guesses.links, guesses.params, fit.n_metrics))
         params = learnt.params[0]
         monkeypatch.setattr(refinement, "_CLEARLY", -math.inf)
         chosen = [local.params for local in fit.choose(0, learnt.links[0])]
@@ -173,6 +173,30 @@ def test_calibration_sweeps_only_rows_with_held_out_cells(
     assert all(each.all() for each in swept)
     assert len(swept) == bool(held_out)
     assert held_out or inflated.params == found.params
+
+
+def test_metrics_are_learnt_again_on_cells_that_local_gps_have_filled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(0)
+    kind = generator.integers(40, size=400)
+    frame = pd.DataFrame(generator.normal(size=(40, 3))[kind], columns=["a", "b", "c"])
+    frame += 0.01 * generator.normal(size=frame.shape)
+    fit = small_fit(frame.mask(generator.integers(4, size=(400, 1)) == range(3)))
+    truth = fit.model.encoder.codec.encode(frame).values.to(fit.drawn)
+    monkeypatch.setattr(fit, "n_metrics", 2)
+    learn, errors, asked = fit.learn_metrics, [], []
+
+    def learn_metrics(links: Any, initial: Any, n_metrics: int) -> Any:
+        errors.append(float((fit.drawn - truth)[~fit.rows.observed].square().mean()))
+        asked.append(n_metrics)
+        return learn(links, initial, n_metrics)
+
+    monkeypatch.setattr(fit, "learn_metrics", learn_metrics)
+    with torch.no_grad(), local_parameters():
+        fit.find_neighbours()
+    assert asked == [1, 2]
+    assert errors[1] < 0.7 * errors[0]
 
 
 def test_lengthscales_start_within_reach_where_the_sparse_gp_has_pruned_an_input() -> None:
