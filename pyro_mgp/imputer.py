@@ -62,7 +62,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         batch_size: Rows in a minibatch; smaller tables are one batch.
         precision: "double", or "mixed": float32 for the products over rows, for GPUs with slow float64;
             the third decimal of a draw, in standard deviations, may then depend on `batch_size`.
-        device: "cpu", "cuda", ..., or "auto": a GPU, if there is one, for tables of 5,000 rows or more.
+        device: "cpu", "cuda", ..., or "auto": a GPU, if there is one, if 10,000 rows or more are fitted.
         random_state: Seed, generator or None. The same seed gives the same imputations.
         progress: Whether to show progress bars, on terminals only.
         specs: Column specs by label: bounds, kinds, derived columns, ...; see `ColumnSpec`.

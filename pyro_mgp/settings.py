@@ -11,8 +11,8 @@ import pandas as pd
 from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
+from pyro_mgp._support import devices
 from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
-from pyro_mgp._support.devices import ROWS_FOR_GPU, resolve_device
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import current
 from pyro_mgp.data.column_spec import Label, Specs
@@ -202,7 +202,7 @@ def check_settings(parameters: Parameters) -> Engine:
     _check_inference(parameters, engine)
     if parameters.kernel != "auto":
         resolve_kernel(parameters.kernel)
-    resolve_device(parameters.device, 0)
+    devices.resolve_device(parameters.device, 0)
     return engine
 
 
@@ -348,13 +348,12 @@ def choose_max_steps(
 
 def choose_device(parameters: Parameters, n_rows: int) -> Choice:
     """Choose the torch device of the chain; a GPU pays from some thousand rows on."""
-    device = str(resolve_device(parameters.device, n_rows))
+    device, least = str(devices.resolve_device(parameters.device, n_rows)), devices.ROWS_FOR_GPU
     if parameters.device != "auto":
         return Choice(device, _GIVEN)
     if device.startswith("cuda"):
         return Choice(device, "the first GPU")
-    few = f"fewer than {ROWS_FOR_GPU:,} rows"
-    return Choice(device, few if n_rows < ROWS_FOR_GPU else "no GPU was found")
+    return Choice(device, f"fewer than {least:,} rows" if n_rows < least else "no GPU was found")
 
 
 def choose_seed(parameters: Parameters) -> Choice:

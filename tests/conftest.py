@@ -24,9 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let "auto" be the device that was asked for, for tables of any size."""
+    """Let "auto" be the device that was asked for, for tables of any size, and tell processes of tests."""
+    os.environ["PYRO_MGP_TEST_DEVICE"] = config.getoption("--device")
     if config.getoption("--device") == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when torch is imported, by processes of tests as well
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when CUDA starts, by processes of tests as well
     else:
         from pyro_mgp._support import devices
 

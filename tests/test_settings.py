@@ -81,6 +81,10 @@ def test_a_gpu_is_for_tables_of_many_rows(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     choice = choose_device(MGPImputer(device=device), n_rows)
     assert (choice.value, choice.reason) == expected
+    # Without a GPU, torch refuses the one that is chosen.
+    if has_gpu and not torch.cuda.device_count():
+        with pytest.raises(ValueError, match="got 'cuda'"):
+            choose_device(MGPImputer(), 5000)
 
 
 def test_the_papers_settings_are_parameters_or_switches() -> None:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 # Rows from which "auto" takes a GPU. An NVIDIA H200 took 9 s for 10,000 rows of 20 columns (one CPU core: 33)
 # and 18 s for 100,000 (58), but over 50 s for a joint density of 2,500 rows of 6 columns (14): starting its
 # many small operations takes longer than the CPU takes for their arithmetic. See `benchmarks/speed`.
-ROWS_FOR_GPU = 5000
+ROWS_FOR_GPU = 10_000
 # A table stays on a GPU whose free memory holds this many copies of it.
 _COPIES = 8
 

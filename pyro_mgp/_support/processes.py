@@ -132,7 +132,7 @@ _current: ContextVar[Workers] = ContextVar("workers", default=ALONE)
 
 
 def _backend() -> str:
-    """Return the backends by device; NCCL refuses two processes on one GPU."""
+    """Return the default backend of a new process group; NCCL refuses two processes on one GPU."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     return "cpu:gloo,cuda:nccl" if here <= torch.cuda.device_count() else "gloo"
 
@@ -149,8 +149,8 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
     All processes call `fit` with the same table and settings, and obtain the same imputer. Only the process
     of rank 0 shows progress and warnings. An existing process group is used; otherwise one is created from
     the environment variables that `torchrun` sets, and destroyed at the end. Its `backend` is gloo by
-    default, and NCCL for tensors on GPUs, to which the processes of a machine are assigned in turn, unless
-    processes share a GPU.
+    default, and NCCL for tensors on GPUs, to which the processes of a machine are assigned in turn, if
+    every process sees a GPU for each of them. Where each sees its own only, pass "cpu:gloo,cuda:nccl".
 
     Raises:
         ValueError: If there is no process group and the script was not started by `torchrun`.

@@ -54,7 +54,7 @@ _HELP = {
     "--columns": "columns to learn to predict: those with missing cells in this table, or all; then the "
     "saved imputer can impute any column of new rows (default: incomplete)",
     "--paper": "the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
-    "--device": "where to compute; auto: a CUDA GPU, if there is one, for 5,000 rows or more (default: auto)",
+    "--device": "where to compute; auto: a CUDA GPU, if there is one, from 10,000 rows on (default: auto)",
     "--distributed": "run as one of several processes started by torchrun, which share the rows of each "
     "minibatch",
     "--scratch": "folder of the temporary files of a fit to Parquet files (default: that of the system)",

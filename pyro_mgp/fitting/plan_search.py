@@ -193,10 +193,10 @@ def completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS)
 
 
 def _few_chains(fitted: FittedModel) -> Sampler:
-    # Chains of their own, so that what is said of mixing does not depend on the search. Bagging a model that
-    # serves here only would add noise.
+    # Chains of their own, so that what is said of mixing does not depend on the search. Bagging links that
+    # see all others, which serve here only, would add noise.
     model = replace(fitted, cholesky_cache=CholeskyCache())
-    return model.sampler(chains=_COMPLETIONS, bagged=fitted.is_sequential)
+    return model.sampler(chains=_COMPLETIONS, bagged=False)
 
 
 def _completions_by(sampler: Sampler, table: EncodedTable, draw: int, n: int = _COMPLETIONS) -> Tensor:

@@ -35,7 +35,7 @@ from pyro_mgp.storage.scratch import Scratch
 _SMALL_ROWS = 10_000
 # Most missing cells, times the number of links, that are weighted by later links.
 _MOST_WEIGHTED = 300_000
-# Most encoded columns of a table with a joint density, and most links: for each of eight columns, iterations
+# Most encoded columns of a table with a joint density, and most links: for each of some columns, iterations
 # draw again the functions of all links that see it. Most rows of its chains, times the number of links,
 # times the squared number of features of a trend (an iteration then takes some five seconds).
 _MOST_COLUMNS, _MOST_LINKS, _MOST_WORK = 300, 20, 1e10

@@ -7,9 +7,9 @@ out residuals y₋ of observed cells, each predicted from the residuals e of its
     w = C⁻¹c,   α = C⁻¹e,   m = wᵀe,   v = 1 + η - wᵀc,   a = (ν a₀ + eᵀα) / (ν + k)
 
 Unlike a log density, this score cannot be improved by overconfidence about repeated rows. Added to it is the
-negative log density of a log-normal prior of the lengthscales, in units in which
-the score of n cells is a log density: many inputs and few rows would overfit. Adam minimises the sum on fresh
-batches of cells, with the gradient
+negative log density of a log-normal prior of the lengthscales with given medians, in units in which the score
+of n cells is a log density: many inputs and few rows would overfit. Adam minimises the sum on fresh batches
+of cells, with the gradient
 
     dm = αᵀdc - wᵀdC α,   dv = dη - 2wᵀdc + wᵀdC w,   d(eᵀα) = -αᵀdC α
     d(1 + r)e⁻ʳ = 3 e⁻ʳ Δ_p²/ℓ_p² d log ℓ_p       for a pair of rows whose p-th inputs differ by Δ_p

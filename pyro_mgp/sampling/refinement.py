@@ -132,6 +132,8 @@ class _Fit:
         # of 13 cells of 8 public tables (three patterns, two masks) by 3 % on average, by 21 % in one
         # (airfoil, 30 % in blocks), and raised it by 3 % at most; a third one added nothing.
         initial = [self.initial_params(i) for i in range(len(self.holes))]
+        if not any(initial):
+            return None
         found = self.neighbours(initial)
         for n_metrics in (1, self.n_metrics):
             learnt = self.learn_metrics(found.links, initial, n_metrics)
@@ -146,12 +148,12 @@ class _Fit:
     def redraw(self, found: Neighbours) -> None:
         """Redraw the missing cells of the query rows with local GPs."""
         # Drawn for all rows at once: the result must not depend on how many fit into memory.
-        normal = self.noise(len(self.holes))(0, self.point)
+        normal = self.normal(len(self.holes), len(self.rows))
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
             posteriors = [found.posterior(i, point, own, range(1)) for i, own in enumerate(holes)]
             corrected = list(map(add_local_gp, self.marginals, self.marginals, posteriors))
-            self.draw(corrected, 1, here, functools.partial(_at, normal[:, here]))
+            self.draw(corrected, 1, here, functools.partial(_noise_of_link, normal[:, here]))
 
     def draw(self, conditionals: Conditionals, n_sweeps: int, here: Tensor | slice, noise: Noise) -> None:
         """Redraw the missing cells of the query rows `here`."""
@@ -165,13 +167,12 @@ class _Fit:
 
     def noise(self, n_paths: int) -> Noise:
         """Return noise of the sweeps of several paths from the generator of this fit."""
+        return lambda _, rows: self.normal(n_paths, len(rows))
 
-        def draw(_: int, rows: Tensor) -> Tensor:
-            # On the CPU, where the generator is.
-            normal = torch.randn(n_paths, len(rows), generator=self.generator, dtype=self.point.dtype)
-            return normal.to(self.point.device)
-
-        return draw
+    def normal(self, *shape: int) -> Tensor:
+        """Return standard normal numbers from the generator of this fit, which is on the CPU."""
+        normal = torch.randn(*shape, generator=self.generator, dtype=self.point.dtype)
+        return normal.to(self.point.device)
 
     def neighbours(self, params: ParamsPerLink) -> Neighbours:
         """Build local GPs with these hyperparameters from the current reference rows."""
@@ -206,8 +207,8 @@ class _Fit:
         priors = [initial[i][0].lengthscales for i in some]
         leave_one_out = [functools.partial(self.leave_one_out, i) for i in some]
         for _ in range(n_metrics):
-            here = priors, leave_one_out, self.point.shape[1], self.generator
-            found = learn_metrics([*some.values()], *here)
+            given = priors, leave_one_out, self.point.shape[1], self.generator
+            found = learn_metrics([*some.values()], *given)
             for (i, local), (lengths, nugget) in zip(some.items(), found, strict=True):
                 learnt[i].append(replace(local.params, lengthscales=tuple(lengths.tolist()), nugget=nugget))
         return learnt
@@ -340,7 +341,7 @@ class _Fit:
         return cells
 
 
-def _at(normal: Tensor, i: int, rows: Tensor) -> Tensor:
+def _noise_of_link(normal: Tensor, i: int, rows: Tensor) -> Tensor:
     """Return numbers `[L, n]` of the i-th link at rows, `[1, c]`."""
     return normal[None, i, rows]
 

@@ -30,6 +30,7 @@ from tests.model.test_chain import make_chain
 
 SIZE = 2
 SETTINGS: dict[str, Any] = {"random_state": 3, "max_steps": 7, "n_inducing": 20, "progress": False}
+SETTINGS["device"] = os.environ.get("PYRO_MGP_TEST_DEVICE", "cpu")
 
 
 def conjugate_step(build: Callable[..., Any], kernel: Any, rows: Any, workers: Workers) -> dict[str, Any]:
@@ -266,6 +267,7 @@ def test_only_the_first_process_warns(processes: list[dict[str, Any]]) -> None:
         ({"WORLD_SIZE": "2"}, 1, "gloo"),
         ({"WORLD_SIZE": "2"}, 2, "cpu:gloo,cuda:nccl"),
         ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, 4, "cpu:gloo,cuda:nccl"),
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, 2, "gloo"),
     ],
 )
 def test_processes_that_share_a_gpu_talk_by_gloo(

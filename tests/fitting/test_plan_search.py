@@ -48,6 +48,21 @@ def test_an_outcome_in_front_moves_to_the_end() -> None:
     assert search.after_rival(found) is found
 
 
+def test_a_plan_is_drawn_by_four_chains_that_impute_does_not_use() -> None:
+    search, completed = search_of(product())
+    planned = search.fit((0, [1, 2]), completed)
+    draws = [planned.completed(draw) for draw in (0, 3)]
+    assert [each.shape for each in draws] == [(4, 300, 3)] * 2
+    fitted, _ = planned.fitted
+    assert fitted.sampler().n_chains == 20
+    table = search.encodings[0][1]
+    (_, first), *_ = fitted.sampler().draws(table, range(4))
+    # Chains have the noise of their number, whatever their number is.
+    torch.testing.assert_close(draws[0], first, rtol=0, atol=1e-6)
+    assert not torch.equal(draws[0], draws[1])
+    assert fitted.sampler().chains(fitted.training).n_recorded[0] == 20
+
+
 def test_plans_of_large_tables_are_learnt_from_part_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     search, _ = search_of(product())
     assert search.on_few_rows() is search

@@ -13,7 +13,7 @@ import torch
 
 from pyro_mgp import MGPImputer
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling import refinement
+from pyro_mgp.sampling import neighbours, refinement
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps
@@ -185,18 +185,39 @@ def test_metrics_are_learnt_again_on_cells_that_local_gps_have_filled(
     fit = small_fit(frame.mask(generator.integers(4, size=(400, 1)) == range(3)))
     truth = fit.model.encoder.codec.encode(frame).values.to(fit.drawn)
     monkeypatch.setattr(fit, "n_metrics", 2)
-    learn, errors, asked = fit.learn_metrics, [], []
+    learn, errors, asked, starts = refinement.learn_metrics, [], [], []
 
-    def learn_metrics(links: Any, initial: Any, n_metrics: int) -> Any:
+    def learn_metrics(links: list[LocalLink], priors: Any, *rest: Any) -> Any:
         errors.append(float((fit.drawn - truth)[~fit.rows.observed].square().mean()))
-        asked.append(n_metrics)
-        return learn(links, initial, n_metrics)
+        asked.append(priors)
+        starts.append([local.params.lengthscales for local in links])
+        return learn(links, priors, *rest)
 
-    monkeypatch.setattr(fit, "learn_metrics", learn_metrics)
+    monkeypatch.setattr(refinement, "learn_metrics", learn_metrics)
     with torch.no_grad(), local_parameters():
         fit.find_neighbours()
-    assert asked == [1, 2]
-    assert errors[1] < 0.7 * errors[0]
+    # One metric in the first round, two in the second.
+    assert errors[1] == errors[2] < 0.7 * errors[0]
+    assert starts[0] == asked[0] == asked[1] == asked[2] != starts[1] == starts[2]
+
+
+def test_redrawn_cells_do_not_depend_on_how_many_rows_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(300, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
+    holes = generator.integers(4, size=(300, 1)) == range(3)
+    found = []
+    for kept in (neighbours._KEPT_AT_ONCE, 40 * 3 * 24 * (24 + 2)):
+        monkeypatch.setattr(neighbours, "_KEPT_AT_ONCE", kept)
+        fit = small_fit(pd.DataFrame(values, columns=["a", "b", "c"]).mask(holes))
+        with torch.no_grad(), local_parameters():
+            near = fit.neighbours([fit.initial_params(i) for i in range(3)])
+            fit.redraw(near)
+        found.append((near.rows_at_once, fit.drawn))
+    (whole, expected), (part, drawn) = found
+    assert part == 40 < whole
+    torch.testing.assert_close(drawn, expected)
 
 
 def test_lengthscales_start_within_reach_where_the_sparse_gp_has_pruned_an_input() -> None:
