@@ -98,9 +98,9 @@ def test_each_path_has_the_metric_of_its_imputation() -> None:
         np.testing.assert_allclose(together.mean[paths].mean(0), alone.mean[number], atol=0.03)
 
 
-@pytest.mark.parametrize(("kind", "most"), [("numbers", 1.3), ("bounded", 1.3), ("rounded", 1.55)])
+@pytest.mark.parametrize(("kind", "most"), [("numbers", 1.3), ("bounded", 1.3), ("rounded", 1.3)])
 def test_means_of_regions_vary_by_their_distance_from_the_truth(kind: str, most: float) -> None:
-    """The mean of z² over these tables is 1.1, 1.1 and 1.4; with independent cells 1.4, 1.6 and 1.9."""
+    """The mean of z² over these tables is 1.2, 1.2 and 1.1; with independent cells it was 1.4 to 1.9."""
     squares = []
     for seed in range(8):
         table = regions.draw(np.random.default_rng(seed), 1500)
