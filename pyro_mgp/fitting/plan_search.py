@@ -7,8 +7,7 @@ of the last (structural EM; Friedman, ICML 1997), and a rival order is judged by
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,9 +95,14 @@ class Planned:
     plan: Plan
     fitted: tuple[FittedModel, Settings]
     """Model and settings."""
-    completed: Callable[[int], Tensor]
-    """Function that returns the table with its missing cells drawn S times, `[S, N, D]`, by the number of the
-    draw of its chains."""
+    rows: EncodedTable
+    """Rows of the search, encoded as planned."""
+    sampler: Sampler
+    """Sampler of missing cells by a few chains."""
+
+    def completed(self, draw: int) -> Tensor:
+        """Return the rows with their missing cells drawn S times, `[S, N, D]`, by a draw of the chains."""
+        return completions(self.sampler, self.rows, draw)
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,7 @@ class PlanSearch:
         rows = self.encodings[here][1]
         tables = self.given.training_table(*self.encodings[here], self.choice, sequence, completed[0])
         fitted = fit_chain(self.given.parameters, self.given.engine, *tables, None)
-        sampler = _few_chains(fitted[0])
-        return Planned(plan, fitted, functools.cache(lambda draw: _completions_by(sampler, rows, draw)))
+        return Planned(plan, fitted, rows, few_chains(fitted[0]))
 
     def improved(self, planned: Planned, draw: int = 0, most: int = _MOST_PLANS - 1) -> Planned:
         """Plan again on draws of the last plan's model, until the plan stays the same."""
@@ -187,18 +190,15 @@ def _with_smallest_keys(keys: Tensor, n: int) -> Tensor:
     return keys.argsort()[:n].cpu()
 
 
-def completions(fitted: FittedModel, table: EncodedTable, n: int = _COMPLETIONS) -> Tensor:
-    """Return a table with its missing cells drawn n times, `[n, N, D]`, by the first draw of a few chains."""
-    return _completions_by(_few_chains(fitted), table, 0, n)
-
-
-def _few_chains(fitted: FittedModel) -> Sampler:
+def few_chains(fitted: FittedModel) -> Sampler:
+    """Return the sampler of a model's missing cells by which plans are made."""
     # Chains of their own, so that what is said of mixing does not depend on the search. Bagging links that
     # see all others, which serve here only, would add noise.
     model = replace(fitted, cholesky_cache=CholeskyCache())
     return model.sampler(chains=_COMPLETIONS, bagged=False)
 
 
-def _completions_by(sampler: Sampler, table: EncodedTable, draw: int, n: int = _COMPLETIONS) -> Tensor:
+def completions(sampler: Sampler, table: EncodedTable, draw: int = 0, n: int = _COMPLETIONS) -> Tensor:
+    """Return a table with its missing cells drawn n times, `[n, N, D]`, by a draw of a few chains."""
     imputations = range(draw * _COMPLETIONS, draw * _COMPLETIONS + n)
     return torch.cat([drawn.cpu() for _, drawn in sampler.draws(table, imputations)], dim=1)

@@ -22,7 +22,7 @@ from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
 from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
-from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions
+from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, few_chains
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.model.column_order import MOST_INPUTS
 from pyro_mgp.model.link_specs import plan_links, recoded
@@ -123,13 +123,14 @@ def _fit_joint_density(
     incomplete = ~table.observed.all(0).numpy()
     whole = PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
     search = whole.on_few_rows()
-    completed = recoded(codec, search.codecs[-1], completions(conditional[0], search.part_of(table)))
+    drawn = completions(few_chains(conditional[0]), search.part_of(table))
+    completed = recoded(codec, search.codecs[-1], drawn)
     first = search.fit(search.first_plan(completed), completed)
     found = search.after_rival(search.improved(first))
     if search is whole:
         return found.fitted
     every_row = whole.encodings[found.plan[0]][1]
-    return whole.fit(found.plan, completions(found.fitted[0], every_row, 1)).fitted
+    return whole.fit(found.plan, completions(found.sampler, every_row, n=1)).fitted
 
 
 def _why_conditional(fitted: FittedModel, table: EncodedTable) -> str:

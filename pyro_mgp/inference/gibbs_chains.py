@@ -5,8 +5,7 @@ An iteration visits link after link: it draws the link's function and noise vari
 For each column with many missing cells it then moves the column's own function together with these, and
 functions of which the column is an input with these integrated out (see `cell_moves`). That moves these cells
 as well; only the last iteration of a draw draws them again. The time of these moves is proportional to the
-squared number of links: with more than eight links, 64 over their number of columns move in an iteration, in
-turn.
+squared number n of links: if n is more than eight, cells of 64 / n columns move in an iteration, in turn.
 
 Links that see all other columns are the conditionals of no joint density, and chains that go on through them
 converge to no distribution: their error grows. Each of their draws is therefore made by a few iterations from
