@@ -471,7 +471,7 @@ def test_results_do_not_depend_on_what_is_global(fitted: MGPImputer) -> None:
 ALONE = """
 import sys, numpy as np, pandas as pd
 from pyro_mgp import MGPImputer
-imputer = MGPImputer(max_steps=5, n_inducing=10, n_sweeps=2, random_state=0)
+imputer = MGPImputer(max_steps=5, n_inducing=10, n_sweeps=2, random_state=0, device=sys.argv[3])
 draws = imputer.fit(pd.read_pickle(sys.argv[1])).impute(m=2)
 np.save(sys.argv[2], draws.values["y"])
 """
@@ -484,7 +484,8 @@ def test_an_imputer_fitted_after_another_is_as_if_fitted_alone(tmp_path: Path) -
     assert small().fit(toy()).impute(m=2) == one
     other.to_pickle(tmp_path / "other.pkl")
     paths = {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    command = [sys.executable, "-c", ALONE, str(tmp_path / "other.pkl"), str(tmp_path / "y.npy")]
+    files, device = [str(tmp_path / "other.pkl"), str(tmp_path / "y.npy")], os.environ["PYRO_MGP_TEST_DEVICE"]
+    command = [sys.executable, "-c", ALONE, *files, device]
     subprocess.run(command, check=True, env=os.environ | paths)
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), two.values["y"], rtol=1e-8, atol=1e-8)
 

@@ -374,7 +374,9 @@ def quadratic_conditionals(
     else:
         values = values @ inverse
     if covariance is not None:
-        middle = covariance - torch.eye(covariance.shape[-1]).to(covariance)
+        # Made on the device: a copy from the host would make it wait for the device in each step.
+        identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+        middle = covariance - identity
         form = one_sided(middle if whitens else inverse.mT @ (middle @ inverse))
         forms = torch.cat([form, values], dim=1).to(kernels.dtype).unbind()
     elif not whitens:

@@ -109,8 +109,8 @@ def test_observed_cells_of_a_gaussian_column_follow_the_sparse_gp(of_gaussian):
         import torch
 
         with torch.no_grad():
-            Z, X = link.Xu, torch.tensor(x[seen].tolist(), dtype=torch.float64)[:, None]
-            K_ZZ, K_ZX, k_XX = (link.kernel(*pair).numpy() for pair in ((Z,), (Z, X), (X,)))
+            Z, X = link.Xu, torch.tensor(x[seen].tolist()).to(link.Xu)[:, None]
+            K_ZZ, K_ZX, k_XX = (link.kernel(*pair).cpu().numpy() for pair in ((Z,), (Z, X), (X,)))
     K_ZZ = K_ZZ + link.jitter * K_ZZ.diagonal().mean() * np.eye(len(K_ZZ))
     basis = np.linalg.solve(np.linalg.cholesky(K_ZZ), K_ZX)
     mean = group(tree, "posterior")["u_y"][0].to_numpy() @ basis
