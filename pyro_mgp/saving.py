@@ -102,6 +102,8 @@ def _fields(model: FittedModel) -> dict[str, Any]:
     if near is not None:
         fields["n_neighbours"] = near.n_neighbours
         fields["characters"] = [[dataclasses.asdict(each) for each in of_link] for of_link in near.params]
+        of_fill = near.fill.params
+        fields["sequential_fill"] = [None if each is None else dataclasses.asdict(each) for each in of_fill]
     return fields
 
 
@@ -266,7 +268,7 @@ class _Parts:
             self.link_specs,
             chain,
             start,
-            self._neighbours(chain, tensors),
+            self._neighbours(chain, start, tensors),
             [None if each is None else DiscreteSupport.from_dict(each, start.mean) for each in support],
             rows,
             self.history,
@@ -275,22 +277,29 @@ class _Parts:
             lengthscales=drawn or None,
         )
 
-    def _neighbours(self, chain: Chain, tensors: Mapping[str, Tensor]) -> Neighbours | None:
+    def _neighbours(
+        self, chain: Chain, gaussian: InitialFill, tensors: Mapping[str, Tensor]
+    ) -> Neighbours | None:
         """Return the local GPs of the links, None if no link has one."""
         characters, n_links = self.header["characters"], len(self.link_specs)
         if characters is None:
             return None
         check(len(characters) == n_links, f"expected characters of {n_links} links, got {len(characters)}")
         known = [[LocalGPParams.from_dict(each) for each in of_link] for of_link in characters]
+        of_fill = build(list, self.header["sequential_fill"], "sequential_fill")
+        check(len(of_fill) == n_links, f"expected sequential_fill of {n_links} links, got {len(of_fill)}")
+        fill = [None if each is None else LocalGPParams.from_dict(each) for each in of_fill]
         k = build(int, self.header["n_neighbours"], "n_neighbours")
         enough = (~tensors["near.residuals"].isnan()).sum(1).tolist()
-        for link, of_link, n_known in zip(self.link_specs, known, enough, strict=True):
-            fits = all(len(each.lengthscales) == len(link.inputs) for each in of_link)
+        for link, of_link, start, n_known in zip(self.link_specs, known, fill, enough, strict=True):
+            both = [*of_link, start] if start else of_link
+            fits = all(len(each.lengthscales) == len(link.inputs) for each in both)
             check(fits, f"{link.name!r} has other lengthscales than inputs")
             shared = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
             check(len(shared) <= 1, f"{link.name!r} has metrics with different hyperparameters")
-            check(not of_link or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
-        return Neighbours.of(chain, tensors["near.rows"], tensors["near.residuals"], known, k)
+            check(not both or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
+        arrays = tensors["near.rows"], tensors["near.residuals"]
+        return Neighbours.of(chain, *arrays, known, k, gaussian, fill)
 
 
 def _load_parameters(chain: Chain, tensors: Mapping[str, Tensor]) -> None:

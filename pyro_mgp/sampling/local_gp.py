@@ -77,6 +77,7 @@ class Neighbourhood:
     inputs: Tensor  # inputs of the neighbours in lengthscales, `[c, k, P]`, or P + 1 with zeros if P is odd
     root: Tensor  # L⁻¹ of C = L Lᵀ, `[c, k, k]`
     innovations: Tensor  # innovations L⁻¹ e_N, `[c, k]`
+    known: Tensor | None = None  # 1 for inputs of the cell that are known, else 0, `[c, P]`; None if all are
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ class LocalPosterior:
 
     def cross_covariance(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return covariances `[c, S, k]` of cells with their neighbours, and their variances v `[c, S]`."""
-        inputs, own = self.neighbourhood.inputs, evened(self.local.scaled(rows)).transpose(0, 1)
+        inputs, known = self.neighbourhood.inputs, self.neighbourhood.known
+        scaled = self.local.scaled(rows) if known is None else self.local.scaled(rows) * known
+        own = evened(scaled).transpose(0, 1)
         squared = own.square().sum(-1, keepdim=True) - 2 * own @ inputs.mT
         cross = _covariance(squared + inputs.square().sum(-1)[:, None, :])
         explained = (cross @ self.neighbourhood.root.mT).square_().sum(-1)
@@ -145,22 +148,28 @@ class LocalLink:
         """Inputs of the reference rows divided by the lengthscales, `[n, P]`; computed at each access."""
         return self.scaled(self.rows[self.references])
 
-    def nearest(self, rows: Tensor, own: Tensor | None = None) -> Tensor:
+    def nearest(self, rows: Tensor, own: Tensor | None = None, known: Tensor | None = None) -> Tensor:
         """Find the neighbours of cells in rows `[c, D]`, as indices `[c, k]` into `references`.
 
         A cell is not its own neighbour: `own` is the index of the reference row that it is, `[c]`, or -1.
+        Distances are those in the inputs of the cell that are `known` (1, else 0), `[c, P]`; None for all.
         """
         n_groups = math.ceil(math.sqrt(len(self.references) * self.n_neighbours))
         # Infinitely distant rows fill the groups up to equal size.
         lacking = -len(self.references) % n_groups
-        inputs = self.inputs
-        norms = inputs.square().sum(1) + _COARSE
+        whole = filled_up(torch.arange(len(rows), device=rows.device))
+        inputs, queries = self.inputs, self.scaled(rows[whole])
+        if known is None:
+            norms = inputs.square().sum(1) + _COARSE
+        else:  # |w∘(x - z)|² = |w∘x|² + [w∘x, -w/2] [-2z, -2z²]ᵀ for w of zeros and ones
+            norms = torch.full_like(inputs[:, 0], _COARSE)
+            inputs = torch.cat([inputs, inputs.square()], dim=1)
+            queries = torch.cat([queries * known[whole], -0.5 * known[whole]], dim=1)
         inputs = torch.nn.functional.pad(evened(inputs), (0, 0, 0, lacking)).T.contiguous()
         norms = torch.nn.functional.pad(norms, (0, lacking), value=math.inf)
-        size = whole_tiles(_ENTRIES_AT_ONCE // len(norms))
-        parts, whole = [], filled_up(torch.arange(len(rows), device=rows.device))
+        size, parts = whole_tiles(_ENTRIES_AT_ONCE // len(norms)), []
         own = None if own is None else own[whole]
-        for i, points in enumerate(evened(self.scaled(rows[whole])).split(size)):
+        for i, points in enumerate(evened(queries).split(size)):
             # The square of the cell's own inputs is left out: it is the same for all references.
             squared = torch.addmm(norms, points, inputs, alpha=-2)
             if own is not None:
@@ -171,14 +180,24 @@ class LocalLink:
             parts.append(_smallest(squared.unflatten(1, (-1, n_groups)), self.n_neighbours))
         return torch.cat(parts)[: len(rows)]
 
-    def gather(self, nearest: Tensor) -> Neighbourhood:
-        """Collect the neighbours of cells, given their indices `[c, k]`."""
-        inputs = evened(self.scaled(self.rows[self.references[nearest]]))
+    def gather(
+        self, nearest: Tensor, known: Tensor | None = None, trend: Tensor | None = None
+    ) -> Neighbourhood:
+        """Collect the neighbours of cells, given their indices `[c, k]`; for `known` see `nearest`.
+
+        The linear functions of each cell with slopes `trend`, `[c, P]`, are subtracted from the residuals.
+        """
+        inputs, residuals = self.scaled(self.rows[self.references[nearest]]), self.residuals[nearest]
+        if known is not None:
+            inputs = inputs * known[:, None]
+        if trend is not None:
+            residuals = residuals - (inputs * (trend * self.lengthscales)[:, None]).sum(-1)
+        inputs = evened(inputs)
         norms = inputs.square().sum(-1)
         among = _covariance(norms[:, :, None] + norms[:, None, :] - 2 * inputs @ inputs.mT)
         among.diagonal(dim1=-2, dim2=-1).add_(self.params.nugget)
         root = invert(torch.linalg.cholesky(among))
-        return Neighbourhood(nearest, inputs, root, (root @ self.residuals[nearest][..., None])[..., 0])
+        return Neighbourhood(nearest, inputs, root, (root @ residuals[..., None])[..., 0], known)
 
     def condition(self, neighbourhood: Neighbourhood) -> LocalPosterior:
         """Condition the local GP on neighbours."""

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.model.cholesky import invert
-from pyro_mgp.sampling.local_gp import MEDIAN_OF_SQUARE, MIN_SCALE, LocalLink
+from pyro_mgp.sampling.local_gp import MEDIAN_OF_SQUARE, MIN_SCALE, LocalLink, Neighbourhood
 
 # Batches, steps of Adam on each, cells per batch and largest k. With 6 batches of 96 cells, the CRPS of 14
 # public tables (up to 1,000 rows, 30 % missing) was larger by 3 % on average, in one table by a third.
@@ -45,15 +45,30 @@ _MIN_NUGGET, _TINY = 1e-3, 1e-16
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Leave-one-out residuals of observed cells of a link."""
+    """Leave-one-out residuals of observed cells of a link, from its sparse GP or from a linear trend."""
 
     own: Tensor  # indices of their reference rows, `[c]`
     rows: Tensor  # their rows with missing cells filled, `[c, D]`
-    residuals: Tensor  # leave-one-out residuals y₋ of the sparse GP, `[c]`
+    residuals: Tensor  # leave-one-out residuals y₋, `[c]`
     variance: Tensor  # variance σ² of the sparse GP's function, `[c]`
+    alone: Tensor  # variance of predictions without the local GP, `[c]`
+    known: Tensor | None = None  # 1 for inputs that may be used, else 0, `[c, P]`; None for all
+    trend: Tensor | None = None  # slopes of each cell's linear trend, `[c, P]`; None for none
 
     def __getitem__(self, which: slice) -> LeaveOneOut:
-        return LeaveOneOut(self.own[which], self.rows[which], self.residuals[which], self.variance[which])
+        return LeaveOneOut(
+            self.own[which],
+            self.rows[which],
+            self.residuals[which],
+            self.variance[which],
+            self.alone[which],
+            None if self.known is None else self.known[which],
+            None if self.trend is None else self.trend[which],
+        )
+
+    def neighbourhood(self, local: LocalLink) -> Neighbourhood:
+        """Return the neighbours of the cells."""
+        return local.gather(local.nearest(self.rows, self.own, self.known), self.known, self.trend)
 
 
 def learn_metrics(
@@ -139,10 +154,13 @@ class Batch:
         """Make a batch of some cells of each link and their neighbours."""
         inputs, residuals = [], []
         for local, own in zip(links, cells, strict=True):
-            nearest = local.nearest(own.rows, own.own)
-            difference = local.rows[local.references[nearest]] - own.rows[:, None]
-            inputs.append(difference[..., local.columns])
-            residuals.append(local.residuals[nearest])
+            nearest = local.nearest(own.rows, own.own, own.known)
+            neighbours = local.rows[local.references[nearest]][..., local.columns]
+            difference, residual = neighbours - own.rows[:, None, local.columns], local.residuals[nearest]
+            if own.trend is not None:
+                residual = residual - (neighbours * own.trend[:, None]).sum(-1)
+            inputs.append(difference if own.known is None else difference * own.known[:, None])
+            residuals.append(residual)
         targets = torch.stack([own.residuals for own in cells])
         typical = targets.square().median(1).values / MEDIAN_OF_SQUARE
         variance = torch.stack([own.variance for own in cells])

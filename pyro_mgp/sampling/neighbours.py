@@ -16,14 +16,18 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.sampling.local_gp import LocalLink, LocalPosterior, ParamsPerLink
+from pyro_mgp.sampling.initial_fill import InitialFill
+from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
+from pyro_mgp.sampling.sequential_fill import SequentialFill
 
 # Values stored for the neighbourhoods of the rows of one batch: 500 MB; and of a table, for many sweeps.
 _KEPT_AT_ONCE, _KEPT_FOR_LONG = 2**26, 2**28
-# Decimals of the conditional means at which neighbours are selected: rounding errors, which depend on the
-# number of rows, must not decide between neighbours.
-_POINT_DECIMALS = 3
+# Decimals of the fill at which neighbours are selected: rounding errors, which depend on the number of rows,
+# must not decide between neighbours.
+_DECIMALS = 3
+# Fewest and most starts of sweeps, and the reference rows times starts that are filled if possible.
+_FEWEST_STARTS, _MOST_STARTS, _ROWS_OF_STARTS = 4, 20, 20_000
 
 Conditionals = Sequence[Conditional]
 """Predictive distribution of each link of a chain."""
@@ -33,24 +37,29 @@ Cells = Sequence[Tensor]
 
 @dataclass(frozen=True)
 class PathPosteriors:
-    """Local GP of a link at c cells on S paths, each of which uses one of the link's metrics."""
+    """Local GP of a link at c cells on S paths, by the start of each path."""
 
-    posteriors: list[LocalPosterior]  # local GP at the cells in each metric that is used
-    paths: list[Tensor]  # indices of the paths of each of these metrics
+    posteriors: list[LocalPosterior]  # local GP at the cells for each start
+    paths: list[Tensor]  # indices of the paths of each start
     process: ResidualProcess | None = None  # functions by which cells vary together; None for none
 
     @classmethod
     def of(
-        cls, metrics: Sequence[LocalLink], imputations: Sequence[int], rows: Tensor, own: Tensor | None = None
+        cls, metrics: Sequence[LocalLink], starts: Sequence[int], rows: Tensor, own: Tensor | None = None
     ) -> PathPosteriors:
-        """Condition on the neighbours of cells in rows `[c, D]`; imputation j uses the metric j modulo G.
+        """Condition on the neighbours of cells on S paths, given their rows `[S, c, D]`.
 
-        The metrics are local GPs of one link, equal but for ℓ and η. For `own` see `LocalLink.nearest`.
+        Paths with the same number of their start have the same neighbours, those of the first of them, and
+        use the metric of this number modulo G. The metrics are local GPs of one link, equal but for ℓ and η.
+        For `own` see `LocalLink.nearest`.
         """
-        of_path = torch.tensor(imputations, device=rows.device) % len(metrics)
+        of_path = torch.tensor(starts, device=rows.device)
         used = of_path.unique().tolist()
         paths = [(of_path == number).nonzero()[:, 0] for number in used]
-        return cls([metrics[number].posterior(rows, own) for number in used], paths)
+        pairs = zip(used, paths, strict=True)
+        return cls(
+            [metrics[j % len(metrics)].posterior(rows[own_paths[0]], own) for j, own_paths in pairs], paths
+        )
 
     def given_functions(
         self, drawn: Conditional, mean: Conditional, process: ResidualProcess | None = None
@@ -109,21 +118,39 @@ class LocalConditional(Conditional):
 class Neighbours:
     """Local GPs of the links of a chain, with their shared reference rows."""
 
-    rows: Tensor  # reference rows with missing cells at conditional means, `[R, D]`
+    rows: Tensor  # reference rows with missing cells at means, `[R, D]`
     residuals: Tensor  # residuals of each link's sparse GP at these rows, `[L, R]`, NaN at missing cells
     n_neighbours: int  # number of neighbours k
     links: Sequence[Sequence[LocalLink]]  # local GPs of each link, one per metric, or none
+    fill: SequentialFill  # distribution of the fill from which sweeps start
 
     @classmethod
     def of(
-        cls, chain: Chain, rows: Tensor, residuals: Tensor, params: ParamsPerLink, n_neighbours: int
+        cls,
+        chain: Chain,
+        rows: Tensor,
+        residuals: Tensor,
+        params: ParamsPerLink,
+        n_neighbours: int,
+        gaussian: InitialFill,
+        fill: Sequence[LocalGPParams | None],
     ) -> Neighbours:
-        """Build the local GPs of a chain from reference rows, residuals and hyperparameters."""
+        """Build the local GPs of a chain from reference rows, residuals and hyperparameters.
+
+        `fill` are the hyperparameters of the sequential fill with the trends of a joint `gaussian`.
+        """
         links = [
             [LocalLink.of(link.inputs, rows, own, n_neighbours, each) for each in of_link]
             for link, own, of_link in zip(chain.links, residuals, params, strict=True)
         ]
-        return cls(rows, residuals, n_neighbours, links)
+        sequential = SequentialFill.of(chain, gaussian, rows, ~residuals.isnan(), fill, n_neighbours)
+        return cls(rows, residuals, n_neighbours, links, sequential)
+
+    @property
+    def n_starts(self) -> int:
+        """Number of different starts, which imputations take in turn."""
+        fitting = _ROWS_OF_STARTS // max(len(self.rows), 1) // _FEWEST_STARTS * _FEWEST_STARTS
+        return min(max(fitting, _FEWEST_STARTS), _MOST_STARTS)
 
     @property
     def rows_at_once(self) -> int:
@@ -142,39 +169,24 @@ class Neighbours:
         return [[local.params for local in metrics] for metrics in self.links]
 
     @torch.no_grad()
-    def fill_means(
-        self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells, own: Tensor | None = None
-    ) -> None:
-        """Fill missing cells of rows `[n, D]` in place with the means at which neighbours are selected.
-
-        `marginals` are the links at the means of q(u), `own` `[n]` the indices of the reference rows that
-        rows are, -1 for none; None if no row is one.
-        """
-        fill_sparse_means(chain, marginals, point, holes)
-        point.round_(decimals=_POINT_DECIMALS)
-        self.update_means(chain, marginals, point, holes, own)
-        point.round_(decimals=_POINT_DECIMALS)
-
-    @torch.no_grad()
     def posterior(
-        self, i: int, point: Tensor, here: Tensor, imputations: Sequence[int], own: Tensor | None = None
+        self, i: int, filled: Tensor, here: Tensor, starts: Sequence[int], own: Tensor | None = None
     ) -> PathPosteriors | None:
         """Condition the local GP of the i-th link on the neighbours of its cells; None without a local GP.
 
-        `here` are the rows of the cells; `point` and `own` are those of `fill_means`.
+        `filled` are the rows of S paths at their `starts`, `[S, n, D]`, `here` those of the cells, and `own`
+        `[n]` the indices of the reference rows that rows are, -1 for none; None if no row is one.
         """
         if not self.links[i]:
             return None
         own = None if own is None else own[here]
-        return PathPosteriors.of(self.links[i], imputations, point[here], own)
+        return PathPosteriors.of(self.links[i], starts, filled[:, here].round(decimals=_DECIMALS), own)
 
     def fits(self, cells: Cells) -> bool:
         """Return whether the neighbourhoods of each link's cells may be kept, up to 2 GB."""
         return sum(map(operator.mul, self._entries, map(len, cells))) <= _KEPT_FOR_LONG
 
-    def update_means(
-        self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells, own: Tensor | None = None
-    ) -> None:
+    def update_means(self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells) -> None:
         """Fill missing cells in place with conditional means in the first metric of each link."""
         of_categories = {i for category in chain.categories for i in category.links}
         for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
@@ -184,8 +196,7 @@ class Neighbours:
             rows = point[here]
             mean = marginals[i].mean(rows[None])[0]
             for local in self.links[i][:1]:
-                posterior = local.posterior(rows, None if own is None else own[here])
-                mean = mean + posterior.moments(rows[None]).mean[0]
+                mean = mean + local.posterior(rows).moments(rows[None]).mean[0]
             point[here, link.column] = mean
 
 

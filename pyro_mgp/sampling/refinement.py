@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -40,6 +40,7 @@ from pyro_mgp.sampling.local_gp import (
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gp, fill_sparse_means
 from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
+from pyro_mgp.sampling.sequential_fill import SequentialFill, Trend, known_inputs
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""
@@ -50,6 +51,8 @@ _SWEEPS = 3
 # Starting values: ℓ is the sparse GP's divided by the first and at most the second, η the third. Inputs that
 # the sparse GP does not need may still tell which rows are near, and long lengthscales have no gradient.
 _FIRST_SHARPNESS, _LONGEST_FIRST, _FIRST_NUGGET = 4.0, 3.0, 0.3
+# Draws of the sequential fill whose means fill reference rows.
+_DRAWS = 5
 # Metrics of a link in tables of more than so many rows; smaller tables get one, to save time.
 _METRICS, _SMALL = 4, 2000
 # Candidates for the bound on innovations, ν, and a₀ as a share of the typical squared error.
@@ -134,6 +137,8 @@ class _Fit:
         initial = [self.initial_params(i) for i in range(len(self.holes))]
         if not any(initial):
             return None
+        fill = self.learn_fill(initial)
+        self.fill_from(fill)
         found = self.neighbours(initial)
         for n_metrics in (1, self.n_metrics):
             learnt = self.learn_metrics(found.links, initial, n_metrics)
@@ -142,8 +147,60 @@ class _Fit:
             before.update_means(self.chain, self.marginals, self.point, self.holes)
             found = self.neighbours(learnt)
             self.redraw(found)
-        links = [self.choose(i, metrics) for i, metrics in enumerate(found.links)]
-        return replace(found, links=links) if any(links) else None
+        links = [
+            self.choose(metrics, functools.partial(self.leave_one_out, i))
+            for i, metrics in enumerate(found.links)
+        ]
+        fill = self.sequential_fill(fill.params)
+        return replace(found, links=links, fill=fill) if any(links) else None
+
+    def sequential_fill(self, params: Sequence[LocalGPParams | None]) -> SequentialFill:
+        """Build the sequential fill with these hyperparameters from the current reference rows."""
+        columns = [link.column for link in self.chain.links]
+        observed, gaussian = self.rows.observed[:, columns].T, self.model.initial_fill
+        return SequentialFill.of(self.chain, gaussian, self.point, observed, params, self.n_neighbours)
+
+    def learn_fill(self, initial: ParamsPerLink) -> SequentialFill:
+        """Estimate the sequential fill; its metrics start from the `initial` ones of the local GPs."""
+        fill = self.sequential_fill([of_link[0] if of_link else None for of_link in initial])
+        some = {i: local for i, local in enumerate(fill.links) if local is not None}
+        masks = list(known_inputs(self.chain, self.rows.observed, self.holes))
+        cells = {i: functools.partial(self.leave_one_out_of_trend, i, masks[i]) for i in some}
+        priors = [local.params.lengthscales for local in some.values()]
+        given = priors, [*cells.values()], self.point.shape[1], self.generator
+        params: list[LocalGPParams | None] = [None] * len(masks)
+        for (i, local), (lengths, nugget) in zip(
+            some.items(), learn_metrics([*some.values()], *given), strict=True
+        ):
+            learnt = replace(local.params, lengthscales=tuple(lengths.tolist()), nugget=nugget)
+            local = replace(local, params=learnt, lengthscales=lengths)
+            params[i] = next((chosen.params for chosen in self.choose([local], cells[i])), None)
+        return fill.with_params(params)
+
+    def leave_one_out_of_trend(self, i: int, masks: Tensor, cells: Tensor) -> LeaveOneOut:
+        """Return residuals of the i-th link's observed cells in rows `[c]` from linear trends.
+
+        They are those of inputs known in random missing cells of the column, whose `masks` are Bool `[m, P]`.
+        """
+        link, gaussian = self.chain.links[i], self.model.initial_fill
+        if len(masks) == 0:  # complete columns of a model of all columns
+            masks = self.rows.observed[:, link.inputs]
+        picked = torch.randint(len(masks), (len(cells),), generator=self.generator)
+        known = masks[picked.to(masks.device)].to(self.point)
+        trend, rows = Trend.of(gaussian, link.inputs, link.column, known), self.point[cells] - gaussian.mean
+        residuals = rows[:, link.column] - (rows[:, link.inputs] * trend.slopes).sum(1)
+        nothing = torch.zeros_like(residuals)
+        return LeaveOneOut(cells, rows, residuals, nothing, trend.variance, known, trend.slopes)
+
+    def fill_from(self, fill: SequentialFill) -> None:
+        """Fill reference rows with the means of draws from a sequential fill, and query rows with one."""
+        observed, start = (
+            self.rows.observed,
+            self.model.initial_fill.draw(self.rows, self.model.seed, range(_DRAWS)),
+        )
+        conditionals = fill.conditionals(self.chain, self.marginals, observed, self.holes)
+        drawn, _ = self.chain.sweep(conditionals, start, observed, self.noise(_DRAWS), self.holes)
+        self.drawn, self.point = drawn[0].clone(), drawn.mean(0)
 
     def redraw(self, found: Neighbours) -> None:
         """Redraw the missing cells of the query rows with local GPs."""
@@ -151,7 +208,7 @@ class _Fit:
         normal = self.normal(len(self.holes), len(self.rows))
         for here in torch.arange(len(self.rows)).split(found.rows_at_once):
             point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
-            posteriors = [found.posterior(i, point, own, range(1)) for i, own in enumerate(holes)]
+            posteriors = [found.posterior(i, point[None], own, range(1)) for i, own in enumerate(holes)]
             corrected = list(map(add_local_gp, self.marginals, self.marginals, posteriors))
             self.draw(corrected, 1, here, functools.partial(_noise_of_link, normal[:, here]))
 
@@ -178,11 +235,13 @@ class _Fit:
         """Build local GPs with these hyperparameters from the current reference rows."""
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
-            if params[i]:
+            if link.is_gaussian:
                 here = self.rows.observed[:, link.column]
                 mean = self.marginals[i].mean(self.point[here][None])[0]
                 residuals[i, here] = self.rows.values[here, link.column] - mean
-        return Neighbours.of(self.chain, self.point, residuals, params, self.n_neighbours)
+        without = [None] * len(residuals)
+        given = residuals, params, self.n_neighbours, self.model.initial_fill, without
+        return Neighbours.of(self.chain, self.point, *given)
 
     def initial_params(self, i: int) -> list[LocalGPParams]:
         """Return starting values for the i-th link; empty if it cannot have a local GP."""
@@ -213,8 +272,13 @@ class _Fit:
                 learnt[i].append(replace(local.params, lengthscales=tuple(lengths.tolist()), nugget=nugget))
         return learnt
 
-    def choose(self, i: int, metrics: Sequence[LocalLink]) -> list[LocalLink]:
-        """Return the i-th link's local GPs with their best prior; none if they do not improve predictions."""
+    def choose(
+        self, metrics: Sequence[LocalLink], leave_one_out: Callable[[Tensor], LeaveOneOut]
+    ) -> list[LocalLink]:
+        """Return a link's local GPs with their best prior; none if they do not improve predictions.
+
+        Takes a function that maps reference rows `[c]` to their leave-one-out residuals.
+        """
         if not metrics:
             return []
         local = metrics[0]
@@ -223,11 +287,10 @@ class _Fit:
         gains, alone = [], []
         per_cell = local.n_neighbours * (local.n_neighbours + len(local.columns))
         for references in local.references[numbers].split(max(1, _KEPT_AT_ONCE // per_cell)):
-            cells = self.leave_one_out(i, references)
-            neighbourhood = local.gather(local.nearest(cells.rows, cells.own))
+            cells = leave_one_out(references)
+            neighbourhood = cells.neighbourhood(local)
             candidates = candidates or _candidates(local, cells, neighbourhood)
-            variance = cells.variance + self.marginals[i].noise
-            alone.append(crps(cells.residuals, torch.zeros_like(variance), variance)[0])
+            alone.append(crps(cells.residuals, torch.zeros_like(cells.alone), cells.alone)[0])
             gains.append(alone[-1] - _scores(local, candidates, cells, neighbourhood))
         gain = torch.cat(gains, dim=1)
         # The standard error is that of ordinary cells: a rare one may outweigh all others.
@@ -271,7 +334,8 @@ class _Fit:
         at, given_u = self.marginals[i].moments(rows[None]), self.given_u[i].moments(rows[None])
         leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MAX_LEVERAGE)
         residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
-        return LeaveOneOut(cells, rows, residual / (1 - leverage), at.variance[0].clamp(max=noise))
+        variance = at.variance[0].clamp(max=noise)
+        return LeaveOneOut(cells, rows, residual / (1 - leverage), variance, variance + noise)
 
     def fit_support(self, i: int, values: Tensor | None, found: Neighbours | None) -> DiscreteSupport | None:
         """Fit the discrete support of the i-th link's column to its values, if there are any."""
@@ -328,9 +392,9 @@ class _Fit:
         rows, imputations = self.rows[picked], range(self.n_paths)
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
         holes, noise = self.chain.holes(given.observed), self.noise(self.n_paths)
-        predictive = sampler.predictive(given, imputations, holes, picked)
+        start = sampler.starts(given, imputations, picked)
+        predictive = sampler.predictive(given, imputations, start, holes, picked)
         of_sweeps = sampler.of_sweeps(predictive, sampler.sparse(imputations), imputations)
-        start = sampler.start.draw(given, sampler.seed, imputations)
         sweeps = self.chain.sweeps(of_sweeps, start, given.observed, lambda _: noise, holes)
         counted, cells = list(sweeps)[-self.n_counted :], []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):

@@ -39,7 +39,7 @@ from pyro_mgp.sampling.residual_process import ResidualProcess
 T = TypeVar("T")
 
 # Streams of keyed noise; number 0 is that of the initial fill.
-_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL = 1, 2, 3, 4, 5, 7
+_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL, _START = 1, 2, 3, 4, 5, 7, 8
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # Draws beyond this many standard deviations have diverged: even one outlier in 10¹⁰ cells would be closer.
@@ -147,14 +147,15 @@ class Sampler:
     def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
         """Return rows with missing cells drawn, `[S, n, D]`; all or none are in the training table."""
         chain, noise = self.chain, self._sweep_noise(rows, imputations)
-        holes, predictive = self._holes(rows.observed, imputations), self.predictive(rows, imputations)
+        holes, start = self._holes(rows.observed, imputations), self.starts(rows, imputations)
+        predictive = self.predictive(rows, imputations, start)
         processes, sparse = self._processes(imputations), self.sparse(imputations)
         if place[0] >= 0:
             filled = self._kept(rows, place, imputations)
             last: Conditionals = [*map(predictive, count(), sparse, processes)]
         else:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
-            filled = self.start.draw(rows, self.seed, imputations)
+            filled = start
             for sweep, conditionals in enumerate(early):
                 filled, _ = chain.sweep(conditionals, filled, rows.observed, noise(sweep), holes)
         shifted = [
@@ -283,23 +284,61 @@ class Sampler:
         return rounded
 
     @torch.no_grad()
+    def starts(self, rows: EncodedTable, paths: Sequence[int], own: Tensor | None = None) -> Tensor:
+        """Return rows with missing cells filled as they are before the first sweep, `[S, n, D]`.
+
+        They are draws from the sequential fill if there are local GPs, else from the joint Gaussian. For
+        `own` see `Neighbours`.
+        """
+        neighbours = self.neighbours
+        if neighbours is None:
+            return self.start.draw(rows, self.seed, paths)
+        numbers = self._numbers_of_starts(paths)
+        distinct = sorted(set(numbers))
+        gaussian, noise = (
+            self.start.draw(rows, self.seed, distinct),
+            KeyedNoise(self.seed, rows.keys, distinct),
+        )
+        marginals, holes = self.cholesky_cache.marginals(self.chain), self._holes(rows.observed)
+        found = neighbours.fill.conditionals(self.chain, marginals, rows.observed, holes, own)
+        conditionals = [own.observed_as(each) for own, each in zip(found, self.observations, strict=True)]
+        filled, _ = self.chain.sweep(
+            conditionals,
+            gaussian,
+            rows.observed,
+            lambda link, cells: noise.normal(_START, link, rows=cells),
+            holes,
+        )
+        return filled[[distinct.index(number) for number in numbers]]
+
+    def _numbers_of_starts(self, paths: Sequence[int]) -> list[int]:
+        """Return the number of the start of each path; all imputations of a chain have the same start."""
+        assert self.neighbours is not None  # without local GPs, every imputation has its own start
+        return [j % self.n_chains % self.neighbours.n_starts for j in paths]
+
+    @torch.no_grad()
     def predictive(
-        self, rows: EncodedTable, paths: Sequence[int], cells: Cells | None = None, own: Tensor | None = None
+        self,
+        rows: EncodedTable,
+        paths: Sequence[int],
+        start: Tensor | None,
+        cells: Cells | None = None,
+        own: Tensor | None = None,
     ) -> Predictive:
         """Return the function that adds local GP and observation model to the sparse GP of a link.
 
         It gives the predictive distribution of the link at its cells, whose rows default to those of its
-        missing cells. For `own` and processes see `Neighbours`.
+        missing cells. Neighbours are selected at the filled rows `start`, `[S, n, D]`. For `own` and
+        processes see `Neighbours`.
         """
         neighbours = self.neighbours
-        if neighbours is None:
+        if neighbours is None or start is None:
             return lambda i, sparse, _: sparse.observed_as(self.observations[i])
-        marginals, point = self.cholesky_cache.marginals(self.chain), self.start.expected(rows)
-        neighbours.fill_means(self.chain, marginals, point, self._holes(rows.observed), own)
+        marginals, numbers = self.cholesky_cache.marginals(self.chain), self._numbers_of_starts(paths)
         here = self._holes(rows.observed, paths) if cells is None else cells
 
         def posterior(i: int) -> PathPosteriors | None:
-            return neighbours.posterior(i, point, here[i], paths, own)
+            return neighbours.posterior(i, start, here[i], numbers, own)
 
         kept = functools.cache(posterior) if neighbours.fits(here) else posterior
 
@@ -370,12 +409,14 @@ class Sampler:
         def completed(draw: int, i: int, sparse: Conditional) -> Conditional:
             return predictive(i, sparse, self._processes(imputations(draw))[i])
 
-        predictive, holes = self.predictive(training, paths), self._holes(training.observed, paths)
+        holes = self._holes(training.observed, paths)
+        start = None if self.neighbours is None else self.starts(training, paths)
+        predictive = self.predictive(training, paths, start)
         has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
             Augmentation(chain, training.values, training.observed),
-            lambda draw: self.start.draw(training, self.seed, imputations(draw)),
+            lambda draw: self.starts(training, imputations(draw)) if start is None else start,
             fresh,
             lambda draw, sweep: self._sweep_noise(training, imputations(draw))(sweep),
             holes,
@@ -450,9 +491,9 @@ class Sampler:
             sparse: Conditionals = chains.conditionals(paths, chains.draws(paths, of_iterations=True))
         else:
             sparse = self.sparse(paths)
-        of_sweeps = self.of_sweeps(self.predictive(rows, paths), sparse, paths)
+        start = self.starts(rows, paths)
+        of_sweeps = self.of_sweeps(self.predictive(rows, paths, start), sparse, paths)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
-        start = self.start.draw(rows, self.seed, paths)
         sweeps = self.chain.sweeps(of_sweeps, start, rows.observed, noise, holes)
         return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
 

@@ -148,7 +148,7 @@ def test_local_conditional_adds_the_means_and_takes_the_local_variance() -> None
 
     local, rows = make(k=6), torch.randn(3, 4, 3).double()
     nearby = local.posterior(rows[0])
-    corrected = LocalConditional.of(Sparse(), PathPosteriors.of([local], range(3), rows[0]))
+    corrected = LocalConditional.of(Sparse(), PathPosteriors.of([local], [0, 0, 0], rows))
     at, alone = corrected.moments(rows), nearby.moments(rows)
     torch.testing.assert_close(at.mean, rows[..., 0] + alone.mean)
     torch.testing.assert_close(at.variance, alone.variance)
@@ -166,7 +166,7 @@ def test_local_gp_uses_the_residuals_of_drawn_functions() -> None:
         params = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
         local = LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, params)
         cells = torch.randn(3, 7, 3).double()
-        nearby = PathPosteriors.of([local], range(3), cells[0])
+        nearby = PathPosteriors.of([local], [0, 0, 0], cells)
         found = nearby.given_functions(drawn, mean).moments(cells)
         for path, function in enumerate(drawn.functions(rows)):
             own = dataclasses.replace(local, residuals=rows[:, 1] - function).posterior(cells[0])
@@ -174,15 +174,15 @@ def test_local_gp_uses_the_residuals_of_drawn_functions() -> None:
         torch.testing.assert_close(found.variance, nearby.moments(cells).variance)
 
 
-def test_imputations_alternate_between_metrics() -> None:
+def test_starts_alternate_between_metrics_and_have_their_own_neighbours() -> None:
     rows = torch.randn(40, 3).double()
     params = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
     residuals = torch.sin(5 * rows[:, 0])
     metrics = [LocalLink.of(torch.tensor([0, 2]), rows, residuals, 12, each) for each in params]
     cells = torch.randn(5, 7, 3).double()
-    found = PathPosteriors.of(metrics, [4, 7, 6, 9, 10], cells[0]).moments(cells)
-    for path, metric in enumerate([0, 1, 0, 1, 0]):
-        expected = metrics[metric].posterior(cells[0]).moments(cells[path, None])
+    found = PathPosteriors.of(metrics, [4, 7, 6, 9, 4], cells).moments(cells)
+    for path, (metric, first) in enumerate([(0, 0), (1, 1), (0, 2), (1, 3), (0, 0)]):
+        expected = metrics[metric].posterior(cells[first]).moments(cells[path, None])
         torch.testing.assert_close(found.mean[path], expected.mean[0])
         torch.testing.assert_close(found.variance[path], expected.variance[0])
 
@@ -201,11 +201,11 @@ def test_local_gps_of_several_metrics_use_the_residuals_of_their_functions() -> 
     params = [LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2), LocalGPParams((1.0, 0.4), 0.1, 3.0, 0.2)]
     metrics = [LocalLink.of(torch.tensor([0, 2]), rows, rows[:, 1], 12, each) for each in params]
     cells, slopes = torch.randn(3, 7, 3).double(), (0.5, -1.0, 2.0)
-    nearby = PathPosteriors.of(metrics, range(3), cells[0])
+    nearby = PathPosteriors.of(metrics, range(3), cells)
     found = nearby.given_functions(Lines(*slopes), Lines(0.0)).moments(cells)
     for path, slope in enumerate(slopes):
         own = dataclasses.replace(metrics[path % 2], residuals=rows[:, 1] - slope * rows[:, 0])
-        expected = own.posterior(cells[0]).moments(cells[path, None])
+        expected = own.posterior(cells[path]).moments(cells[path, None])
         torch.testing.assert_close(found.mean[path], expected.mean[0])
 
 

@@ -87,7 +87,8 @@ def learn(*links: LocalLink, median: float | None = None) -> list[tuple[torch.Te
     def left_out_of(local: LocalLink) -> Callable[[torch.Tensor], LeaveOneOut]:
         def leave_one_out(cells: torch.Tensor) -> LeaveOneOut:
             rows = local.inputs[cells] * local.lengthscales
-            return LeaveOneOut(cells, rows, local.residuals[cells], torch.zeros(len(cells)).double())
+            nothing = torch.zeros(len(cells)).double()
+            return LeaveOneOut(cells, rows, local.residuals[cells], nothing, nothing)
 
         return leave_one_out
 
@@ -164,7 +165,7 @@ def test_neighbours_of_a_distant_cell_are_distinguished() -> None:
     local = local_link()
     rows = local.inputs[:30] * local.lengthscales + 3000 * local.lengthscales
     nothing = torch.zeros(30).double()
-    some = Batch.of([local], [LeaveOneOut(local.references[:30], rows, nothing, nothing)])
+    some = Batch.of([local], [LeaveOneOut(local.references[:30], rows, nothing, nothing, nothing)])
     score, gradient = some.score(torch.cat([local.lengthscales, torch.tensor([1e-3]).double()]).log()[None])
     assert score.isfinite().all()
     assert gradient.isfinite().all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -60,7 +61,8 @@ def test_candidates_scored_together_equal_those_scored_alone() -> None:
     residuals[:5] = 50.0
     params = LocalGPParams((0.4, 1.0), 0.3, 3.0, 0.2)
     local = LocalLink.of(torch.tensor([0, 2]), references, residuals, 7, params)
-    left = LeaveOneOut(torch.full((9,), -1), rows, values, torch.rand(9).double())
+    variance = torch.rand(9).double()
+    left = LeaveOneOut(torch.full((9,), -1), rows, values, variance, variance)
     neighbourhood = local.gather(local.nearest(rows))
     candidates = _candidates(local, left, neighbourhood)
     scores = _scores(local, candidates, left, neighbourhood)
@@ -138,7 +140,8 @@ def test_larger_tables_have_several_metrics(
         learnt = fit.neighbours(fit.learn_metrics(guesses.links, guesses.params, fit.n_metrics))
         params = learnt.params[0]
         monkeypatch.setattr(refinement, "_CLEARLY", -math.inf)
-        chosen = [local.params for local in fit.choose(0, learnt.links[0])]
+        cells = functools.partial(fit.leave_one_out, 0)
+        chosen = [local.params for local in fit.choose(learnt.links[0], cells)]
     assert len(params) == len({each.lengthscales for each in params}) == expected
     assert [each.lengthscales for each in chosen] == [each.lengthscales for each in params]
     assert len({(each.freedom, each.scale, each.cut) for each in chosen}) == 1
@@ -196,9 +199,10 @@ def test_metrics_are_learnt_again_on_cells_that_local_gps_have_filled(
     monkeypatch.setattr(refinement, "learn_metrics", learn_metrics)
     with torch.no_grad(), local_parameters():
         fit.find_neighbours()
-    # One metric in the first round, two in the second.
-    assert errors[1] == errors[2] < 0.7 * errors[0]
-    assert starts[0] == asked[0] == asked[1] == asked[2] != starts[1] == starts[2]
+    # The sequential fill, one metric in the first round, two in the second.
+    assert errors[3] == errors[2] < errors[1] < 0.7 * errors[0]
+    assert starts[0] == starts[1] == asked[0] == asked[1] == asked[2] == asked[3]
+    assert starts[1] != starts[2] == starts[3]
 
 
 def test_redrawn_cells_do_not_depend_on_how_many_rows_fit_into_memory(

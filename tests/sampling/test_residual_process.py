@@ -48,7 +48,9 @@ def posterior(metrics: list[LocalLink], rows: Tensor, process: ResidualProcess |
             return self.function(rows)
 
     drawn = Drawn(several.noise, several.function)
-    return PathPosteriors.of(metrics, range(N_PATHS), rows).given_functions(drawn, zero, process)
+    starts = [j % len(metrics) for j in range(N_PATHS)]
+    nearby = PathPosteriors.of(metrics, starts, rows.expand(N_PATHS, -1, -1))
+    return nearby.given_functions(drawn, zero, process)
 
 
 def test_functions_have_the_covariance_of_the_kernel() -> None:

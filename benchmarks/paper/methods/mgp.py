@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,8 +14,6 @@ from benchmarks.paper.imputed import Cells, Density, Imputed, holes_of
 from benchmarks.paper.profiles import Budget
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.chain import fresh_noise
-from pyro_mgp.model.conditional import Conditional
-from pyro_mgp.sampling.neighbours import add_local_gp
 
 # Number of mixture components of the reported density, and number of rows that are evaluated at once.
 _COMPONENTS, _ROWS_AT_ONCE = 50, 400
@@ -85,23 +82,16 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
     chain, device = imputer.chain_, imputer.initial_fill_.device
     rows, values = imputer.codec_.encode(test), imputer.codec_.encode(truth).values
     density = torch.zeros_like(values)
-    marginals, neighbours = chain.conditionals(), imputer.neighbours_
+    sampler, paths = imputer.model_.sampler(), range(_COMPONENTS)
+    marginals = sampler.cholesky_cache.marginals(chain)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(imputer.seed_)
         for here in torch.arange(len(rows)).split(_ROWS_AT_ONCE):
             some, true_values = rows[here].to(device), values[here].to(device)
-            start = imputer.initial_fill_.draw(some, imputer.seed_, range(_COMPONENTS))
+            start = sampler.starts(some, paths)
             missing = [(~some.observed[:, link.column]).nonzero()[:, 0] for link in chain.links]
-            conditionals: Sequence[Conditional] = marginals
-            if neighbours is not None:
-                point, paths = imputer.initial_fill_.expected(some), range(_COMPONENTS)
-                neighbours.fill_means(chain, marginals, point, missing)
-                conditionals = [
-                    add_local_gp(own, own, neighbours.posterior(i, point, cells, paths))
-                    for i, (own, cells) in enumerate(zip(marginals, missing, strict=True))
-                ]
-            pairs = zip(conditionals, imputer.discrete_support_, strict=True)
-            conditionals = [conditional.observed_as(support) for conditional, support in pairs]
+            predictive = sampler.predictive(some, paths, start, missing)
+            conditionals = [predictive(i, own, None) for i, own in enumerate(marginals)]
             noises, of_sweeps = [fresh_noise(start)] * chain.n_sweeps, [conditionals] * chain.n_sweeps
             *_, (_, visited) = chain.sweeps(of_sweeps, start, some.observed, noises.__getitem__, missing)
             for i, (link, cells, moments) in enumerate(zip(chain.links, missing, visited, strict=True)):

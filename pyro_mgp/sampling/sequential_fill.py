@@ -1,0 +1,188 @@
+"""Sequential fill: missing cells of a row, drawn one after the other, from which sweeps start.
+
+    x_j ~ p(x_j | x_K),      K: the observed columns of the row, and those drawn before column j
+
+Each distribution is the linear trend of the joint Gaussian of the initial fill, plus a local GP of the
+residuals at the nearest training rows N (see `local_gp`), both in the known columns alone:
+
+    β = Σ_KK⁻¹ Σ_Kj,      m(x) = βᵀx_K + c_Kᵀ C_K⁻¹ (y_N - X_NK β)
+
+The local GPs have lengthscales of their own, learnt with the patterns of known inputs of the rows that lack
+the column. Columns that they do not improve are drawn from the Gaussian; columns of categories, counts or
+heavy tails from their sparse GPs, with inputs that are not yet known at a draw of the Gaussian.
+
+A product of such distributions is a joint distribution. Full conditionals alone are not enough: where columns
+nearly determine each other, such as dimensions that occur in few combinations, sweeps that redraw one cell at
+a time do not leave a wrong combination from which they start, and neighbours are sought in the wrong place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pyro_mgp._support.tiles import filled_up, whole_tiles
+from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.sampling.initial_fill import InitialFill
+from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
+
+# Entries of the [cells, P, P] matrices of a batch, and of the neighbourhoods of one: bounds of memory.
+_ENTRIES_AT_ONCE, _KEPT_AT_ONCE = 2**22, 2**23
+_LEAST_VARIANCE = 1e-6
+# Decimals at which neighbours are selected; see `neighbours`.
+_DECIMALS = 3
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Linear function of a column's known inputs at each of c cells, from a joint Gaussian."""
+
+    slopes: Tensor  # coefficients of the inputs, 0 if unknown, `[c, P]`
+    variance: Tensor  # variance of the column given the known inputs, `[c]`
+
+    @classmethod
+    def of(cls, gaussian: InitialFill, columns: Tensor, column: int, known: Tensor) -> Trend:
+        """Regress a column on the known inputs (1, else 0) of each cell, `[c, P]`."""
+        among, with_column = gaussian.covariance[columns][:, columns], gaussian.covariance[columns, column]
+        slopes = []
+        for some in known.split(max(1, _ENTRIES_AT_ONCE // max(len(columns) ** 2, 1))):
+            # Unknown inputs have the rows and columns of an identity matrix.
+            covariance = some[:, :, None] * among * some[:, None, :] + torch.diag_embed(1 - some)
+            factor = torch.linalg.cholesky(covariance)
+            slopes.append(torch.cholesky_solve((some * with_column)[..., None], factor)[..., 0])
+        found = torch.cat(slopes)
+        variance = gaussian.covariance[column, column] - (found * with_column).sum(1)
+        return cls(found, variance.clamp(min=_LEAST_VARIANCE))
+
+
+@dataclass(frozen=True)
+class KnownInputsConditional(Conditional):
+    """Predictive distribution of a column at c cells, given those of its inputs that are known."""
+
+    column: int  # encoded column
+    columns: Tensor  # encoded columns that are the inputs, `[P]`
+    centre: Tensor  # means of all encoded columns, `[D]`
+    known: Tensor  # 1 for known inputs, else 0, `[c, P]`
+    is_drawn: Tensor  # whether some known inputs were drawn, and may differ between paths, Bool `[c]`
+    trend: Trend  # linear trend of the cells
+    local: LocalLink | None  # local GP of the residuals, in columns minus their means; None for none
+    own: Tensor | None  # reference rows that the cells' rows are, `[c]`, -1 for none; see `LocalLink.nearest`
+
+    def moments(self, rows: Tensor) -> Moments:
+        """Return the moments of the cells' observations on S paths, given the cells' rows `[S, c, D]`."""
+        centred = rows - self.centre
+        mean = (centred[..., self.columns] * self.trend.slopes).sum(-1) + self.centre[self.column]
+        variance = self.trend.variance.expand_as(mean)
+        if self.local is None:
+            return Moments(mean, variance)
+        variance = variance.clone()
+        for is_drawn in (False, True):
+            # Neighbours of cells whose inputs are all observed are the same on all paths.
+            cells = filled_up((self.is_drawn == is_drawn).nonzero()[:, 0])
+            for here in cells.split(self._cells_at_once(len(rows) if is_drawn else 1)):
+                some = centred[:, here] if is_drawn else centred[:1, here]
+                at = self._local_moments(self.local, some, here)
+                mean[:, here] = mean[:, here] + at.mean
+                variance[:, here] = at.variance.expand(len(rows), -1)
+        return Moments(mean, variance)
+
+    def _local_moments(self, local: LocalLink, rows: Tensor, here: Tensor) -> Moments:
+        """Return the moments of the local GP at cells `here` `[n]` with rows `[S, n, D]`."""
+        n_paths = len(rows)
+        known, slopes = (each[here].repeat(n_paths, 1) for each in (self.known, self.trend.slopes))
+        own, flat = None if self.own is None else self.own[here].repeat(n_paths), rows.flatten(0, 1)
+        nearest = local.nearest(flat.round(decimals=_DECIMALS), own, known)
+        neighbourhood = local.gather(nearest, known, slopes)
+        at = local.condition(neighbourhood).moments(flat[None])
+        return Moments(at.mean.view(n_paths, -1), at.variance.view(n_paths, -1))
+
+    def _cells_at_once(self, n_paths: int) -> int:
+        k = 1 if self.local is None else self.local.n_neighbours
+        return whole_tiles(_KEPT_AT_ONCE // (n_paths * k * (k + len(self.columns))))
+
+
+@dataclass(frozen=True)
+class SequentialFill:
+    """Joint distribution of the missing cells of a row, as a product of conditional distributions."""
+
+    gaussian: InitialFill  # joint Gaussian of all encoded columns
+    links: Sequence[LocalLink | None]  # local GP of each link, in columns minus their means; None for none
+
+    @classmethod
+    def of(
+        cls,
+        chain: Chain,
+        gaussian: InitialFill,
+        rows: Tensor,
+        observed: Tensor,
+        params: Sequence[LocalGPParams | None],
+        n_neighbours: int,
+    ) -> SequentialFill:
+        """Build the fill from reference rows `[R, D]`, which cells of links are observed, and parameters.
+
+        Observed cells are Bool `[L, R]`; links whose parameters are None have no local GP.
+        """
+        centred, links = rows - gaussian.mean, list[LocalLink | None]()
+        for link, seen, own in zip(chain.links, observed, params, strict=True):
+            values = centred[:, link.column].where(seen, torch.nan)
+            local = None if own is None else LocalLink.of(link.inputs, centred, values, n_neighbours, own)
+            links.append(local)
+        return cls(gaussian, links)
+
+    @property
+    def params(self) -> list[LocalGPParams | None]:
+        """Hyperparameters of the local GP of each link, None for none."""
+        return [None if local is None else local.params for local in self.links]
+
+    def with_params(self, params: Sequence[LocalGPParams | None]) -> SequentialFill:
+        """Return the fill with other hyperparameters; links whose parameters are None lose their local GP."""
+        links = [
+            None
+            if local is None or own is None
+            else replace(local, params=own, lengthscales=local.lengthscales.new_tensor(own.lengthscales))
+            for local, own in zip(self.links, params, strict=True)
+        ]
+        return replace(self, links=links)
+
+    def conditionals(
+        self,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        observed: Tensor,
+        holes: Sequence[Tensor],
+        own: Tensor | None = None,
+    ) -> list[Conditional]:
+        """Return the predictive distributions with which a sweep through the chain is a sequential draw.
+
+        `marginals` are the links at the means of q(u), `observed` is Bool `[n, D]`, `holes` has the rows of
+        each link's cells, and `own` `[n]` the reference rows that rows are, -1 for none.
+        """
+        found = list[Conditional]()
+        inputs = known_inputs(chain, observed, holes)
+        links = zip(chain.links, marginals, self.links, holes, inputs, strict=True)
+        for link, marginal, local, here, known in links:
+            if not link.is_gaussian:
+                found.append(marginal)
+                continue
+            is_drawn, known = (known & ~observed[here][:, link.inputs]).any(1), known.to(self.gaussian.mean)
+            trend = Trend.of(self.gaussian, link.inputs, link.column, known)
+            found.append(
+                KnownInputsConditional(
+                    torch.zeros_like(marginal.noise), link.column, link.inputs, self.gaussian.mean, known,
+                    is_drawn, trend, local, None if own is None else own[here],
+                )
+            )  # fmt: skip
+        return found
+
+
+def known_inputs(chain: Chain, observed: Tensor, holes: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield for each link which inputs of its cells are known when it is visited, Bool `[c, P]`."""
+    known = observed.clone()
+    for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
+        yield known[here][:, link.inputs]
+        category = chain.category_of(i)
+        known[:, [link.column] if category is None else list(category.columns)] = True
