@@ -75,21 +75,23 @@ class LinkDraw(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Functions and noise variances drawn for S imputations, and the cells from which they were drawn."""
+    """Functions and noise variances drawn for S imputations, and missing cells, row by row, `[S, cells]`."""
 
     links: list[LinkDraw]  # what was drawn for each link
-    cells: Tensor  # missing cells of the training table before the last iteration, row by row, `[S, cells]`
+    cells: Tensor  # missing cells of the training table before the last iteration
+    redrawn: Tensor  # missing cells after the last iteration
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
         """Concatenate the draws of consecutive imputations."""
         of_links = zip(*(part.links for part in parts), strict=True)
         links = [LinkDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_links]
-        return cls(links, torch.cat([part.cells for part in parts]))
+        cells, redrawn = (torch.cat([getattr(part, name) for part in parts]) for name in ("cells", "redrawn"))
+        return cls(links, cells, redrawn)
 
     def __getitem__(self, imputations: Sequence[int]) -> Drawn:
         links = [LinkDraw(*(each[imputations] for each in own)) for own in self.links]
-        return Drawn(links, self.cells[imputations])
+        return Drawn(links, self.cells[imputations], self.redrawn[imputations])
 
 
 class State(NamedTuple):
@@ -233,8 +235,10 @@ class GibbsChains:
             if sweep >= recorded:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
-                passed.append(Drawn(state.links, before.new_zeros(self.n_chains, 0)))
-        drawn = replace(passed[-1], cells=before[:, ~self.observed])
+                none = before.new_zeros(self.n_chains, 0)
+                passed.append(Drawn(state.links, none, none))
+        missing = ~self.observed
+        drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
         self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
         self.record = record if self.continues or not self.record.trace else self.record.beside(record)
 

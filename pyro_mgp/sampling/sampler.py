@@ -1,10 +1,10 @@
 """Sampler of missing cells from a fitted chain, in batches of rows.
 
 Imputation j draws one function per link, shared by all rows: by data augmentation if the model has its
-training rows, else from q(u). Rows of the training table repeat the last sweep of their chain of Gibbs
-sampling. Every other row starts from its own draw of a joint Gaussian, and several sweeps through the chain
-redraw its missing cells. All noise is keyed, so that the draws of a row do not depend on the other rows of
-its batch.
+training rows, else from q(u). Rows of the training table are as the last sweep of their chain of Gibbs
+sampling left them, or repeat it with shifts. Every other row starts from its own draw of a joint Gaussian, or
+of the sequential fill if there are local GPs, and several sweeps through the chain redraw its missing cells.
+All noise is keyed, so that the draws of a row do not depend on the other rows of its batch.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ class Sampler:
 
     def _drawn(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
         """Return rows with missing cells drawn, `[S, n, D]`; all or none are in the training table."""
+        if place[0] >= 0 and not self.shifts:
+            return self._kept(rows, place, imputations, redrawn=True)
         chain, noise = self.chain, self._sweep_noise(rows, imputations)
         holes, start = self._holes(rows.observed, imputations), self.starts(rows, imputations)
         predictive = self.predictive(rows, imputations, start)
@@ -302,13 +304,11 @@ class Sampler:
         marginals, holes = self.cholesky_cache.marginals(self.chain), self._holes(rows.observed)
         found = neighbours.fill.conditionals(self.chain, marginals, rows.observed, holes, own)
         conditionals = [own.observed_as(each) for own, each in zip(found, self.observations, strict=True)]
-        filled, _ = self.chain.sweep(
-            conditionals,
-            gaussian,
-            rows.observed,
-            lambda link, cells: noise.normal(_START, link, rows=cells),
-            holes,
-        )
+
+        def normal(link: int, cells: Tensor) -> Tensor:
+            return noise.normal(_START, link, rows=cells)
+
+        filled, _ = self.chain.sweep(conditionals, gaussian, rows.observed, normal, holes)
         return filled[[distinct.index(number) for number in numbers]]
 
     def _numbers_of_starts(self, paths: Sequence[int]) -> list[int]:
@@ -452,14 +452,17 @@ class Sampler:
             return torch.full_like(rows.keys, -1)
         return self.training.numbers_of(rows)
 
-    def _kept(self, rows: EncodedTable, place: Tensor, imputations: Sequence[int]) -> Tensor:
-        """Return rows `place` of the training table before the last sweep of their chains, `[S, n, D]`."""
+    def _kept(
+        self, rows: EncodedTable, place: Tensor, imputations: Sequence[int], *, redrawn: bool = False
+    ) -> Tensor:
+        """Return rows `place` of the training table before or after their last sweep, `[S, n, D]`."""
         training = self.training
         assert training is not None  # rows were found in it
         missing = ~training.observed
         number = missing.flatten().cumsum(0).view_as(missing) - 1
         filled = rows.values.repeat(len(imputations), 1, 1)
-        cells = self._augmented(training, imputations).cells
+        drawn = self._augmented(training, imputations)
+        cells = drawn.redrawn if redrawn else drawn.cells
         filled[:, missing[place]] = cells[:, number[place][missing[place]]]
         return filled
 

@@ -161,11 +161,13 @@ def test_draws_are_put_together_by_imputation() -> None:
         Drawn(
             [LinkDraw(torch.full((n, 2), n), torch.full((n, 1), -n), torch.full((n, 2), n / 2))],
             torch.full((n, 3), n + 5.0),
+            torch.full((n, 3), n + 50.0),
         )
         for n in (1, 2)
     ]
     whole = Drawn.cat(parts)
     assert whole.cells[:, 2].tolist() == [6.0, 7.0, 7.0]
+    assert whole.redrawn[:, 2].tolist() == [51.0, 52.0, 52.0]
     assert whole[[2, 0]].cells[:, 0].tolist() == [7.0, 6.0]
     assert whole.links[0].function[:, 0].tolist() == [1.0, 2.0, 2.0]
     assert whole.links[0].noise[:, 0].tolist() == [-1.0, -2.0, -2.0]
