@@ -1206,7 +1206,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "header of a list": (lambda f: (f / "header.json").write_text("[]"), "expected 'pyro_mgp.MGPImputer'"),
     "another version": (
         lambda f: edit_header(f, format_version=99, package_version="9.9"),
-        r"has format version 99, this program reads 11: load it with pyro_mgp 9\.9",
+        r"has format version 99, this program reads 12: load it with pyro_mgp 9\.9",
     ),
     "another class": (
         lambda f: edit_header(f, format="pyro_mgp.Imputations"),

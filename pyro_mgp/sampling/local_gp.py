@@ -10,8 +10,8 @@ estimated from the same neighbours, as in a Student-t process (Shah, Wilson and 
 
 If an imputation has drawn its own function f, then f replaces μ, and e_N + μ_N - f_N replaces e_N in m. In
 columns with outliers the innovations L⁻¹e_N are clipped at a multiple of their typical size, as in robust
-filters (Masreliez and Martin 1977). The neighbours of a cell are selected once, at the conditional means of
-the missing inputs of its row, so that C is factorised once for all imputations.
+filters (Masreliez and Martin 1977). The neighbours of a cell are selected at the fill from which sweeps start
+(see `sequential_fill`), so that C is factorised once for all sweeps, and once for all cells with this start.
 """
 
 from __future__ import annotations

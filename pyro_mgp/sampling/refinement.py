@@ -200,7 +200,8 @@ class _Fit:
         )
         conditionals = fill.conditionals(self.chain, self.marginals, observed, self.holes)
         drawn, _ = self.chain.sweep(conditionals, start, observed, self.noise(_DRAWS), self.holes)
-        self.drawn, self.point = drawn[0].clone(), drawn.mean(0)
+        # The mean of equal numbers may differ from them in the last bit.
+        self.drawn, self.point = drawn[0].clone(), drawn.mean(0).where(~observed, self.rows.values)
 
     def redraw(self, found: Neighbours) -> None:
         """Redraw the missing cells of the query rows with local GPs."""
