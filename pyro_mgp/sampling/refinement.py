@@ -194,12 +194,9 @@ class _Fit:
 
     def fill_from(self, fill: SequentialFill) -> None:
         """Fill reference rows with the means of draws from a sequential fill, and query rows with one."""
-        observed, start = (
-            self.rows.observed,
-            self.model.initial_fill.draw(self.rows, self.model.seed, range(_DRAWS)),
-        )
-        conditionals = fill.conditionals(self.chain, self.marginals, observed, self.holes)
-        drawn, _ = self.chain.sweep(conditionals, start, observed, self.noise(_DRAWS), self.holes)
+        observed, links = self.rows.observed, (self.chain, self.marginals, [None] * len(self.holes))
+        start = self.model.initial_fill.draw(self.rows, self.model.seed, range(_DRAWS))
+        drawn = fill.draw(*links, start, observed, self.noise(_DRAWS), self.holes)
         # The mean of equal numbers may differ from them in the last bit.
         self.drawn, self.point = drawn[0].clone(), drawn.mean(0).where(~observed, self.rows.values)
 

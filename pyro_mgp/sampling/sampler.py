@@ -297,18 +297,14 @@ class Sampler:
             return self.start.draw(rows, self.seed, paths)
         numbers = self._numbers_of_starts(paths)
         distinct = sorted(set(numbers))
-        gaussian, noise = (
-            self.start.draw(rows, self.seed, distinct),
-            KeyedNoise(self.seed, rows.keys, distinct),
-        )
-        marginals, holes = self.cholesky_cache.marginals(self.chain), self._holes(rows.observed)
-        found = neighbours.fill.conditionals(self.chain, marginals, rows.observed, holes, own)
-        conditionals = [own.observed_as(each) for own, each in zip(found, self.observations, strict=True)]
+        start, noise = self.start.draw(rows, self.seed, distinct), KeyedNoise(self.seed, rows.keys, distinct)
 
         def normal(link: int, cells: Tensor) -> Tensor:
             return noise.normal(_START, link, rows=cells)
 
-        filled, _ = self.chain.sweep(conditionals, gaussian, rows.observed, normal, holes)
+        links = self.cholesky_cache.marginals(self.chain), self.observations
+        holes = self._holes(rows.observed)
+        filled = neighbours.fill.draw(self.chain, *links, start, rows.observed, normal, holes, own)
         return filled[[distinct.index(number) for number in numbers]]
 
     def _numbers_of_starts(self, paths: Sequence[int]) -> list[int]:

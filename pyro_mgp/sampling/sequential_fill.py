@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.tiles import filled_up, whole_tiles
-from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
 
@@ -148,19 +149,38 @@ class SequentialFill:
         ]
         return replace(self, links=links)
 
-    def conditionals(
+    def draw(
+        self,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        observations: Sequence[Observation | None],
+        start: Tensor,
+        observed: Tensor,
+        noise: Noise,
+        holes: Sequence[Tensor],
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Return tables `[S, n, D]` with their missing cells drawn, given draws of the joint Gaussian.
+
+        `marginals` are the links at the means of q(u), `observations` their observation models, None for
+        none, `observed` is Bool `[n, D]`, `holes` has the rows of each link's missing cells, and `own` `[n]`
+        the reference rows that rows are, -1 for none.
+        """
+        # A sweep visits link after link, as the chain rule does.
+        found = self._conditionals(chain, marginals, observed, holes, own)
+        pairs = zip(found, observations, strict=True)
+        conditionals = [conditional.observed_as(observation) for conditional, observation in pairs]
+        return chain.sweep(conditionals, start, observed, noise, holes)[0]
+
+    def _conditionals(
         self,
         chain: Chain,
         marginals: Sequence[Conditional],
         observed: Tensor,
         holes: Sequence[Tensor],
-        own: Tensor | None = None,
+        own: Tensor | None,
     ) -> list[Conditional]:
-        """Return the predictive distributions with which a sweep through the chain is a sequential draw.
-
-        `marginals` are the links at the means of q(u), `observed` is Bool `[n, D]`, `holes` has the rows of
-        each link's cells, and `own` `[n]` the reference rows that rows are, -1 for none.
-        """
+        """Return the predictive distribution of each link given the inputs known when it is visited."""
         found = list[Conditional]()
         inputs = known_inputs(chain, observed, holes)
         links = zip(chain.links, marginals, self.links, holes, inputs, strict=True)

@@ -110,9 +110,9 @@ def test_without_local_gps_draws_are_those_of_the_joint_gaussian() -> None:
     start[..., 0] = 0.8
     with torch.no_grad(), local_parameters():
         fill = SequentialFill.of(chain, gaussian, start[0], observed.T, [None] * 4, 1)
-        conditionals = fill.conditionals(chain, chain.conditionals(), observed, chain.holes(observed))
-        normal = random(4, n_paths, 1, seed=3)
-        drawn, _ = chain.sweep(conditionals, start, observed, lambda i, _: normal[i], chain.holes(observed))
+        normal, holes = random(4, n_paths, 1, seed=3), chain.holes(observed)
+        links = chain, chain.conditionals(), [None] * 4
+        drawn = fill.draw(*links, start, observed, lambda i, _: normal[i], holes)
     S, mu = gaussian.covariance.numpy(), gaussian.mean.numpy()
     mean = mu[1:] + S[1:, 0] / S[0, 0] * (0.8 - mu[0])
     covariance = S[1:, 1:] - np.outer(S[1:, 0], S[0, 1:]) / S[0, 0]
