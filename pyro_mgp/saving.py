@@ -34,6 +34,7 @@ from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import MAX_NEIGHBOURS, LocalGPParams
 from pyro_mgp.sampling.neighbours import Neighbours
+from pyro_mgp.sampling.sequential_fill import SequentialFill
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings, check_settings, choose_kernel
 from pyro_mgp.storage.atomic import atomic_folder
 from pyro_mgp.storage.frames import to_json
@@ -298,8 +299,9 @@ class _Parts:
             shared = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
             check(len(shared) <= 1, f"{link.name!r} has metrics with different hyperparameters")
             check(not both or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
-        arrays = tensors["near.rows"], tensors["near.residuals"]
-        return Neighbours.of(chain, *arrays, known, k, gaussian, fill)
+        rows, residuals = tensors["near.rows"], tensors["near.residuals"]
+        sequential = SequentialFill.of(chain, gaussian, rows, ~residuals.isnan(), fill, k)
+        return Neighbours.of(chain, rows, residuals, known, k, sequential)
 
 
 def _load_parameters(chain: Chain, tensors: Mapping[str, Tensor]) -> None:

@@ -42,7 +42,8 @@ class Engine:
 
     Args:
         initial_fill: Values of missing cells before the first sweep: "linear" (joint Gaussian), "mean" or
-            "median", taken after the transform of a transformed column.
+            "median", taken after the transform of a transformed column. With local GPs, sweeps start from
+            sequential draws, of which the linear trends are those of this fill.
         refresh_fill: Whether training redraws the missing cells as it goes, or keeps the initial fill.
         propagate: What later links see in a missing cell: "predictive" draws f + noise, or "latent" f.
         backpropagate: Whether gradients pass through the draws into earlier links.

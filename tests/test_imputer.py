@@ -37,6 +37,7 @@ from pyro_mgp import ColumnSpec, Imputations, MGPImputer
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.fitting import table_fit
 from pyro_mgp.imputer import FitWarning
+from pyro_mgp.saving import FORMAT_VERSION
 from pyro_mgp.settings import Engine, with_engine
 
 NAN = np.nan
@@ -1206,14 +1207,17 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "header of a list": (lambda f: (f / "header.json").write_text("[]"), "expected 'pyro_mgp.MGPImputer'"),
     "another version": (
         lambda f: edit_header(f, format_version=99, package_version="9.9"),
-        r"has format version 99, this program reads 12: load it with pyro_mgp 9\.9",
+        rf"has format version 99, this program reads {FORMAT_VERSION}: load it with pyro_mgp 9\.9",
     ),
     "another class": (
         lambda f: edit_header(f, format="pyro_mgp.Imputations"),
         r"holds 'pyro_mgp\.Imputations', expected 'pyro_mgp\.MGPImputer'",
     ),
     "codec gone": (lambda f: edit_header(f, codec=None), "cannot be restored"),
-    "a fraction as version": (lambda f: edit_header(f, format_version=11.0), "has format version 11.0"),
+    "a fraction as version": (
+        lambda f: edit_header(f, format_version=float(FORMAT_VERSION)),
+        f"has format version {FORMAT_VERSION}.0",
+    ),
     "products of no inputs": (lambda f: edit_links(f, product_inputs=[0]), "products of columns that are no"),
     "a product twice": (lambda f: edit_links(f, product_inputs=[1, 1]), "product inputs of"),
     "a choice twice": (

@@ -72,7 +72,7 @@ def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = 
         smooth = conditional.functions(rows[here])[0]
         nearby = torch.zeros_like(smooth)
         if near is not None and near.links[i]:
-            parts = here.split(near.rows_at_once)
+            parts = here.split(near.rows_at_once(len(near.links[i])))
             nearby = torch.cat([_local_means(near.links[i], rows[part], own, part) for part in parts])
         linear = _linear_fit(rows[here][:, link.inputs], smooth)
         values = given.values[here, link.column] if link.is_gaussian else smooth + nearby

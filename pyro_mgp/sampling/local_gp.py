@@ -11,7 +11,7 @@ estimated from the same neighbours, as in a Student-t process (Shah, Wilson and 
 If an imputation has drawn its own function f, then f replaces μ, and e_N + μ_N - f_N replaces e_N in m. In
 columns with outliers the innovations L⁻¹e_N are clipped at a multiple of their typical size, as in robust
 filters (Masreliez and Martin 1977). The neighbours of a cell are selected at the fill from which sweeps start
-(see `sequential_fill`), so that C is factorised once for all sweeps, and once for all cells with this start.
+(see `sequential_fill`), so that C is factorised once for all sweeps.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ MIN_SCALE = 1e-10
 """Smallest local variance, in squared standardised units, where neighbours agree to the last digit."""
 MEDIAN_OF_SQUARE = 0.455
 """Median of a squared standard normal variable, which turns a median of squares into a variance."""
+DECIMALS = 3
+"""Decimals of filled rows at which neighbours are selected, so that rounding errors do not decide."""
 # Distances computed together: what fits the processor's cache.
 _ENTRIES_AT_ONCE = 2**20
 # Adding this number rounds squared distances to 2⁻²⁵. Otherwise rounding errors, which depend on the number

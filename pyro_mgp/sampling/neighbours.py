@@ -16,18 +16,12 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.sampling.initial_fill import InitialFill
-from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink, LocalPosterior, ParamsPerLink
+from pyro_mgp.sampling.local_gp import DECIMALS, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
 from pyro_mgp.sampling.sequential_fill import SequentialFill
 
 # Values stored for the neighbourhoods of the rows of one batch: 500 MB; and of a table, for many sweeps.
 _KEPT_AT_ONCE, _KEPT_FOR_LONG = 2**26, 2**28
-# Decimals of the fill at which neighbours are selected: rounding errors, which depend on the number of rows,
-# must not decide between neighbours.
-_DECIMALS = 3
-# Fewest and most starts of sweeps, and the reference rows times starts that are filled if possible.
-_FEWEST_STARTS, _MOST_STARTS, _ROWS_OF_STARTS = 4, 20, 20_000
 
 Conditionals = Sequence[Conditional]
 """Predictive distribution of each link of a chain."""
@@ -132,36 +126,32 @@ class Neighbours:
         residuals: Tensor,
         params: ParamsPerLink,
         n_neighbours: int,
-        gaussian: InitialFill,
-        fill: Sequence[LocalGPParams | None],
+        fill: SequentialFill,
     ) -> Neighbours:
-        """Build the local GPs of a chain from reference rows, residuals and hyperparameters.
-
-        `fill` are the hyperparameters of the sequential fill with the trends of a joint `gaussian`.
-        """
+        """Build the local GPs of a chain from reference rows, residuals and hyperparameters."""
         links = [
             [LocalLink.of(link.inputs, rows, own, n_neighbours, each) for each in of_link]
             for link, own, of_link in zip(chain.links, residuals, params, strict=True)
         ]
-        sequential = SequentialFill.of(chain, gaussian, rows, ~residuals.isnan(), fill, n_neighbours)
-        return cls(rows, residuals, n_neighbours, links, sequential)
+        return cls(rows, residuals, n_neighbours, links, fill)
 
-    @property
-    def n_starts(self) -> int:
-        """Number of different starts, which imputations take in turn."""
-        fitting = _ROWS_OF_STARTS // max(len(self.rows), 1) // _FEWEST_STARTS * _FEWEST_STARTS
-        return min(max(fitting, _FEWEST_STARTS), _MOST_STARTS)
+    def numbers_of_starts(self, imputations: Sequence[int]) -> list[int]:
+        """Return the number of the start from which sweeps of each imputation begin.
 
-    @property
-    def rows_at_once(self) -> int:
-        """Largest batch of rows whose neighbourhoods fit into memory if all cells are missing."""
-        return max(1, _KEPT_AT_ONCE // max(sum(self._entries), 1))
+        With several metrics, in large tables, imputations share as many starts; else each has its own.
+        """
+        n_metrics = max(map(len, self.links))
+        return [j % n_metrics if n_metrics > 1 else j for j in imputations]
+
+    def rows_at_once(self, n_starts: int) -> int:
+        """Return the largest batch of rows whose neighbourhoods fit into memory if all cells are missing."""
+        return max(1, _KEPT_AT_ONCE // max(n_starts * sum(self._entries), 1))
 
     @property
     def _entries(self) -> list[int]:
-        """Values stored for a cell of each link."""
+        """Values stored for a cell of each link and start."""
         k = self.n_neighbours
-        return [sum(k * (k + len(local.columns)) for local in metrics) for metrics in self.links]
+        return [k * (k + len(metrics[0].columns)) if metrics else 0 for metrics in self.links]
 
     @property
     def params(self) -> ParamsPerLink:
@@ -180,17 +170,17 @@ class Neighbours:
         if not self.links[i]:
             return None
         own = None if own is None else own[here]
-        return PathPosteriors.of(self.links[i], starts, filled[:, here].round(decimals=_DECIMALS), own)
+        return PathPosteriors.of(self.links[i], starts, filled[:, here].round(decimals=DECIMALS), own)
 
-    def fits(self, cells: Cells) -> bool:
+    def fits(self, cells: Cells, n_starts: int) -> bool:
         """Return whether the neighbourhoods of each link's cells may be kept, up to 2 GB."""
-        return sum(map(operator.mul, self._entries, map(len, cells))) <= _KEPT_FOR_LONG
+        return n_starts * sum(map(operator.mul, self._entries, map(len, cells))) <= _KEPT_FOR_LONG
 
     def update_means(self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells) -> None:
         """Fill missing cells in place with conditional means in the first metric of each link."""
         of_categories = {i for category in chain.categories for i in category.links}
         for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
-            # Categories have no local GP, and `fill_sparse_means` has filled their levels.
+            # Categories have no local GP, and keep the probabilities of their levels.
             if i in of_categories:
                 continue
             rows = point[here]

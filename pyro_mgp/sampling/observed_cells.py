@@ -123,7 +123,8 @@ class ObservedCells:
         cells = [rows.observed[:, link.column].nonzero()[:, 0] for link in links]
         near, keys = sampler.neighbours, self.reference_keys
         place = None if near is None else own_references(rows, sampler.chain, near, keys)
-        predictive = sampler.predictive(rows, imputations, filled, cells, place)
+        start = sampler.starts(rows, imputations)
+        predictive = sampler.predictive(rows, imputations, start, cells, place)
         conditionals = [predictive(i, own, None) for i, own in enumerate(sampler.sparse(imputations))]
         noise = KeyedNoise(sampler.seed, rows.keys, imputations)
         for variable in self.variables:

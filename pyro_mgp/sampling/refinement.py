@@ -1,12 +1,13 @@
 """Refinement of a trained chain: local GPs, and the discrete support of numeric columns.
 
-The missing cells of the training rows are filled twice: with conditional means, where the rows serve as
-neighbours, and with draws, where the rows are queried. Each link learns ℓ and η in two rounds, the second on
-cells that the local GPs of the first have filled, and then selects the ν, a₀ and bound on innovations, that
-best predict a sample of its observed cells. Each of these cells is excluded from its own neighbourhood and
-from the sparse GP: with leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 - h). Links that the local
-GP does not clearly improve get none. Finally some observed cells are held out and imputed by the complete
-sampler. The inflation τ is the one under which their values are most probable.
+First the fill is learnt from which sweeps start (see `sequential_fill`). The missing cells of the training
+rows are filled twice: with means of its draws, where the rows serve as neighbours, and with a draw, where
+the rows are queried. Each link learns ℓ and η in two rounds, the second on cells that the local GPs of the
+first have filled, and then selects the ν, a₀ and bound on innovations, that best predict a sample of its
+observed cells. Each of these cells is excluded from its own neighbourhood and from the sparse GP: with
+leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 - h). Links that the local GP does not clearly
+improve get none. Finally some observed cells are held out and imputed by the complete sampler. The inflation
+τ is the one under which their values are most probable.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from pyro_mgp.sampling.local_gp import (
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gp, fill_sparse_means
 from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
-from pyro_mgp.sampling.sequential_fill import SequentialFill, Trend, known_inputs
+from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, known_inputs
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""
@@ -99,7 +100,7 @@ def refine(
     with torch.no_grad(), local_parameters():
         completed = None if completed is None else completed[:MAX_ROWS]
         fit = _Fit(model, rows[:MAX_ROWS], n_neighbours, completed)
-        neighbours = fit.find_neighbours() if n_neighbours else None
+        neighbours = fit.find_neighbours()
         supports = [fit.fit_support(i, of_link, neighbours) for i, of_link in enumerate(values)]
         if neighbours is not None:
             neighbours = fit.calibrate(neighbours, supports)
@@ -124,10 +125,10 @@ class _Fit:
         self.n_paths = math.ceil(n_components / self.n_counted)
         self.holes = chain.holes(rows.observed)
         self.point = model.initial_fill.expected(rows) if completed is None else completed
-        self.drawn = self.point.clone()
         if completed is None:
             fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
-            self.draw(self.marginals, _SWEEPS, slice(None), self.noise(1))
+        self.is_completed, self.drawn = completed is not None, self.point.clone()
+        self.fill = SequentialFill(model.initial_fill, [None] * len(self.holes))
 
     def find_neighbours(self) -> Neighbours | None:
         """Estimate the local GPs; None if no link has one."""
@@ -136,9 +137,11 @@ class _Fit:
         # (airfoil, 30 % in blocks), and raised it by 3 % at most; a third one added nothing.
         initial = [self.initial_params(i) for i in range(len(self.holes))]
         if not any(initial):
+            if not self.is_completed:
+                self.draw(self.marginals, _SWEEPS, slice(None), self.noise(1))
             return None
-        fill = self.learn_fill(initial)
-        self.fill_from(fill)
+        self.fill = self.learn_fill(initial)
+        self.fill_rows()
         found = self.neighbours(initial)
         for n_metrics in (1, self.n_metrics):
             learnt = self.learn_metrics(found.links, initial, n_metrics)
@@ -151,7 +154,7 @@ class _Fit:
             self.choose(metrics, functools.partial(self.leave_one_out, i))
             for i, metrics in enumerate(found.links)
         ]
-        fill = self.sequential_fill(fill.params)
+        fill = self.sequential_fill(self.fill.params)
         return replace(found, links=links, fill=fill) if any(links) else None
 
     def sequential_fill(self, params: Sequence[LocalGPParams | None]) -> SequentialFill:
@@ -175,7 +178,7 @@ class _Fit:
             learnt = replace(local.params, lengthscales=tuple(lengths.tolist()), nugget=nugget)
             local = replace(local, params=learnt, lengthscales=lengths)
             params[i] = next((chosen.params for chosen in self.choose([local], cells[i])), None)
-        return fill.with_params(params)
+        return self.sequential_fill(params)
 
     def leave_one_out_of_trend(self, i: int, masks: Tensor, cells: Tensor) -> LeaveOneOut:
         """Return residuals of the i-th link's observed cells in rows `[c]` from linear trends.
@@ -187,24 +190,28 @@ class _Fit:
             masks = self.rows.observed[:, link.inputs]
         picked = torch.randint(len(masks), (len(cells),), generator=self.generator)
         known = masks[picked.to(masks.device)].to(self.point)
-        trend, rows = Trend.of(gaussian, link.inputs, link.column, known), self.point[cells] - gaussian.mean
+        trend = LinearTrend.of(gaussian, link.inputs, link.column, known)
+        rows = self.point[cells] - gaussian.mean
         residuals = rows[:, link.column] - (rows[:, link.inputs] * trend.slopes).sum(1)
         nothing = torch.zeros_like(residuals)
         return LeaveOneOut(cells, rows, residuals, nothing, trend.variance, known, trend.slopes)
 
-    def fill_from(self, fill: SequentialFill) -> None:
-        """Fill reference rows with the means of draws from a sequential fill, and query rows with one."""
+    def fill_rows(self) -> None:
+        """Fill reference rows with means of draws from the sequential fill, and query rows with one draw."""
         observed, links = self.rows.observed, (self.chain, self.marginals, [None] * len(self.holes))
         start = self.model.initial_fill.draw(self.rows, self.model.seed, range(_DRAWS))
-        drawn = fill.draw(*links, start, observed, self.noise(_DRAWS), self.holes)
+        drawn = self.fill.draw(*links, start, observed, self.noise(_DRAWS), self.holes)
         # The mean of equal numbers may differ from them in the last bit.
         self.drawn, self.point = drawn[0].clone(), drawn.mean(0).where(~observed, self.rows.values)
+        of_categories = {i for category in self.chain.categories for i in category.links}
+        holes = [rows if i in of_categories else rows[:0] for i, rows in enumerate(self.holes)]
+        fill_sparse_means(self.chain, self.marginals, self.point, holes)  # the levels' probabilities
 
     def redraw(self, found: Neighbours) -> None:
         """Redraw the missing cells of the query rows with local GPs."""
         # Drawn for all rows at once: the result must not depend on how many fit into memory.
         normal = self.normal(len(self.holes), len(self.rows))
-        for here in torch.arange(len(self.rows)).split(found.rows_at_once):
+        for here in torch.arange(len(self.rows)).split(found.rows_at_once(1)):
             point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
             posteriors = [found.posterior(i, point[None], own, range(1)) for i, own in enumerate(holes)]
             corrected = list(map(add_local_gp, self.marginals, self.marginals, posteriors))
@@ -237,15 +244,14 @@ class _Fit:
                 here = self.rows.observed[:, link.column]
                 mean = self.marginals[i].mean(self.point[here][None])[0]
                 residuals[i, here] = self.rows.values[here, link.column] - mean
-        without = [None] * len(residuals)
-        given = residuals, params, self.n_neighbours, self.model.initial_fill, without
-        return Neighbours.of(self.chain, self.point, *given)
+        return Neighbours.of(self.chain, self.point, residuals, params, self.n_neighbours, self.fill)
 
     def initial_params(self, i: int) -> list[LocalGPParams]:
         """Return starting values for the i-th link; empty if it cannot have a local GP."""
         link = self.chain.links[i]
         n_observed = int(self.rows.observed[:, link.column].sum())
-        if not link.is_gaussian or n_observed < _MIN_PER_NEIGHBOUR * self.n_neighbours:
+        enough = n_observed >= _MIN_PER_NEIGHBOUR * self.n_neighbours > 0
+        if not link.is_gaussian or not enough:
             return []
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
@@ -365,7 +371,7 @@ class _Fit:
         picked, held_out = picked[some], held_out[some]
         sampler = self.model.sampler(chains=self.n_paths)
         sampler = replace(sampler, neighbours=found, observations=supports, cholesky_cache=CholeskyCache())
-        batches = torch.arange(len(picked)).split(found.rows_at_once)
+        batches = torch.arange(len(picked)).split(found.rows_at_once(self.n_paths))
         parts = [self.impute_held_out(sampler, picked[here], held_out[here]) for here in batches]
         links: list[list[LocalLink]] = []
         for i, (metrics, *of_link) in enumerate(zip(found.links, *parts, strict=True)):

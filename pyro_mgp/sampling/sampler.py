@@ -38,8 +38,8 @@ from pyro_mgp.sampling.residual_process import ResidualProcess
 
 T = TypeVar("T")
 
-# Streams of keyed noise; number 0 is that of the initial fill.
-_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL, _START = 1, 2, 3, 4, 5, 7, 8
+# Streams of keyed noise; number 0 is that of the initial fill, 8 of the sequential one.
+_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL = 1, 2, 3, 4, 5, 7
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # Draws beyond this many standard deviations have diverged: even one outlier in 10¹⁰ cells would be closer.
@@ -91,7 +91,7 @@ class Sampler:
     """Sampler of missing cells from a fitted chain."""
 
     chain: Chain  # the fitted chain
-    start: InitialFill  # initial fill of the sweeps
+    start: InitialFill  # joint Gaussian, from which sweeps start without local GPs
     joint: bool  # whether an imputation draws functions shared by all rows, or each cell from q(f) alone
     seed: int  # seed of all noise
     neighbours: Neighbours | None  # local GPs of the links, if there are any
@@ -135,7 +135,7 @@ class Sampler:
 
     def _filled(self, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """Return rows with their missing cells drawn, `[S, n, D]`."""
-        # Rows of the training table repeat the last sweep of their chains; others have sweeps of their own.
+        # Rows of the training table are those of their chains; others have sweeps of their own.
         place = self.place(rows)
         filled = rows.values.repeat(len(imputations), 1, 1)
         for kind in (place >= 0, place < 0):
@@ -295,29 +295,24 @@ class Sampler:
         neighbours = self.neighbours
         if neighbours is None:
             return self.start.draw(rows, self.seed, paths)
-        numbers = self._numbers_of_starts(paths)
+        numbers = neighbours.numbers_of_starts(paths)
         distinct = sorted(set(numbers))
-        start, noise = self.start.draw(rows, self.seed, distinct), KeyedNoise(self.seed, rows.keys, distinct)
-
-        def normal(link: int, cells: Tensor) -> Tensor:
-            return noise.normal(_START, link, rows=cells)
-
-        links = self.cholesky_cache.marginals(self.chain), self.observations
-        holes = self._holes(rows.observed)
-        filled = neighbours.fill.draw(self.chain, *links, start, rows.observed, normal, holes, own)
-        return filled[[distinct.index(number) for number in numbers]]
-
-    def _numbers_of_starts(self, paths: Sequence[int]) -> list[int]:
-        """Return the number of the start of each path; all imputations of a chain have the same start."""
-        assert self.neighbours is not None  # without local GPs, every imputation has its own start
-        return [j % self.n_chains % self.neighbours.n_starts for j in paths]
+        links = self.chain, self.cholesky_cache.marginals(self.chain), self.observations
+        filled = neighbours.fill.starts(*links, rows, self.seed, distinct, own)
+        filled = filled[[distinct.index(number) for number in numbers]]
+        linked = {link.column for link in self.chain.links}
+        linked |= {column for category in self.chain.categories for column in category.columns}
+        if without := [d for d in range(filled.shape[-1]) if d not in linked]:
+            # Columns without a link keep this fill, which must not be that of another imputation.
+            filled[..., without] = self.start.draw(rows, self.seed, paths)[..., without]
+        return filled
 
     @torch.no_grad()
     def predictive(
         self,
         rows: EncodedTable,
         paths: Sequence[int],
-        start: Tensor | None,
+        start: Tensor,
         cells: Cells | None = None,
         own: Tensor | None = None,
     ) -> Predictive:
@@ -328,15 +323,15 @@ class Sampler:
         processes see `Neighbours`.
         """
         neighbours = self.neighbours
-        if neighbours is None or start is None:
+        if neighbours is None:
             return lambda i, sparse, _: sparse.observed_as(self.observations[i])
-        marginals, numbers = self.cholesky_cache.marginals(self.chain), self._numbers_of_starts(paths)
+        marginals, numbers = self.cholesky_cache.marginals(self.chain), neighbours.numbers_of_starts(paths)
         here = self._holes(rows.observed, paths) if cells is None else cells
 
         def posterior(i: int) -> PathPosteriors | None:
             return neighbours.posterior(i, start, here[i], numbers, own)
 
-        kept = functools.cache(posterior) if neighbours.fits(here) else posterior
+        kept = functools.cache(posterior) if neighbours.fits(here, len(set(numbers))) else posterior
 
         def predictive(i: int, sparse: Conditional, process: ResidualProcess | None) -> Conditional:
             corrected = add_local_gp(sparse, marginals[i], kept(i), process)
@@ -403,23 +398,34 @@ class Sampler:
             return [draw * self.n_chains + path for path in paths]
 
         def completed(draw: int, i: int, sparse: Conditional) -> Conditional:
-            return predictive(i, sparse, self._processes(imputations(draw))[i])
+            if near is None:
+                return sparse.observed_as(self.observations[i])
+            return predictive(numbers(draw))(i, sparse, self._processes(imputations(draw))[i])
 
-        holes = self._holes(training.observed, paths)
-        start = None if self.neighbours is None else self.starts(training, paths)
-        predictive = self.predictive(training, paths, start)
+        def numbers(draw: int) -> tuple[int, ...]:
+            # Draws of large tables share starts, and neighbours that take long to find.
+            return tuple(near.numbers_of_starts(imputations(draw)) if near else imputations(draw))
+
+        # The chains make one draw after the other.
+        start = functools.lru_cache(maxsize=1)(functools.partial(self.starts, training))
+
+        @functools.lru_cache(maxsize=1)
+        def predictive(paths: tuple[int, ...]) -> Predictive:
+            return self.predictive(training, paths, start(paths))
+
+        near, holes = self.neighbours, self._holes(training.observed, paths)
         has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
             Augmentation(chain, training.values, training.observed),
-            lambda draw: self.starts(training, imputations(draw)) if start is None else start,
+            lambda draw: start(numbers(draw)),
             fresh,
             lambda draw, sweep: self._sweep_noise(training, imputations(draw))(sweep),
             holes,
             completed,
             lambda filled: self._check(filled, training),
             bagged=self.bagged and is_corrected and not isinstance(chain, SequentialChain),
-            keeps_conditionals=self.neighbours is None or self.neighbours.fits(holes),
+            keeps_conditionals=near is None or near.fits(holes, len(paths)),
         )
 
     def _cached(self, kind: str, numbers: Sequence[int], make: Callable[[], T]) -> T:
@@ -511,7 +517,7 @@ class Sampler:
         """Yield the slices of batches of rows."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
         if batch_size is None and self.neighbours is not None:
-            size = min(size, whole_tiles(self.neighbours.rows_at_once))
+            size = min(size, whole_tiles(self.neighbours.rows_at_once(n_paths)))
         return (slice(i, min(i + size, len(rows))) for i in range(0, len(rows), size))
 
     def _batch(self, rows: EncodedTable, here: slice) -> EncodedTable:

@@ -18,46 +18,55 @@ a time do not leave a wrong combination from which they start, and neighbours ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pyro_mgp._support.tiles import filled_up, whole_tiles
+from pyro_mgp._support.keyed_noise import KeyedNoise
+from pyro_mgp._support.tiles import evened, filled_up, whole_tiles
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.sampling.initial_fill import InitialFill
-from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
+from pyro_mgp.sampling.local_gp import DECIMALS, LocalGPParams, LocalLink
 
 # Entries of the [cells, P, P] matrices of a batch, and of the neighbourhoods of one: bounds of memory.
 _ENTRIES_AT_ONCE, _KEPT_AT_ONCE = 2**22, 2**23
 _LEAST_VARIANCE = 1e-6
-# Decimals at which neighbours are selected; see `neighbours`.
-_DECIMALS = 3
+# Rows times starts that are filled together.
+_ROWS_AT_ONCE = 20_000
+# Stream of keyed noise; `sampler.py` has the others.
+_STREAM = 8
 
 
 @dataclass(frozen=True)
-class Trend:
+class LinearTrend:
     """Linear function of a column's known inputs at each of c cells, from a joint Gaussian."""
 
     slopes: Tensor  # coefficients of the inputs, 0 if unknown, `[c, P]`
     variance: Tensor  # variance of the column given the known inputs, `[c]`
 
     @classmethod
-    def of(cls, gaussian: InitialFill, columns: Tensor, column: int, known: Tensor) -> Trend:
+    def of(cls, gaussian: InitialFill, columns: Tensor, column: int, known: Tensor) -> LinearTrend:
         """Regress a column on the known inputs (1, else 0) of each cell, `[c, P]`."""
-        among, with_column = gaussian.covariance[columns][:, columns], gaussian.covariance[columns, column]
+        patterns, place = known.unique(dim=0, return_inverse=True)
+        # Padded to an even width, since rounding errors must not depend on the number of cells.
+        among = evened(evened(gaussian.covariance[columns][:, columns]).mT)
+        with_column = evened(gaussian.covariance[columns, column])
         slopes = []
-        for some in known.split(max(1, _ENTRIES_AT_ONCE // max(len(columns) ** 2, 1))):
+        for some in evened(patterns).split(max(1, _ENTRIES_AT_ONCE // max(len(with_column) ** 2, 1))):
             # Unknown inputs have the rows and columns of an identity matrix.
             covariance = some[:, :, None] * among * some[:, None, :] + torch.diag_embed(1 - some)
             factor = torch.linalg.cholesky(covariance)
             slopes.append(torch.cholesky_solve((some * with_column)[..., None], factor)[..., 0])
         found = torch.cat(slopes)
         variance = gaussian.covariance[column, column] - (found * with_column).sum(1)
-        return cls(found, variance.clamp(min=_LEAST_VARIANCE))
+        variance = variance.clamp(min=_LEAST_VARIANCE)
+        return cls(found[:, : len(columns)][place], variance[place])
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class KnownInputsConditional(Conditional):
     centre: Tensor  # means of all encoded columns, `[D]`
     known: Tensor  # 1 for known inputs, else 0, `[c, P]`
     is_drawn: Tensor  # whether some known inputs were drawn, and may differ between paths, Bool `[c]`
-    trend: Trend  # linear trend of the cells
+    trend: LinearTrend  # linear trend of the cells
     local: LocalLink | None  # local GP of the residuals, in columns minus their means; None for none
     own: Tensor | None  # reference rows that the cells' rows are, `[c]`, -1 for none; see `LocalLink.nearest`
 
@@ -82,8 +91,9 @@ class KnownInputsConditional(Conditional):
             return Moments(mean, variance)
         variance = variance.clone()
         for is_drawn in (False, True):
-            # Neighbours of cells whose inputs are all observed are the same on all paths.
-            cells = filled_up((self.is_drawn == is_drawn).nonzero()[:, 0])
+            # Neighbours of cells none of whose inputs was drawn are the same on all paths. Cells without
+            # any known input have no neighbours.
+            cells = filled_up(((self.is_drawn == is_drawn) & self.known.any(1)).nonzero()[:, 0])
             for here in cells.split(self._cells_at_once(len(rows) if is_drawn else 1)):
                 some = centred[:, here] if is_drawn else centred[:1, here]
                 at = self._local_moments(self.local, some, here)
@@ -96,7 +106,7 @@ class KnownInputsConditional(Conditional):
         n_paths = len(rows)
         known, slopes = (each[here].repeat(n_paths, 1) for each in (self.known, self.trend.slopes))
         own, flat = None if self.own is None else self.own[here].repeat(n_paths), rows.flatten(0, 1)
-        nearest = local.nearest(flat.round(decimals=_DECIMALS), own, known)
+        nearest = local.nearest(flat.round(decimals=DECIMALS), own, known)
         neighbourhood = local.gather(nearest, known, slopes)
         at = local.condition(neighbourhood).moments(flat[None])
         return Moments(at.mean.view(n_paths, -1), at.variance.view(n_paths, -1))
@@ -139,15 +149,27 @@ class SequentialFill:
         """Hyperparameters of the local GP of each link, None for none."""
         return [None if local is None else local.params for local in self.links]
 
-    def with_params(self, params: Sequence[LocalGPParams | None]) -> SequentialFill:
-        """Return the fill with other hyperparameters; links whose parameters are None lose their local GP."""
-        links = [
-            None
-            if local is None or own is None
-            else replace(local, params=own, lengthscales=local.lengthscales.new_tensor(own.lengthscales))
-            for local, own in zip(self.links, params, strict=True)
-        ]
-        return replace(self, links=links)
+    def starts(
+        self,
+        chain: Chain,
+        marginals: Sequence[Conditional],
+        observations: Sequence[Observation | None],
+        rows: EncodedTable,
+        seed: int,
+        numbers: Sequence[int],
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Return the starts with S numbers of rows, `[S, n, D]`, drawn by keyed noise; see `draw`."""
+        filled = self.gaussian.draw(rows, seed, numbers)
+        # In batches, whose trends of all links fit into memory.
+        for here in torch.arange(len(rows)).split(whole_tiles(_ROWS_AT_ONCE // len(numbers))):
+            observed, noise = rows.observed[here], KeyedNoise(seed, rows.keys[here], numbers)
+            normal = functools.partial(_normal, noise)
+            holes = [filled_up(cells) for cells in chain.holes(observed)]
+            known = None if own is None else own[here]
+            given = chain, marginals, observations, filled[:, here], observed, normal, holes
+            filled[:, here] = self.draw(*given, known)
+        return filled
 
     def draw(
         self,
@@ -189,7 +211,7 @@ class SequentialFill:
                 found.append(marginal)
                 continue
             is_drawn, known = (known & ~observed[here][:, link.inputs]).any(1), known.to(self.gaussian.mean)
-            trend = Trend.of(self.gaussian, link.inputs, link.column, known)
+            trend = LinearTrend.of(self.gaussian, link.inputs, link.column, known)
             found.append(
                 KnownInputsConditional(
                     torch.zeros_like(marginal.noise), link.column, link.inputs, self.gaussian.mean, known,
@@ -206,3 +228,8 @@ def known_inputs(chain: Chain, observed: Tensor, holes: Sequence[Tensor]) -> Ite
         yield known[here][:, link.inputs]
         category = chain.category_of(i)
         known[:, [link.column] if category is None else list(category.columns)] = True
+
+
+def _normal(noise: KeyedNoise, link: int, cells: Tensor) -> Tensor:
+    """Return standard normal numbers of a link's cells in some rows, `[S, n]`."""
+    return noise.normal(_STREAM, link, rows=cells)

@@ -306,9 +306,10 @@ def test_draws_with_neighbours_do_not_depend_on_batches_or_on_m(jumps) -> None:
 def test_batches_are_small_where_neighbours_need_memory(jumps, monkeypatch) -> None:
     new = steps(50, seed=3).assign(y=np.nan)
     expected = np.asarray(jumps[0].impute(new, m=2).values["y"])
-    most = jumps[0].neighbours_.rows_at_once
+    most = jumps[0].neighbours_.rows_at_once(2)
+    assert most == jumps[0].neighbours_.rows_at_once(1) // 2  # each imputation has neighbours of its own
     monkeypatch.setattr(neighbours, "_KEPT_AT_ONCE", 7 * neighbours._KEPT_AT_ONCE // most)
-    assert jumps[0].neighbours_.rows_at_once < 10
+    assert jumps[0].neighbours_.rows_at_once(2) < 10
     np.testing.assert_array_equal(jumps[0].impute(new, m=2).values["y"], expected)
 
 
@@ -317,7 +318,7 @@ def test_fit_with_little_memory_has_the_same_result(monkeypatch) -> None:
     expected, _ = fit(frame, inputs="others")
     monkeypatch.setattr(neighbours, "_KEPT_AT_ONCE", 40 * 16 * (16 + 2))
     found, _ = fit(frame, inputs="others")
-    assert found.neighbours_.rows_at_once == 40
+    assert found.neighbours_.rows_at_once(1) == 40
     pairs = zip(found.neighbours_.params, expected.neighbours_.params, strict=True)
     for (one,), (other,) in pairs:
         assert one.lengthscales == other.lengthscales

@@ -218,7 +218,7 @@ def test_redrawn_cells_do_not_depend_on_how_many_rows_fit_into_memory(
         with torch.no_grad(), local_parameters():
             near = fit.neighbours([fit.initial_params(i) for i in range(3)])
             fit.redraw(near)
-        found.append((near.rows_at_once, fit.drawn))
+        found.append((near.rows_at_once(1), fit.drawn))
     (whole, expected), (part, drawn) = found
     assert part == 40 < whole
     torch.testing.assert_close(drawn, expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,10 +12,17 @@ from sklearn.gaussian_process.kernels import Matern
 from torch import Tensor
 
 from pyro_mgp import MGPImputer
+from pyro_mgp.imputer import FitWarning
 from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.sampling import refinement
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
-from pyro_mgp.sampling.sequential_fill import KnownInputsConditional, SequentialFill, Trend, known_inputs
+from pyro_mgp.sampling.sequential_fill import (
+    KnownInputsConditional,
+    LinearTrend,
+    SequentialFill,
+    known_inputs,
+)
 
 COVARIANCE = torch.tensor(
     [[1.0, 0.5, 0.3, -0.2], [0.5, 1.2, 0.1, 0.4], [0.3, 0.1, 0.9, 0.2], [-0.2, 0.4, 0.2, 1.1]]
@@ -28,7 +37,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_a_trend_is_the_regression_on_the_known_inputs() -> None:
-    trend, covariance = Trend.of(GAUSSIAN, COLUMNS, 1, KNOWN), COVARIANCE.numpy()
+    trend, covariance = LinearTrend.of(GAUSSIAN, COLUMNS, 1, KNOWN), COVARIANCE.numpy()
     for known, slopes, variance in zip(KNOWN, trend.slopes, trend.variance, strict=True):
         given = COLUMNS[known == 1].numpy()
         expected = np.linalg.solve(covariance[np.ix_(given, given)], covariance[given, 1])
@@ -37,12 +46,24 @@ def test_a_trend_is_the_regression_on_the_known_inputs() -> None:
         assert float(variance) == pytest.approx(1.2 - expected @ covariance[given, 1])
 
 
+@pytest.mark.parametrize("n_inputs", [7, 9, 15, 16, 25])
+def test_a_trend_has_the_same_bits_in_any_company(n_inputs: int) -> None:
+    root = random(n_inputs + 1, n_inputs + 1)
+    gaussian = InitialFill(root[0], root @ root.T + torch.eye(n_inputs + 1), drawn=True)
+    known = (random(192, n_inputs, seed=1) < 0.5).double()
+    whole = LinearTrend.of(gaussian, torch.arange(n_inputs), n_inputs, known)
+    for here in torch.arange(192).split(96):
+        part = LinearTrend.of(gaussian, torch.arange(n_inputs), n_inputs, known[here])
+        assert torch.equal(part.slopes, whole.slopes[here])
+        assert torch.equal(part.variance, whole.variance[here])
+
+
 def conditional(known: Tensor, is_drawn: Tensor, n_neighbours: int, own: Tensor | None = None) -> tuple:
     """Return a conditional of column 1 whose 30 reference rows have random values, and these rows."""
     rows = random(30, 4)
     values, params = rows[:, 1] - GAUSSIAN.mean[1], LocalGPParams((0.7, 1.5, 2.5), 0.2, 2.0, 0.4)
     local = LocalLink.of(COLUMNS, rows - GAUSSIAN.mean, values, n_neighbours, params)
-    trend = Trend.of(GAUSSIAN, COLUMNS, 1, known)
+    trend = LinearTrend.of(GAUSSIAN, COLUMNS, 1, known)
     zero = torch.zeros(()).double()
     return KnownInputsConditional(zero, 1, COLUMNS, GAUSSIAN.mean, known, is_drawn, trend, local, own), rows
 
@@ -59,6 +80,10 @@ def test_moments_are_those_of_kriging_in_the_known_inputs(is_drawn: bool) -> Non
         for cell, known in enumerate(KNOWN.numpy()):
             x = (cells[path, cell] - GAUSSIAN.mean)[COLUMNS].numpy()
             scale = known / [0.7, 1.5, 2.5]
+            if not known.any():  # nothing tells which rows are near
+                assert float(found.mean[path, cell]) == pytest.approx(float(GAUSSIAN.mean[1]))
+                assert float(found.variance[path, cell]) == pytest.approx(1.2)
+                continue
             among, cross = kernel(X * scale) + 0.2 * np.eye(30), kernel((x * scale)[None], X * scale)[0]
             e, weights = y - X @ slopes[cell], np.linalg.solve(among, cross)
             mean = x @ slopes[cell] + weights @ e + float(GAUSSIAN.mean[1])
@@ -121,19 +146,59 @@ def test_without_local_gps_draws_are_those_of_the_joint_gaussian() -> None:
     np.testing.assert_allclose(np.cov(found.T), covariance, atol=0.04)
 
 
-def test_cells_that_are_missing_together_form_combinations_that_occur() -> None:
-    """Rows of 15 combinations of four columns; from Gaussian starts, 42 % of rows were in none of them."""
+def combinations() -> tuple[pd.DataFrame, np.ndarray]:
+    """Return rows of 15 combinations of four columns, and two missing cells in every third row."""
     generator = np.random.default_rng(0)
-    combinations = pd.DataFrame(generator.integers(0, 12, size=(15, 4)).astype(float), columns=[*"abcd"])
+    distinct = pd.DataFrame(generator.integers(0, 12, size=(15, 4)).astype(float), columns=[*"abcd"])
     number = generator.integers(15, size=400)
-    complete = combinations.iloc[number].reset_index(drop=True).assign(x=generator.normal(size=400))
+    complete = distinct.iloc[number].reset_index(drop=True).assign(x=generator.normal(size=400))
     pairs = np.array([[0, 1], [1, 2], [2, 3], [0, 3]])[generator.integers(4, size=400)]
     mask = np.zeros(complete.shape, dtype=bool)
     mask[np.arange(0, 400, 3)[:, None], pairs[::3]] = True
-    imputer = MGPImputer(random_state=0, progress=False).fit(complete.mask(mask))
-    known = set(map(tuple, combinations.to_numpy()))
+    return complete, mask
+
+
+def test_cells_that_are_missing_together_form_combinations_that_occur() -> None:
+    """From Gaussian starts, 42 % of the rows were in no combination that occurs."""
+    complete, mask = combinations()
+    known = set(map(tuple, complete[[*"abcd"]].to_numpy()))
     shares = []
-    for draw in imputer.impute(m=5):
+    for draw in MGPImputer(random_state=0, progress=False).fit(complete.mask(mask)).impute(m=5):
         rows = draw.loc[mask.any(1), [*"abcd"]].to_numpy()
         shares.append(np.mean([tuple(row) in known for row in rows]))
     assert np.mean(shares) > 0.9
+
+
+def test_imputations_have_starts_of_their_own_in_small_tables_and_share_them_in_large_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frame, mask = combinations()
+    new = frame.iloc[:60].assign(a=np.nan, b=np.nan, c=np.nan)
+    for small, n_starts in ((2000, 8), (300, 4)):
+        monkeypatch.setattr(refinement, "_SMALL", small)
+        imputer = MGPImputer(random_state=0, progress=False).fit(frame.mask(mask))
+        sampler, rows = imputer.model_.sampler(), imputer.codec_.encode(new)
+        numbers = imputer.neighbours_.numbers_of_starts(range(8))
+        starts = sampler.starts(rows, range(8))
+        assert len(set(numbers)) == len(starts.unique(dim=0)) == n_starts
+        for j in range(8):
+            assert torch.equal(sampler.starts(rows, [j])[0], starts[j])
+
+
+def test_columns_without_a_link_have_a_draw_for_each_imputation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refinement, "_SMALL", 300)  # imputations share four starts
+    frame, mask = combinations()
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame.mask(mask))
+    new = frame.iloc[:20].assign(x=np.nan)
+    with pytest.warns(FitWarning, match="have no link"):
+        draws = imputer.impute(new, m=12)
+    assert len(np.unique(np.stack([draw["x"] for draw in draws])[:, 0])) == 12
+
+
+def test_a_saved_imputer_has_its_starts(tmp_path: Path) -> None:
+    frame, mask = combinations()
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame.mask(mask))
+    imputer.save(tmp_path / "imputer")
+    loaded, new = MGPImputer.load(tmp_path / "imputer"), frame.mask(mask).iloc[:60] + 1e-9
+    assert loaded.impute(new, m=2) == imputer.impute(new, m=2)
+    assert loaded.impute(new, m=2, batch_size=7) == imputer.impute(new, m=2)

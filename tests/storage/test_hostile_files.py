@@ -28,6 +28,7 @@ from signing import sign
 
 import pyro_mgp
 from pyro_mgp import Imputations, MGPImputer
+from pyro_mgp.saving import FORMAT_VERSION
 from pyro_mgp.storage.header import own_checksum
 
 HOME = Path(pyro_mgp.__file__).parent
@@ -335,7 +336,7 @@ def test_metrics_with_different_hyperparameters_are_refused(originals: Path, tmp
 
 def test_the_header_says_what_wrote_the_folder(originals: Path) -> None:
     header = json.loads((originals / "imputer" / "header.json").read_text("utf-8"))
-    assert header["format_version"] == 11
+    assert header["format_version"] == FORMAT_VERSION
     assert {"python", "torch", "numpy", "pyro-ppl"} <= set(header["packages"])
     assert set(header["checksums"]) == {ARRAYS}
 
