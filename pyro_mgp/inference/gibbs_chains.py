@@ -262,7 +262,7 @@ class GibbsChains:
                 moving, holes_of = self._moving_in(sweep) if learns else [], dict(enumerate(self.holes))
                 conditionals = self._all_learnt(chain, new, sweep, learns, moving) if joint else []
                 before = new.filled.clone()
-                # Cells that moved with functions need no other move, but in the last sweep, which may be repeated.
+                # Cells that moved with functions need no other move, but in the last sweep, which may recur.
                 if sweep < chain.n_sweeps - 1:
                     holes_of.update((e, rows) for i in moving for e, rows in self.unmoved[i].items())
                 for i, holes in holes_of.items():
