@@ -92,6 +92,14 @@ class LocalPosterior:
     scale: Tensor  # local variance τ² a(x), `[c]`
     of_process: Tensor | None = None  # C⁻¹ (g_N + √η ε_N), see `residual_process`, `[c, S, k]`
 
+    def joined(self, other: LocalPosterior, order: Tensor) -> LocalPosterior:
+        """Return the local GP at its cells and those of another one, put in an order."""
+        both = self.neighbourhood, other.neighbourhood
+        names = ("nearest", "inputs", "root", "innovations")
+        parts = (torch.cat([getattr(each, name) for each in both])[order] for name in names)
+        weights, scale = torch.cat([self.weights, other.weights]), torch.cat([self.scale, other.scale])
+        return LocalPosterior(self.local, Neighbourhood(*parts), weights[order], scale[order])
+
     def solved(self, values: Tensor) -> Tensor:
         """Return C⁻¹ times values at the neighbours `[S, c, k]`, as `[c, S, k]`."""
         root = self.neighbourhood.root

@@ -50,10 +50,19 @@ class PathPosteriors:
         of_path = torch.tensor(starts, device=rows.device)
         used = of_path.unique().tolist()
         paths = [(of_path == number).nonzero()[:, 0] for number in used]
-        pairs = zip(used, paths, strict=True)
-        return cls(
-            [metrics[j % len(metrics)].posterior(rows[own_paths[0]], own) for j, own_paths in pairs], paths
-        )
+        # Neighbours of cells with the same inputs on all paths are sought once for each metric.
+        inputs = rows[..., metrics[0].columns]
+        differ = (inputs != inputs[:1]).any(-1).any(0)
+        same, varied = (~differ).nonzero()[:, 0], differ.nonzero()[:, 0]
+        order = torch.cat([same, varied]).argsort()
+        of_same, of_varied = (None if own is None else own[cells] for cells in (same, varied))
+        once = {j: metrics[j].posterior(rows[0, same], of_same) for j in {j % len(metrics) for j in used}}
+        posteriors = []
+        for number, first in zip(used, [own_paths[0] for own_paths in paths], strict=True):
+            metric = number % len(metrics)
+            alone = metrics[metric].posterior(rows[first, varied], of_varied)
+            posteriors.append(once[metric].joined(alone, order))
+        return cls(posteriors, paths)
 
     def given_functions(
         self, drawn: Conditional, mean: Conditional, process: ResidualProcess | None = None
