@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 # Streams of keyed noise; number 0 is that of the initial fill, 8 of the sequential one.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL = 1, 2, 3, 4, 5, 7
+# Starts of the paths that are averaged for means, in turn; a multiple of the number of metrics.
+_STARTS_OF_MEANS = 20
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
 _DECIMALS: dict[Precision, int] = {"double": 5, "mixed": 3}
 # Draws beyond this many standard deviations have diverged: even one outlier in 10¹⁰ cells would be closer.
@@ -496,8 +498,10 @@ class Sampler:
             sparse: Conditionals = chains.conditionals(paths, chains.draws(paths, of_iterations=True))
         else:
             sparse = self.sparse(paths)
-        start = self.starts(rows, paths)
-        of_sweeps = self.of_sweeps(self.predictive(rows, paths, start), sparse, paths)
+        # Further starts would hardly make averages more precise, but each has neighbours to be kept.
+        numbers = [j % _STARTS_OF_MEANS for j in paths]
+        start = self.starts(rows, numbers)
+        of_sweeps = self.of_sweeps(self.predictive(rows, numbers, start), sparse, paths)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
         sweeps = self.chain.sweeps(of_sweeps, start, rows.observed, noise, holes)
         return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
