@@ -332,6 +332,17 @@ class Chain(LocalModule):
                 for d, values in zip(category.columns, levels.unbind(-1), strict=True):
                     filled[:, rows, d] = torch.where(observed[rows, d], filled[:, rows, d], values)
 
+    @property
+    def linked_columns(self) -> list[int]:
+        """Encoded columns that links predict, and those of levels without a link."""
+        without = [category.columns[-1] for category in self.categories]
+        return [link.column for link in self.links] + without
+
+    @property
+    def links_of_categories(self) -> set[int]:
+        """Numbers of the links of levels of categories."""
+        return {i for category in self.categories for i in category.links}
+
     def category_of(self, number: int) -> Category | None:
         """Return the category that a link begins, if there is one."""
         return next((each for each in self.categories if each.links[0] == number), None)

@@ -187,7 +187,7 @@ class Neighbours:
 
     def update_means(self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells) -> None:
         """Fill missing cells in place with conditional means in the first metric of each link."""
-        of_categories = {i for category in chain.categories for i in category.links}
+        of_categories = chain.links_of_categories
         for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
             # Categories have no local GP, and keep the probabilities of their levels.
             if i in of_categories:

@@ -203,7 +203,7 @@ class _Fit:
         drawn = self.fill.draw(*links, start, observed, self.noise(_DRAWS), self.holes)
         # The mean of equal numbers may differ from them in the last bit.
         self.drawn, self.point = drawn[0].clone(), drawn.mean(0).where(~observed, self.rows.values)
-        of_categories = {i for category in self.chain.categories for i in category.links}
+        of_categories = self.chain.links_of_categories
         holes = [rows if i in of_categories else rows[:0] for i, rows in enumerate(self.holes)]
         fill_sparse_means(self.chain, self.marginals, self.point, holes)  # the levels' probabilities
 

@@ -218,8 +218,7 @@ class Sampler:
         Conditional means are averaged over paths and over the sweeps after burn-in, in transformed columns in
         the column's own units.
         """
-        parts, linked = [self.start.expected(rows[:0])], [link.column for link in self.chain.links]
-        linked += [category.columns[-1] for category in self.chain.categories]  # levels without a link
+        parts, linked = [self.start.expected(rows[:0])], self.chain.linked_columns
         for here in self._slices(rows, len(imputations)):
             batch = self._batch(rows, here)
             point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
@@ -241,7 +240,7 @@ class Sampler:
     ) -> None:
         """Add the expectations of missing cells after a sweep, averaged over paths, in place."""
         expected: list[Tensor] = []
-        of_categories = {i for category in self.chain.categories for i in category.links}
+        of_categories = self.chain.links_of_categories
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             inverse = self.inverse_transforms[i]
             if isinstance(self.chain, SequentialChain):  # later links have reweighted the draws
@@ -302,8 +301,7 @@ class Sampler:
         links = self.chain, self.cholesky_cache.marginals(self.chain), self.observations
         filled = neighbours.fill.starts(*links, rows, self.seed, distinct, own)
         filled = filled[[distinct.index(number) for number in numbers]]
-        linked = {link.column for link in self.chain.links}
-        linked |= {column for category in self.chain.categories for column in category.columns}
+        linked = self.chain.linked_columns
         if without := [d for d in range(filled.shape[-1]) if d not in linked]:
             # Columns without a link keep this fill, which must not be that of another imputation.
             filled[..., without] = self.start.draw(rows, self.seed, paths)[..., without]
