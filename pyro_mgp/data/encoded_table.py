@@ -58,6 +58,10 @@ class EncodedTable:
         order = torch.as_tensor(np.argsort(self.keys.numpy().view(np.uint64)))
         return self[order], order
 
+    def few(self, n: int) -> Tensor:
+        """Return the numbers of the n rows with the smallest keys, a random part of a table, on the CPU."""
+        return self.keys.argsort()[:n].cpu()
+
     def append_column(self, values: NDArray[np.float64]) -> EncodedTable:
         """Return the table with one more column, `[n]`, NaN where missing; the rows keep their keys."""
         column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))

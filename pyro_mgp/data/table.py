@@ -112,13 +112,27 @@ class TableCodec:
         _warn_of_empty_rows(table, is_empty)
         return codec
 
+    def untransformed(self, table: pd.DataFrame | ParquetTable) -> TableCodec:
+        """Return the codec without transforms, given the table to which it was fitted.
+
+        Columns with bounds keep theirs: without them, draws would pile up at a bound.
+        """
+        return TableCodec(
+            tuple(
+                column.untransformed(table[column.name])
+                if isinstance(column, NumberCodec) and column.has_optional_warp
+                else column
+                for column in self.columns
+            )
+        )
+
     def for_joint_density(
         self, frame: pd.DataFrame, encoded: EncodedTable, warp: bool, discrete_support: int, specs: Specs
     ) -> tuple[TableCodec, EncodedTable]:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
         Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
-        Columns with bounds keep their transforms: without them, draws would pile up at a bound.
+        Columns with bounds keep their transforms; see `untransformed`.
         """
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):

@@ -18,7 +18,7 @@ from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import holes_of
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.kinds import standardised_errors
-from pyro_mgp.data.column_spec import Kind, Label, Specs
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import (
     EncodedTable,
     RowIds,
@@ -153,23 +153,22 @@ def fit_target(
 
 
 def encode_columns(
-    table: ParquetTable, warp: bool, discrete_support: int, specs: Specs, scratch: Scratch
-) -> tuple[TableCodec, EncodedTable, list[int]]:
-    """Fit the codec of a table, as `TableCodec.fit` does, and encode the table in temporary files.
+    table: ParquetTable, codec: TableCodec, scratch: Scratch
+) -> tuple[EncodedTable, list[int]]:
+    """Encode a table in temporary files.
 
-    Returns the codec, the rows sorted by their keys, and the positions of the columns with missing cells.
-    An OSError says that the disk is full.
+    Returns the rows sorted by their keys, and the positions of the columns with missing cells. An OSError
+    says that the disk is full.
     """
     n_rows, n_columns = table.shape
     scratch.check_room(_BYTES_PER_CELL * n_rows * n_columns)
-    codec = TableCodec.fit(table, warp, discrete_support, specs)
     by_column = scratch.empty(codec.n_encoded, n_rows).numpy()
     incomplete = []
     for position, column in enumerate(codec.columns):
         cells = table[column.name]
         by_column[codec.slices[column.name]] = column.encode(cells).T
         incomplete += [position] * bool(holes_of(cells).any())
-    return codec, _sorted_rows(by_column, row_keys(by_column.T, table.index), scratch), incomplete
+    return _sorted_rows(by_column, row_keys(by_column.T, table.index), scratch), incomplete
 
 
 def _sorted_rows(by_column: NDArray[np.float64], keys: NDArray[np.uint64], scratch: Scratch) -> EncodedTable:

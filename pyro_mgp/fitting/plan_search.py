@@ -125,10 +125,10 @@ class PlanSearch:
 
     def on_few_rows(self) -> PlanSearch:
         """Return the search on a random part of a large table, which shows an order clearly enough."""
-        keys = self.encodings[0][1].keys
-        if len(keys) <= _ROWS_OF_PLAN:
+        table = self.encodings[0][1]
+        if len(table) <= _ROWS_OF_PLAN:
             return self
-        few = _with_smallest_keys(keys, _ROWS_OF_PLAN)
+        few = table.few(_ROWS_OF_PLAN)
         frame, modelled = (own.iloc[few.numpy()] for own in (self.given.frame, self.given.modelled))
         given = replace(self.given, frame=frame, modelled=modelled)
         return replace(self, given=given, encodings=[(codec, rows[few]) for codec, rows in self.encodings])
@@ -136,7 +136,7 @@ class PlanSearch:
     def part_of(self, table: EncodedTable) -> EncodedTable:
         """Return the rows of the search from another encoding of the whole table."""
         n_rows = len(self.encodings[0][1])
-        return table if n_rows == len(table) else table[_with_smallest_keys(table.keys, n_rows)]
+        return table if n_rows == len(table) else table[table.few(n_rows)]
 
     def first_plan(self, completed: Tensor) -> Plan:
         """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""
@@ -182,12 +182,7 @@ class PlanSearch:
 
     def _of_evidence(self, completed: Tensor) -> Tensor:
         """Return the rows `[S, n, D]` from which the evidence of orders is computed."""
-        return completed[:, _with_smallest_keys(self.encodings[0][1].keys, _ROWS_OF_ORDER)]
-
-
-def _with_smallest_keys(keys: Tensor, n: int) -> Tensor:
-    """Return the numbers of the n rows with the smallest keys, a random part of a table, on the CPU."""
-    return keys.argsort()[:n].cpu()
+        return completed[:, self.encodings[0][1].few(_ROWS_OF_ORDER)]
 
 
 def few_chains(fitted: FittedModel) -> Sampler:

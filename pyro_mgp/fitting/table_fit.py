@@ -23,6 +23,7 @@ from pyro_mgp.data.table import TableCodec, as_frame
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
 from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, few_chains
+from pyro_mgp.fitting.transform_choice import predicts_better_untransformed
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.model.column_order import MOST_INPUTS
 from pyro_mgp.model.link_specs import plan_links, recoded
@@ -60,6 +61,9 @@ def fit_frame(
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     codec = TableCodec.fit(modelled, parameters.warp, parameters.discrete_support, specs)
     table = codec.encode_cells(modelled)
+    if predicts_better_untransformed(codec, table):
+        codec = codec.untransformed(modelled)
+        table = codec.encode_cells(modelled)
     target = fit_target(y, frame)
     own = frame.copy()
     warn_of_inducing_inputs(parameters, len(frame))
@@ -116,8 +120,7 @@ def _fit_joint_density(
     is_auto = wanted_inputs(given.parameters) == "auto"
     reason = "a joint density of the columns" if is_auto else "as given"
     encodings = [given.for_joint_density(codec, table, warp=True)]
-    of_numbers = [column for column in codec.columns if isinstance(column, NumberCodec)]
-    if any(column.warp is not None and not column.needs_warp for column in of_numbers):
+    if any(isinstance(column, NumberCodec) and column.has_optional_warp for column in codec.columns):
         # No transform is needed if nonlinear dependence on other columns explains long tails.
         encodings.append(given.for_joint_density(codec, table, warp=False))
     incomplete = ~table.observed.all(0).numpy()
@@ -181,8 +184,11 @@ def fit_files(
             "memory: fit a sample of the rows with fit(frame), or leave these specs out"
         )
     specs = rules.modelled_specs
-    support = parameters.discrete_support
-    codec, rows, incomplete = encode_columns(table, parameters.warp, support, specs, files)
+    codec = TableCodec.fit(table, parameters.warp, parameters.discrete_support, specs)
+    rows, incomplete = encode_columns(table, codec, files)
+    if predicts_better_untransformed(codec, rows):
+        codec = codec.untransformed(table)
+        rows, incomplete = encode_columns(table, codec, files)
     with_link = np.isin(codec.groups, incomplete) | (parameters.columns == "all")
     link_specs = plan_links(codec, with_link, parameters.order, specs=specs)
     encoder = TableEncoder(rules, codec, None, [*map(label_of, table.columns)], incomplete)

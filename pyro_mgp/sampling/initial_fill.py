@@ -84,6 +84,23 @@ class InitialFill:
             table[here], _ = self._fill(values[here], observed[here], precision)
         return table
 
+    def left_out(self, values: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and variances of observed cells given the other observed cells of their row.
+
+        Both have the shape of the table, `[N, D]`, and are of no use at its missing cells.
+        """
+        mean, variance = torch.empty_like(values), torch.empty_like(values)
+        for here in _chunks(values):
+            seen = observed[here].to(values)
+            # Rows and columns of missing cells are those of the identity.
+            among = seen[:, :, None] * self.covariance * seen[:, None, :] + torch.diag_embed(1 - seen)
+            precision = torch.cholesky_inverse(torch.linalg.cholesky(among))
+            variance[here] = 1 / precision.diagonal(dim1=1, dim2=2)
+            deviation = torch.where(observed[here], values[here] - self.mean, 0.0)
+            pull = (precision @ deviation[:, :, None])[:, :, 0]
+            mean[here] = values[here] - pull * variance[here]
+        return mean, variance
+
     def draw_given(self, values: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
         """Draw the missing cells of each row of a table `[N, D]` jointly given its observed cells.
 

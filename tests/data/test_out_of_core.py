@@ -95,9 +95,9 @@ def test_encoded_rows_are_those_in_memory_sorted_by_key(
     codec = TableCodec.fit(frame, True, 50)
     table = codec.encode_cells(frame)
     monkeypatch.setattr(scratch, "_PIECE", 100)
-    streamed, rows, incomplete = encode_columns(ParquetTable(folder), True, 50, {}, Scratch(tmp_path))
+    assert TableCodec.fit(ParquetTable(folder), True, 50) == codec
+    rows, incomplete = encode_columns(ParquetTable(folder), codec, Scratch(tmp_path))
     expected, _ = table.sorted_by_key()
-    assert streamed == codec
     assert torch.equal(rows.keys, expected.keys)
     assert torch.equal(rows.observed, expected.observed)
     assert torch.equal(rows.values, expected.values)
@@ -166,7 +166,7 @@ def test_warnings_name_rows_and_columns(tmp_path: Path) -> None:
     frame.loc[[3, 1300]] = np.nan
     frame.to_parquet(tmp_path / "table.parquet")
     with pytest.warns((TableWarning, FitWarning)) as caught:
-        encode_columns(ParquetTable(tmp_path), False, 0, {}, Scratch(tmp_path))
+        TableCodec.fit(ParquetTable(tmp_path))
     messages = " ".join(str(each.message) for each in caught)
     assert "2 rows are entirely missing: row 3 (position 3), row 1300 (position 1300)" in messages
     assert "Column 'same' is constant where it is observed" in messages

@@ -323,3 +323,16 @@ def test_large_tables_are_thinned(device: torch.device, monkeypatch: pytest.Monk
     error = np.sqrt((1 + covariance**2) / n_used)
     assert (np.abs(gaussian.covariance.cpu().numpy() - covariance) < 4.5 * error).all()
     assert gaussian.mean.abs().max() < 4.5 / np.sqrt(n_used)
+
+
+def test_observed_cells_are_predicted_from_the_others_of_their_row(device: torch.device) -> None:
+    gaussian, values, observed = every_pattern(4, device)
+    means, variances = (each.cpu().numpy() for each in gaussian.left_out(values, observed))
+    rows = values.cpu().numpy()
+    for row, column in np.argwhere(~np.isnan(rows)):
+        others = rows[row].copy()
+        others[column] = NAN
+        mean, covariance = conditional(gaussian, others)
+        place = np.isnan(others)[:column].sum()
+        assert means[row, column] == pytest.approx(mean[place])
+        assert variances[row, column] == pytest.approx(covariance[place, place])

@@ -88,6 +88,16 @@ class NumberCodec(ColumnCodec):
         return self.warp is not None and self.warp.keeps_bounds and bool(np.isfinite(self.limits).any())
 
     @property
+    def has_optional_warp(self) -> bool:
+        """True if the column has a transform that its bounds do not need."""
+        return self.warp is not None and not self.needs_warp
+
+    def untransformed(self, column: pd.Series[Any]) -> Self:
+        """Return the codec without transform, given the column to which it was fitted."""
+        raw = self._checked(column)
+        return self._fitted(raw[~np.isnan(raw[:, 0])], warp=None)
+
+    @property
     def drawn_range(self) -> tuple[float, float]:
         """Range of draws of a transformed or integer column: its bounds, or else the observed range."""
         margin = 0.0  # of draws beyond the observed range, on the side without a bound
