@@ -183,13 +183,15 @@ class _Fit:
     def leave_one_out_of_trend(self, i: int, masks: Tensor, cells: Tensor) -> LeaveOneOut:
         """Return residuals of the i-th link's observed cells in rows `[c]` from linear trends.
 
-        They are those of inputs known in random missing cells of the column, whose `masks` are Bool `[m, P]`.
+        Inputs count as known where they are in random missing cells of the column, whose `masks` are Bool
+        `[m, P]`, and observed here: those filled given the cell itself would tell its value.
         """
         link, gaussian = self.chain.links[i], self.model.initial_fill
         if len(masks) == 0:  # complete columns of a model of all columns
             masks = self.rows.observed[:, link.inputs]
         picked = torch.randint(len(masks), (len(cells),), generator=self.generator)
-        known = masks[picked.to(masks.device)].to(self.point)
+        seen = self.rows.observed[cells][:, link.inputs]
+        known = (masks[picked.to(masks.device)] & seen).to(self.point)
         trend = LinearTrend.of(gaussian, link.inputs, link.column, known)
         rows = self.point[cells] - gaussian.mean
         residuals = rows[:, link.column] - (rows[:, link.inputs] * trend.slopes).sum(1)
