@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among
 Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
@@ -264,13 +264,14 @@ class _Parts:
         check(all(bool((own > 0).all()) for own in drawn), "array 'lengthscales' holds a negative one")
         support = self.header["discrete_support"]
         check(len(support) == n_links, f"expected discrete_support of {n_links} links, got {len(support)}")
+        supports = [None if each is None else DiscreteSupport.from_dict(each, start.mean) for each in support]
         return FittedModel(
             self.encoder,
             self.link_specs,
             chain,
             start,
-            self._neighbours(chain, start, tensors),
-            [None if each is None else DiscreteSupport.from_dict(each, start.mean) for each in support],
+            self._neighbours(chain, start, tensors, supports),
+            supports,
             rows,
             self.history,
             self.seed,
@@ -279,9 +280,13 @@ class _Parts:
         )
 
     def _neighbours(
-        self, chain: Chain, gaussian: InitialFill, tensors: Mapping[str, Tensor]
+        self,
+        chain: Chain,
+        gaussian: InitialFill,
+        tensors: Mapping[str, Tensor],
+        supports: Sequence[DiscreteSupport | None],
     ) -> Neighbours | None:
-        """Return the local GPs of the links, None if no link has one."""
+        """Return the local GPs of the links, which may have discrete `supports`; None if no link has one."""
         characters, n_links = self.header["characters"], len(self.link_specs)
         if characters is None:
             return None
@@ -300,8 +305,9 @@ class _Parts:
             check(len(shared) <= 1, f"{link.name!r} has metrics with different hyperparameters")
             check(not both or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
         rows, residuals = tensors["near.rows"], tensors["near.residuals"]
-        sequential = SequentialFill.of(chain, gaussian, rows, ~residuals.isnan(), fill, k)
-        return Neighbours.of(chain, rows, residuals, known, k, sequential)
+        values = [None if support is None else support.values for support in supports]
+        sequential = SequentialFill.of(chain, gaussian, rows, ~residuals.isnan(), fill, k, values)
+        return Neighbours.of(chain, rows, residuals, known, k, sequential, values)
 
 
 def _load_parameters(chain: Chain, tensors: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import torch
@@ -35,6 +35,21 @@ class Moments:
     """Deviations from the mean by which cells of a path vary together; None for none."""
     own: Tensor | None = None
     """Variance of a cell's own deviation besides the shared one; None without a shared one."""
+    counts: Tensor | None = None
+    """Neighbours with each value of a discrete support, weighted by correlation, `[S, n, J]`, or None."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Moments], dim: int) -> Moments:
+        """Join moments along the paths (0) or the rows (1)."""
+        parts = [part for part in parts if part.mean.shape[dim]] or parts[:1]
+        names = [each.name for each in fields(cls) if getattr(parts[0], each.name) is not None]
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in names})
+
+    def select(self, which: Tensor, dim: int) -> Moments:
+        """Return the moments on some paths (0) or at some rows (1), given a mask or numbers."""
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        where = (slice(None),) * dim + (which,)
+        return Moments(**{name: part[where] for name, part in parts.items() if part is not None})
 
     def standard(self, variance: Tensor, eps: Tensor) -> Tensor:
         """Return standardised deviations of observations with this variance, from normal numbers."""
@@ -78,6 +93,10 @@ class Conditional:
         """Return the conditional with an observation model; None leaves it unchanged."""
         return self if observation is None else replace(self, observation=observation, noisy=noisy)
 
+    def observation_at(self, moments: Moments) -> Observation | None:
+        """Return the observation model of cells with these moments."""
+        return self.observation
+
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
         """Return the moments at rows of a table `[S, n, D]` as a function of the values of some columns."""
 
@@ -96,22 +115,22 @@ class Conditional:
     def draw(self, moments: Moments, eps: Tensor) -> Tensor:
         """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
         variance = self._variance(moments)
-        deviation = moments.standard(variance, eps)
-        if self.observation is None:
+        deviation, observation = moments.standard(variance, eps), self.observation_at(moments)
+        if observation is None:
             return gaussian_draw(moments.mean, variance, deviation)
-        return self.observation.draw(moments.mean, variance, torch.special.ndtr(deviation))
+        return observation.draw(moments.mean, variance, torch.special.ndtr(deviation))
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         """Return the mean of the observations, or of a function of them, `[S, n]`."""
-        if self.observation is not None:
-            return self.observation.expectation(moments.mean, self._variance(moments), of)
+        if (observation := self.observation_at(moments)) is not None:
+            return observation.expectation(moments.mean, self._variance(moments), of)
         return moments.mean if of is None else mean_under_normal(of, moments.mean, self._variance(moments))
 
     def log_prob(self, value: Tensor, moments: Moments, paths: Tensor | None = None) -> Tensor:
         """Return the log density of observations `[S, n]` given moments, or of `[k]` on some paths `[k]`."""
         variance = self._variance(moments, paths)
-        if self.observation is not None:
-            return self.observation.log_prob(value, moments.mean, variance)
+        if (observation := self.observation_at(moments)) is not None:
+            return observation.log_prob(value, moments.mean, variance)
         return -0.5 * ((value - moments.mean).square() / variance + (2 * math.pi * variance).log())
 
     def _variance(self, moments: Moments, paths: Tensor | None = None) -> Tensor:
@@ -141,6 +160,10 @@ class Shifted(Conditional):
         """Return the moments of the shifted function at rows `[S, n, D]`."""
         at = self.conditional.moments(rows)
         return replace(at, mean=at.mean + self.shift)
+
+    def observation_at(self, moments: Moments) -> Observation | None:
+        """Return the observation model of cells with these moments."""
+        return self.conditional.observation_at(moments)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the shifted function's mean, or each drawn function, at rows `[n, D]`."""

@@ -1,34 +1,46 @@
 """Discrete support: numeric columns with few different values, such as ratings, counts or rounded readings.
 
-    P(x = aⱼ) ∝ wⱼ exp(-λ (aⱼ - m)² / 2s²)          m, s²: predictive mean and variance of the cell
+    P(x = aⱼ) ∝ wⱼ (pⱼ / fⱼ)^β exp(-λ (aⱼ - m)² / 2s²),      pⱼ = (nⱼ + fⱼ) / (Σ nⱼ + 1)
 
-The weights wⱼ correct the frequencies of the values, the sharpness λ the precision of the prediction. They
-are the parameters of a multinomial logistic regression of observed cells on their leave-one-out predictions,
-whose concave log likelihood is maximised by Newton's method (Böhning 1992). The regression uses about equally
-many cells of each value, and corrects the weights for this selection (Prentice and Pyke 1979).
+m and s² are the predictive mean and variance of the cell, fⱼ the frequency of a value in the column, and pⱼ
+its frequency among the neighbours of the cell, where it occurs nⱼ times, weighted by the correlations of the
+local GP: a mean between two values may be that of neighbours which have either. The weights wⱼ correct the
+frequencies of the values, the sharpness λ the precision of the prediction, and the locality β the frequencies
+among neighbours. They are the parameters of a multinomial logistic regression of observed cells on their
+leave-one-out predictions, whose concave log likelihood is maximised by Newton's method (Böhning 1992). The
+regression uses about equally many cells of each value, and corrects the weights for this selection (Prentice
+and Pyke 1979).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods import Quantity
+from pyro_mgp.model.likelihoods import Observation, Quantity
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.storage.untrusted import build, check
 
 # Largest difference of half squared standardised distances from that of the nearest value, which bounds the
 # influence of outliers.
 _FARTHEST = 30.0
-# Strength of the ridge, in cells: weights shrink to the column's frequencies, λ to one. The third fixes λ.
-_WEIGHT_RIDGE, _SHARPNESS_RIDGE, _FIXED = 0.1, 5.0, 1e12
-_MIN_SHARPNESS = 0.05
+# Strength of the ridge, in cells: weights shrink to the column's frequencies, λ to one, β to zero. The third
+# fixes a coefficient.
+_WEIGHT_RIDGE, _SLOPE_RIDGE, _FIXED = 0.1, 5.0, 1e12
+# λ and β without data, and at least.
+_EXPECTED, _LEAST = (1.0, 0.0), (0.05, 0.0)
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
-_SAVED = {"values": list[float], "log_weights": list[float], "sharpness": float}
+_SAVED = {
+    "values": list[float],
+    "log_weights": list[float],
+    "frequencies": list[float],
+    "sharpness": float,
+    "locality": float,
+}
 
 
 @dataclass(frozen=True)
@@ -36,29 +48,51 @@ class DiscreteSupport:
     """Distribution over the few different values of a numeric column, given a link's prediction."""
 
     values: Tensor  # values aⱼ, `[J]`, ascending, standardised units
-    log_weights: Tensor  # log weights log wⱼ, `[J]`
+    log_weights: Tensor  # log weights log wⱼ, `[J]`; with local frequencies those of each cell, `[..., J]`
+    frequencies: Tensor  # frequencies fⱼ of the values in the column, `[J]`
     sharpness: float  # sharpness λ
+    locality: float = 0.0  # locality β
 
     @classmethod
     def fit(
-        cls, values: Tensor, observed: Tensor, mean: Tensor, variance: Tensor, shares: Tensor
+        cls,
+        values: Tensor,
+        observed: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        frequencies: Tensor,
+        counts: Tensor | None = None,
     ) -> DiscreteSupport:
-        """Estimate weights and λ from leave-one-out predictions, mean and variance, of n observed cells.
+        """Estimate weights, λ and β from leave-one-out predictions, mean and variance, of n observed cells.
 
-        The column's ascending values have positive frequencies `shares` in the whole column, both `[J]`.
+        The column's ascending values have positive `frequencies` in the whole column, both `[J]`. Without
+        `counts` of the values among neighbours, `[n, J]`, β is zero.
         """
-        misfit = _misfit(values, mean, variance)
+        local = mean.new_zeros(len(mean), len(values)) if counts is None else _log_ratio(counts, frequencies)
+        features = torch.stack([-_misfit(values, mean, variance), local], dim=-1)
         chosen = nearest_value(values, observed)
-        counts = torch.bincount(chosen, minlength=len(values)).to(values).clamp(min=1)
-        of_sample = (counts / counts.sum()).log()
-        start = torch.cat([of_sample, of_sample.new_ones(1)])
-        ridge = torch.cat([torch.full_like(of_sample, _WEIGHT_RIDGE), start.new_tensor([_SHARPNESS_RIDGE])])
-        found = _Regression(misfit, chosen, start, ridge).maximum()
-        if found[-1] < _MIN_SHARPNESS:
-            start[-1], ridge[-1] = _MIN_SHARPNESS, _FIXED
-            found = _Regression(misfit, chosen, start, ridge).maximum()
-        log_weights = found[:-1] + shares.log() - of_sample
-        return cls(values, log_weights, max(float(found[-1]), _MIN_SHARPNESS))
+        in_sample = torch.bincount(chosen, minlength=len(values)).to(values).clamp(min=1)
+        of_sample, least = (in_sample / in_sample.sum()).log(), in_sample.new_tensor(_LEAST)
+        start = torch.cat([of_sample, of_sample.new_tensor(_EXPECTED)])
+        ridge = torch.full_like(start, _WEIGHT_RIDGE)
+        ridge[len(values) :] = _SLOPE_RIDGE
+        found = _Regression(features, chosen, start, ridge).maximum()
+        for _ in _LEAST:
+            below = len(values) + (found[len(values) :] < least).nonzero()[:, 0]
+            if len(below) == 0:
+                break
+            start[below], ridge[below] = least[below - len(values)], _FIXED
+            found = _Regression(features, chosen, start, ridge).maximum()
+        log_weights = found[: len(values)] + frequencies.log() - of_sample
+        sharpness, locality = found[len(values) :].maximum(least).tolist()
+        return cls(values, log_weights, frequencies, sharpness, locality)
+
+    def near(self, counts: Tensor | None) -> DiscreteSupport:
+        """Return the distribution at cells with these counts of values among neighbours, `[..., J]`."""
+        if counts is None or self.locality == 0:
+            return self
+        local = _log_ratio(counts, self.frequencies)
+        return replace(self, log_weights=self.log_weights + self.locality * local)
 
     def log_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Return log probabilities `[..., J]` of the values given predictions N(mean, variance), `[...]`."""
@@ -81,18 +115,32 @@ class DiscreteSupport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the distribution as a dict that JSON can hold and `from_dict` reads."""
-        values, log_weights = self.values.tolist(), self.log_weights.tolist()
-        return {"values": values, "log_weights": log_weights, "sharpness": self.sharpness}
+        arrays = {name: getattr(self, name).tolist() for name in ("values", "log_weights", "frequencies")}
+        return arrays | {"sharpness": self.sharpness, "locality": self.locality}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
         """Restore the output of `to_dict` on the device of `like`; raise a ValueError if a field is wrong."""
-        values, weights, sharpness = (build(kind, state.get(name), name) for name, kind in _SAVED.items())
-        right = values == sorted(set(values)) and len(values) == len(weights) and sharpness > 0
-        expected = "ascending values, weights and a positive sharpness"
+        fields = {name: build(kind, state.get(name), name) for name, kind in _SAVED.items()}
+        values, weights, frequencies, sharpness, locality = fields.values()
+        right = values == sorted(set(values)) and len(values) == len(weights) == len(frequencies)
+        right &= min(frequencies, default=1.0) > 0 and sharpness > 0 and locality >= 0
+        expected = "ascending values, weights, positive frequencies and sharpness, and a locality"
         check(right and state.keys() == _SAVED.keys(), f"discrete_support: expected {expected}")
-        values, weights = torch.tensor([values, weights], dtype=torch.float64).to(like)
-        return cls(values, weights, sharpness)
+        arrays = torch.tensor([values, weights, frequencies], dtype=torch.float64).to(like)
+        return cls(arrays[0], arrays[1], arrays[2], sharpness, locality)
+
+
+def near_neighbours(observation: Observation | None, counts: Tensor | None) -> Observation | None:
+    """Return an observation model at cells with these counts of values among neighbours, `[S, n, J]`."""
+    return observation.near(counts) if isinstance(observation, DiscreteSupport) else observation
+
+
+def is_nearest(values: Tensor | None, cells: Tensor) -> Tensor | None:
+    """Return which of ascending values `[J]` each cell `[n]` is, Bool `[n, J]`; None without values."""
+    if values is None:
+        return None
+    return nearest_value(values, cells)[:, None] == torch.arange(len(values), device=values.device)
 
 
 def first_of_each(chosen: Tensor, most: int) -> Tensor:
@@ -110,14 +158,19 @@ def _misfit(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     return halves.sub_(halves.amin(-1, keepdim=True)).clamp_(max=_FARTHEST)
 
 
+def _log_ratio(counts: Tensor, frequencies: Tensor) -> Tensor:
+    """Return log pⱼ/fⱼ `[..., J]`, given counts nⱼ among neighbours, `[..., J]`, and frequencies fⱼ `[J]`."""
+    return ((counts / frequencies + 1) / (counts.sum(-1, keepdim=True) + 1)).log()
+
+
 @dataclass(frozen=True)
 class _Regression:
-    """Multinomial ridge regression with log P = parameters[:J] - parameters[J] · misfit + constant.
+    """Multinomial ridge regression with log P = parameters[:J] + features · parameters[J:] + constant.
 
-    Shapes: `misfit` `[n, J]`, `chosen` `[n]`, centre `start` and strength `ridge` of the ridge `[J + 1]`.
+    Shapes: `features` `[n, J, F]`, `chosen` `[n]`; centre `start` and strength `ridge` of a ridge, `[J + F]`.
     """
 
-    misfit: Tensor
+    features: Tensor
     chosen: Tensor
     start: Tensor
     ridge: Tensor
@@ -141,7 +194,8 @@ class _Regression:
 
     def log_probabilities(self, parameters: Tensor) -> Tensor:
         """Return the log probabilities of all values for each cell, `[n, J]`."""
-        return (parameters[:-1] - parameters[-1] * self.misfit).log_softmax(-1)
+        n_values = self.features.shape[1]
+        return (parameters[:n_values] + self.features @ parameters[n_values:]).log_softmax(-1)
 
     def objective(self, parameters: Tensor) -> float:
         """Return the log likelihood minus the ridge penalty."""
@@ -151,15 +205,14 @@ class _Regression:
     def newton_step(self, parameters: Tensor) -> Tensor:
         """Return the Newton step at the parameters."""
         P = self.log_probabilities(parameters).exp_()
-        expected = (P * self.misfit).sum(1, keepdim=True)
-        own = self.misfit.gather(1, self.chosen[:, None])
+        centred = self.features - (P[..., None] * self.features).sum(1, keepdim=True)
+        own = centred[torch.arange(len(P), device=P.device), self.chosen]
         counts = torch.bincount(self.chosen, minlength=P.shape[1]).to(P)
-        gradient = torch.cat([counts - P.sum(0), (expected - own).sum()[None]])
-        # Covariances of the indicators of the values, and of the misfit, under P, summed over cells.
-        across = -(P * (self.misfit - expected)).sum(0)
-        spread = (P * (self.misfit - expected).square()).sum()
+        gradient = torch.cat([counts - P.sum(0), own.sum(0)])
+        # Covariances of the indicators of the values, and of the features, under P, summed over cells.
+        weighted = P[..., None] * centred
+        across, spread = weighted.sum(0), torch.tensordot(weighted, centred, dims=([0, 1], [0, 1]))
         among = P.sum(0).diag() - P.T @ P
-        last = torch.cat([across, spread[None]])[None]
-        curvature = torch.cat([torch.cat([among, across[:, None]], 1), last])
+        curvature = torch.cat([torch.cat([among, across], 1), torch.cat([across.T, spread], 1)])
         gradient = gradient - self.ridge * (parameters - self.start)
         return torch.linalg.solve(curvature + self.ridge.diag(), gradient)

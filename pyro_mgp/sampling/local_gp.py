@@ -112,10 +112,12 @@ class LocalPosterior:
         """
         cross, v = self.cross_covariance(rows)
         mean, variance = (cross * self.weights).sum(-1).T, (v * self.scale[:, None]).T
+        counts = self.local.counts(self.neighbourhood.nearest, cross)
         if process is None or self.of_process is None:
-            return Moments(mean, variance)
+            return Moments(mean, variance, counts=counts)
         shared = self.scale.sqrt() * (process - (cross * self.of_process).sum(-1).T)
-        return Moments(mean, variance, shared, (self.scale * self.local.params.nugget).expand_as(mean))
+        own = (self.scale * self.local.params.nugget).expand_as(mean)
+        return Moments(mean, variance, shared, own, counts)
 
     def cross_covariance(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return covariances `[c, S, k]` of cells with their neighbours, and their variances v `[c, S]`."""
@@ -139,15 +141,26 @@ class LocalLink:
     residuals: Tensor  # residuals e of the sparse GP at these rows, `[n]`
     n_neighbours: int  # number of neighbours k
     params: LocalGPParams  # hyperparameters
+    is_value: Tensor | None = None  # which value of a discrete support the cells hold, Bool `[n, J]`, or None
 
     @classmethod
     def of(
-        cls, columns: Tensor, rows: Tensor, residuals: Tensor, n_neighbours: int, params: LocalGPParams
+        cls,
+        columns: Tensor,
+        rows: Tensor,
+        residuals: Tensor,
+        n_neighbours: int,
+        params: LocalGPParams,
+        is_value: Tensor | None = None,
     ) -> LocalLink:
-        """Build a local GP from reference rows `[R, D]` and residuals `[R]`, NaN for missing cells."""
+        """Build a local GP from reference rows `[R, D]` and residuals `[R]`, NaN for missing cells.
+
+        `is_value`, Bool `[R, J]`, says which value of a discrete support the rows' cells hold.
+        """
         lengthscales = torch.tensor(params.lengthscales, dtype=torch.float64).to(rows)
         observed = (~residuals.isnan()).nonzero()[:, 0]
-        return cls(columns, lengthscales, rows, observed, residuals[observed], n_neighbours, params)
+        is_value = None if is_value is None else is_value[observed]
+        return cls(columns, lengthscales, rows, observed, residuals[observed], n_neighbours, params, is_value)
 
     def scaled(self, rows: Tensor) -> Tensor:
         """Return the inputs of rows `[..., D]` divided by the lengthscales, `[..., P]`."""
@@ -189,6 +202,12 @@ class LocalLink:
                 squared[itself.nonzero()[:, 0], place[itself]] = math.inf
             parts.append(_smallest(squared.unflatten(1, (-1, n_groups)), self.n_neighbours))
         return torch.cat(parts)[: len(rows)]
+
+    def counts(self, nearest: Tensor, cross: Tensor) -> Tensor | None:
+        """Count neighbours `[c, k]` with each value, weighted by correlations `[c, S, k]`: `[S, c, J]`."""
+        if self.is_value is None:
+            return None
+        return (cross @ self.is_value[nearest].to(cross)).transpose(0, 1)
 
     def gather(
         self, nearest: Tensor, known: Tensor | None = None, trend: Tensor | None = None

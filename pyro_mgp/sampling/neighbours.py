@@ -16,6 +16,8 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.sampling.discrete_support import is_nearest, near_neighbours
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
 from pyro_mgp.sampling.sequential_fill import SequentialFill
@@ -90,9 +92,7 @@ class PathPosteriors:
             posterior.moments(rows[paths], None if process is None else process[paths])
             for posterior, paths in zip(self.posteriors, self.paths, strict=True)
         ]
-        order = torch.cat(self.paths).argsort()
-        names = ("mean", "variance") if process is None else ("mean", "variance", "shared", "own")
-        return Moments(**{name: torch.cat([getattr(at, name) for at in parts])[order] for name in names})
+        return Moments.joined(parts, 0).select(torch.cat(self.paths).argsort(), 0)
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,10 @@ class LocalConditional(Conditional):
         """Return the moments of the cells' observations on S paths, given the cells' rows `[S, c, D]`."""
         local = self.local.moments(rows)
         return replace(local, mean=self.sparse.mean(rows) + local.mean)
+
+    def observation_at(self, moments: Moments) -> Observation | None:
+        """Return the observation model of cells with these moments."""
+        return near_neighbours(self.observation, moments.counts)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""
@@ -136,12 +140,18 @@ class Neighbours:
         params: ParamsPerLink,
         n_neighbours: int,
         fill: SequentialFill,
+        values: Sequence[Tensor | None],
     ) -> Neighbours:
-        """Build the local GPs of a chain from reference rows, residuals and hyperparameters."""
-        links = [
-            [LocalLink.of(link.inputs, rows, own, n_neighbours, each) for each in of_link]
-            for link, own, of_link in zip(chain.links, residuals, params, strict=True)
-        ]
+        """Build the local GPs of a chain from reference rows, residuals and hyperparameters.
+
+        `values` of each link are those of its discrete support, `[J]`; None without one.
+        """
+        links = []
+        for link, own, of_link, support in zip(chain.links, residuals, params, values, strict=True):
+            is_value = is_nearest(support, rows[:, link.column])
+            links.append(
+                [LocalLink.of(link.inputs, rows, own, n_neighbours, each, is_value) for each in of_link]
+            )
         return cls(rows, residuals, n_neighbours, links, fill)
 
     def numbers_of_starts(self, imputations: Sequence[int]) -> list[int]:

@@ -189,7 +189,7 @@ class _Predicted:
             variance = variance + conditional.noise
         if errors is not None:
             variance = variance + errors[here]
-        return cls(mean, variance + _MIN_VARIANCE, conditional.observation)
+        return cls(mean, variance + _MIN_VARIANCE, conditional.observation_at(moments))
 
     def draw(self, eps: Tensor) -> Tensor:
         """Draw observations from standard normal numbers, `[m, c]`."""

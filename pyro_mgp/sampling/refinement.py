@@ -25,6 +25,7 @@ from torch.distributions import Normal
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.gibbs_chains import burn_in
 from pyro_mgp.model.chain import Noise
+from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.model.local_parameters import local_parameters
@@ -99,9 +100,9 @@ def refine(
         return model
     with torch.no_grad(), local_parameters():
         completed = None if completed is None else completed[:MAX_ROWS]
-        fit = _Fit(model, rows[:MAX_ROWS], n_neighbours, completed)
+        fit = _Fit(model, rows[:MAX_ROWS], n_neighbours, values, completed)
         neighbours = fit.find_neighbours()
-        supports = [fit.fit_support(i, of_link, neighbours) for i, of_link in enumerate(values)]
+        supports = [fit.fit_support(i, neighbours) for i in range(len(values))]
         if neighbours is not None:
             neighbours = fit.calibrate(neighbours, supports)
         return replace(model, neighbours=neighbours, discrete_support=supports)
@@ -111,9 +112,15 @@ class _Fit:
     """State of a refinement: rows with missing cells at means (`point`) and drawn (`drawn`), or completed."""
 
     def __init__(
-        self, model: FittedModel, rows: EncodedTable, n_neighbours: int, completed: Tensor | None = None
+        self,
+        model: FittedModel,
+        rows: EncodedTable,
+        n_neighbours: int,
+        values: Sequence[Tensor | None],
+        completed: Tensor | None = None,
     ) -> None:
         self.model, self.rows, self.n_neighbours = model, rows, n_neighbours
+        self.values = [None if of_link is None else of_link.to(rows.values) for of_link in values]
         chain = self.chain = model.chain
         self.generator = torch.Generator().manual_seed(model.seed)
         self.marginals: Conditionals = chain.conditionals()
@@ -161,7 +168,8 @@ class _Fit:
         """Build the sequential fill with these hyperparameters from the current reference rows."""
         columns = [link.column for link in self.chain.links]
         observed, gaussian = self.rows.observed[:, columns].T, self.model.initial_fill
-        return SequentialFill.of(self.chain, gaussian, self.point, observed, params, self.n_neighbours)
+        given = self.chain, gaussian, self.point, observed, params, self.n_neighbours, self.values
+        return SequentialFill.of(*given)
 
     def learn_fill(self, initial: ParamsPerLink) -> SequentialFill:
         """Estimate the sequential fill; its metrics start from the `initial` ones of the local GPs."""
@@ -246,7 +254,8 @@ class _Fit:
                 here = self.rows.observed[:, link.column]
                 mean = self.marginals[i].mean(self.point[here][None])[0]
                 residuals[i, here] = self.rows.values[here, link.column] - mean
-        return Neighbours.of(self.chain, self.point, residuals, params, self.n_neighbours, self.fill)
+        given = self.point, residuals, params, self.n_neighbours, self.fill, self.values
+        return Neighbours.of(self.chain, *given)
 
     def initial_params(self, i: int) -> list[LocalGPParams]:
         """Return starting values for the i-th link; empty if it cannot have a local GP."""
@@ -343,23 +352,24 @@ class _Fit:
         variance = at.variance[0].clamp(max=noise)
         return LeaveOneOut(cells, rows, residual / (1 - leverage), variance, variance + noise)
 
-    def fit_support(self, i: int, values: Tensor | None, found: Neighbours | None) -> DiscreteSupport | None:
+    def fit_support(self, i: int, found: Neighbours | None) -> DiscreteSupport | None:
         """Fit the discrete support of the i-th link's column to its values, if there are any."""
+        values = self.values[i]
         if values is None or not self.chain.links[i].is_gaussian:
             return None
         column = self.chain.links[i].column
         observed = self.rows.observed[:, column].nonzero()[:, 0]
         observed = observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
-        values = values.to(self.point)
         chosen = nearest_value(values, self.rows.values[observed, column])
         cells = observed[first_of_each(chosen, max(_FITTED // len(values), _FITTED_OF_EACH))]
         loo, targets = self.leave_one_out(i, cells), self.rows.values[cells, column]
-        mean, variance = targets - loo.residuals, loo.variance + self.marginals[i].noise
+        mean, variance, near = targets - loo.residuals, loo.variance + self.marginals[i].noise, None
         for local in [] if found is None else found.links[i][:1]:
             at = local.posterior(loo.rows, cells).moments(loo.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
+            near = None if at.counts is None else at.counts[0]
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
-        return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum())
+        return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum(), near)
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""
@@ -378,22 +388,27 @@ class _Fit:
         links: list[list[LocalLink]] = []
         for i, (metrics, *of_link) in enumerate(zip(found.links, *parts, strict=True)):
             if metrics:
-                cells, mean, variance = (torch.cat(part, dim=-1) for part in zip(*of_link, strict=True))
+                cells, at = (
+                    torch.cat([own for own, _ in of_link]),
+                    Moments.joined([at for _, at in of_link], 1),
+                )
                 values = self.rows.values[cells, self.chain.links[i].column]
                 # The sparse GP was trained on the held-out cells: shift its mean to that without them.
                 residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
-                mean = mean - (self.leave_one_out(i, cells).residuals - residual)
-                inflation = _inflation(mean, variance, values, supports[i])
+                mean = at.mean - (self.leave_one_out(i, cells).residuals - residual)
+                support = supports[i]
+                support = support if support is None else support.near(at.counts)
+                inflation = _inflation(mean, at.variance, values, support)
             links.append([replace(own, params=replace(own.params, inflation=inflation)) for own in metrics])
         return replace(found, links=links)
 
     def impute_held_out(
         self, sampler: Sampler, picked: Tensor, held_out: Tensor
-    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+    ) -> list[tuple[Tensor, Moments]]:
         """Impute the cells `held_out` `[n, D]` of the rows `picked` `[n]`, as imputations are drawn.
 
-        Return for each link the rows `[c]` of its held-out cells, and their predictive means and variances
-        on every path of the last sweeps, `[K, c]`.
+        Return for each link the rows `[c]` of its held-out cells, and their predictive moments on every path
+        of the last sweeps, `[K, c]`.
         """
         rows, imputations = self.rows[picked], range(self.n_paths)
         given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
@@ -405,9 +420,8 @@ class _Fit:
         counted, cells = list(sweeps)[-self.n_counted :], []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
             which = held_out[here, link.column]
-            mean = torch.cat([visited[i].mean for _, visited in counted])[:, which]
-            variance = torch.cat([visited[i].variance for _, visited in counted])[:, which]
-            cells.append((picked[here[which]], mean, variance))
+            moments = Moments.joined([visited[i] for _, visited in counted], 0)
+            cells.append((picked[here[which]], moments.select(which, 1)))
         return cells
 
 

@@ -31,6 +31,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.sampling.discrete_support import is_nearest, near_neighbours
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalGPParams, LocalLink
 
@@ -89,7 +90,9 @@ class KnownInputsConditional(Conditional):
         variance = self.trend.variance.expand_as(mean)
         if self.local is None:
             return Moments(mean, variance)
-        variance = variance.clone()
+        variance, counts = variance.clone(), None
+        if self.local.is_value is not None:
+            counts = variance.new_zeros(*variance.shape, self.local.is_value.shape[1])
         for is_drawn in (False, True):
             # Neighbours of cells none of whose inputs was drawn are the same on all paths. Cells without
             # any known input have no neighbours.
@@ -99,7 +102,13 @@ class KnownInputsConditional(Conditional):
                 at = self._local_moments(self.local, some, here)
                 mean[:, here] = mean[:, here] + at.mean
                 variance[:, here] = at.variance.expand(len(rows), -1)
-        return Moments(mean, variance)
+                if counts is not None and at.counts is not None:
+                    counts[:, here] = at.counts
+        return Moments(mean, variance, counts=counts)
+
+    def observation_at(self, moments: Moments) -> Observation | None:
+        """Return the observation model of cells with these moments."""
+        return near_neighbours(self.observation, moments.counts)
 
     def _local_moments(self, local: LocalLink, rows: Tensor, here: Tensor) -> Moments:
         """Return the moments of the local GP at cells `here` `[n]` with rows `[S, n, D]`."""
@@ -109,7 +118,8 @@ class KnownInputsConditional(Conditional):
         nearest = local.nearest(flat.round(decimals=DECIMALS), own, known)
         neighbourhood = local.gather(nearest, known, slopes)
         at = local.condition(neighbourhood).moments(flat[None])
-        return Moments(at.mean.view(n_paths, -1), at.variance.view(n_paths, -1))
+        counts = None if at.counts is None else at.counts.unflatten(1, (n_paths, -1))[0]
+        return Moments(at.mean.view(n_paths, -1), at.variance.view(n_paths, -1), counts=counts)
 
     def _cells_at_once(self, n_paths: int) -> int:
         k = 1 if self.local is None else self.local.n_neighbours
@@ -132,16 +142,21 @@ class SequentialFill:
         observed: Tensor,
         params: Sequence[LocalGPParams | None],
         n_neighbours: int,
+        values: Sequence[Tensor | None],
     ) -> SequentialFill:
         """Build the fill from reference rows `[R, D]`, which cells of links are observed, and parameters.
 
-        Observed cells are Bool `[L, R]`; links whose parameters are None have no local GP.
+        Observed cells are Bool `[L, R]`; links whose parameters are None have no local GP. `values` of each
+        link are those of its discrete support, `[J]`; None without one.
         """
         centred, links = rows - gaussian.mean, list[LocalLink | None]()
-        for link, seen, own in zip(chain.links, observed, params, strict=True):
-            values = centred[:, link.column].where(seen, torch.nan)
-            local = None if own is None else LocalLink.of(link.inputs, centred, values, n_neighbours, own)
-            links.append(local)
+        for link, seen, own, support in zip(chain.links, observed, params, values, strict=True):
+            if own is None:
+                links.append(None)
+                continue
+            cells, is_value = rows[:, link.column], is_nearest(support, rows[:, link.column])
+            residuals = (cells - gaussian.mean[link.column]).where(seen, torch.nan)
+            links.append(LocalLink.of(link.inputs, centred, residuals, n_neighbours, own, is_value))
         return cls(gaussian, links)
 
     @property

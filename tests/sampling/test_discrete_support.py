@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -20,9 +21,10 @@ from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
 
 
 def three() -> DiscreteSupport:
-    return DiscreteSupport(
-        torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([0.0, 1.0, -1.0]).double(), 0.7
+    values, log_weights, frequencies = torch.tensor(
+        [[-1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [0.3, 0.6, 0.1]], dtype=torch.float64
     )
+    return DiscreteSupport(values, log_weights, frequencies, 0.7, 1.5)
 
 
 def test_probabilities_are_a_weighted_gaussian_at_the_values() -> None:
@@ -54,7 +56,8 @@ def test_draws_at_extreme_means_are_values_of_the_column() -> None:
 def cells(n: int, log_weights: list[float], sharpness: float) -> tuple[DiscreteSupport, torch.Tensor, ...]:
     """Return cells drawn from a discrete support with these weights and λ, and their predictions."""
     values = torch.arange(len(log_weights)).double()
-    support = DiscreteSupport(values, torch.tensor(log_weights).double(), sharpness)
+    weights = torch.tensor(log_weights).double()
+    support = DiscreteSupport(values, weights, weights.softmax(0), sharpness)
     mean, variance = 3 * torch.rand(n).double() - 0.5, 0.2 + torch.rand(n).double()
     return support, support.draw(mean, variance, torch.rand(n).double()), mean, variance
 
@@ -90,7 +93,7 @@ def test_first_of_each_takes_the_first_cells_of_each_value() -> None:
 def test_fit_of_two_values_is_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a ridge, log odds = intercept + λ (misfit of one value - misfit of the other)."""
     monkeypatch.setattr(discrete_support, "_WEIGHT_RIDGE", 1e-9)
-    monkeypatch.setattr(discrete_support, "_SHARPNESS_RIDGE", 0.0)
+    monkeypatch.setattr(discrete_support, "_SLOPE_RIDGE", 1e-9)
     truth, observed, mean, variance = cells(500, [0.0, -1.0], 0.8)
     found = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     difference = ((mean**2 - (mean - 1) ** 2) / (2 * variance)).numpy()[:, None]
@@ -102,13 +105,13 @@ def test_fit_of_two_values_is_a_logistic_regression(monkeypatch: pytest.MonkeyPa
 
 def test_newton_step_is_that_of_gradient_and_hessian() -> None:
     truth, observed, mean, variance = cells(60, [0.0, 0.5, -0.5], 1.2)
-    misfit = discrete_support._misfit(truth.values, mean, variance)
-    start, ridge = torch.tensor([0.1, 0.2, 0.3, 1.0]).double(), torch.tensor([0.5, 0.5, 0.5, 5.0]).double()
-    regression = discrete_support._Regression(misfit, observed.long(), start, ridge)
-    at = torch.tensor([0.3, -0.2, 0.1, 0.6]).double()
+    features = torch.stack([-discrete_support._misfit(truth.values, mean, variance), torch.randn(60, 3)], -1)
+    start, ridge = torch.tensor([[0.1, 0.2, 0.3, 1.0, 0.0], [0.5, 0.5, 0.5, 5.0, 4.0]]).double()
+    regression = discrete_support._Regression(features, observed.long(), start, ridge)
+    at = torch.tensor([0.3, -0.2, 0.1, 0.6, 0.4]).double()
 
     def height(parameters: torch.Tensor) -> torch.Tensor:
-        logs = (parameters[:-1] - parameters[-1] * misfit).log_softmax(-1)
+        logs = (parameters[:3] + features @ parameters[3:]).log_softmax(-1)
         chosen = logs.gather(1, observed.long()[:, None]).sum()
         return chosen - (ridge * (parameters - start).square()).sum() / 2
 
@@ -116,6 +119,48 @@ def test_newton_step_is_that_of_gradient_and_hessian() -> None:
     gradient = torch.autograd.functional.jacobian(height, at)
     hessian = torch.autograd.functional.hessian(height, at)
     torch.testing.assert_close(regression.newton_step(at), -torch.linalg.solve(hessian, gradient))
+
+
+def counts_of(n: int, n_values: int) -> torch.Tensor:
+    """Return weights of the values among a random number of neighbours, `[n, J]`."""
+    return 5 * torch.rand(n, n_values).double().square() * torch.rand(n, 1).double()
+
+
+def test_neighbours_change_the_weights() -> None:
+    support, counts = three(), torch.tensor([[2.0, 0.0, 1.0]]).double()
+    mean, variance = torch.tensor([[0.3], [0.5]], dtype=torch.float64)
+    logits = [
+        weight + 1.5 * math.log((own + frequency) / 4 / frequency) - 0.7 * (value - 0.3) ** 2
+        for value, weight, frequency, own in zip(
+            support.values.tolist(), support.log_weights.tolist(), (0.3, 0.6, 0.1), (2, 0, 1), strict=True
+        )
+    ]
+    found = support.near(counts).log_probabilities(mean, variance).exp()
+    np.testing.assert_allclose(found[0], softmax(logits), rtol=1e-12)
+    # Without neighbours, the frequencies among them are those of the column.
+    torch.testing.assert_close(support.near(0 * counts).log_weights[0], support.log_weights)
+    assert support.near(None) is support
+
+
+def test_fit_recovers_the_locality() -> None:
+    truth, _, mean, variance = cells(30_000, [0.0, -1.5, 1.0], 2.0)
+    truth, counts = dataclasses.replace(truth, locality=0.8), counts_of(30_000, 3)
+    observed = truth.near(counts).draw(mean, variance, torch.rand(30_000).double())
+    found = DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies, counts)
+    assert found.locality == pytest.approx(0.8, rel=0.1)
+    assert found.sharpness == pytest.approx(2.0, rel=0.1)
+    assert DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies).locality == 0
+
+
+def test_neighbours_with_other_values_have_no_effect() -> None:
+    truth, _, mean, variance = cells(2000, [0.0, 0.0, 0.0], 1.0)
+    counts = counts_of(2000, 3)
+    against = dataclasses.replace(truth, locality=-1.0).near(counts)
+    observed = against.draw(mean, variance, torch.rand(2000).double())
+    found = DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies, counts)
+    assert found.locality == 0
+    alone = DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies)
+    assert found.sharpness == pytest.approx(alone.sharpness)
 
 
 def test_one_outlier_does_not_dominate_the_fit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -358,3 +359,33 @@ def test_a_single_neighbour_is_enough() -> None:
     imputer, _ = fit(frame, n_neighbors=1)
     assert imputer.neighbours_ is not None
     assert np.isfinite(np.asarray(imputer.impute(m=2).values["y"])).all()
+
+
+def test_values_of_neighbours_are_counted_by_their_correlation() -> None:
+    local = make(k=5)
+    is_value = torch.arange(len(local.references))[:, None] % 3 == torch.arange(3)
+    local = dataclasses.replace(local, is_value=is_value)
+    rows = torch.randn(2, 7, 3, dtype=torch.float64)
+    posterior = local.posterior(rows[0])
+    cross, _ = posterior.cross_covariance(rows)
+    found = posterior.moments(rows).counts
+    assert found is not None and found.shape == (2, 7, 3)
+    for path, cell, value in itertools.product(range(2), range(7), range(3)):
+        own = posterior.neighbourhood.nearest[cell] % 3 == value
+        assert float(found[path, cell, value]) == pytest.approx(float(cross[cell, path, own].sum()))
+    assert make(k=5).posterior(rows[0]).moments(rows).counts is None
+
+
+def test_moments_are_joined_by_paths_and_by_cells() -> None:
+    whole = Moments(torch.randn(4, 6), torch.rand(4, 6), counts=torch.rand(4, 6, 3))
+    paths = torch.tensor([True, False, False, True])
+    parts = [whole.select(paths, 0), whole.select(~paths, 0)]
+    joined = Moments.joined(parts, 0).select(torch.tensor([0, 2, 3, 1]), 0)
+    nothing = Moments(whole.mean[:, :0], whole.variance[:, :0])
+    cells = Moments.joined(
+        [nothing, whole.select(torch.arange(2), 1), whole.select(torch.arange(2, 6), 1)], 1
+    )
+    for found in (joined, cells):
+        assert found.shared is None
+        for name in ("mean", "variance", "counts"):
+            assert torch.equal(getattr(found, name), getattr(whole, name))

@@ -88,7 +88,8 @@ def small_fit(frame: pd.DataFrame) -> _Fit:
     )
     rows = encoded(imputer, frame)
     with torch.no_grad(), local_parameters():
-        return _Fit(dataclasses.replace(imputer.model_, training=None), rows, 24)
+        model = dataclasses.replace(imputer.model_, training=None)
+        return _Fit(model, rows, 24, [None] * len(model.link_specs))
 
 
 def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
@@ -107,7 +108,7 @@ def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
 
         link.u_loc, S = posterior(torch.arange(80, device=rows.device))
         link.u_scale_tril = torch.linalg.cholesky(S)
-        fit = _Fit(fit.model, fit.rows, 24)
+        fit = _Fit(fit.model, fit.rows, 24, fit.values)
         left = fit.leave_one_out(0, torch.arange(80, device=rows.device)).residuals
         for i in range(0, 80, 13):
             loc, _ = posterior(torch.tensor([j for j in range(80) if j != i], device=rows.device))
@@ -252,7 +253,7 @@ def test_calibration_has_enough_components_for_any_number_of_sweeps(
     fit = small_fit(wave(80))
     fit.chain.n_sweeps = n_sweeps
     with torch.no_grad(), local_parameters():
-        fit = _Fit(fit.model, fit.rows, 24)
+        fit = _Fit(fit.model, fit.rows, 24, fit.values)
     assert (fit.n_counted, fit.n_paths) == (counted, paths)
 
 
@@ -270,7 +271,7 @@ def test_held_out_cells_are_of_linked_columns_and_whole_categories() -> None:
 
 def test_overconfident_discrete_predictions_are_inflated() -> None:
     """Cells are drawn given N(m, 1), but predicted by N(m, 1/4)."""
-    few = DiscreteSupport(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), 1.0)
+    few = DiscreteSupport(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), torch.ones(7) / 7, 1.0)
     mean = torch.randn(1, 3000).double().expand(4, -1)
     values = few.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
     assert _inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)

@@ -176,7 +176,7 @@ def test_new_rows_of_a_joint_density_have_the_same_functions_in_all_sweeps():
 
 
 def test_neighbourhoods_too_large_to_be_kept_are_computed_again(monkeypatch):
-    frame = curved()
+    frame = curved(300)
     imputer = MGPImputer(inputs="others", n_neighbors=4, random_state=0, progress=False).fit(frame)
     assert any(imputer.model_.neighbours.links)
     expected = imputer.impute(m=2)

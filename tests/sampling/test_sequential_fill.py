@@ -134,7 +134,7 @@ def test_without_local_gps_draws_are_those_of_the_joint_gaussian() -> None:
     start = torch.zeros(n_paths, 1, 4).double()
     start[..., 0] = 0.8
     with torch.no_grad(), local_parameters():
-        fill = SequentialFill.of(chain, gaussian, start[0], observed.T, [None] * 4, 1)
+        fill = SequentialFill.of(chain, gaussian, start[0], observed.T, [None] * 4, 1, [None] * 4)
         normal, holes = random(4, n_paths, 1, seed=3), chain.holes(observed)
         links = chain, chain.conditionals(), [None] * 4
         drawn = fill.draw(*links, start, observed, lambda i, _: normal[i], holes)
