@@ -257,6 +257,23 @@ def test_calibration_has_enough_components_for_any_number_of_sweeps(
     assert (fit.n_counted, fit.n_paths) == (counted, paths)
 
 
+def test_inputs_of_a_trend_are_known_where_they_were_observed() -> None:
+    """Inputs that were filled given the cell itself tell its value."""
+    x = np.random.default_rng(0).normal(size=200)
+    frame = pd.DataFrame({"x": x, "y": x + 0.1, "z": x**2})
+    frame = frame.mask(np.random.default_rng(1).random(frame.shape) < 0.3).dropna(how="all")
+    fit = small_fit(frame)
+    link = fit.chain.links[0]
+    cells = fit.rows.observed[:, link.column].nonzero()[:, 0]
+    masks = torch.tensor([[True, True], [True, False]], device=cells.device)
+    known = fit.leave_one_out_of_trend(0, masks, cells).known
+    assert known is not None
+    seen = fit.rows.observed[cells][:, link.inputs]
+    assert not known.bool()[~seen].any()
+    assert known.bool()[:, 0].equal(seen[:, 0])
+    assert known.bool()[:, 1].any() and not known.bool()[:, 1].equal(seen[:, 1])
+
+
 def test_held_out_cells_are_of_linked_columns_and_whole_categories() -> None:
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
