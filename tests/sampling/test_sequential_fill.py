@@ -111,14 +111,15 @@ def test_cells_of_a_row_are_known_once_they_are_drawn() -> None:
     imputer = MGPImputer(random_state=0, max_steps=2, progress=False, inputs="others", columns="all")
     imputer.fit(frame.assign(kind=kind).mask(mask))
     chain = imputer.chain_
-    observed = torch.zeros(5, imputer.codec_.n_encoded, dtype=torch.bool)
+    device = imputer.initial_fill_.device
+    observed = torch.zeros(5, imputer.codec_.n_encoded, dtype=torch.bool, device=device)
     observed[:, 0] = True
     drawn = {0}
     for i, known in enumerate(known_inputs(chain, observed, chain.holes(observed))):
         link = chain.links[i]
         if chain.category_of(i) is None and not any(i in each.links for each in chain.categories):
             expected = [int(column) in drawn for column in link.inputs]
-            assert (known == torch.tensor(expected)).all()
+            assert (known == torch.tensor(expected, device=device)).all()
         category = chain.category_of(i)
         drawn |= {link.column} if category is None else set(category.columns)
 
@@ -129,19 +130,19 @@ def test_without_local_gps_draws_are_those_of_the_joint_gaussian() -> None:
     imputer = MGPImputer(random_state=0, max_steps=2, progress=False, inputs="others", n_neighbors=0)
     imputer.fit(frame.mask(mask))
     chain, gaussian = imputer.chain_, imputer.initial_fill_
-    observed = torch.tensor([[True, False, False, False]])
+    observed = torch.tensor([[True, False, False, False]], device=gaussian.device)
     n_paths = 20_000
-    start = torch.zeros(n_paths, 1, 4).double()
+    start = torch.zeros(n_paths, 1, 4).double().to(gaussian.device)
     start[..., 0] = 0.8
     with torch.no_grad(), local_parameters():
         fill = SequentialFill.of(chain, gaussian, start[0], observed.T, [None] * 4, 1, [None] * 4)
-        normal, holes = random(4, n_paths, 1, seed=3), chain.holes(observed)
+        normal, holes = random(4, n_paths, 1, seed=3).to(start), chain.holes(observed)
         links = chain, chain.conditionals(), [None] * 4
         drawn = fill.draw(*links, start, observed, lambda i, _: normal[i], holes)
-    S, mu = gaussian.covariance.numpy(), gaussian.mean.numpy()
+    S, mu = gaussian.covariance.cpu().numpy(), gaussian.mean.cpu().numpy()
     mean = mu[1:] + S[1:, 0] / S[0, 0] * (0.8 - mu[0])
     covariance = S[1:, 1:] - np.outer(S[1:, 0], S[0, 1:]) / S[0, 0]
-    found = drawn[:, 0, 1:].numpy()
+    found = drawn[:, 0, 1:].cpu().numpy()
     np.testing.assert_allclose(found.mean(0), mean, atol=0.03)
     np.testing.assert_allclose(np.cov(found.T), covariance, atol=0.04)
 
@@ -177,7 +178,7 @@ def test_imputations_have_starts_of_their_own_in_small_tables_and_share_them_in_
     for small, n_starts in ((2000, 8), (300, 4)):
         monkeypatch.setattr(refinement, "_SMALL", small)
         imputer = MGPImputer(random_state=0, progress=False).fit(frame.mask(mask))
-        sampler, rows = imputer.model_.sampler(), imputer.codec_.encode(new)
+        sampler, rows = imputer.model_.sampler(), imputer.codec_.encode(new).to(imputer.initial_fill_.device)
         numbers = imputer.neighbours_.numbers_of_starts(range(8))
         starts = sampler.starts(rows, range(8))
         assert len(set(numbers)) == len(starts.unique(dim=0)) == n_starts
