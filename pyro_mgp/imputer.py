@@ -46,9 +46,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         n_neighbors: Nearest training rows on which local GPs of the residuals condition, in links where
             they clearly help; at most 100, 0 for none (train for `max_steps=40` then).
         warp: Whether numeric columns with long tails are transformed before they are modelled, by arcsinh or,
-            if all numbers are positive, by a log; their draws stay within the observed range. None but those
-            with bounds is where numbers clearly predict each other better in their own units. A target is
-            never transformed.
+            if all numbers are positive, by a log; their draws stay within the observed range. Where numbers
+            clearly predict each other better in their own units, only transforms that keep draws within
+            bounds are used. A target is never transformed.
         discrete_support: Most distinct values, at most 1000, of a numeric column whose draws are taken from
             these values (ratings, counts, rounded readings), where nine in ten cells hold a value that
             occurs five times or more; 0 for continuous draws, and for counts without an upper end.

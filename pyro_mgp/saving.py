@@ -305,7 +305,7 @@ class _Parts:
             check(len(shared) <= 1, f"{link.name!r} has metrics with different hyperparameters")
             check(not both or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
         rows, residuals = tensors["near.rows"], tensors["near.residuals"]
-        values = [None if support is None else support.values for support in supports]
+        values = [each.values if each is not None and each.locality > 0 else None for each in supports]
         sequential = SequentialFill.of(chain, gaussian, rows, ~residuals.isnan(), fill, k, values)
         return Neighbours.of(chain, rows, residuals, known, k, sequential, values)
 

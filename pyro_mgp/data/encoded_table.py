@@ -58,7 +58,7 @@ class EncodedTable:
         order = torch.as_tensor(np.argsort(self.keys.numpy().view(np.uint64)))
         return self[order], order
 
-    def few(self, n: int) -> Tensor:
+    def random_rows(self, n: int) -> Tensor:
         """Return the numbers of the n rows with the smallest keys, a random part of a table, on the CPU."""
         return self.keys.argsort()[:n].cpu()
 

@@ -115,7 +115,7 @@ class TableCodec:
     def untransformed(self, table: pd.DataFrame | ParquetTable) -> TableCodec:
         """Return the codec without transforms, given the table to which it was fitted.
 
-        Columns with bounds keep theirs: without them, draws would pile up at a bound.
+        Transforms that keep draws within bounds stay: without them, draws would pile up at a bound.
         """
         return TableCodec(
             tuple(
@@ -132,7 +132,7 @@ class TableCodec:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
         Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
-        Columns with bounds keep their transforms; see `untransformed`.
+        Transforms that keep draws within bounds stay; see `untransformed`.
         """
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):

@@ -128,7 +128,7 @@ class PlanSearch:
         table = self.encodings[0][1]
         if len(table) <= _ROWS_OF_PLAN:
             return self
-        few = table.few(_ROWS_OF_PLAN)
+        few = table.random_rows(_ROWS_OF_PLAN)
         frame, modelled = (own.iloc[few.numpy()] for own in (self.given.frame, self.given.modelled))
         given = replace(self.given, frame=frame, modelled=modelled)
         return replace(self, given=given, encodings=[(codec, rows[few]) for codec, rows in self.encodings])
@@ -136,7 +136,7 @@ class PlanSearch:
     def part_of(self, table: EncodedTable) -> EncodedTable:
         """Return the rows of the search from another encoding of the whole table."""
         n_rows = len(self.encodings[0][1])
-        return table if n_rows == len(table) else table[table.few(n_rows)]
+        return table if n_rows == len(table) else table[table.random_rows(n_rows)]
 
     def first_plan(self, completed: Tensor) -> Plan:
         """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""
@@ -182,7 +182,7 @@ class PlanSearch:
 
     def _of_evidence(self, completed: Tensor) -> Tensor:
         """Return the rows `[S, n, D]` from which the evidence of orders is computed."""
-        return completed[:, self.encodings[0][1].few(_ROWS_OF_ORDER)]
+        return completed[:, self.encodings[0][1].random_rows(_ROWS_OF_ORDER)]
 
 
 def few_chains(fitted: FittedModel) -> Sampler:

@@ -187,6 +187,7 @@ def fit_files(
     codec = TableCodec.fit(table, parameters.warp, parameters.discrete_support, specs)
     rows, incomplete = encode_columns(table, codec, files)
     if predicts_better_untransformed(codec, rows):
+        del rows  # their files, before others are written
         codec = codec.untransformed(table)
         rows, incomplete = encode_columns(table, codec, files)
     with_link = np.isin(codec.groups, incomplete) | (parameters.columns == "all")

@@ -14,63 +14,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_mgp.data.codecs.kinds import NumberCodec
+from pyro_mgp.data.codecs.kinds import IntegerCodec, NumberCodec
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.table import TableCodec
+from pyro_mgp.data.transforms import Numbers
 from pyro_mgp.sampling.initial_fill import InitialFill
 
 # Rows by which transforms are judged, and most encoded columns: time grows with the cube of their number.
 _ROWS, _MOST_COLUMNS = 1000, 100
+# Fewest observed cells of a column in these rows; columns with fewer are left out.
+_FEWEST = 20
 # Quantiles of a prediction.
 _QUANTILES = 20
 # Standard errors by which predictions without transforms must be better.
 _CLEARLY = 2.0
 
-Numbers = NDArray[np.float64]
 ToOwnUnits = Callable[[Numbers], Numbers]
-"""Map from encoded cells of any shape to numbers in a column's own units."""
+"""Map from encoded cells of any shape to numbers as they are drawn, in standard deviations of the column."""
 
 
 def predicts_better_untransformed(codec: TableCodec, table: EncodedTable) -> bool:
     """Return whether the numbers of a table clearly predict each other better without their transforms."""
-    numbers = [each for each in codec.columns if isinstance(each, NumberCodec)]
-    columns = {codec.slices[column.name].start: column for column in numbers}
-    optional = [d for d, column in columns.items() if column.has_optional_warp]
-    if not optional or codec.n_encoded > _MOST_COLUMNS:
+    names = codec.slices
+    columns = {names[each.name].start: each for each in codec.columns if isinstance(each, NumberCodec)}
+    if not any(column.has_optional_warp for column in columns.values()) or codec.n_encoded > _MOST_COLUMNS:
         return False
-    rows = table[table.few(_ROWS)]
-    with_transforms = {d: partial(_as_drawn, column) for d, column in columns.items()}
-    own = {d: to_own(rows.values[:, d].numpy()) for d, to_own in with_transforms.items()}
-    without, plain = dict(with_transforms), rows.values.clone()
-    for d in optional:
-        seen = own[d][rows.observed[:, d].numpy()]
-        centre, scale = float(seen.mean()), max(float(seen.std()), np.finfo(float).tiny)
-        without[d] = partial(_linear, centre, scale)
-        plain[:, d] = torch.as_tensor((own[d] - centre) / scale)
-    scores = (
-        _mean_scores(values, rows.observed, own, to_own)
-        for values, to_own in ((plain, without), (rows.values, with_transforms))
-    )
-    gain = np.subtract(*scores)
+    rows = table[table.random_rows(_ROWS)]
+    enough = (rows.observed.sum(0) >= _FEWEST).nonzero()[:, 0].tolist()
+    values, observed = rows.values[:, enough], rows.observed[:, enough]
+    place = {i: columns[d] for i, d in enumerate(enough) if d in columns}
+    plain, own = values.clone(), dict[int, Numbers]()
+    with_transforms, without = dict[int, ToOwnUnits](), dict[int, ToOwnUnits]()
+    for i, column in place.items():
+        with_transforms[i] = without[i] = _inverse(column)
+        own[i] = with_transforms[i](values[:, i].numpy())
+        if column.has_optional_warp:
+            centre = float(own[i][observed[:, i].numpy()].mean())
+            without[i] = _shift(column, centre)
+            plain[:, i] = torch.as_tensor(own[i] - centre)
+    gain = _mean_scores(values, observed, own, with_transforms) - _mean_scores(plain, observed, own, without)
     gain = gain[~np.isnan(gain)]
-    return bool(gain.mean() < -_CLEARLY * gain.std() / math.sqrt(len(gain)))
+    return len(gain) > 1 and bool(gain.mean() > _CLEARLY * gain.std(ddof=1) / math.sqrt(len(gain)))
 
 
-def _as_drawn(column: NumberCodec, encoded: Numbers) -> Numbers:
-    """Return encoded cells as they are drawn, in standard deviations of the column."""
-    own = column.in_own_units(encoded[..., None])
-    return (own if column.warp is None else np.clip(own, *column.drawn_range)) / column.own_scale[0]
+def _inverse(column: NumberCodec) -> ToOwnUnits:
+    """Return the map from encoded cells of a column to cells as they are drawn."""
+    ends = column.limits if column.warp is None else column.drawn_range
+    return lambda encoded: np.clip(column.in_own_units(encoded[..., None]), *ends) / column.own_scale[0]
 
 
-def _linear(centre: float, scale: float, standardised: Numbers) -> Numbers:
-    return centre + scale * standardised
+def _shift(column: NumberCodec, centre: float) -> ToOwnUnits:
+    """Return the map from centred cells of a column without transform to cells as they are drawn."""
+    ends = np.array(column.drawn_range if isinstance(column, IntegerCodec) else column.limits)
+    return lambda centred: np.clip(centred + centre, *(ends / column.own_scale[0]))
 
 
 def _mean_scores(
@@ -81,14 +82,14 @@ def _mean_scores(
     Takes encoded rows `[n, D]`, and by encoded column the numbers `[n]` and the map to their units.
     """
     gaussian = InitialFill.fit(values, observed, "linear")
-    means, variances = gaussian.left_out(values, observed)
+    means, variances = gaussian.leave_one_out(values, observed)
     levels = (torch.arange(_QUANTILES, dtype=values.dtype) + 0.5) / _QUANTILES
     normal, p = torch.special.ndtri(levels)[:, None], levels.numpy()[:, None]
     total, count = np.zeros(len(values)), np.zeros(len(values))
-    for d, numbers in own.items():
-        quantiles = to_own[d]((means[:, d] + variances[:, d].sqrt() * normal).numpy())
-        below = numbers < quantiles
-        seen = observed[:, d].numpy()
-        total += np.where(seen, 2 * ((p - below) * (numbers - quantiles)).mean(0), 0.0)
+    for i, numbers in own.items():
+        quantiles = to_own[i]((means[:, i] + variances[:, i].sqrt() * normal).numpy())
+        seen = observed[:, i].numpy()
+        scores = 2 * ((p - (numbers < quantiles)) * (numbers - quantiles)).mean(0)
+        total += np.where(seen, scores, 0.0)
         count += seen
     return np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)

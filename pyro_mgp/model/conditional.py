@@ -22,7 +22,13 @@ from torch import Tensor
 from pyro_mgp._support.tiles import whole_registers
 from pyro_mgp.model.kernel_stack import KernelStack
 from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square, squared_distances
-from pyro_mgp.model.likelihoods import LEAST_VARIANCE, Observation, Quantity, mean_under_normal
+from pyro_mgp.model.likelihoods import (
+    LEAST_VARIANCE,
+    LocalObservation,
+    Observation,
+    Quantity,
+    mean_under_normal,
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ class Conditional:
 
     def observation_at(self, moments: Moments) -> Observation | None:
         """Return the observation model of cells with these moments."""
+        if isinstance(self.observation, LocalObservation):
+            return self.observation.given(moments.counts)
         return self.observation
 
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:
@@ -160,10 +168,6 @@ class Shifted(Conditional):
         """Return the moments of the shifted function at rows `[S, n, D]`."""
         at = self.conditional.moments(rows)
         return replace(at, mean=at.mean + self.shift)
-
-    def observation_at(self, moments: Moments) -> Observation | None:
-        """Return the observation model of cells with these moments."""
-        return self.conditional.observation_at(moments)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the shifted function's mean, or each drawn function, at rows `[n, D]`."""

@@ -81,7 +81,7 @@ class SequentialChain(Chain):
         if len(cells) == 0:
             return drawn
         later = self.later_links(number, visit.conditionals, visit.filled, rows[cells], informative)
-        at = Moments(moments.mean[:, cells], moments.variance[:, cells])
+        at = moments.select(cells, 1)
 
         # Besides the draw's own number.
         def numbers(k: int) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods import Observation, Quantity
+from pyro_mgp.model.likelihoods import Quantity
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.storage.untrusted import build, check
 
@@ -30,10 +30,12 @@ _FARTHEST = 30.0
 # Strength of the ridge, in cells: weights shrink to the column's frequencies, λ to one, β to zero. The third
 # fixes a coefficient.
 _WEIGHT_RIDGE, _SLOPE_RIDGE, _FIXED = 0.1, 5.0, 1e12
-# λ and β without data, and at least.
+# Prior means and lower bounds of λ and β.
 _EXPECTED, _LEAST = (1.0, 0.0), (0.05, 0.0)
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
+# Smallest frequency in a file.
+_LEAST_FREQUENCY = 1e-12
 _SAVED = {
     "values": list[float],
     "log_weights": list[float],
@@ -76,23 +78,25 @@ class DiscreteSupport:
         start = torch.cat([of_sample, of_sample.new_tensor(_EXPECTED)])
         ridge = torch.full_like(start, _WEIGHT_RIDGE)
         ridge[len(values) :] = _SLOPE_RIDGE
-        found = _Regression(features, chosen, start, ridge).maximum()
-        for _ in _LEAST:
-            below = len(values) + (found[len(values) :] < least).nonzero()[:, 0]
-            if len(below) == 0:
-                break
-            start[below], ridge[below] = least[below - len(values)], _FIXED
+        slopes = slice(len(values), None)
+        fixed = torch.zeros_like(least, dtype=torch.bool)
+        for _ in range(1 + len(least)):
+            start[slopes], ridge[slopes] = (
+                start[slopes].where(~fixed, least),
+                ridge[slopes].where(~fixed, _FIXED),
+            )
             found = _Regression(features, chosen, start, ridge).maximum()
+            fixed |= found[slopes] < least
         log_weights = found[: len(values)] + frequencies.log() - of_sample
-        sharpness, locality = found[len(values) :].maximum(least).tolist()
+        sharpness, locality = found[slopes].where(~fixed, least).tolist()
         return cls(values, log_weights, frequencies, sharpness, locality)
 
-    def near(self, counts: Tensor | None) -> DiscreteSupport:
+    def given(self, counts: Tensor | None) -> DiscreteSupport:
         """Return the distribution at cells with these counts of values among neighbours, `[..., J]`."""
         if counts is None or self.locality == 0:
             return self
-        local = _log_ratio(counts, self.frequencies)
-        return replace(self, log_weights=self.log_weights + self.locality * local)
+        local = self.locality * _log_ratio(counts, self.frequencies)
+        return replace(self, log_weights=self.log_weights + local, locality=0.0)
 
     def log_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Return log probabilities `[..., J]` of the values given predictions N(mean, variance), `[...]`."""
@@ -124,16 +128,11 @@ class DiscreteSupport:
         fields = {name: build(kind, state.get(name), name) for name, kind in _SAVED.items()}
         values, weights, frequencies, sharpness, locality = fields.values()
         right = values == sorted(set(values)) and len(values) == len(weights) == len(frequencies)
-        right &= min(frequencies, default=1.0) > 0 and sharpness > 0 and locality >= 0
-        expected = "ascending values, weights, positive frequencies and sharpness, and a locality"
+        right &= min(frequencies, default=0.0) >= _LEAST_FREQUENCY and sharpness > 0 and locality >= 0
+        expected = "ascending values, weights, positive frequencies and sharpness, and no negative locality"
         check(right and state.keys() == _SAVED.keys(), f"discrete_support: expected {expected}")
         arrays = torch.tensor([values, weights, frequencies], dtype=torch.float64).to(like)
         return cls(arrays[0], arrays[1], arrays[2], sharpness, locality)
-
-
-def near_neighbours(observation: Observation | None, counts: Tensor | None) -> Observation | None:
-    """Return an observation model at cells with these counts of values among neighbours, `[S, n, J]`."""
-    return observation.near(counts) if isinstance(observation, DiscreteSupport) else observation
 
 
 def is_nearest(values: Tensor | None, cells: Tensor) -> Tensor | None:

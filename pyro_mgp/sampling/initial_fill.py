@@ -84,7 +84,7 @@ class InitialFill:
             table[here], _ = self._fill(values[here], observed[here], precision)
         return table
 
-    def left_out(self, values: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def leave_one_out(self, values: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and variances of observed cells given the other observed cells of their row.
 
         Both have the shape of the table, `[N, D]`, and are of no use at its missing cells.

@@ -38,7 +38,7 @@ MEDIAN_OF_SQUARE = 0.455
 """Median of a squared standard normal variable, which turns a median of squares into a variance."""
 DECIMALS = 3
 """Decimals of filled rows at which neighbours are selected, so that rounding errors do not decide."""
-# Distances computed together: what fits the processor's cache.
+# Distances computed together, or values of neighbours: what fits the processor's cache.
 _ENTRIES_AT_ONCE = 2**20
 # Adding this number rounds squared distances to 2⁻²⁵. Otherwise rounding errors, which depend on the number
 # of query rows, would decide between equally distant neighbours.
@@ -207,7 +207,11 @@ class LocalLink:
         """Count neighbours `[c, k]` with each value, weighted by correlations `[c, S, k]`: `[S, c, J]`."""
         if self.is_value is None:
             return None
-        return (cross @ self.is_value[nearest].to(cross)).transpose(0, 1)
+        n_values = self.is_value.shape[1]
+        size = max(1, _ENTRIES_AT_ONCE // (self.n_neighbours * n_values))
+        parts = zip(nearest.split(size), cross.split(size), strict=True)
+        counts = torch.cat([own @ evened(self.is_value[cells].to(own)) for cells, own in parts])
+        return counts[..., :n_values].transpose(0, 1)
 
     def gather(
         self, nearest: Tensor, known: Tensor | None = None, trend: Tensor | None = None

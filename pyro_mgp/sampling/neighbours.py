@@ -16,8 +16,7 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.model.likelihoods import Observation
-from pyro_mgp.sampling.discrete_support import is_nearest, near_neighbours
+from pyro_mgp.sampling.discrete_support import is_nearest
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
 from pyro_mgp.sampling.sequential_fill import SequentialFill
@@ -112,10 +111,6 @@ class LocalConditional(Conditional):
         local = self.local.moments(rows)
         return replace(local, mean=self.sparse.mean(rows) + local.mean)
 
-    def observation_at(self, moments: Moments) -> Observation | None:
-        """Return the observation model of cells with these moments."""
-        return near_neighbours(self.observation, moments.counts)
-
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""
         return self.sparse.functions(rows)
@@ -154,6 +149,22 @@ class Neighbours:
             )
         return cls(rows, residuals, n_neighbours, links, fill)
 
+    def counting(self, counted: Sequence[bool]) -> Neighbours:
+        """Return the local GPs, which count the values of neighbours for these links only."""
+
+        def own(local: LocalLink, counts: bool) -> LocalLink:
+            return local if counts else replace(local, is_value=None)
+
+        links = [
+            [own(local, counts) for local in metrics]
+            for metrics, counts in zip(self.links, counted, strict=True)
+        ]
+        fill = [
+            None if local is None else own(local, counts)
+            for local, counts in zip(self.fill.links, counted, strict=True)
+        ]
+        return replace(self, links=links, fill=replace(self.fill, links=fill))
+
     def numbers_of_starts(self, imputations: Sequence[int]) -> list[int]:
         """Return the number of the start from which sweeps of each imputation begin.
 
@@ -170,7 +181,14 @@ class Neighbours:
     def _entries(self) -> list[int]:
         """Values stored for a cell of each link and start."""
         k = self.n_neighbours
-        return [k * (k + len(metrics[0].columns)) if metrics else 0 for metrics in self.links]
+        values = [
+            0 if not metrics or metrics[0].is_value is None else metrics[0].is_value.shape[1]
+            for metrics in self.links
+        ]
+        return [
+            k * (k + len(metrics[0].columns)) + n_values if metrics else 0
+            for metrics, n_values in zip(self.links, values, strict=True)
+        ]
 
     @property
     def params(self) -> ParamsPerLink:

@@ -104,7 +104,8 @@ def refine(
         neighbours = fit.find_neighbours()
         supports = [fit.fit_support(i, neighbours) for i in range(len(values))]
         if neighbours is not None:
-            neighbours = fit.calibrate(neighbours, supports)
+            counted = [support is not None and support.locality > 0 for support in supports]
+            neighbours = fit.calibrate(neighbours.counting(counted), supports)
         return replace(model, neighbours=neighbours, discrete_support=supports)
 
 
@@ -363,13 +364,15 @@ class _Fit:
         chosen = nearest_value(values, self.rows.values[observed, column])
         cells = observed[first_of_each(chosen, max(_FITTED // len(values), _FITTED_OF_EACH))]
         loo, targets = self.leave_one_out(i, cells), self.rows.values[cells, column]
-        mean, variance, near = targets - loo.residuals, loo.variance + self.marginals[i].noise, None
+        mean, variance = targets - loo.residuals, loo.variance + self.marginals[i].noise
+        of_neighbours = None
         for local in [] if found is None else found.links[i][:1]:
             at = local.posterior(loo.rows, cells).moments(loo.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
-            near = None if at.counts is None else at.counts[0]
+            of_neighbours = None if at.counts is None else at.counts[0]
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
-        return DiscreteSupport.fit(values, targets, mean, variance, counts / counts.sum(), near)
+        frequencies = counts / counts.sum()
+        return DiscreteSupport.fit(values, targets, mean, variance, frequencies, of_neighbours)
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""
@@ -388,16 +391,14 @@ class _Fit:
         links: list[list[LocalLink]] = []
         for i, (metrics, *of_link) in enumerate(zip(found.links, *parts, strict=True)):
             if metrics:
-                cells, at = (
-                    torch.cat([own for own, _ in of_link]),
-                    Moments.joined([at for _, at in of_link], 1),
-                )
+                cells = torch.cat([own for own, _ in of_link])
+                at = Moments.joined([moments for _, moments in of_link], 1)
                 values = self.rows.values[cells, self.chain.links[i].column]
                 # The sparse GP was trained on the held-out cells: shift its mean to that without them.
                 residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
                 mean = at.mean - (self.leave_one_out(i, cells).residuals - residual)
                 support = supports[i]
-                support = support if support is None else support.near(at.counts)
+                support = support if support is None else support.given(at.counts)
                 inflation = _inflation(mean, at.variance, values, support)
             links.append([replace(own, params=replace(own.params, inflation=inflation)) for own in metrics])
         return replace(found, links=links)

@@ -8,8 +8,9 @@ residuals at the nearest training rows N (see `local_gp`), both in the known col
     β = Σ_KK⁻¹ Σ_Kj,      m(x) = βᵀx_K + c_Kᵀ C_K⁻¹ (y_N - X_NK β)
 
 The local GPs have lengthscales of their own, learnt with the patterns of known inputs of the rows that lack
-the column. Columns that they do not improve are drawn from the Gaussian; columns of categories, counts or
-heavy tails from their sparse GPs, with inputs that are not yet known at a draw of the Gaussian.
+the column, as far as these inputs are observed. Columns that they do not improve are drawn from the Gaussian;
+columns of categories, counts or heavy tails from their sparse GPs, with inputs that are not yet known at a
+draw of the Gaussian.
 
 A product of such distributions is a joint distribution. Full conditionals alone are not enough: where columns
 nearly determine each other, such as dimensions that occur in few combinations, sweeps that redraw one cell at
@@ -31,7 +32,7 @@ from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Observation
-from pyro_mgp.sampling.discrete_support import is_nearest, near_neighbours
+from pyro_mgp.sampling.discrete_support import is_nearest
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalGPParams, LocalLink
 
@@ -105,10 +106,6 @@ class KnownInputsConditional(Conditional):
                 if counts is not None and at.counts is not None:
                     counts[:, here] = at.counts
         return Moments(mean, variance, counts=counts)
-
-    def observation_at(self, moments: Moments) -> Observation | None:
-        """Return the observation model of cells with these moments."""
-        return near_neighbours(self.observation, moments.counts)
 
     def _local_moments(self, local: LocalLink, rows: Tensor, here: Tensor) -> Moments:
         """Return the moments of the local GP at cells `here` `[n]` with rows `[S, n, D]`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -135,17 +136,17 @@ def test_neighbours_change_the_weights() -> None:
             support.values.tolist(), support.log_weights.tolist(), (0.3, 0.6, 0.1), (2, 0, 1), strict=True
         )
     ]
-    found = support.near(counts).log_probabilities(mean, variance).exp()
+    found = support.given(counts).log_probabilities(mean, variance).exp()
     np.testing.assert_allclose(found[0], softmax(logits), rtol=1e-12)
     # Without neighbours, the frequencies among them are those of the column.
-    torch.testing.assert_close(support.near(0 * counts).log_weights[0], support.log_weights)
-    assert support.near(None) is support
+    torch.testing.assert_close(support.given(0 * counts).log_weights[0], support.log_weights)
+    assert support.given(None) is support
 
 
 def test_fit_recovers_the_locality() -> None:
     truth, _, mean, variance = cells(30_000, [0.0, -1.5, 1.0], 2.0)
     truth, counts = dataclasses.replace(truth, locality=0.8), counts_of(30_000, 3)
-    observed = truth.near(counts).draw(mean, variance, torch.rand(30_000).double())
+    observed = truth.given(counts).draw(mean, variance, torch.rand(30_000).double())
     found = DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies, counts)
     assert found.locality == pytest.approx(0.8, rel=0.1)
     assert found.sharpness == pytest.approx(2.0, rel=0.1)
@@ -155,7 +156,7 @@ def test_fit_recovers_the_locality() -> None:
 def test_neighbours_with_other_values_have_no_effect() -> None:
     truth, _, mean, variance = cells(2000, [0.0, 0.0, 0.0], 1.0)
     counts = counts_of(2000, 3)
-    against = dataclasses.replace(truth, locality=-1.0).near(counts)
+    against = dataclasses.replace(truth, locality=-1.0).given(counts)
     observed = against.draw(mean, variance, torch.rand(2000).double())
     found = DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies, counts)
     assert found.locality == 0
@@ -301,3 +302,58 @@ def test_wrong_predictions_are_ignored_and_frequencies_kept() -> None:
     support = DiscreteSupport.fit(values, observed, mean, variance, shares)
     drawn = support.log_probabilities(mean, variance).exp().mean(0)
     torch.testing.assert_close(drawn, shares, rtol=0, atol=0.03)
+
+
+def two_kinds(n: int = 600) -> pd.DataFrame:
+    """Return y that is 0 left of x = 0, and -3 or 3 right of it, with missing cells."""
+    rng = np.random.default_rng(0)
+    x, z = rng.uniform(-1, 1, size=(2, n))
+    y = np.where(x < 0, 0.0, np.where(rng.random(n) < 0.5, -3.0, 3.0))
+    frame = pd.DataFrame({"x": x, "y": y, "z": z + 0.1 * x})
+    return frame.mask((rng.random((n, 3)) < 0.2) & [False, True, True])
+
+
+@pytest.fixture(scope="module")
+def of_two_kinds() -> tuple[MGPImputer, pd.DataFrame]:
+    """An imputer of `two_kinds` whose y depends on the values of neighbours, and new rows without y."""
+    imputer = MGPImputer(random_state=0, inputs="others", progress=False).fit(two_kinds())
+    x = np.linspace(0.1, 0.9, 15)
+    return imputer, pd.DataFrame({"x": x, "y": np.nan, "z": 0.1 * x})
+
+
+def support_of(imputer: MGPImputer, name: str) -> DiscreteSupport:
+    support = imputer.discrete_support_[imputer.model_.chain.names.index(name)]
+    assert support is not None
+    return support
+
+
+def test_values_between_those_of_neighbours_are_not_drawn(
+    of_two_kinds: tuple[MGPImputer, pd.DataFrame],
+) -> None:
+    imputer, new = of_two_kinds
+    assert support_of(imputer, "y").locality > 0.2
+    drawn = np.stack([draw["y"] for draw in imputer.impute(new, m=40)])
+    assert (drawn == 0).mean() < 0.1
+    assert 0.3 < (drawn == 3).mean() < 0.7
+
+
+def test_local_frequencies_do_not_depend_on_other_rows_and_survive_saving(
+    of_two_kinds: tuple[MGPImputer, pd.DataFrame], tmp_path: Path
+) -> None:
+    imputer, new = of_two_kinds
+    whole = [draw["y"] for draw in imputer.impute(new, m=4)]
+    imputer.save(tmp_path / "imputer")
+    loaded = MGPImputer.load(tmp_path / "imputer")
+    for other in (imputer.impute(new.iloc[3:5], m=4), loaded.impute(new.iloc[3:5], m=4)):
+        for ours, theirs in zip(whole, other, strict=True):
+            pd.testing.assert_series_equal(ours.iloc[3:5], theirs["y"])
+
+
+def test_observed_cells_are_predicted_with_local_frequencies(
+    of_two_kinds: tuple[MGPImputer, pd.DataFrame],
+) -> None:
+    frame = two_kinds()
+    draws = of_two_kinds[0].impute(m=20)
+    replicated = draws.to_arviz()["in_sample_predictive"]["y"].to_numpy().reshape(20, -1)
+    seen = frame["x"][frame["y"].notna()].to_numpy() > 0.1
+    assert (replicated[:, seen] == 0).mean() < 0.15

@@ -327,7 +327,7 @@ def test_large_tables_are_thinned(device: torch.device, monkeypatch: pytest.Monk
 
 def test_observed_cells_are_predicted_from_the_others_of_their_row(device: torch.device) -> None:
     gaussian, values, observed = every_pattern(4, device)
-    means, variances = (each.cpu().numpy() for each in gaussian.left_out(values, observed))
+    means, variances = (each.cpu().numpy() for each in gaussian.leave_one_out(values, observed))
     rows = values.cpu().numpy()
     for row, column in np.argwhere(~np.isnan(rows)):
         others = rows[row].copy()

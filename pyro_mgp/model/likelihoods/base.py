@@ -93,6 +93,14 @@ class Observation(Protocol):
         """Return the log density of observations, with the latent function integrated out."""
 
 
+@runtime_checkable
+class LocalObservation(Observation, Protocol):
+    """Observation model that depends on the values of nearby cells."""
+
+    def given(self, counts: Tensor | None) -> Observation:
+        """Return the model at cells with these counts of values among neighbours, `[S, n, J]`."""
+
+
 class Likelihood(Protocol):
     """Observation model of one column: a module whose parameters are trained with the link's.
 
