@@ -25,8 +25,9 @@ from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
 from pyro_mgp.model.column_order import CLEARLY
 from pyro_mgp.model.link_specs import best_plan, plan_links, recoded, rival_sequence, symmetrised_gain
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
+from pyro_mgp.sampling.sampler import Sampler
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
 
 # Rows from which the evidence of orders is computed (60 MB with 20 columns), and rows from which plans are

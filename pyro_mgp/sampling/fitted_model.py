@@ -21,12 +21,13 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.likelihoods import Observation, Truncated
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.sequential_chain import SequentialChain
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.imputation_guide import ImputationGuide
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import Neighbours
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
-from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
+from pyro_mgp.sampling.sampler import Sampler
 
 FEW_ROWS = 300
 """Largest size of a small table: linear trends are not shrunk, point predictions average over more paths."""

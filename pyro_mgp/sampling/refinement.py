@@ -29,6 +29,7 @@ from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
@@ -41,7 +42,7 @@ from pyro_mgp.sampling.local_gp import (
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gp, fill_sparse_means
-from pyro_mgp.sampling.sampler import CholeskyCache, Sampler
+from pyro_mgp.sampling.sampler import Sampler
 from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, known_inputs
 
 MAX_ROWS = 10_000

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice, repeat
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.likelihoods.numeric import GaussianMixture
 from pyro_mgp.model.sequential_chain import SequentialChain
+from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalLink
@@ -51,41 +52,6 @@ _ROWS_AT_ONCE = 20_000
 
 Predictive = Callable[[int, Conditional, ResidualProcess | None], Conditional]
 """Function that makes the predictive distribution of a link, given its number, sparse GP and process."""
-
-
-class CholeskyCache:
-    """Cache of conditionals with their Cholesky factors, valid until the parameters of the chain change.
-
-    It holds the most recent request of each kind. Copies start empty. Changes of a parameter through its
-    `.data` are not noticed: after such a change, fit, load or copy the imputer again.
-    """
-
-    def __init__(self) -> None:
-        self._state: object = None
-        self._cached: dict[str, tuple[object, Any]] = {}
-
-    def marginals(self, chain: Chain) -> Sequence[Conditional]:
-        """Return the conditionals at the means of q(u)."""
-        return self.get(chain, "marginals", None, chain.conditionals)
-
-    def get(self, chain: Chain, kind: str, request: object, make: Callable[[], T]) -> T:
-        """Return the result of `make()`, or the cached result of the same request."""
-        state = (
-            chain.precision,
-            chain.n_sweeps,
-            tuple(link.jitter for link in chain.links),
-            tuple((parameter.data_ptr(), parameter._version) for parameter in chain.parameters()),
-        )
-        if state != self._state:
-            self._state, self._cached = state, {}
-        cached = self._cached.get(kind)
-        if cached is None or cached[0] != request:
-            cached = self._cached[kind] = request, make()
-        found: T = cached[1]  # not read from the cache again: another thread may have replaced it
-        return found
-
-    def __reduce__(self) -> tuple[type[CholeskyCache], tuple[()]]:
-        return CholeskyCache, ()
 
 
 @dataclass(frozen=True)
