@@ -42,12 +42,14 @@ def predicts_better_untransformed(codec: TableCodec, table: EncodedTable) -> boo
     """Return whether the numbers of a table clearly predict each other better without their transforms."""
     names = codec.slices
     columns = {names[each.name].start: each for each in codec.columns if isinstance(each, NumberCodec)}
-    if not any(column.has_optional_warp for column in columns.values()) or codec.n_encoded > _MOST_COLUMNS:
+    if codec.n_encoded > _MOST_COLUMNS:
         return False
     rows = table[table.random_rows(_ROWS)]
     enough = (rows.observed.sum(0) >= _FEWEST).nonzero()[:, 0].tolist()
     values, observed = rows.values[:, enough], rows.observed[:, enough]
     place = {i: columns[d] for i, d in enumerate(enough) if d in columns}
+    if not any(column.has_optional_warp for column in place.values()):
+        return False
     plain, own = values.clone(), dict[int, Numbers]()
     with_transforms, without = dict[int, ToOwnUnits](), dict[int, ToOwnUnits]()
     for i, column in place.items():

@@ -76,6 +76,12 @@ def test_sums_of_whole_amounts_are_not_transformed() -> None:
     assert is_preferred(frame)
 
 
+def test_tables_of_few_rows_keep_their_transforms() -> None:
+    few = log_normal(12)
+    assert transformed(TableCodec.fit(few, True))
+    assert not is_preferred(few)
+
+
 def test_columns_that_a_part_of_the_rows_hardly_shows_do_not_decide() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(5000, 3)), columns=list("xyz")).assign(
