@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from scipy.spatial.distance import cdist
 
 from benchmarks.paper.imputed import Cells, Imputed, cells_of, holes_of
 from benchmarks.paper.scores import calibration, check, mean_crps, root_mean_squared_errors, unit
+from benchmarks.tables.methods import DRAWS
+from pyro_mgp.analysis.scores import central_interval
 
 LEVELS = (0.90, 0.95)
 """Levels of the central intervals whose coverage and width are reported."""
@@ -36,6 +39,8 @@ class Scores:
     """Share of all cells inside the central 90 % interval of their draws."""
     coverage_95: float
     """Share of all cells inside the central 95 % interval of their draws, of which it needs 39."""
+    coverage_95_of_draws: float
+    """The same share of 20 draws, inside the interval of all others: the coverage if draws are exact."""
     width_90: float
     """Mean over columns of the width of the central 90 % interval."""
     width_95: float
@@ -57,11 +62,13 @@ def score(imputed: Imputed, table: pd.DataFrame, truth: pd.DataFrame) -> Scores:
     """
     cells, units = cells_of(truth, table), unit(truth)
     check(imputed.point, cells)
+    draws = _all_draws(imputed)
     return Scores(
         **root_mean_squared_errors(imputed.point, cells, units),
         mae=_mean_absolute_error(imputed, cells, units),
         crps=mean_crps(imputed.draws, cells, units),
-        **calibration(_all_draws(imputed), cells, units, LEVELS),
+        **calibration(draws, cells, units, LEVELS),
+        coverage_95_of_draws=_coverage_of_draws(draws, 0.95),
         energy=_mean_energy_distance(imputed, table, truth),
     )
 
@@ -87,6 +94,19 @@ def _all_draws(imputed: Imputed) -> Cells | None:
         return imputed.draws
     further = imputed.further_draws()
     return {column: np.concatenate([draws, further[column]]) for column, draws in imputed.draws.items()}
+
+
+def _coverage_of_draws(draws: Cells | None, level: float) -> float:
+    """Return the share of the first draws in the central intervals of all others, NaN if these are too few.
+
+    It exceeds the level where columns have few values, of which an interval contains its bounds.
+    """
+    inside = list[NDArray[np.bool_]]()
+    for cells in (draws or {}).values():
+        if (bounds := central_interval(cells[DRAWS:], level)) is None:
+            return math.nan
+        inside.append((bounds[0] <= cells[:DRAWS]) & (cells[:DRAWS] <= bounds[1]))
+    return float(np.concatenate(inside, axis=1).mean()) if inside else math.nan
 
 
 def _mean_energy_distance(imputed: Imputed, table: pd.DataFrame, truth: pd.DataFrame) -> float:

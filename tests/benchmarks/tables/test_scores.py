@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -45,6 +46,24 @@ def test_bounds_of_intervals_use_the_further_draws() -> None:
     point = {column: values.mean(0) for column, values in draws.items()}
     more = score(Imputed(point, draws, further_draws=lambda: draw(380)), TABLE, TRUTH)
     assert more.width_95 == pytest.approx((3.92 + 0.392) / 2, rel=0.1)
+
+
+def test_exact_draws_cover_more_than_the_level_where_values_are_few() -> None:
+    g = np.random.default_rng(0)
+    table = pd.DataFrame(np.nan, range(500), ["a"]).assign(b=0.0)
+    truth = pd.DataFrame({"a": g.normal(size=500), "b": g.normal(size=500)})
+
+    def expected(draw: Callable[[int], np.ndarray]) -> float:
+        draws = {"a": draw(20)}
+        imputed = Imputed({"a": draws["a"].mean(0)}, draws, further_draws=lambda: {"a": draw(80)})
+        return score(imputed, table, truth).coverage_95_of_draws
+
+    assert expected(lambda m: g.normal(size=(m, 500))) == pytest.approx(0.95, abs=0.01)
+    # Both values are within an interval of zeros and ones, but for a few intervals of zeros only.
+    assert expected(lambda m: 1.0 * (g.random((m, 500)) < 0.2)) == 1.0
+    assert math.isnan(
+        score(Imputed.from_draws({"a": g.normal(size=(40, 500))}), table, truth).coverage_95_of_draws
+    )
 
 
 def test_the_energy_distance_is_that_of_scipy_in_one_dimension() -> None:
