@@ -99,7 +99,7 @@ def _all_draws(imputed: Imputed) -> Cells | None:
 def _coverage_of_draws(draws: Cells | None, level: float) -> float:
     """Return the share of the first draws in the central intervals of all others, NaN if these are too few.
 
-    It exceeds the level where columns have few values, of which an interval contains its bounds.
+    Intervals include their bounds: the share exceeds the level in columns of few different values.
     """
     inside = list[NDArray[np.bool_]]()
     for cells in (draws or {}).values():
