@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
@@ -164,6 +164,26 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         engine, table = check_settings(self), ParquetTable(path, dropped)
         model, settings = fit_files(self, engine, table, scratch, checkpoint)
         return self._adopt(replace(model, own=None), settings, model.encoder.columns)
+
+    def with_choices(self) -> Self:
+        """Return an unfitted copy that keeps what this fit chose: the links' inputs, their order, transforms.
+
+        Fitting it to other cells of the same table saves the search for these, as in calibration by folds.
+
+        Example:
+            >>> frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0) ** 2})
+            >>> frame.loc[3, "y"] = np.nan
+            >>> MGPImputer(random_state=0, max_steps=20).fit(frame).with_choices().inputs
+            'earlier'
+        """
+        check_is_fitted(self, "model_")
+        copy: Self = clone(self)
+        if not self.sequential_:
+            return copy.set_params(inputs="others")
+        codec, columns = self.codec_, (spec.column for spec in self.model_.link_specs)
+        order = [codec.columns[group].name for group in dict.fromkeys(codec.groups[[*columns]].tolist())]
+        warp = self.warp and any(column.warp is not None for column in codec.columns)
+        return copy.set_params(inputs="earlier", order=order, warp=warp)
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
         """Fit to a table and complete it; `y`, which pipelines pass to every step, is ignored."""

@@ -1696,6 +1696,32 @@ def test_an_order_of_the_users_is_that_of_earlier_links() -> None:
     assert not earlier(inputs="auto", order=["square", "above", "root"]).fit(squares()).sequential_
 
 
+def test_a_copy_with_the_choices_of_a_fit_does_not_search_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = squares().assign(kind=pd.Categorical(np.tile(["a", "b", None, "c", "b"], 20)[: len(squares())]))
+    fitted = earlier(inputs="auto").fit(table)
+    monkeypatch.setattr(table_fit, "PlanSearch", None)
+    again = fitted.with_choices().fit(table.assign(root=table["root"].where(np.arange(len(table)) % 7 > 0)))
+    assert fitted.sequential_ and again.sequential_
+    assert again.order_ == fitted.order_
+    others = earlier(inputs="others", max_steps=1).fit(squares()).with_choices()
+    assert (others.inputs, others.max_steps, others.order) == ("others", 1, None)
+    with pytest.raises(NotFittedError):
+        others.with_choices()
+
+
+@pytest.mark.parametrize("warp", [True, False])
+def test_a_copy_with_the_choices_of_a_fit_has_transforms_if_it_had_some(warp: bool) -> None:
+    """Logarithms of the columns are linear in each other."""
+    x = np.random.default_rng(0).normal(size=120)
+    noise = 0.3 * np.random.default_rng(1).normal(size=120)
+    table = pd.DataFrame({"x": np.exp(2 * x), "y": np.exp(2 * (x + noise))})
+    table.loc[::4, "y"] = np.nan
+    fitted = earlier(inputs="auto", warp=warp).fit(table)
+    again = fitted.with_choices().fit(table)
+    transforms = [[column.warp is not None for column in each.codec_.columns] for each in (fitted, again)]
+    assert transforms == [[warp, warp]] * 2
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -70,6 +70,8 @@ _HELP = {
     "--folds": "hold out every observed cell once, in K folds: K fits",
     "--share": "hold out that share of observed cells: one fit",
     "--no-calibration": "hold out nothing: no fit",
+    "--search": "search for a joint density in every fit, as in the first one: several times slower",
+    "--jobs": "processes that fit folds side by side (default: one per processor)",
 }
 """Help of each option or positional argument."""
 _FLAG = {"action": "store_true"}
@@ -95,6 +97,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "-o --page": {"metavar": "PAGE"},
     "--folds": {"metavar": "K", "type": at_least(2)},
     "--share": {"metavar": "PERCENT", "type": at_least(1)},
+    "--jobs": {"metavar": "N", "type": at_least(1)},
 }
 """Arguments of `add_argument` for each option that is not a flag."""
 MODEL = ("steps", "columns", "paper")
@@ -175,10 +178,11 @@ examples:
 Write a self-contained HTML page about imputations: where cells are missing, observed and
 imputed values side by side, which columns predict which, the settings, and whether the draws
 are calibrated: observed cells are held out, imputed and compared with their values. That fits
-the imputer again, five times by default (once for more than 5,000 rows). The page shows values
-of cells: keep it as safe as the table.""",
+the imputer again, five times by default (once for more than 5,000 rows), with the order of the
+columns and the transforms that it chose. The page shows values of cells: keep it as safe as the
+table.""",
         "",
-        ("out", "-o --page", "--seed", "--overwrite", "--quiet"),
+        ("out", "-o --page", "--seed", "--search", "--jobs", "--overwrite", "--quiet"),
         "",
         ("--folds", "--share", "--no-calibration"),
     ),

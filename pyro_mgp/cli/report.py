@@ -7,6 +7,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from joblib import cpu_count
+from sklearn.base import clone
+
 from pyro_mgp.cli.messages import PROGRAM, listed, one_line_warnings, say
 from pyro_mgp.cli.work import FORMAT_VERSION, IMPUTER, PAGE
 from pyro_mgp.evaluation.calibration import Calibration
@@ -17,6 +20,8 @@ from pyro_mgp.storage.header import HEADER, read_header
 
 # By default, every observed cell of a table of at most so many rows is held out once, else a share of them.
 _MOST_ROWS_FOR_FOLDS, _FOLDS, _SHARE = 5_000, 5, 0.1
+# Draws per cell: as many as an interval of 95 % needs, and one more.
+_DRAWS = 40
 
 
 def run(args: argparse.Namespace) -> None:
@@ -50,5 +55,9 @@ def _calibrated(draws: Imputations, imputer: MGPImputer, args: argparse.Namespac
     folds, share = args.folds, _SHARE if args.share is None else args.share / 100
     if folds is None and args.share is None and len(draws.frame) <= _MOST_ROWS_FOR_FOLDS:
         folds = _FOLDS
-    how: dict[str, Any] = {"folds": folds, "share": share, "random_state": args.seed or 0}
-    return calibrate(imputer, draws.frame, columns=list(draws.values), progress=not args.quiet, **how)
+    n_jobs = min(folds or 1, args.jobs or cpu_count())
+    how: dict[str, Any] = {"folds": folds, "share": share, "random_state": args.seed or 0, "n_jobs": n_jobs}
+    fresh = imputer if args.search else imputer.with_choices()
+    if n_jobs > 1:  # the bars of several fits would overwrite each other
+        fresh = clone(fresh).set_params(progress=False)
+    return calibrate(fresh, draws.frame, columns=list(draws.values), m=_DRAWS, progress=not args.quiet, **how)

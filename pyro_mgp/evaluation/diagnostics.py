@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import progress_bar
@@ -41,6 +42,7 @@ def calibrate(
     refit: bool = True,
     y: Any = None,
     random_state: int | np.random.Generator | None = 0,
+    n_jobs: int | None = None,
     progress: bool = True,
 ) -> Calibration:
     """Hold out observed cells, draw them m times, and compare the draws with the true values.
@@ -49,9 +51,10 @@ def calibrate(
     of a row.
 
     Args:
-        imputer: An `MGPImputer`, fitted or not, which is not changed; any other object with `fit(frame)` and
-            `impute(m=...)`; a scikit-learn transformer, whose draws are m fits to the numeric columns with
-            different seeds; or a function `(frame, m, seed)` that returns m completed tables.
+        imputer: An `MGPImputer`, fitted or not, which is not changed, or one `with_choices`, which saves the
+            search for a joint density in each fit; any other object with `fit(frame)` and `impute(m=...)`;
+            a scikit-learn transformer, whose draws are m fits to the numeric columns with different seeds; or
+            a function `(frame, m, seed)` that returns m completed tables.
         frame: The table, with its missing cells.
         columns: Columns whose cells are held out; None for incomplete columns, or all of a complete table.
         share: Share of the observed cells of each column, held out completely at random.
@@ -62,6 +65,8 @@ def calibrate(
             them, which saves time but underestimates errors, because it was fitted to the held-out cells.
         y: Target, if the imputer was fitted with one.
         random_state: Seed or generator for the choice of cells and the seeds of the clones.
+        n_jobs: Processes that fit folds side by side, as in joblib: None is one, -1 all processors. They must
+            be able to import what the imputer needs; the result is the same.
         progress: Show a progress bar over folds, on terminals only.
 
     Returns:
@@ -82,7 +87,8 @@ def calibrate(
         0      y      5  too few cells to tell
     """
     only = {"": imputer}
-    return _calibrate(only, frame, columns, share, folds, m, levels, refit, y, random_state, progress)[""]
+    given = columns, share, folds, m, levels, refit, y, random_state, n_jobs, progress
+    return _calibrate(only, frame, *given)[""]
 
 
 def compare(
@@ -97,6 +103,7 @@ def compare(
     refit: bool = True,
     y: Any = None,
     random_state: int | np.random.Generator | None = 0,
+    n_jobs: int | None = None,
     progress: bool = True,
 ) -> pd.DataFrame:
     """Compare the calibration and scores of several imputers on the same held-out cells.
@@ -124,7 +131,8 @@ def compare(
     """
     if not imputers:
         raise ValueError("expected at least one imputer to compare")
-    found = _calibrate(imputers, frame, columns, share, folds, m, levels, refit, y, random_state, progress)
+    given = columns, share, folds, m, levels, refit, y, random_state, n_jobs, progress
+    found = _calibrate(imputers, frame, *given)
     named = [{"imputer": name} | row for name, own in found.items() for row in own.table.to_dict("records")]
     labels = [row["column"] for row in named]
     rows = sorted(named, key=lambda row: labels.index(row["column"]))
@@ -143,6 +151,7 @@ def _calibrate(
     refit: bool,
     y: Any,
     random_state: int | np.random.Generator | None,
+    n_jobs: int | None,
     progress: bool,
 ) -> dict[str, Calibration]:
     """Return each imputer's calibration on the same held-out cells."""
@@ -162,16 +171,20 @@ def _calibrate(
         f"every observed cell once, in {folds} folds" if folds else f"{100 * share:g} % of the observed cells"
     )
     how = f"{held}, {'fitted without them' if refit else 'by the imputer that was fitted with them'}"
-    rounds = progress_bar(masks, progress and folds is not None, desc="calibrating", unit="fold")
-    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in imputers}
-    for k, (held_out, seed) in enumerate(zip(rounds, seeds, strict=True)):
-        if not held_out.any():
-            continue
-        rest = without_cells(frame, held_out)
+
+    def fold(k: int) -> list[list[pd.DataFrame]]:
+        found, rest = [], without_cells(frame, masks[k])
         for name, imputer in imputers.items():
-            draws = draw(imputer, rest, m, seed, y=y, refit=refit, levels=of_levels)
-            scored = _scored(frame, held_out, draws, rules[name], of_levels, ascending, seed)
-            parts[name] += [part.assign(fold=k) for part in scored]
+            draws = draw(imputer, rest, m, seeds[k], y=y, refit=refit, levels=of_levels)
+            scored = _scored(frame, masks[k], draws, rules[name], of_levels, ascending, seeds[k])
+            found.append([part.assign(fold=k) for part in scored])
+        return found
+
+    numbers = [k for k, held_out in enumerate(masks) if held_out.any()]
+    done = Parallel(n_jobs=n_jobs, return_as="generator")(delayed(fold)(k) for k in numbers)
+    shown = progress and folds is not None
+    rounds = [*progress_bar(done, shown, desc="calibrating", unit="fold", total=len(numbers))]
+    parts = {name: [part for each in rounds for part in each[i]] for i, name in enumerate(imputers)}
     found = {}
     for name, tables in parts.items():
         if not tables:

@@ -246,6 +246,14 @@ def test_the_same_seed_gives_the_same_figures_and_the_imputer_stays() -> None:
     assert imputer.impute(m=2) == draws
 
 
+def test_folds_in_processes_give_the_figures_of_one_process() -> None:
+    frame = line(80).mask(np.random.default_rng(1).random((80, 3)) < 0.1)
+    alone, together = (calibrate(small(), frame, folds=3, m=5, n_jobs=n_jobs) for n_jobs in (None, 2))
+    pd.testing.assert_frame_equal(alone.cells, together.cells)
+    with pytest.raises(ValueError, match="the imputer leaves cells missing"):
+        calibrate(lambda frame, m, seed: [frame] * m, frame, folds=2, m=2, n_jobs=2)
+
+
 def test_without_refit_the_fitted_imputer_conditions_on_the_rest() -> None:
     frame = line(200)
     frame.loc[::9, "y"] = np.nan

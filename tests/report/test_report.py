@@ -247,6 +247,23 @@ def test_a_page_that_appears_during_the_calibration_stays(
     assert page.read_text() == "mine 5"
 
 
+@pytest.mark.parametrize(("flags", "inputs"), [([], "earlier"), (["--search"], "auto")])
+def test_fits_of_the_calibration_keep_the_choices_of_the_imputer(
+    out: Path, flags: list[str], inputs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[MGPImputer, dict[str, Any]]]()
+
+    def record(imputer: MGPImputer, *_: object, **how: Any) -> None:
+        seen.append((imputer, how))
+
+    monkeypatch.setattr("pyro_mgp.cli.report.calibrate", record)
+    assert cli.main(["report", str(out), "--folds", "3", "--jobs", "2", "--quiet", *flags]) == 0
+    [(imputer, how)] = seen
+    assert imputer.inputs == inputs
+    assert (how["folds"], how["n_jobs"], how["m"]) == (3, 2, 40)
+    assert not imputer.progress  # bars of several processes would overwrite each other
+
+
 def test_without_matplotlib_the_error_names_what_to_install(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
