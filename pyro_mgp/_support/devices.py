@@ -37,6 +37,11 @@ def home(values: Tensor, device: torch.device) -> torch.device:
     return device if _COPIES * values.nbytes < free else torch.device("cpu")
 
 
+def is_known_empty(mask: Tensor) -> bool:
+    """Return whether no entry of a mask is set; False on a GPU, for which the host would have to wait."""
+    return not mask.is_cuda and not bool(mask.any())
+
+
 def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
     """Apply a function to rows, and to each half of them in turn when a GPU runs out of memory.
 

@@ -37,6 +37,7 @@ from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import Conditional, TrendConditional, quadratic_conditionals
 from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.model.likelihoods import MIN_NOISE, Ordinal
+from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.link import observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters
 
@@ -146,7 +147,7 @@ class Augmentation:
             weights = weights[:, torch.cat([self.known_rows[number], numbers])]
         if unless:
             # A link does not learn from completed rows with an earlier level of its variable.
-            free = (rows[..., unless] < 0).all(-1)
+            free = none_is_on(rows, unless)
             free = torch.nn.functional.pad(free, (len(known.targets), 0), value=True).to(filled)
             weights = free if weights is None else weights * free
         return Regression(known, completed, weights)

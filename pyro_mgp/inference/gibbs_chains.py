@@ -237,6 +237,8 @@ class GibbsChains:
             if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
                 passed.append(Drawn(state.links, none, none))
+        # Once per draw, because the host waits for a GPU; functions learnt from diverged cells are NaN.
+        self.check(state.filled)
         missing = ~self.observed
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
         self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
@@ -255,24 +257,19 @@ class GibbsChains:
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
         links, posteriors, filled, weights = state
         new = State([*links], [*posteriors], filled.clone(), weights)
-        try:
-            with local_parameters():
-                # All links of a joint density learn from the same table.
-                joint = isinstance(chain, SequentialChain)
-                moving, holes_of = self._moving_in(sweep) if learns else [], dict(enumerate(self.holes))
-                conditionals = self._all_learnt(chain, new, sweep, learns, moving) if joint else []
-                before = new.filled.clone()
-                # Cells that moved with functions need no other move, but in the last sweep, which may recur.
-                if sweep < chain.n_sweeps - 1:
-                    holes_of.update((e, rows) for i in moving for e, rows in self.unmoved[i].items())
-                for i, holes in holes_of.items():
-                    if not joint:
-                        conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
-                    chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
-        except RuntimeError:
-            self.check(new.filled)  # functions learnt from diverged cells have no finite precision
-            raise
-        self.check(new.filled)
+        with local_parameters():
+            # All links of a joint density learn from the same table.
+            joint = isinstance(chain, SequentialChain)
+            moving, holes_of = self._moving_in(sweep) if learns else [], dict(enumerate(self.holes))
+            conditionals = self._all_learnt(chain, new, sweep, learns, moving) if joint else []
+            before = new.filled.clone()
+            # Cells that moved with functions need no other move, but in the last sweep, which may recur.
+            if sweep < chain.n_sweeps - 1:
+                holes_of.update((e, rows) for i in moving for e, rows in self.unmoved[i].items())
+            for i, holes in holes_of.items():
+                if not joint:
+                    conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
+                chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
         return before, new
 
     def _all_learnt(

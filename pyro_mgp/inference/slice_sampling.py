@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pyro_mgp._support.devices import is_known_empty
+
 # Times that the interval is extended, on both sides together, and shrunk.
 _EXTENSIONS, _SHRINKAGES = 6, 8
 N_NUMBERS = 3 + _SHRINKAGES
@@ -31,10 +33,10 @@ def slice_step(
     left, right = (torch.ones_like(current, dtype=torch.bool) for _ in range(2))
     for k in range(_EXTENSIONS):
         left, right = left & (k < to_left), right & (k < _EXTENSIONS - to_left)
-        if left.any():
+        if not is_known_empty(left):
             left = left & (log_density(low) > level)
             low = torch.where(left, low - width, low)
-        if right.any():
+        if not is_known_empty(right):
             right = right & (log_density(high) > level)
             high = torch.where(right, high + width, high)
     moved, waiting = current, torch.ones_like(current, dtype=torch.bool)
@@ -45,6 +47,6 @@ def slice_step(
         waiting = waiting & ~taken
         low = torch.where(waiting & (proposal < current), proposal, low)
         high = torch.where(waiting & (proposal >= current), proposal, high)
-        if not waiting.any():
+        if is_known_empty(waiting):
             break
     return moved

@@ -22,6 +22,7 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.conditional import Along, Conditional, Moments
 from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
+from pyro_mgp.model.likelihoods.levels import none_is_on
 
 # Draws among which a cell chooses besides its current value.
 _CANDIDATES = 5
@@ -96,8 +97,7 @@ class LaterLinks:
     @cached_property
     def tells(self) -> list[Tensor]:
         """Bool `[S, k]`, the cells of which each link tells something."""
-        off = [(self.table[..., list(link.unless)] < 0).all(-1) for link in self.links]
-        return [link.informative & free for link, free in zip(self.links, off, strict=True)]
+        return [link.informative & none_is_on(self.table, link.unless) for link in self.links]
 
     @cached_property
     def _parts(self) -> list[tuple[Later, Along, Tensor]]:

@@ -17,6 +17,7 @@ from pyro_mgp.model.conditional import BasisConditional, Conditional, quadratic_
 from pyro_mgp.model.kernel_stack import stack_kernels
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
+from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.local_parameters import LocalModule, priors_of, read
 
 # A quadratic form in K_ZZ⁻¹ loses twice as many digits as K_ZZ; below this jitter too few would be left.
@@ -87,9 +88,7 @@ class Link(LocalModule):
 
     def learns_from(self, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of the link."""
-        rows = observed[:, self.column]
-        # A standardised indicator that is off is negative.
-        return rows & (values[:, self.unless] < 0).all(1) if self.unless else rows
+        return observed[:, self.column] & none_is_on(values, self.unless)
 
     @property
     def is_gaussian(self) -> bool:

@@ -21,6 +21,7 @@ from pyro_mgp.model.chain import Chain, Visit
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.later_links import Candidates, Later, LaterLinks, Numbers, resample, slice_sample
 from pyro_mgp.model.likelihoods import Category, Ordinal
+from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_method
 
@@ -45,8 +46,7 @@ class SequentialChain(Chain):
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the informative rows of a link: other cells of its column are its own draws."""
-        rows, unless = self.informative(observed)[number], self.links[number].unless
-        return rows & (values[:, unless] < 0).all(1) if unless else rows
+        return self.informative(observed)[number] & none_is_on(values, self.links[number].unless)
 
     def informative(self, observed: Tensor) -> list[Tensor]:
         """Return masks `[n]` of the rows with an observed cell in each link's column or a later link's.

@@ -71,7 +71,7 @@ class PathPosteriors:
         """Return the posteriors around S drawn functions of the sparse GP, and of the local one if given."""
         local = self.posteriors[0].local
         nearest = torch.stack([each.neighbourhood.nearest for each in self.posteriors])
-        used, place = nearest.unique(return_inverse=True)
+        used, place = _distinct(nearest)
         there = local.rows[local.references[filled_up(used)]]
         difference, posteriors = drawn.functions(there) - mean.functions(there), []
         for posterior, paths, here in zip(self.posteriors, self.paths, place, strict=True):
@@ -225,6 +225,16 @@ class Neighbours:
             for local in self.links[i][:1]:
                 mean = mean + local.posterior(rows).moments(rows[None]).mean[0]
             point[here, link.column] = mean
+
+
+def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return numbers without repetitions, and the place of each entry among them; on a GPU with repetitions.
+
+    The host would have to wait for a GPU to count them, and repetitions cost it little.
+    """
+    if not numbers.is_cuda:
+        return numbers.unique(return_inverse=True)
+    return numbers.flatten(), torch.arange(numbers.numel(), device=numbers.device).view_as(numbers)
 
 
 @torch.no_grad()

@@ -166,11 +166,12 @@ class Sampler:
         columns = [link.column for link in self.chain.links]
         if filled.numel() == 0 or not columns:
             return
-        farthest = filled.detach()[..., columns].abs().amax((0, 1)).tolist()
         # Observed outliers may legitimately move draws of other cells far away.
         largest = rows.values.where(rows.observed, 0.0).abs().max().clamp(min=1)
-        for name, far in zip(self.chain.names, farthest, strict=True):
-            if not far <= _FARTHEST * float(largest):
+        # Together, so that the host waits for a GPU once.
+        *farthest, of_observed = torch.cat([filled.detach().abs().amax((0, 1)), largest[None]]).tolist()
+        for name, column in zip(self.chain.names, columns, strict=True):
+            if not (far := farthest[column]) <= _FARTHEST * of_observed:
                 raise FloatingPointError(
                     f"column {name!r}: draws diverged, to {far:.3g} standard deviations. "
                     "Nearly collinear columns can amplify each other's draws: "
@@ -356,9 +357,15 @@ class Sampler:
 
     def _gibbs_chains(self, training: EncodedTable, chain: Chain, paths: Sequence[int]) -> GibbsChains:
         """Return those of the chains of Gibbs sampling that have the numbers of some paths."""
+        # Numbers of paths and rows are copied to a GPU, for which the host waits, once.
+        noise_of = functools.lru_cache(maxsize=None)(lambda n: self._noise(n, paths))
 
         def fresh(n_numbers: int, *stream: int) -> Tensor:
-            return self._noise(n_numbers, paths).normal(_AUGMENTATION, *stream)
+            return noise_of(n_numbers).normal(_AUGMENTATION, *stream)
+
+        @functools.lru_cache(maxsize=1)
+        def sweep_noise(draw: int) -> Callable[[int], Noise]:
+            return self._sweep_noise(training, imputations(draw))
 
         def imputations(draw: int) -> list[int]:
             return [draw * self.n_chains + path for path in paths]
@@ -386,7 +393,7 @@ class Sampler:
             Augmentation(chain, training.values, training.observed),
             lambda draw: start(numbers(draw)),
             fresh,
-            lambda draw, sweep: self._sweep_noise(training, imputations(draw))(sweep),
+            lambda draw, sweep: sweep_noise(draw)(sweep),
             holes,
             completed,
             lambda filled: self._check(filled, training),

@@ -7,6 +7,7 @@ log E_q[p(x | f)] instead, which is larger and is not the paper's objective.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -49,9 +50,19 @@ def mean_under_normal(of: Quantity, mean: Tensor, variance: Tensor) -> Tensor:
 
 def nodes_under_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Return quadrature nodes under N(mean, variance), `[..., nodes]`, and their log weights, `[nodes]`."""
-    nodes, log_weights = (mean.new_tensor(numbers) for numbers in (_NODES, np.log(_WEIGHTS / _WEIGHTS.sum())))
+    nodes, log_weights = _quadrature(mean.dtype, mean.device)
     spread = (variance + LEAST_VARIANCE).sqrt()
     return mean[..., None] + spread[..., None] * nodes, log_weights
+
+
+@functools.cache
+def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the nodes of a standard normal distribution and their log weights, copied to a device once."""
+    nodes, log_weights = (
+        torch.tensor(numbers, dtype=dtype, device=device)
+        for numbers in (_NODES, np.log(_WEIGHTS / _WEIGHTS.sum()))
+    )
+    return nodes, log_weights
 
 
 def log_between(low: Tensor, high: Tensor) -> Tensor:
@@ -124,8 +135,9 @@ class Likelihood(Protocol):
 class Scored(TorchDistribution):
     r"""Base class of distributions of an observation, given q(f) = N(mean, variance).
 
-    They are scored, not sampled: `Likelihood`s draw. The expected log density is by quadrature, unless a
-    subclass knows a closed form.
+    They are scored, not sampled: `Likelihood`s draw. They make them without a check of the arguments, for
+    which the host would wait for a GPU: training undoes steps whose bound is not finite. The expected log
+    density is by quadrature, unless a subclass knows a closed form.
 
     .. math:: \log p = E_{f \sim N(\mu, \sigma^2)} \log p(x \mid f)
 

@@ -99,7 +99,8 @@ class NegativeBinomial(Drawn):
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNegativeBinomial:
         """Return the distribution of observations, given the moments of the latent function."""
-        return ExpectedNegativeBinomial(mean, variance, self.concentration, self.offset, self.scale)
+        given = self.concentration, self.offset, self.scale
+        return ExpectedNegativeBinomial(mean, variance, *given, validate_args=False)
 
     def distribution(self, function: Tensor) -> Recoded:
         """Return the distribution of observations given values `[..., n]` of the latent function."""

@@ -17,6 +17,7 @@ from the rows of which that is true (Linderman, Johnson and Adams, NIPS 2015).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyro.distributions as dist
@@ -55,7 +56,7 @@ class ExpectedOrdinal(Scored):
     def bounds(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return the thresholds below and above each value; the outer ones are very far away."""
         nearest = nearest_value(self.values, value)
-        far = self.thresholds.new_tensor([_FAR])
+        far = self.thresholds.new_full((1,), _FAR)
         thresholds = torch.cat([-far, self.thresholds, far])
         return thresholds[nearest], thresholds[nearest + 1]
 
@@ -80,7 +81,7 @@ class Ordinal(LocalModule):
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedOrdinal:
         """Return the distribution of observations, given the moments of the latent function."""
-        return ExpectedOrdinal(mean, variance, self.values, self.thresholds)
+        return ExpectedOrdinal(mean, variance, self.values, self.thresholds, validate_args=False)
 
     def distribution(self, function: Tensor) -> Recoded:
         """Return the distribution of observations given values `[..., n]` of the latent function."""
@@ -128,8 +129,8 @@ class Category:
         Their probabilities are given by the means of the linked indicators, `[S, n, K - 1]`.
         """
         level = (1 - self._remaining(mean) <= uniform[..., None]).sum(-1)
-        chosen = torch.nn.functional.one_hot(level, len(self.columns)).bool()
-        return torch.where(chosen, self.on, self.off)
+        levels = torch.arange(len(self.columns), device=level.device)
+        return torch.where(level[..., None] == levels, self.on, self.off)
 
     def expectation(self, mean: Tensor) -> Tensor:
         """Return the expected indicators of all levels, `[S, n, K]`, given those of the binary links."""
@@ -142,6 +143,15 @@ class Category:
         """Return the probability that a level comes after the k-th, for each k < K, `[S, n, K - 1]`."""
         share = (mean - self.off[:-1]) / (self.on - self.off)[:-1]
         return (1 - share).cumprod(-1)
+
+
+def none_is_on(table: Tensor, indicators: Sequence[int]) -> Tensor:
+    """Return Bool `[...]`: the rows of a table `[..., D]` in which all of some indicators are off."""
+    # Column by column: a list of numbers as index would be copied to a GPU, for which the host waits.
+    off = torch.ones_like(table[..., 0], dtype=torch.bool)
+    for column in indicators:  # standardised, an indicator that is off is negative
+        off = off & (table[..., column] < 0)
+    return off
 
 
 def nearest_value(values: Tensor, cells: Tensor) -> Tensor:

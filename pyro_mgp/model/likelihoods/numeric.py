@@ -66,7 +66,6 @@ class Gaussian(LocalModule):
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedNormal:
         """Return the distribution of observations, given the moments of the latent function."""
-        # Not validated: training undoes steps whose bound is not finite.
         return ExpectedNormal(mean, variance, self.noise, validate_args=False)
 
     def distribution(self, function: Tensor) -> dist.Normal:
@@ -105,7 +104,7 @@ class HeavyTailed(Drawn):
 
     def forward(self, mean: Tensor, variance: Tensor) -> ExpectedStudentT:
         """Return the distribution of observations, given the moments of the latent function."""
-        return ExpectedStudentT(mean, variance, self.freedom, self.scale)
+        return ExpectedStudentT(mean, variance, self.freedom, self.scale, validate_args=False)
 
     def distribution(self, function: Tensor) -> dist.StudentT:
         """Return the distribution of observations given values `[..., n]` of the latent function."""
