@@ -166,9 +166,10 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         return self._adopt(replace(model, own=None), settings, model.encoder.columns)
 
     def with_choices(self) -> Self:
-        """Return an unfitted copy that keeps what this fit chose: the links' inputs, their order, transforms.
+        """Return an unfitted copy that keeps what this fit chose: the inputs of links and their order.
 
         Fitting it to other cells of the same table saves the search for these, as in calibration by folds.
+        No column is transformed if none was.
 
         Example:
             >>> frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0) ** 2})
@@ -178,6 +179,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self, "model_")
         copy: Self = clone(self)
+        if not self.model_.link_specs:  # a complete table: nothing was chosen
+            return copy
         if not self.sequential_:
             return copy.set_params(inputs="others")
         codec, columns = self.codec_, (spec.column for spec in self.model_.link_specs)

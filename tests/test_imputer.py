@@ -1705,21 +1705,31 @@ def test_a_copy_with_the_choices_of_a_fit_does_not_search_again(monkeypatch: pyt
     assert again.order_ == fitted.order_
     others = earlier(inputs="others", max_steps=1).fit(squares()).with_choices()
     assert (others.inputs, others.max_steps, others.order) == ("others", 1, None)
+    complete = earlier(inputs="auto", max_steps=1).fit(squares().dropna()).with_choices()
+    assert complete.inputs == "auto"
     with pytest.raises(NotFittedError):
         others.with_choices()
 
 
-@pytest.mark.parametrize("warp", [True, False])
-def test_a_copy_with_the_choices_of_a_fit_has_transforms_if_it_had_some(warp: bool) -> None:
+def test_a_copy_with_the_choices_of_a_fit_has_transforms_if_it_had_some() -> None:
     """Logarithms of the columns are linear in each other."""
     x = np.random.default_rng(0).normal(size=120)
     noise = 0.3 * np.random.default_rng(1).normal(size=120)
     table = pd.DataFrame({"x": np.exp(2 * x), "y": np.exp(2 * (x + noise))})
     table.loc[::4, "y"] = np.nan
-    fitted = earlier(inputs="auto", warp=warp).fit(table)
+    fitted = earlier(inputs="auto", warp=True).fit(table)
     again = fitted.with_choices().fit(table)
     transforms = [[column.warp is not None for column in each.codec_.columns] for each in (fitted, again)]
-    assert transforms == [[warp, warp]] * 2
+    assert transforms == [[True, True]] * 2
+
+
+def test_columns_that_an_order_does_not_name_come_first() -> None:
+    """A copy with the choices of a fit may meet missing cells in columns that were complete."""
+    table = squares().fillna({"root": 0.0, "above": 0.0})
+    fitted = earlier(inputs="auto").fit(table)
+    assert fitted.order_ == ["square"]
+    again = fitted.with_choices().fit(squares())
+    assert again.order_ == ["root", "above", "square"]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,10 @@ def _fit_in_order(
         if parameters.order is not None:
             codec, table = given.for_joint_density(codec, table, warp=True)
             parts = [range(codec.n_encoded)[codec.slices[label]] for label in parameters.order]
-            sequence, choice = [d for part in parts for d in part], Choice("earlier", "as given")
+            named, choice = [d for part in parts for d in part], Choice("earlier", "as given")
+            # Columns without a place in the order come first, like complete ones.
+            sequence = [d for d in (~table.observed.all(0)).nonzero()[:, 0].tolist() if d not in named]
+            sequence += named
             tables = given.training_table(codec, table, choice, sequence)
             return fit_chain(parameters, engine, *tables, checkpoint)
     training, own = given.training_table(codec, table, Choice("others", "as given"))

@@ -43,8 +43,9 @@ class FunctionPosterior:
     @classmethod
     def natural(cls, prior: Tensor, gram: Tensor, shift: Tensor) -> FunctionPosterior:
         """Return the distribution with a prior of variances `[S, M]`, what rows add to it, and a shift."""
-        # Not checked, for which the host would wait for a GPU: NaN of a diverged chain shows in its draws.
-        factor, info = torch.linalg.cholesky_ex(gram + torch.diag_embed(prior.reciprocal()))
+        precision = gram + torch.diag_embed(prior.reciprocal())
+        # A check would make the host wait for a GPU: there a diverged chain has NaN.
+        factor, info = torch.linalg.cholesky_ex(precision, check_errors=not precision.is_cuda)
         factor.masked_fill_((info > 0)[..., None, None], torch.nan)
         mean = torch.cholesky_solve(shift[..., None], factor)[..., 0]
         log_size = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * prior.log().sum(-1)

@@ -237,12 +237,23 @@ class GibbsChains:
             if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
                 passed.append(Drawn(state.links, none, none))
-        # Once per draw, because the host waits for a GPU; functions learnt from diverged cells are NaN.
-        self.check(state.filled)
+        self._check(state)
         missing = ~self.observed
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
         self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
         self.record = record if self.continues or not self.record.trace else self.record.beside(record)
+
+    def _check(self, state: State) -> None:
+        """Raise an error if cells or functions have diverged; a GPU makes the host wait, so once per draw."""
+        self.check(state.filled)
+        # Cells of a column of levels are finite even if the function is not.
+        is_finite = torch.stack([own.function.isfinite().all() for own in state.links]).tolist()
+        if not all(is_finite):
+            name = self.chain.names[is_finite.index(False)]
+            raise FloatingPointError(
+                f"column {name!r}: the function drawn given the completed table is not finite, its precision "
+                "has no Cholesky factor. Leave out columns that nearly repeat others, or take fewer n_sweeps"
+            )
 
     @torch.no_grad()
     def _iterate(
@@ -257,19 +268,23 @@ class GibbsChains:
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
         links, posteriors, filled, weights = state
         new = State([*links], [*posteriors], filled.clone(), weights)
-        with local_parameters():
-            # All links of a joint density learn from the same table.
-            joint = isinstance(chain, SequentialChain)
-            moving, holes_of = self._moving_in(sweep) if learns else [], dict(enumerate(self.holes))
-            conditionals = self._all_learnt(chain, new, sweep, learns, moving) if joint else []
-            before = new.filled.clone()
-            # Cells that moved with functions need no other move, but in the last sweep, which may recur.
-            if sweep < chain.n_sweeps - 1:
-                holes_of.update((e, rows) for i in moving for e, rows in self.unmoved[i].items())
-            for i, holes in holes_of.items():
-                if not joint:
-                    conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
-                chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
+        try:
+            with local_parameters():
+                # All links of a joint density learn from the same table.
+                joint = isinstance(chain, SequentialChain)
+                moving, holes_of = self._moving_in(sweep) if learns else [], dict(enumerate(self.holes))
+                conditionals = self._all_learnt(chain, new, sweep, learns, moving) if joint else []
+                before = new.filled.clone()
+                # Cells that moved with functions need no other move, but in the last sweep, which may recur.
+                if sweep < chain.n_sweeps - 1:
+                    holes_of.update((e, rows) for i in moving for e, rows in self.unmoved[i].items())
+                for i, holes in holes_of.items():
+                    if not joint:
+                        conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
+                    chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
+        except RuntimeError:
+            self.check(new.filled)  # functions learnt from diverged cells have no finite precision
+            raise
         return before, new
 
     def _all_learnt(

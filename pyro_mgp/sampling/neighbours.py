@@ -71,7 +71,7 @@ class PathPosteriors:
         """Return the posteriors around S drawn functions of the sparse GP, and of the local one if given."""
         local = self.posteriors[0].local
         nearest = torch.stack([each.neighbourhood.nearest for each in self.posteriors])
-        used, place = _distinct(nearest)
+        used, place = _distinct(nearest, len(local.references))
         there = local.rows[local.references[filled_up(used)]]
         difference, posteriors = drawn.functions(there) - mean.functions(there), []
         for posterior, paths, here in zip(self.posteriors, self.paths, place, strict=True):
@@ -227,13 +227,15 @@ class Neighbours:
             point[here, link.column] = mean
 
 
-def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Return numbers without repetitions, and the place of each entry among them; on a GPU with repetitions.
+def _distinct(numbers: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Return the different numbers among some below n, and the place of each entry among them.
 
-    The host would have to wait for a GPU to count them, and repetitions cost it little.
+    On a GPU, for which the host would have to wait to count them, there are others or repetitions, at most n.
     """
     if not numbers.is_cuda:
         return numbers.unique(return_inverse=True)
+    if numbers.numel() >= n:
+        return torch.arange(n, device=numbers.device), numbers
     return numbers.flatten(), torch.arange(numbers.numel(), device=numbers.device).view_as(numbers)
 
 

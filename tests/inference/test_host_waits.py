@@ -12,6 +12,7 @@ import torch
 
 from pyro_mgp import MGPImputer
 from pyro_mgp.inference.closed_form import ConjugateStep
+from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.gibbs_chains import GibbsChains
 from tests.host_waits import as_on_a_gpu
 
@@ -79,6 +80,23 @@ def test_the_host_waits_for_a_gpu_in_no_step_and_in_no_iteration(
         copies = [each.pop("lift_fresh", 0) for each in of_draw]
         assert sum(copies) <= most
         assert all(each <= Counter(cpu=2 * by_scipy, numpy=2 * by_scipy) for each in of_draw)
+
+
+def test_a_function_that_is_not_finite_is_found_although_levels_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = table(["boolean"])
+    frame[list("xyz")] = frame[list("xyz")].fillna(0.0)
+    few: dict[str, Any] = {"max_steps": 1, "n_sweeps": 2, "n_inducing": 10, "n_neighbors": 0}
+    imputer = MGPImputer(inputs="others", random_state=0, progress=False, **few).fit(frame)
+    natural = FunctionPosterior.natural
+
+    def diverged(prior: torch.Tensor, gram: torch.Tensor, shift: torch.Tensor) -> FunctionPosterior:
+        return natural(prior, -1e6 * gram, shift)
+
+    monkeypatch.setattr(FunctionPosterior, "natural", diverged)
+    with pytest.raises(torch.linalg.LinAlgError):
+        imputer.impute(m=1)
+    with as_on_a_gpu(), pytest.raises(FloatingPointError, match="column 'boolean': the function drawn"):
+        imputer.impute(m=1)
 
 
 def test_waits_are_counted() -> None:

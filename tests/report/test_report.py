@@ -257,7 +257,7 @@ def test_fits_of_the_calibration_keep_the_choices_of_the_imputer(
         seen.append((imputer, how))
 
     monkeypatch.setattr("pyro_mgp.cli.report.calibrate", record)
-    assert cli.main(["report", str(out), "--folds", "3", "--jobs", "2", "--quiet", *flags]) == 0
+    assert cli.main(["report", str(out), "--folds", "3", "--jobs", "2", *flags]) == 0
     [(imputer, how)] = seen
     assert imputer.inputs == inputs
     assert (how["folds"], how["n_jobs"], how["m"]) == (3, 2, 40)

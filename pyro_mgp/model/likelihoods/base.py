@@ -58,10 +58,11 @@ def nodes_under_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 @functools.cache
 def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the nodes of a standard normal distribution and their log weights, copied to a device once."""
-    nodes, log_weights = (
-        torch.tensor(numbers, dtype=dtype, device=device)
-        for numbers in (_NODES, np.log(_WEIGHTS / _WEIGHTS.sum()))
-    )
+    with torch.inference_mode(mode=False):  # tensors of inference mode could not serve in training later
+        nodes, log_weights = (
+            torch.tensor(numbers, dtype=dtype, device=device)
+            for numbers in (_NODES, np.log(_WEIGHTS / _WEIGHTS.sum()))
+        )
     return nodes, log_weights
 
 
