@@ -57,6 +57,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             cells.
         order: Labels of the linked columns in the order of the chain; None takes ascending standard
             deviation in the columns' own units or, for "earlier" columns, the order of largest evidence.
+            Incomplete columns that the order of "earlier" columns does not name come first.
         max_steps: Most training steps; None takes 15 where local GPs correct every link, 40 in links that
             see "earlier" columns if some are counts, ordered values or have outliers, 1000 by SVI, else 20.
         learning_rate: Adam's step size; None takes .25, or .03 by SVI.
