@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
-from joblib import cpu_count
 from sklearn.base import clone
 
 from pyro_mgp.cli.messages import PROGRAM, listed, one_line_warnings, say
@@ -55,7 +55,7 @@ def _calibrated(draws: Imputations, imputer: MGPImputer, args: argparse.Namespac
     folds, share = args.folds, _SHARE if args.share is None else args.share / 100
     if folds is None and args.share is None and len(draws.frame) <= _MOST_ROWS_FOR_FOLDS:
         folds = _FOLDS
-    n_jobs = min(folds or 1, args.jobs or cpu_count())
+    n_jobs = min(folds or 1, args.jobs or os.cpu_count() or 1)
     how: dict[str, Any] = {"folds": folds, "share": share, "random_state": args.seed or 0, "n_jobs": n_jobs}
     fresh = imputer if args.search else imputer.with_choices()
     if n_jobs > 1:  # the bars of several fits would overwrite each other

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
+from sklearn.utils.parallel import Parallel, delayed
 
 from pyro_mgp._support.messages import progress_bar
 from pyro_mgp.analysis import scores
