@@ -169,8 +169,11 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     def with_choices(self) -> Self:
         """Return an unfitted copy that keeps what this fit chose: the inputs of links and their order.
 
-        Fitting it to other cells of the same table saves the search for these, as in calibration by folds.
-        No column is transformed if none was.
+        Fitting it to other cells of the same table saves the search for these, as in calibration by folds. It
+        transforms no column if this fit transformed none, and else chooses transforms again.
+
+        Raises:
+            NotFittedError: The imputer is not fitted.
 
         Example:
             >>> frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0) ** 2})
@@ -182,12 +185,12 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         copy: Self = clone(self)
         if not self.model_.link_specs:  # a complete table: nothing was chosen
             return copy
+        codec, linked = self.codec_, [spec.column for spec in self.model_.link_specs]
+        copy.set_params(warp=self.warp and any(column.warp is not None for column in codec.columns))
         if not self.sequential_:
             return copy.set_params(inputs="others")
-        codec, columns = self.codec_, (spec.column for spec in self.model_.link_specs)
-        order = [codec.columns[group].name for group in dict.fromkeys(codec.groups[[*columns]].tolist())]
-        warp = self.warp and any(column.warp is not None for column in codec.columns)
-        return copy.set_params(inputs="earlier", order=order, warp=warp)
+        order = [codec.columns[group].name for group in dict.fromkeys(codec.groups[linked].tolist())]
+        return copy.set_params(inputs="earlier", order=order)
 
     def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
         """Fit to a table and complete it; `y`, which pipelines pass to every step, is ignored."""

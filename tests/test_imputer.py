@@ -1721,6 +1721,12 @@ def test_a_copy_with_the_choices_of_a_fit_has_transforms_if_it_had_some() -> Non
     again = fitted.with_choices().fit(table)
     transforms = [[column.warp is not None for column in each.codec_.columns] for each in (fitted, again)]
     assert transforms == [[True, True]] * 2
+    plain = pd.DataFrame({"x": x, "y": x + noise}).assign(
+        y=lambda frame: frame["y"].where(frame.index % 4 > 0)
+    )
+    fitted = earlier(inputs="others", warp=True).fit(plain)
+    assert all(column.warp is None for column in fitted.codec_.columns)
+    assert not fitted.with_choices().warp
 
 
 def test_columns_that_an_order_does_not_name_come_first() -> None:

@@ -178,9 +178,9 @@ examples:
 Write a self-contained HTML page about imputations: where cells are missing, observed and
 imputed values side by side, which columns predict which, the settings, and whether the draws
 are calibrated: observed cells are held out, imputed and compared with their values. That fits
-the imputer again, five times by default (once for more than 5,000 rows), with the order of the
-columns and the transforms that it chose. The page shows values of cells: keep it as safe as the
-table.""",
+the imputer again, five times by default (once for more than 5,000 rows), with the inputs of
+links and the order of the columns that it chose. The page shows values of cells: keep it as safe
+as the table.""",
         "",
         ("out", "-o --page", "--seed", "--search", "--jobs", "--overwrite", "--quiet"),
         "",

@@ -237,14 +237,14 @@ class GibbsChains:
             if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
                 passed.append(Drawn(state.links, none, none))
-        self._check(state)
+        self._check_draw(state)
         missing = ~self.observed
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
         self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
         self.record = record if self.continues or not self.record.trace else self.record.beside(record)
 
-    def _check(self, state: State) -> None:
-        """Raise an error if cells or functions have diverged; a GPU makes the host wait, so once per draw."""
+    def _check_draw(self, state: State) -> None:
+        """Raise a FloatingPointError if cells or functions have diverged, which a GPU says once per draw."""
         self.check(state.filled)
         # Cells of a column of levels are finite even if the function is not.
         is_finite = torch.stack([own.function.isfinite().all() for own in state.links]).tolist()
@@ -285,6 +285,8 @@ class GibbsChains:
         except RuntimeError:
             self.check(new.filled)  # functions learnt from diverged cells have no finite precision
             raise
+        if not new.filled.is_cuda:  # the host would wait for a GPU
+            self.check(new.filled)
         return before, new
 
     def _all_learnt(

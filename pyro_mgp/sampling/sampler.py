@@ -358,7 +358,7 @@ class Sampler:
     def _gibbs_chains(self, training: EncodedTable, chain: Chain, paths: Sequence[int]) -> GibbsChains:
         """Return those of the chains of Gibbs sampling that have the numbers of some paths."""
         # Numbers of paths and rows are copied to a GPU, for which the host waits, once.
-        noise_of = functools.lru_cache(maxsize=None)(lambda n: self._noise(n, paths))
+        noise_of = functools.cache(lambda n: self._noise(n, paths))
 
         def fresh(n_numbers: int, *stream: int) -> Tensor:
             return noise_of(n_numbers).normal(_AUGMENTATION, *stream)
