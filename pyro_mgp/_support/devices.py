@@ -42,6 +42,11 @@ def is_known_empty(mask: Tensor) -> bool:
     return not mask.is_cuda and not bool(mask.any())
 
 
+def rows_if_known(mask: Tensor) -> Tensor | None:
+    """Return the rows `[k]` in which a mask `[n]` is set; None on a GPU, for which the host would wait."""
+    return None if mask.is_cuda else mask.nonzero()[:, 0]
+
+
 def in_halves(rows: slice, work: Callable[[slice], T]) -> Iterator[tuple[slice, T]]:
     """Apply a function to rows, and to each half of them in turn when a GPU runs out of memory.
 

@@ -31,8 +31,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.processes import ALONE, Workers
-from pyro_mgp.inference.closed_form_rows import SITE_STEP, Share, Sites, Sweep, by_row, missing_rows, slices
+from pyro_mgp.inference.closed_form_rows import SITE_STEP, Share, Sites, Sweep, by_row, slices
 from pyro_mgp.model.chain import Chain, by_column, fresh_noise
 from pyro_mgp.model.cholesky import factorise, invert_by_blocks, naming
 from pyro_mgp.model.conditional import quadratic_conditionals
@@ -155,7 +156,7 @@ class ConjugateStep:
         own, drawn = workers.share(n_rows), list[Tensor]()
         for number, link in enumerate(self.chain.links):
             # As one process alone would draw the noise of a minibatch.
-            holes = missing_rows(observed[:, link.column])
+            holes = rows_if_known(~observed[:, link.column])
             here = everyone if holes is None else holes
             drawn.append(by_row(fresh(number, here), here, n_rows)[:, own])
         paths = by_column(filled[None, own])

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import TILE, filled_up
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
@@ -141,7 +142,7 @@ class Sweep:
     def _redraw(self, link: Link) -> None:
         """Redraw the missing cells of the next link's column."""
         share = self.share
-        holes = missing_rows(share.observed[:, link.column])
+        holes = rows_if_known(~share.observed[:, link.column])
         if holes is None:
             self.chain.visit(self.conditionals, share.paths, share.observed, share.noise, self.visited, None)
             return
@@ -161,11 +162,6 @@ def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:
     if most >= _TOGETHER:
         size = math.ceil(size / _TOGETHER) * _TOGETHER
     return (slice(i, min(i + size, n_links)) for i in range(0, n_links, max(size, 1)))
-
-
-def missing_rows(observed: Tensor) -> Tensor | None:
-    """Return the rows of a column's missing cells; None on GPUs, where the host would have to wait."""
-    return None if observed.is_cuda else (~observed).nonzero()[:, 0]
 
 
 def by_row(drawn: Tensor, here: Tensor, n_rows: int) -> Tensor:

@@ -98,6 +98,9 @@ class Augmentation:
             factors = factorise(among, max(link.jitter for link in chain.links))
         self.inverse = invert_by_blocks(factors)
         self.scales = [CoefficientScales.of(link) for link in chain.links]
+        # Of the rest of each kernel.
+        of_rest = [self.inverse[i, n:, n:] for i, n in enumerate(self.kernels.n_features)]
+        self.forms = [inverse.mT @ inverse for inverse in of_rest]
         zeros, noise = torch.zeros_like(self.inverse[:, :1]), self.inverse.new_ones(len(self.inverse))
         self.undrawn = quadratic_conditionals(self.kernels, self.inverse, zeros, None, noise)
         self.known_rows, self.completed_rows, entries = list[Tensor](), list[Tensor](), 0
@@ -119,9 +122,8 @@ class Augmentation:
         if own is None:
             latent: Conditional = replace(self.undrawn[number], weights=weights, noise=noise)
         else:
-            inverse = self.inverse[number][own.rest][:, own.rest]
-            form = inverse.mT @ inverse
-            latent = TrendConditional(noise, self.kernels, number, weights, form, scales[:, -1:])
+            form, scale = self.forms[number], scales[:, -1:]
+            latent = TrendConditional(noise, self.kernels, number, weights, form, scale)
         return observing([latent], [self.chain.links[number]])[0]
 
     def regression(
@@ -130,17 +132,15 @@ class Augmentation:
         filled: Tensor,
         scales: Tensor | None = None,
         weights: Tensor | None = None,
-        left_out: Tensor | None = None,
+        numbers: Tensor | None = None,
     ) -> Regression:
         """Return the rows of completed tables `[S, N, D]` from which a link learns.
 
         Standard deviations of the link's values `[S, M]`, and weights of the rows `[S, N]`, are ones by
-        default. Rows with missing inputs or targets are `left_out` by their numbers.
+        default, and the rows with missing inputs or targets have all of their `numbers`.
         """
-        numbers, unless = self.completed_rows[number], self.chain.links[number].unless
-        if left_out is not None:
-            numbers = numbers[~torch.isin(numbers, left_out)]
-        rows = filled[:, numbers]
+        numbers = self.completed_rows[number] if numbers is None else numbers
+        rows, unless = filled[:, numbers], self.chain.links[number].unless
         known = self._at_scales(number, self.known[number], scales)
         completed = self.rows(number, rows, scales)
         if weights is not None:
@@ -181,8 +181,8 @@ class Augmentation:
         """Return basis and targets of a link in completed rows `[S, n, D]` at its scales, `[S, M]`."""
         targets = rows[..., self.chain.links[number].column]
         features, cross, prior = self.kernels.apart(number, rows.flatten(0, 1))
-        n_features = len(features)
-        basis = self.inverse[number, n_features:, n_features:] @ cross
+        n = len(features)
+        basis = self.inverse[number, n:, n:] @ cross
         rest = (prior - basis.square().sum(0)).clamp(min=0)
         basis = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
         return self._at_scales(number, Rows(basis, rest.view_as(targets), targets), scales)

@@ -78,9 +78,9 @@ class CoefficientScales:
     """Prior of the standard deviations of a link's values, relative to the trained ones."""
 
     coefficients: Tensor
-    """Bool `[M]`, the coefficients whose standard deviations are drawn; see `model.priors`."""
+    """Numbers of the coefficients whose standard deviations are drawn, `[C]`; see `model.priors`."""
     rest: Tensor
-    """Bool `[M]`, the inducing values of the rest of the kernel."""
+    """Bool `[M]`, the inducing values of the rest of the kernel, which come last."""
     wide: Tensor
     """Scale of each value's half-Cauchy prior, `[M]`."""
 
@@ -95,7 +95,7 @@ class CoefficientScales:
             amplitude = rest(link.Xu[:1], diag=True).sqrt().expand(link.n_inducing)
         typical = torch.cat([trend.spread.to(link.Xu), amplitude])
         coefficients = torch.isin(groups, groups.new_tensor([*drawn_groups(link)])) & (typical > 0)
-        return cls(coefficients, groups == REST, group_scales(link)[groups] / typical)
+        return cls(coefficients.nonzero()[:, 0], groups == REST, group_scales(link)[groups] / typical)
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int], Tensor]) -> Tensor:
         """Return the standard deviations `[S, M]` with those of coefficients drawn anew, by slice sampling.
@@ -104,7 +104,7 @@ class CoefficientScales:
         normal numbers `[S, n]`.
         """
         scales, own = scales.clone(), self.coefficients
-        n_chains, n_own = len(values), int(own.sum())
+        n_chains, n_own = len(values), len(own)
         if n_own:
             normal = fresh(n_own * N_NUMBERS).view(n_chains * n_own, N_NUMBERS)
             wide = self.wide[own].expand(n_chains, -1).flatten()
@@ -127,13 +127,13 @@ class CoefficientScales:
         Given so many values their scale would hardly move. Takes all standard deviations `[S, M]`, the
         distribution of the function with them, and normal numbers `[S, 2]`; returns both after the step.
         """
-        log_scale, rest = scales[:, self.rest][:, 0].log(), self.rest
+        log_scale, rest = scales[:, -1].log(), self.rest
         moved = (log_scale + _STEP * normal[:, 0]).clamp(*_LOG_RANGE)
         proposal = torch.where(rest, moved.exp()[:, None], scales)
         other = FunctionPosterior.natural(proposal.square(), posterior.gram, posterior.shift)
 
         def log_prior(log_scale: Tensor) -> Tensor:
-            return log_scale - (log_scale.exp() / self.wide[rest][0]).square().log1p()
+            return log_scale - (log_scale.exp() / self.wide[-1]).square().log1p()
 
         gain = other.evidence + log_prior(moved) - posterior.evidence - log_prior(log_scale)
         taken = gain > torch.special.log_ndtr(normal[:, 1])

@@ -156,10 +156,14 @@ class GibbsChains:
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
         self.unmoved = dict[int, dict[int, Tensor]]()
         """For each link whose cells move, the rows of those that do not, by link (of each indicator)."""
+        self.others = dict[tuple[int, int], Tensor]()
+        """Completed rows without moving cells from which a link learns, by the numbers of the link whose
+        cells move and its own."""
         for i, rows in self.moving.items():
             category = self.chain.category_of(i)
             links = [i] if category is None else category.links
-            self.unmoved[i] = {e: holes[e][~torch.isin(holes[e], rows)] for e in links}
+            self.unmoved[i] = {e: _without(holes[e], rows) for e in links}
+            self.others |= self._learnt_from_others(i, rows)
         self.state = self._start()
         self.n_chains = len(self.state.filled)
         cells = enumerate(self.chain.holes(self.observed))
@@ -182,6 +186,13 @@ class GibbsChains:
         rows = {i: chain.weighted(i, observed, informative).nonzero()[:, 0] for i in numbers}
         most = {i: int(observed[:, chain.links[i].column].sum()) + len(rows[i]) for i in numbers}
         return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
+
+    def _learnt_from_others(self, i: int, rows: Tensor) -> dict[tuple[int, int], Tensor]:
+        chain, numbers = self.chain, self.augmentation.completed_rows
+        if not isinstance(chain, SequentialChain):
+            return {}
+        informative = chain.informative(self.observed)
+        return {(i, e): _without(numbers[e], rows[informative[e][rows]]) for e in chain.followers[i]}
 
     def _moving_in(self, sweep: int) -> list[int]:
         """Return the links whose missing cells move with functions in an iteration: all, or some in turn."""
@@ -360,7 +371,7 @@ class GibbsChains:
             has_noise = own.is_gaussian and link.conditional.observation is None
             # Those whose functions have a normal distribution, given what they are learnt from.
             if has_noise or isinstance(own.likelihood, Ordinal):
-                here = rows[link.informative], completed, tells, (*stream, link.number)
+                here = self.others[i, link.number], completed, tells, (*stream, link.number)
                 moving[link.number] = self._at_candidates(state, link, *here)
         others = replace(later, links=[link for link in later.links if link.number not in moving])
         current = {e: function.current(state.links[e].noise) for e, function in moving.items()}
@@ -373,21 +384,22 @@ class GibbsChains:
             total = total - current[e] + found
             conditionals[e] = self._predictive(state, e)
         chosen = candidates.chosen(total, numbers(0))
-        state.filled[:, rows[:, None], list(later.columns)] = chosen
+        for column, values in zip(later.columns, chosen.unbind(-1), strict=True):
+            state.filled[:, rows, column] = values
 
     def _at_candidates(
         self,
         state: State,
         link: Later,
-        left_out: Tensor,
+        numbers: Tensor,
         completed: Tensor,
         tells: Tensor,
         stream: tuple[int, ...],
     ) -> FunctionAtCandidates:
-        """Return a later link's function at candidates of cells in the rows `left_out`."""
+        """Return a later link's function at candidates of cells; it learns from rows with other `numbers`."""
         augmentation, e = self.augmentation, link.number
         function, noise, scales = state.links[e]
-        given = augmentation.regression(e, state.filled, scales, left_out=left_out)
+        given = augmentation.regression(e, state.filled, scales, numbers=numbers)
         given = augmentation.with_latents(e, given, function, lambda n: self.fresh(n, _LATENT, *stream))
         posterior = augmentation.posterior(e, given, noise, None, scales)
         centre = posterior.mean
@@ -438,6 +450,11 @@ class PosteriorChains:
         k = len(self.chains)
         own = [self.chains[j % k].conditionals([j], drawn[[path]]) for path, j in enumerate(numbers)]
         return [PathwiseConditional.of(of_link) for of_link in zip(*own, strict=True)]
+
+
+def _without(numbers: Tensor, others: Tensor) -> Tensor:
+    """Return numbers `[n]` without those among others."""
+    return numbers[~torch.isin(numbers, others)]
 
 
 def n_chains(n_rows: int, *, local_gps: bool = False) -> int:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.tiles import whole_registers
-from pyro_mgp.model.kernel_stack import KernelStack
+from pyro_mgp.model.kernel_stack import ColumnTerms, KernelStack
 from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square, squared_distances
 from pyro_mgp.model.likelihoods import (
     LEAST_VARIANCE,
@@ -110,7 +110,7 @@ class Conditional:
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
             rows = table[paths, numbers]
-            rows[:, list(columns)] = values
+            write(rows, columns, values)
             at = self.on(paths).moments(rows[:, None])
             return Moments(at.mean[:, 0], at.variance[:, 0])
 
@@ -300,22 +300,20 @@ class TrendConditional(_StackConditional):
         trend, rest = self.kernels.parts[self.number]
         if trend is None or type(rest) is not Matern32:
             return super().along(table, columns)
-        inputs = self.kernels.links[self.number][2].tolist()
-        seen = [k for k, column in enumerate(columns) if column in inputs]
-        own = [inputs.index(columns[k]) for k in seen]
+        of_columns = self.kernels.of_columns(self.number, tuple(columns))
+        seen, own, slopes = of_columns.seen, of_columns.own, of_columns.slopes
         scale, Z, norm, variance = self.kernels.matern32(self.number)
-        X = table.flatten(0, 1)[:, inputs]
-        X[:, own] = 0.0
+        X = table.flatten(0, 1)[:, self.kernels.links[self.number][2]].index_fill(1, own, 0.0)
         # By rows, which are gathered faster than columns.
         apart = squared_distances(norm, Z, X * scale).T.contiguous()
-        slopes = torch.cat([-2 * Z[:, own].T, torch.ones_like(Z[:, :1].T)])
-        terms, (first, second) = self._terms(trend, X, own)
+        terms, own_scale = self._terms(trend, X, of_columns), scale[own]
+        first, second = of_columns.factors
         n_rows, log_variance = table.shape[1], variance.log()
         weights = self.weights[:, trend.n_features :].contiguous()
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
             here, values = paths * n_rows + numbers, values[:, seen]
-            scaled = values * scale[own]
+            scaled = values * own_scale
             place = torch.cat([scaled, scaled.square().sum(1, keepdim=True)], dim=1)
             cross = matern32_of_square(apart[here].addmm_(place, slopes), log_variance)
             left = variance - (cross @ self.form).mul_(cross).sum(1)
@@ -326,14 +324,12 @@ class TrendConditional(_StackConditional):
 
         return moments
 
-    def _terms(self, trend: Trend, X: Tensor, own: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the trend of all paths' inputs as coefficients `[S · n, G]` of factors `[2, G]` of `own`."""
-        X = X.index_fill(1, torch.tensor(own, device=X.device), 1.0)
-        groups, factors = trend.factors(own)
-        features = trend.features(X).T.unflatten(1, (len(self.weights), -1))
+    def _terms(self, trend: Trend, X: Tensor, columns: ColumnTerms) -> Tensor:
+        """Return the trend of all paths' inputs as coefficients `[S · n, G]` of the columns' factors."""
+        features = trend.features(X.index_fill(1, columns.own, 1.0)).T.unflatten(1, (len(self.weights), -1))
         parts = (self.weights.T[: trend.n_features, :, None] * features).flatten(1)
-        terms = parts.new_zeros(factors.shape[1], len(X)).index_add_(0, groups, parts)
-        return terms.T.contiguous(), factors
+        terms = parts.new_zeros(columns.factors.shape[1], len(X)).index_add_(0, columns.groups, parts)
+        return terms.T.contiguous()
 
     @torch.no_grad()
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -423,6 +419,13 @@ def one_sided(forms: Tensor) -> Tensor:
     forms[..., half:, :half] *= 2
     forms[..., :half, half:] = 0
     return forms
+
+
+def write(rows: Tensor, columns: Sequence[int], values: Tensor) -> None:
+    """Write values `[..., C]` into C columns of rows `[..., D]`, in place."""
+    # Column by column: a list of numbers as index would be copied to a GPU, for which the host waits.
+    for column, own in zip(columns, values.unbind(-1), strict=True):
+        rows[..., column] = own
 
 
 def _per_path(weights: Tensor, basis: Tensor, n_paths: int) -> Tensor:

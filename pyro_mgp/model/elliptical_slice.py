@@ -27,6 +27,8 @@ def elliptical_slice(
     numbers of threshold and angles, `[n, 1 + N_ANGLES]`, and a function that pads the numbers of states that
     are evaluated together. Returns new states and their log likelihoods.
     """
+    if current.is_cuda:
+        return _all_together(current, direction, log_likelihood, start, shares)
     threshold, moved, found = start + shares[:, 0].log(), current.clone(), start.clone()
     # The first interval is one whole turn, which begins and ends at the first angle.
     high = 2 * math.pi * shares[:, 1]
@@ -46,4 +48,31 @@ def elliptical_slice(
             break
         low[waiting] = torch.where(at < 0, at, low[waiting])
         high[waiting] = torch.where(at < 0, high[waiting], at)
+    return moved, found
+
+
+def _all_together(
+    current: Tensor,
+    direction: Tensor,
+    log_likelihood: Callable[[Tensor, Tensor], Tensor],
+    start: Tensor,
+    shares: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Evaluate all states at every angle: the host would have to wait for the numbers of those left."""
+    threshold, moved, found = start + shares[:, 0].log(), current, start
+    states, waiting = (
+        torch.arange(len(current), device=current.device),
+        torch.ones_like(start, dtype=torch.bool),
+    )
+    high = 2 * math.pi * shares[:, 1]
+    low, angle = high - 2 * math.pi, high
+    for k, share in enumerate(shares[:, 1:].unbind(1)):
+        if k:
+            angle = low + (high - low) * share
+        proposal = current * angle.cos()[:, None] + direction * angle.sin()[:, None]
+        likelihood = log_likelihood(proposal, states)
+        taken = waiting & (likelihood > threshold)
+        moved, found = proposal.where(taken[:, None], moved), likelihood.where(taken, found)
+        waiting = waiting & ~taken
+        low, high = angle.where(angle < 0, low), high.where(angle < 0, angle)
     return moved, found

@@ -27,6 +27,7 @@ import torch
 from pyro.contrib.gp.kernels import Kernel, Polynomial, Sum
 from torch import Tensor
 
+from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import whole_registers
 from pyro_mgp.model.kernels import NEAREST, Matern32, matern32_of_square, squared_distances, trend_of
 from pyro_mgp.model.local_parameters import local_parameters, read
@@ -87,6 +88,17 @@ class Seen:
         """Positions of the links in the chain."""
         return slice(self.first, self.first + len(self.columns))
 
+    def of(self, k: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return columns `[D, n]`, targets and roots `[n]` of a link; padding is left out, or has root 0."""
+        columns, targets = self.columns[k], self.targets[k]
+        root = None if self.roots is None else self.roots[k]
+        if self.valid is None:
+            return columns, targets, root
+        if (here := rows_if_known(self.valid[k])) is None:
+            valid = self.valid[k].to(targets)
+            return columns, targets, valid if root is None else root * valid
+        return columns[:, here], targets[here], None if root is None else root[here]
+
 
 @dataclass(frozen=True)
 class RowSums:
@@ -98,6 +110,22 @@ class RowSums:
     """Products φy with the targets, `[G, M]`."""
     trace: Tensor
     """Sums t = Σ k(x, x) of the variances, `[G]`."""
+
+
+@dataclass(frozen=True)
+class ColumnTerms:
+    """How a link with a `Trend` and a Matérn kernel depends on the values of some columns of the table."""
+
+    seen: Tensor
+    """Positions, among these columns, of those that are inputs of the link, `[C]`."""
+    own: Tensor
+    """Their positions among the inputs, `[C]`."""
+    slopes: Tensor
+    """Change of the squared distances to Z with their scaled values and the sum of their squares,
+    `[C + 1, M]`."""
+    groups: Tensor
+    factors: Tensor
+    """See `Trend.factors`."""
 
 
 class Workspace(threading.local):
@@ -133,7 +161,10 @@ class KernelStack:
     ) -> None:
         self.links = [(link.kernel, link.Xu, link.inputs) for link in links]
         self.parts = [trend_of(link.kernel) for link in links]
+        self.n_features = [0 if trend is None else trend.n_features for trend, _ in self.parts]
+        """Numbers of features of the links' trends."""
         self._read = dict[int, tuple[Tensor, Tensor, Tensor, Tensor]]()
+        self._terms = dict[tuple[int, tuple[int, ...]], ColumnTerms]()
         self.dtype = dtype
         self.workspace = workspace or Workspace()
 
@@ -180,20 +211,32 @@ class KernelStack:
             self._read[number] = scale, Z, Z.square().sum(1, keepdim=True), variance
         return self._read[number]
 
+    def of_columns(self, number: int, columns: tuple[int, ...]) -> ColumnTerms:
+        """Return how a link with a `Trend` and a Matérn kernel depends on the values of some columns."""
+        if (number, columns) not in self._terms:
+            (trend, _), inputs = self.parts[number], self.links[number][2].tolist()
+            assert trend is not None
+            seen = [k for k, column in enumerate(columns) if column in inputs]
+            own = [inputs.index(columns[k]) for k in seen]
+            Z = self.matern32(number)[1]
+            slopes = torch.cat([-2 * Z[:, own].T, torch.ones_like(Z[:, :1].T)])
+            places = [torch.tensor(each, dtype=torch.long, device=Z.device) for each in (seen, own)]
+            self._terms[number, columns] = ColumnTerms(places[0], places[1], slopes, *trend.factors(own))
+        return self._terms[number, columns]
+
     @torch.enable_grad()
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """Return the sums over rows in the bound for G links, whitened if W = L⁻¹ `[G, M, M]` is given."""
         parts = []
-        for k, (columns, targets) in enumerate(zip(seen.columns, seen.targets, strict=True)):
-            here = slice(None) if seen.valid is None else seen.valid[k]
-            cross, variance = self.at(seen.first + k, columns.T[here])
+        for k in range(len(seen.columns)):
+            columns, targets, root = seen.of(k)
+            cross, variance = self.at(seen.first + k, columns.T)
             basis = cross.to(self.dtype)
-            if seen.roots is not None:
-                root = seen.roots[k][here]
+            if root is not None:
                 basis, variance = basis * root.to(self.dtype), variance * root.square()
             if inverse is not None:
                 basis = inverse[k].to(self.dtype) @ basis
-            products = basis @ basis.T, basis @ targets[here].to(self.dtype)
+            products = basis @ basis.T, basis @ targets.to(self.dtype)
             parts.append((*(product.to(cross) for product in products), variance.sum()))
         self._sums = [torch.stack(part) for part in zip(*parts, strict=True)]
         return RowSums(*(part.detach() for part in self._sums))

@@ -38,6 +38,12 @@ class Matern32(kernels.Matern32):
         squared = squared_distances(left.square().sum(1, keepdim=True), left, right)
         return matern32_of_square(squared, self.variance.log())
 
+    def _slice_input(self, X: Tensor) -> Tensor:
+        # A list of numbers as index would be copied to a GPU, for which the host waits.
+        if X.dim() == 2 and self.active_dims == list(range(X.shape[1])):
+            return X
+        return super()._slice_input(X)
+
 
 def squared_distances(norm: Tensor, Z: Tensor, X: Tensor) -> Tensor:
     """Return squared distances `[M, n]` of points `[n, P]` to points Z `[M, P]` with norms `[M, 1]`."""

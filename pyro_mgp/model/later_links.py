@@ -19,8 +19,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import filled_up
-from pyro_mgp.model.conditional import Along, Conditional, Moments
+from pyro_mgp.model.conditional import Along, Conditional, Moments, write
 from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
 from pyro_mgp.model.likelihoods.levels import none_is_on
 
@@ -70,7 +71,7 @@ class Candidates:
     def completed(self, table: Tensor, columns: Sequence[int]) -> Tensor:
         """Return the rows of the cells `[S, k, D]` with each candidate, `[S, k · K, D]`."""
         rows = table[:, :, None].repeat(1, 1, self.values.shape[2], 1)
-        rows[..., list(columns)] = self.values
+        write(rows, columns, self.values)
         return rows.flatten(1, 2)
 
     def chosen(self, log_likelihood: Tensor, normal: Tensor) -> Tensor:
@@ -110,15 +111,20 @@ class LaterLinks:
         values = values.view(len(paths), -1)
         total = values.new_zeros(len(paths))
         for link, along, tells in self._parts:
-            chosen = tells[paths, cells].nonzero()[:, 0]
-            if len(chosen) == 0:
-                continue
-            whole = filled_up(chosen)
-            on, at = paths[whole], cells[whole]
-            moments = along(on, at, values[whole])
-            density = link.conditional.log_prob(self.table[on, at, link.column], moments, on)
-            total[chosen] += density[: len(chosen)]
+            is_told = tells[paths, cells]
+            if (chosen := rows_if_known(is_told)) is None:
+                density = self._density(link, along, paths, cells, values)
+                total = total + density.where(is_told, 0.0)
+            elif len(chosen):
+                whole = filled_up(chosen)
+                density = self._density(link, along, paths[whole], cells[whole], values[whole])
+                total[chosen] += density[: len(chosen)]
         return total
+
+    def _density(self, link: Later, along: Along, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
+        """Return the log density `[j]` of a link's own cells, given values of some cells."""
+        moments = along(paths, cells, values)
+        return link.conditional.log_prob(self.table[paths, cells, link.column], moments, paths)
 
     def of_candidates(self, candidates: Candidates) -> Tensor:
         """Return the log likelihoods of each cell's candidates, `[S, k, K]`."""
@@ -126,8 +132,15 @@ class LaterLinks:
 
     def everywhere(self, values: Tensor) -> Tensor:
         """Return the log likelihood `[S, k]` of values of all cells `[S, k, ...]`."""
-        paths, cells = torch.ones(values.shape[:2], device=self.table.device).nonzero().unbind(1)
+        paths, cells = every_cell(values)
         return self.log_likelihood(paths, cells, values.flatten(0, 1)).view(values.shape[:2])
+
+
+def every_cell(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the paths and the numbers of all cells `[S, k, ...]`, one after the other, `[S · k]` each."""
+    n_paths, n_cells = values.shape[:2]
+    number = torch.arange(n_paths * n_cells, device=values.device)
+    return number // n_cells, number % n_cells
 
 
 def resample(
@@ -158,7 +171,7 @@ def slice_sample(moments: Moments, noise: Tensor, later: LaterLinks, numbers: Nu
     `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the angles (3 and more).
     """
     values, scale = later.current, (moments.variance + noise).sqrt()
-    paths, cells = torch.ones_like(values).nonzero().unbind(1)
+    paths, cells = every_cell(values)
     mean = moments.mean.flatten()
 
     def log_likelihood(deviations: Tensor, at: Tensor) -> Tensor:

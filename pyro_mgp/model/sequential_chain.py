@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain, Visit
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
@@ -77,9 +78,13 @@ class SequentialChain(Chain):
         link, moments = self.links[number], visit.visited[number]
         informative = self.informative(visit.observed)
         weighted = self.weighted(number, visit.observed, informative)
-        cells = filled_up(weighted[rows].nonzero()[:, 0], len(drawn))
-        if len(cells) == 0:
+        is_weighted = weighted[rows]
+        cells = rows_if_known(is_weighted)
+        if cells is None:
+            cells = torch.arange(len(rows), device=rows.device)
+        elif len(cells) == 0:
             return drawn
+        cells = filled_up(cells, len(drawn))
         later = self.later_links(number, visit.conditionals, visit.filled, rows[cells], informative)
         at = moments.select(cells, 1)
 
@@ -88,9 +93,8 @@ class SequentialChain(Chain):
             return visit.noise(number + len(self.links) * k, rows[cells])
 
         with torch.no_grad():
-            drawn = drawn.clone()
-            drawn[:, cells] = _moved(link, visit.conditionals[number], at, later, numbers)
-        return drawn
+            moved = _moved(link, visit.conditionals[number], at, later, numbers)
+            return drawn.index_copy(1, cells, moved).where(is_weighted, drawn)
 
     def weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor]) -> Tensor:
         """Return Bool `[n]`, the rows in which later links tell something of a link's missing cell."""

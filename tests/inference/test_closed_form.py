@@ -147,7 +147,7 @@ def test_all_rows_with_a_mask_are_the_observed_rows(build, kernel, silence_of, m
         return [None] * len(learnt_from), torch.stack(learnt_from), 0
 
     monkeypatch.setattr(closed_form_rows, "_observed_rows", all_rows)
-    monkeypatch.setattr(closed_form_rows, "missing_rows", lambda _: None)
+    monkeypatch.setattr(closed_form_rows, "rows_if_known", lambda _: None)
     # To how many digits depends on the processor.
     torch.testing.assert_close(gradients_of(chain, table, observed), expected, rtol=1e-9, atol=1e-8)
 

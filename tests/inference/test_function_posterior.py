@@ -15,7 +15,7 @@ from pyro_mgp.model.link import Link
 def test_standard_deviations_have_their_conditional_densities() -> None:
     n_chains, values = 4000, torch.tensor([0.5, 7.0, -1.5]).double()
     wide, grid = torch.tensor([0.3, 1.0, 1.0]).double(), np.linspace(np.log(1e-3), np.log(1e3), 40_001)
-    own = CoefficientScales(torch.tensor([True, False, True]), torch.zeros(3, dtype=torch.bool), wide)
+    own = CoefficientScales(torch.tensor([0, 2]), torch.zeros(3, dtype=torch.bool), wide)
     scales, rng = torch.ones(n_chains, 3).double(), np.random.default_rng(0)
     for _ in range(25):
         drawn = values.expand(n_chains, -1)
@@ -42,7 +42,7 @@ def test_every_product_has_a_scale_and_inducing_values_share_one() -> None:
     own = CoefficientScales.of(link(linear_quadratic_matern32))
     assert own is not None
     # Intercept, two slopes, three products, four inducing values.
-    assert own.coefficients.tolist() == [False] * 3 + [True] * 3 + [False] * 4
+    assert own.coefficients.tolist() == [3, 4, 5]
     assert own.rest.tolist() == [False] * 6 + [True] * 4
     values, scales = torch.ones(3, 10).double(), torch.ones(3, 10).double()
     drawn = own.draw(values, scales, lambda n: torch.randn(3, n, generator=seeded(0)).double())

@@ -19,7 +19,7 @@ import torch
 from pyro.nn import PyroParam
 from scipy import special
 from torch import Tensor
-from torch.distributions import StudentT, constraints
+from torch.distributions import constraints
 
 from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored, draw_truncated, log_between
 from pyro_mgp.model.local_parameters import LocalModule
@@ -80,8 +80,10 @@ class ExpectedStudentT(Scored):
     scale: Tensor
 
     def _given(self, value: Tensor) -> Quantity:
-        noise = StudentT(self.freedom, 0.0, self.scale, validate_args=False)
-        return lambda f: noise.log_prob(value[..., None] - f)
+        # That of `torch.distributions` makes the host wait for a GPU when it is created.
+        nu, half = self.freedom, (self.freedom + 1) / 2
+        constant = half.lgamma() - (nu / 2).lgamma() - 0.5 * (math.pi * nu).log() - self.scale.log()
+        return lambda f: constant - half * (((value[..., None] - f) / self.scale).square() / nu).log1p()
 
     def least_precision(self, value: Tensor) -> Tensor:
         """Return the curvature `[...]` of a parabola that bounds the log density from below near q(f)."""
