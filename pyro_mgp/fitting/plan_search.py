@@ -191,7 +191,7 @@ def few_chains(fitted: FittedModel) -> Sampler:
     # Chains of their own, so that what is said of mixing does not depend on the search. Bagging links that
     # see all others, which serve here only, would add noise.
     model = replace(fitted, cholesky_cache=CholeskyCache())
-    return model.sampler(chains=_COMPLETIONS, bagged=False)
+    return model.sampler(chains=_COMPLETIONS, searching=True)
 
 
 def completions(sampler: Sampler, table: EncodedTable, draw: int = 0, n: int = _COMPLETIONS) -> Tensor:

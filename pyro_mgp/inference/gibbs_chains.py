@@ -2,10 +2,12 @@
 
 An iteration visits link after link: it draws the link's function and noise variance given the completed table
 (see `data_augmentation`), then the missing cells of its column. A joint density draws all functions first.
-For each column with many missing cells it then moves the column's own function together with these, and
-functions of which the column is an input with these integrated out (see `cell_moves`). That moves these cells
-as well; only the last iteration of a draw draws them again. The time of these moves is proportional to the
-squared number n of links: if n is more than eight, cells of 64 / n columns move in an iteration, in turn.
+In the search for an order, whose chains have far to go, it then moves functions of columns with many missing
+cells together with these, and functions of which such a column is an input with these integrated out (see
+`cell_moves`). That moves these cells as well; only the last iteration of a draw draws them again. The time of
+these moves is proportional to the squared number n of links: if n is more than eight, cells of 64 / n columns
+move in an iteration, in turn. Imputations do without them: autocorrelation times halve, but an iteration
+takes two to three times as long, and chains start where the search ended (`benchmarks/speed`).
 
 Links that see all other columns are the conditionals of no joint density, and chains that go on through them
 converge to no distribution: their error grows. Each of their draws is therefore made by a few iterations from
@@ -47,8 +49,10 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 # Their number is a multiple of the fewest: imputations alternate between as many metrics, see `Neighbours`.
 # What all chains share of local GPs takes most of their time.
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE, _ROWS_WITH_LOCAL_GPS = 4, 20, 10_000, 200_000
-# Iterations of a joint density until the first draw, in multiples of those between draws.
-_BURN_IN = 2
+# Iterations of a joint density until the first draw, in multiples of those between draws, with moves of
+# functions and without. From the order alone summaries of `mixed_2000` are 1.3 posterior standard deviations
+# from their expectations; they come within the error of eight chains in 8 iterations with moves, 15 without.
+_BURN_IN_OF_MOVES, _BURN_IN = 2, 3
 # Turns of function and noise in other chains, whose draws learn in one iteration: with one turn, too many
 # noises stay near the estimates from which they start.
 _TURNS = 3
@@ -116,7 +120,7 @@ class GibbsChains:
     """Chains of Gibbs sampling of functions, noise variances and missing cells, which make draws on demand.
 
     A draw takes `n_sweeps` iterations, numbered like other sweeps. Chains of a joint density go on from draw
-    to draw, and begin at `-n_sweeps` before the first; other chains begin anew, see the module.
+    to draw, after a burn-in before the first; other chains begin anew, see the module.
 
     Args:
         augmentation: Distributions of the functions.
@@ -128,6 +132,7 @@ class GibbsChains:
             of the link, and its conditional at drawn functions.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
         bagged: Whether the posteriors of functions and noises are bagged, in chains that begin anew.
+        moves: Whether functions move with missing cells, in chains of a joint density.
         keeps_conditionals: Whether the predictive distributions of all links fit into memory together.
     """
 
@@ -142,6 +147,7 @@ class GibbsChains:
         check: Callable[[Tensor], None] = lambda _: None,
         *,
         bagged: bool = False,
+        moves: bool = False,
         keeps_conditionals: bool = True,
     ) -> None:
         self.augmentation, self.chain, self.observed = augmentation, augmentation.chain, augmentation.observed
@@ -152,7 +158,8 @@ class GibbsChains:
         """Draws, and functions without cells of all iterations after burn-in that learnt them."""
         self.continues = isinstance(self.chain, SequentialChain)
         """Whether chains go on from draw to draw."""
-        self.moving = self._moving_cells()
+        self.burn_in = _BURN_IN_OF_MOVES if moves else _BURN_IN
+        self.moving = self._moving_cells() if moves else {}
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
         self.unmoved = dict[int, dict[int, Tensor]]()
         """For each link whose cells move, the rows of those that do not, by link (of each indicator)."""
@@ -196,6 +203,8 @@ class GibbsChains:
 
     def _moving_in(self, sweep: int) -> list[int]:
         """Return the links whose missing cells move with functions in an iteration: all, or some in turn."""
+        if not self.moving:
+            return []
         links, n_moving = list(self.moving), max(_MOST_PAIRS // len(self.holes), 1)
         start = (len(self.kept) * self.chain.n_sweeps + sweep) * n_moving
         turn = {(start + k) % len(links) for k in range(min(n_moving, len(links)))}
@@ -233,7 +242,7 @@ class GibbsChains:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
         n_sweeps, anew = self.chain.n_sweeps, not (self.continues and self.kept)
         state, record = (self._start(), Record(self.record.places)) if anew else (self.state, self.record)
-        first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
+        first = (1 - self.burn_in) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
         counted = 0 if self.continues else n_sweeps - 1
         learns = first + 1 if self.continues and anew else counted

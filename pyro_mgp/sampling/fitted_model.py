@@ -96,12 +96,12 @@ class FittedModel:
         shifts: dict[int, float] | None = None,
         chains: int | None = None,
         *,
-        bagged: bool = True,
+        searching: bool = False,
     ) -> Sampler:
         """Return the sampler of missing cells, with the seed of the fit unless `seed` is given.
 
         Functions are shifted by `shifts`, by the encoded column of their link. The number of `chains` of
-        Gibbs sampling is chosen by `n_chains` unless it is given. For `bagged` see `Sampler`.
+        Gibbs sampling is chosen by `n_chains` unless it is given. For `searching` see `Sampler`.
         """
         columns = codecs_of_links(self.encoder.codec, self.link_specs)
         observations = list[Observation | None]()
@@ -113,7 +113,7 @@ class FittedModel:
         return Sampler(
             self.chain, self.initial_fill, self.joint_draws, self.seed if seed is None else seed,
             self.neighbours, observations, inverses, shifts or {}, self.cholesky_cache, self.training,
-            chains, bagged, self._posterior,
+            chains, searching, self._posterior,
         )  # fmt: skip
 
     @functools.cached_property

@@ -69,7 +69,9 @@ class Sampler:
     cholesky_cache: CholeskyCache  # cache shared by all samplers of a chain
     training: EncodedTable | None  # rows given which functions are drawn; None to draw them from q(u)
     n_chains: int  # number of chains of Gibbs sampling of the training rows
-    bagged: bool = True  # bag posteriors if links are corrected; see `GibbsChains`
+    searching: bool = (
+        False  # neither bag posteriors, if links are corrected, nor leave out moves of functions
+    )
     posterior: Sequence[Chain] = ()  # with drawn lengthscales, for each chain of Gibbs sampling; or none
 
     @torch.no_grad()
@@ -397,13 +399,14 @@ class Sampler:
             holes,
             completed,
             lambda filled: self._check(filled, training),
-            bagged=self.bagged and is_corrected and not isinstance(chain, SequentialChain),
+            bagged=not self.searching and is_corrected and not isinstance(chain, SequentialChain),
+            moves=self.searching,
             keeps_conditionals=near is None or near.fits(holes, len(paths)),
         )
 
     def _cached(self, kind: str, numbers: Sequence[int], make: Callable[[], T]) -> T:
         """Return the result of `make()`, which depends on the chains and some numbers, or the cached one."""
-        return self.cholesky_cache.get(self.chain, kind, (self.seed, self.bagged, tuple(numbers)), make)
+        return self.cholesky_cache.get(self.chain, kind, (self.seed, self.searching, tuple(numbers)), make)
 
     def _processes(self, imputations: Sequence[int]) -> list[ResidualProcess | None]:
         """Draw each link's residual process; None without a local GP."""

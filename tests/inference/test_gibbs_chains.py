@@ -133,7 +133,7 @@ def test_functions_that_move_in_turn_have_the_same_distribution(monkeypatch: pyt
     def cells_of(most: int) -> Tensor:
         monkeypatch.setattr(gibbs_chains, "_MOST_PAIRS", 3 * most)
         noises = fresh(n_paths, seed=most), sweep_noise(n_rows, n_paths), chain.holes(observed)
-        chains = GibbsChains(Augmentation(chain, table, observed), lambda _: start, *noises)
+        chains = GibbsChains(Augmentation(chain, table, observed), lambda _: start, *noises, moves=True)
         moves = [links for sweep in range(-2, 2) for links in chains._moving_in(sweep)]
         assert sorted(moves) == ([0, 0, 1, 1] if most == 1 else [0] * 4 + [1] * 4)
         return chains.draws(range(2 * n_paths)).cells[n_paths:]
