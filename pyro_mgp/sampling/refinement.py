@@ -43,7 +43,7 @@ from pyro_mgp.sampling.local_gp import (
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gp, fill_sparse_means
 from pyro_mgp.sampling.sampler import Sampler
-from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, known_inputs
+from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, certain_inputs, known_inputs
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""
@@ -202,7 +202,8 @@ class _Fit:
         picked = torch.randint(len(masks), (len(cells),), generator=self.generator)
         seen = self.rows.observed[cells][:, link.inputs]
         known = (masks[picked.to(masks.device)] & seen).to(self.point)
-        trend = LinearTrend.of(gaussian, link.inputs, link.column, known)
+        certain = certain_inputs(self.chain, link)
+        trend = LinearTrend.of(gaussian, link.inputs, link.column, known, certain)
         rows = self.point[cells] - gaussian.mean
         residuals = rows[:, link.column] - (rows[:, link.inputs] * trend.slopes).sum(1)
         nothing = torch.zeros_like(residuals)

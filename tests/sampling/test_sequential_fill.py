@@ -46,14 +46,29 @@ def test_a_trend_is_the_regression_on_the_known_inputs() -> None:
         assert float(variance) == pytest.approx(1.2 - expected @ covariance[given, 1])
 
 
+@pytest.mark.parametrize("n_certain", [1, 4, 7])
+def test_a_trend_is_the_same_if_inputs_are_certain_to_be_known(n_certain: int) -> None:
+    root, n_inputs = random(8, 8), 7
+    gaussian = InitialFill(root[0], root @ root.T + torch.eye(8), drawn=True)
+    certain = torch.arange(n_inputs) % 2 == 0 if n_certain == 4 else torch.arange(n_inputs) < n_certain
+    known = ((random(50, n_inputs, seed=1) < 0.5) | certain).double()
+    given = gaussian, torch.arange(n_inputs), n_inputs, known
+    found, expected = LinearTrend.of(*given, certain), LinearTrend.of(*given)
+    torch.testing.assert_close(found.slopes, expected.slopes, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.variance, expected.variance, rtol=1e-10, atol=0)
+    assert not found.slopes[known == 0].any()
+
+
+@pytest.mark.parametrize("n_certain", [0, 6])
 @pytest.mark.parametrize("n_inputs", [7, 9, 15, 16, 25])
-def test_a_trend_has_the_same_bits_in_any_company(n_inputs: int) -> None:
+def test_a_trend_has_the_same_bits_in_any_company(n_inputs: int, n_certain: int) -> None:
     root = random(n_inputs + 1, n_inputs + 1)
     gaussian = InitialFill(root[0], root @ root.T + torch.eye(n_inputs + 1), drawn=True)
-    known = (random(192, n_inputs, seed=1) < 0.5).double()
-    whole = LinearTrend.of(gaussian, torch.arange(n_inputs), n_inputs, known)
+    certain = torch.arange(n_inputs) < n_certain
+    known = ((random(192, n_inputs, seed=1) < 0.5) | certain).double()
+    whole = LinearTrend.of(gaussian, torch.arange(n_inputs), n_inputs, known, certain)
     for here in torch.arange(192).split(96):
-        part = LinearTrend.of(gaussian, torch.arange(n_inputs), n_inputs, known[here])
+        part = LinearTrend.of(gaussian, torch.arange(n_inputs), n_inputs, known[here], certain)
         assert torch.equal(part.slopes, whole.slopes[here])
         assert torch.equal(part.variance, whole.variance[here])
 
