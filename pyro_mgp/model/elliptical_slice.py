@@ -60,10 +60,8 @@ def _all_together(
 ) -> tuple[Tensor, Tensor]:
     """Evaluate all states at every angle: the host would have to wait for the numbers of those left."""
     threshold, moved, found = start + shares[:, 0].log(), current, start
-    states, waiting = (
-        torch.arange(len(current), device=current.device),
-        torch.ones_like(start, dtype=torch.bool),
-    )
+    states = torch.arange(len(current), device=current.device)
+    waiting = torch.ones_like(start, dtype=torch.bool)
     high = 2 * math.pi * shares[:, 1]
     low, angle = high - 2 * math.pi, high
     for k, share in enumerate(shares[:, 1:].unbind(1)):
