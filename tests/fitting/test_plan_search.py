@@ -56,7 +56,7 @@ def test_a_plan_is_drawn_by_four_chains_that_impute_does_not_use() -> None:
     fitted, _ = planned.fitted
     assert fitted.sampler().n_chains == 20
     table = search.encodings[0][1]
-    (_, first), *_ = fitted.sampler().draws(table, range(4))
+    (_, first), *_ = fitted.sampler(chains=20, searching=True).draws(table, range(4))
     # Chains have the noise of their number, whatever their number is.
     torch.testing.assert_close(draws[0], first, rtol=0, atol=1e-6)
     assert not torch.equal(draws[0], draws[1])
