@@ -137,7 +137,8 @@ class Augmentation:
         """Return the rows of completed tables `[S, N, D]` from which a link learns.
 
         Standard deviations of the link's values `[S, M]`, and weights of the rows `[S, N]`, are ones by
-        default, and the rows with missing inputs or targets have all of their `numbers`.
+        default. Of the rows with missing inputs or targets those with these `numbers` are returned, `[k]`, by
+        default all.
         """
         numbers = self.completed_rows[number] if numbers is None else numbers
         rows, unless = filled[:, numbers], self.chain.links[number].unless

@@ -6,8 +6,9 @@ In the search for an order, whose chains have far to go, it then moves functions
 cells together with these, and functions of which such a column is an input with these integrated out (see
 `cell_moves`). That moves these cells as well; only the last iteration of a draw draws them again. The time of
 these moves is proportional to the squared number n of links: if n is more than eight, cells of 64 / n columns
-move in an iteration, in turn. Imputations do without them: autocorrelation times halve, but an iteration
-takes two to three times as long, and chains start where the search ended (`benchmarks/speed`).
+move in an iteration, in turn. Imputations do without these moves, since their chains start where the search
+ended: moves make autocorrelation times 1.3 to 2.7 times shorter, and iterations 1.5 to 3.2 times longer
+(`benchmarks/speed`).
 
 Links that see all other columns are the conditionals of no joint density, and chains that go on through them
 converge to no distribution: their error grows. Each of their draws is therefore made by a few iterations from
@@ -163,14 +164,14 @@ class GibbsChains:
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
         self.unmoved = dict[int, dict[int, Tensor]]()
         """For each link whose cells move, the rows of those that do not, by link (of each indicator)."""
-        self.others = dict[tuple[int, int], Tensor]()
-        """Completed rows without moving cells from which a link learns, by the numbers of the link whose
-        cells move and its own."""
+        self.without_moving = dict[tuple[int, int], Tensor]()
+        """For each pair (i, e), the completed rows from which link e learns, without those in which cells of
+        link i move."""
         for i, rows in self.moving.items():
             category = self.chain.category_of(i)
             links = [i] if category is None else category.links
             self.unmoved[i] = {e: _without(holes[e], rows) for e in links}
-            self.others |= self._learnt_from_others(i, rows)
+            self.without_moving |= self._rows_without_moving(i, rows)
         self.state = self._start()
         self.n_chains = len(self.state.filled)
         cells = enumerate(self.chain.holes(self.observed))
@@ -194,7 +195,8 @@ class GibbsChains:
         most = {i: int(observed[:, chain.links[i].column].sum()) + len(rows[i]) for i in numbers}
         return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
 
-    def _learnt_from_others(self, i: int, rows: Tensor) -> dict[tuple[int, int], Tensor]:
+    def _rows_without_moving(self, i: int, rows: Tensor) -> dict[tuple[int, int], Tensor]:
+        """Return the part of `without_moving` for a link whose cells move in these rows."""
         chain, numbers = self.chain, self.augmentation.completed_rows
         if not isinstance(chain, SequentialChain):
             return {}
@@ -380,7 +382,7 @@ class GibbsChains:
             has_noise = own.is_gaussian and link.conditional.observation is None
             # Those whose functions have a normal distribution, given what they are learnt from.
             if has_noise or isinstance(own.likelihood, Ordinal):
-                here = self.others[i, link.number], completed, tells, (*stream, link.number)
+                here = self.without_moving[i, link.number], completed, tells, (*stream, link.number)
                 moving[link.number] = self._at_candidates(state, link, *here)
         others = replace(later, links=[link for link in later.links if link.number not in moving])
         current = {e: function.current(state.links[e].noise) for e, function in moving.items()}
@@ -405,7 +407,7 @@ class GibbsChains:
         tells: Tensor,
         stream: tuple[int, ...],
     ) -> FunctionAtCandidates:
-        """Return a later link's function at candidates of cells; it learns from rows with other `numbers`."""
+        """Return a later link's function at candidates; of completed rows it learns from those `numbers`."""
         augmentation, e = self.augmentation, link.number
         function, noise, scales = state.links[e]
         given = augmentation.regression(e, state.filled, scales, numbers=numbers)
