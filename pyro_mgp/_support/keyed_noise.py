@@ -58,6 +58,12 @@ class KeyedNoise:
         return _mix(paths + _signed(_GOLDEN))
 
 
+def further_uniform(uniform: Tensor, stream: int) -> Tensor:
+    """Return uniform numbers on (0, 1) that those given, of the same shape, are hashed to."""
+    bits = (uniform.double() * 2.0**52).long()
+    return _between(bits ^ _signed(_mix_integer((stream + 1) * _GOLDEN))).to(uniform.dtype)
+
+
 def _between(bits: Tensor) -> Tensor:
     """Return hashed bits as numbers on (0, 1): 52 bits, centred so that 0 and 1 cannot occur."""
     return _shift(_mix(bits), 12).double().add_(0.5).mul_(2.0**-52)

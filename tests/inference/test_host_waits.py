@@ -78,7 +78,7 @@ def waits(
 def test_the_host_waits_for_a_gpu_in_no_step_and_in_no_iteration(
     inputs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = ["number", "values", "boolean", "category", "ordered"]
+    kinds = ["number", "values", "boolean", "category", "ordered", "count", "heavy"]
     steps, of_fit, iterations = waits(kinds, inputs, monkeypatch)
     assert len(steps) > 2 and steps[0].keys() <= {"lift_fresh"}  # nodes of quadrature are copied once
     assert not any(steps[1:])
@@ -92,21 +92,6 @@ def test_the_host_waits_for_a_gpu_in_no_step_and_in_no_iteration(
     assert sum((each["lift_fresh"] for each in second), 0) <= 1
     of_links = 9 * 8  # what links have in common with columns of others is listed once: six waits each
     assert sum(sum(each.values()) for each in first) <= (8 if inputs == "others" else 6 * of_links)
-
-
-@pytest.mark.parametrize(("inputs", "n_draws"), [("others", 1), ("earlier", 11)])
-def test_only_draws_of_counts_and_heavy_tails_by_scipy_make_the_host_wait(
-    inputs: str, n_draws: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each draw of a column is copied there and back; in a joint density cells have candidates as well."""
-    steps, _, iterations = waits(["count", "heavy"], inputs, monkeypatch)
-    # One of counts takes three, one of heavy tails two: parameters, rates and uniform numbers.
-    assert {"cpu", "numpy"} <= iterations[-1].keys() <= {"cpu", "numpy", "lift_fresh", "_local_scalar_dense"}
-    assert all(each["cpu"] <= 3 * n_draws for each in iterations)
-    assert all(each["cpu"] <= 3 for each in steps[1:])
-    for each in [*steps[1:], *iterations[-2:]]:
-        assert each["numpy"] == each["cpu"]
-        assert each["_local_scalar_dense"] + each["lift_fresh"] <= 2 * each["cpu"]
 
 
 def test_a_joint_density_draws_the_same_without_the_waits(tmp_path: Path) -> None:

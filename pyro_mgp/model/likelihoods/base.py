@@ -18,6 +18,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyro_mgp._support.keyed_noise import further_uniform
 from pyro_mgp.model.local_parameters import LocalModule
 
 MIN_NOISE = 1e-5
@@ -29,8 +30,8 @@ LEAST_VARIANCE = 1e-12
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 # Half of the binary digits of a uniform number, as a factor.
 _HALF_OF_DIGITS = 2.0**26
-# Quasi-random pairs: i/n and the fractional parts of i times the golden ratio, and their mirror images.
-_LATTICE, _GOLDEN = 32, 0.5 * (math.sqrt(5) - 1)
+# Quasi-random points, and as many mirror images.
+_LATTICE = 64
 # Range of uniform numbers whose quantiles are finite.
 _INSIDE = (1e-9, 1 - 1e-9)
 # Largest log ratio of two probabilities whose difference is not zero in floating point.
@@ -196,10 +197,14 @@ class ExpectedOf(Scored):
 class Drawn(LocalModule):
     """Base class of likelihoods that draw the latent function first, and then the observation given it.
 
-    One uniform number gives both: its first and its last 26 binary digits are two uniform numbers. A
-    likelihood of one's own is a subclass with its parameters, a `noise` of one, and `distribution`; if that
-    distribution has no quantile function `icdf`, `observe` as well. See docs/pyro.md.
+    One uniform number gives both: its first and its last 26 binary digits are two uniform numbers, and
+    further ones are hashed from it. A likelihood of one's own is a subclass with its parameters, a `noise` of
+    one, and `distribution`; if that distribution has no quantile function `icdf`, `observe` as well. See
+    docs/pyro.md.
     """
+
+    n_uniform: ClassVar[int] = 1
+    """How many uniform numbers an observation takes, given the latent function."""
 
     def distribution(self, function: Tensor) -> TorchDistribution:
         """Return the distribution of observations given values `[..., n]` of the latent function."""
@@ -209,31 +214,46 @@ class Drawn(LocalModule):
         """Return the distribution of observations, given the moments of the latent function."""
         return ExpectedOf(mean, variance, self.distribution, validate_args=False)
 
-    def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw observations given the latent function and uniform numbers, all `[...]`."""
-        return self.distribution(function).icdf(uniform)
+    def observe(self, function: Tensor, *uniform: Tensor) -> Tensor:
+        """Draw observations given the latent function and `n_uniform` uniform numbers, each `[...]`."""
+        return self.distribution(function).icdf(*uniform)
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw observations by means of uniform numbers."""
         first = (uniform * _HALF_OF_DIGITS).floor()
         second = uniform * _HALF_OF_DIGITS - first
-        return self._draw(mean, variance, (first + 0.5) / _HALF_OF_DIGITS, second)
+        further = [further_uniform(uniform, stream) for stream in range(self.n_uniform - 1)]
+        return self._draw(mean, variance, (first + 0.5) / _HALF_OF_DIGITS, second, *further)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them, by a lattice rule."""
-        place = torch.arange(_LATTICE, dtype=mean.dtype, device=mean.device)
-        first, second = (place + 0.5) / _LATTICE, (place * _GOLDEN + 0.5) % 1
-        first, second = torch.cat([first, 1 - first]), torch.cat([second, 1 - second])
-        shape = (*mean.shape, len(first))
-        values = self._draw(mean[..., None], variance[..., None], first.expand(shape), second.expand(shape))
+        points = _lattice(self.n_uniform + 1, mean)
+        values = self._draw(mean[..., None], variance[..., None], *points)
         return (values if of is None else of(values)).mean(-1)
 
     def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """Return the log density of observations, with the latent function integrated out."""
         return self(mean, variance).predictive_log_prob(value)
 
-    def _draw(self, mean: Tensor, variance: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        return self.observe(mean + variance.sqrt() * torch.special.ndtri(first), second.clamp(*_INSIDE))
+    def _draw(self, mean: Tensor, variance: Tensor, first: Tensor, *others: Tensor) -> Tensor:
+        function = mean + variance.sqrt() * torch.special.ndtri(first)
+        return self.observe(function, *(uniform.clamp(*_INSIDE) for uniform in others))
+
+
+def _lattice(n_dimensions: int, like: Tensor) -> Tensor:
+    """Return quasi-random points and their mirror images, `[dimensions, points]`, of the dtype of `like`.
+
+    The first coordinate of the point i is (i + 1/2) / n, the others are fractional parts of i / φ^j + 1/2,
+    where φ solves x^d = x + 1 in d dimensions: the golden ratio in two.
+    """
+    ratio = 2.0
+    for _ in range(64):  # each step takes the error down by a factor of three or more
+        ratio = (1 + ratio) ** (1 / n_dimensions)
+    place = torch.arange(_LATTICE, dtype=like.dtype, device=like.device)
+    first = (place + 0.5) / _LATTICE
+    others = [(place * ratio**-power + 0.5) % 1 for power in range(1, n_dimensions)]
+    points = torch.stack([first, *others])
+    return torch.cat([points, 1 - points], dim=1)
 
 
 class _Discrete(constraints.Constraint):

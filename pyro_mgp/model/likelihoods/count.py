@@ -11,11 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pyro.distributions as dist
 import torch
 from pyro.nn import PyroParam
-from scipy import special
 from torch import Tensor
 from torch.distributions import Normal, constraints
 
@@ -28,6 +26,7 @@ from pyro_mgp.model.likelihoods.base import (
     mean_under_normal,
     nodes_under_normal,
 )
+from pyro_mgp.model.likelihoods.variates import gamma_variates, poisson_quantiles
 
 # Starting value and smallest value of r.
 _FIRST_CONCENTRATION, _LEAST_CONCENTRATION = 10.0, 1e-2
@@ -87,6 +86,7 @@ class ExpectedNegativeBinomial(Scored):
 class NegativeBinomial(Drawn):
     """Likelihood of a column of counts with a positive mean `average`; r and the offset are parameters."""
 
+    n_uniform = 3
     noise: Tensor
 
     def __init__(self, scale: CountScale, average: float) -> None:
@@ -108,16 +108,12 @@ class NegativeBinomial(Drawn):
         counts = dist.NegativeBinomial(self.concentration, logits=log_rate - self.concentration.log())
         return Recoded(counts, self.scale.cells, self.scale.counts)
 
-    def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw standardised counts given the latent function and uniform numbers, all `[...]`."""
-        rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp()
-        r = float(self.concentration.detach())
-        # By SciPy, on the host: torch has no quantile function of counts.
-        share = r / (r + rate.detach().cpu().numpy())
-        u = uniform.cpu().numpy()
-        # SciPy's quantile function fails where zero is almost certain.
-        counts = np.where(u <= share**r, 0.0, np.ceil(special.nbdtrik(u, r, share)).clip(min=0))
-        return self.scale.cells(torch.as_tensor(counts).to(function))
+    def observe(self, function: Tensor, *uniform: Tensor) -> Tensor:
+        """Draw standardised counts given the latent function and three uniform numbers, all `[...]`."""
+        # A Poisson distribution whose mean follows a gamma distribution.
+        own, *of_gamma = uniform
+        rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp() / self.concentration
+        return self.scale.cells(poisson_quantiles(rate * gamma_variates(self.concentration, *of_gamma), own))
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, in closed form for counts, or of a function of them."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import pyro.distributions as dist
 import torch
 from pyro.nn import PyroParam
-from scipy import special
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored, draw_truncated, log_between
+from pyro_mgp.model.likelihoods.variates import gamma_variates
 from pyro_mgp.model.local_parameters import LocalModule
 
 # One object for all links: parameters under the same constraint are read together.
@@ -94,6 +94,7 @@ class ExpectedStudentT(Scored):
 class HeavyTailed(Drawn):
     """Student's t likelihood of a column with outliers; degrees of freedom and scale are parameters."""
 
+    n_uniform = 3
     noise: Tensor
 
     def __init__(self, noise: float) -> None:
@@ -116,11 +117,14 @@ class HeavyTailed(Drawn):
         """Return the expectation of the observations, or of a function of them."""
         return mean if of is None else super().expectation(mean, variance, of)
 
-    def observe(self, function: Tensor, uniform: Tensor) -> Tensor:
-        """Draw observations given the latent function and uniform numbers, all `[...]`."""
-        # By SciPy, on the host: torch has no quantile function of Student's t.
-        quantiles = special.stdtrit(float(self.freedom.detach()), uniform.cpu().numpy())
-        return function + self.scale * torch.as_tensor(quantiles).to(function)
+    def observe(self, function: Tensor, *uniform: Tensor) -> Tensor:
+        """Draw observations given the latent function and three uniform numbers, all `[...]`."""
+        # A normal distribution whose precision follows a gamma distribution.
+        own, *of_gamma = uniform
+        half = self.freedom / 2
+        return (
+            function + self.scale * torch.special.ndtri(own) * (half / gamma_variates(half, *of_gamma)).sqrt()
+        )
 
 
 @dataclass(frozen=True)
