@@ -24,8 +24,10 @@ FillName = Literal["mean", "median", "linear"]
 
 # Rows used by expectation-maximisation, which determine covariances to about one per cent, and its limits.
 _MAX_ROWS, _MAX_STEPS, _TOLERANCE = 10_000, 100, 1e-3
-# Rows conditioned at once, and entries of their [rows, D, D] matrices, of which half a dozen exist at a time.
+# Rows conditioned at once, and entries of their [rows, k, k] matrices, of which half a dozen exist at a time.
 _MAX_AT_ONCE, _ENTRIES_AT_ONCE = 42 * TILE, 2**18
+# Numbers of missing cells of a row are rounded up to multiples of this for its matrices.
+_WIDTH = 4
 # Stream of keyed noise; `sampler.py` has the others.
 _STREAM = 0
 # Values and observed cells of rows `[n, D]`, and the columns of their at most k missing cells, `[n, k]`.
@@ -79,10 +81,7 @@ class InitialFill:
 
     def conditional_mean(self, values: Tensor, observed: Tensor) -> Tensor:
         """Fill the missing cells of a table `[N, D]` with their means given the observed cells."""
-        table, precision = torch.empty_like(values), self._precision()
-        for here in _chunks(values):
-            table[here], _ = self._fill(values[here], observed[here], precision)
-        return table
+        return self._filled(values, observed, None)[0]
 
     def leave_one_out(self, values: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and variances of observed cells given the other observed cells of their row.
@@ -90,7 +89,7 @@ class InitialFill:
         Both have the shape of the table, `[N, D]`, and are of no use at its missing cells.
         """
         mean, variance = torch.empty_like(values), torch.empty_like(values)
-        for here in _chunks(values):
+        for here in torch.arange(len(values)).split(_chunk(values.shape[1])):
             seen = observed[here].to(values)
             # Rows and columns of missing cells are those of the identity.
             among = seen[:, :, None] * self.covariance * seen[:, None, :] + torch.diag_embed(1 - seen)
@@ -106,33 +105,39 @@ class InitialFill:
 
         Standard normal `noise` `[S, N, D]` gives S filled tables of the same shape.
         """
+        return self._filled(values, observed, noise)
+
+    def _filled(self, values: Tensor, observed: Tensor, noise: Tensor | None) -> Tensor:
+        """Fill the missing cells of rows with means, `[1, N, D]`, or draws by means of noise `[S, N, D]`."""
+        # Padded to an even width, since rounding errors must not depend on the number of rows.
+        precision = evened(evened(self._precision()).mT)
         # Filled in place: results of separate chunks would fragment memory.
-        tables, precision = values.new_empty(len(noise), *values.shape), self._precision()
-        for here in _chunks(values):
-            filled, factor = self._fill(values[here], observed[here], precision)
-            # factor factorᵀ is the precision of the missing cells, so factor⁻ᵀ eps has their covariance.
-            eps = evened(noise[:, here]).permute(1, 2, 0)
-            step = torch.linalg.solve_triangular(factor.mT, eps, upper=True)
-            drawn = filled + step.permute(2, 0, 1)[..., : len(self.mean)]
-            tables[:, here] = torch.where(observed[here], filled, drawn)
+        tables = torch.where(observed, values, self.mean).repeat(1 if noise is None else len(noise), 1, 1)
+        for rows, columns in _blocks(observed):
+            deviation, places = evened(tables[0, rows] - self.mean), columns.expand(len(tables), -1, -1)
+            missing, factor = _factor(precision, observed[rows], columns)
+            pull = (deviation @ precision).gather(1, columns) * missing
+            step = -torch.cholesky_solve(pull[:, :, None], factor)
+            if noise is not None:
+                # factor factorᵀ is the precision of the missing cells, so factor⁻ᵀ eps has their covariance.
+                eps = evened((noise[:, rows].gather(2, places) * missing).permute(1, 2, 0))
+                step = step + torch.linalg.solve_triangular(factor.mT, eps, upper=True)[..., : len(noise)]
+            tables[:, rows] = tables[:, rows].scatter_add(2, places, step.permute(2, 0, 1))
         return tables
 
     def _precision(self) -> Tensor:
-        """Return the inverse of the covariance, with a row and a column of zeros if D is odd."""
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(self.covariance))
-        return evened(evened(precision).mT)
+        return torch.cholesky_inverse(torch.linalg.cholesky(self.covariance))
 
-    def _fill(self, values: Tensor, observed: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-        """Return filled rows `[n, D]` and the Cholesky factor `[n, D, D]` of the missing cells' precision."""
-        # Rows and columns of observed cells are those of the identity, so that one batched factorisation
-        # serves all rows. If D is odd, the factor has one more column, like that of an observed cell.
-        missing = evened((~observed).to(values.dtype))
-        block = missing[:, :, None] * precision * missing[:, None, :] + torch.diag_embed(1 - missing)
-        factor = torch.linalg.cholesky(block)
-        deviation = evened(torch.where(observed, values - self.mean, 0.0))
-        pull = missing * (deviation @ precision)
-        shift = torch.cholesky_solve(pull[:, :, None], factor)[:, : len(self.mean), 0]
-        return torch.where(observed, values, self.mean - shift), factor
+
+def _factor(precision: Tensor, observed: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which of some columns `[n, k]` are missing (1, else 0), and the factor of their precision.
+
+    The Cholesky factor `[n, k, k]` has the rows and columns of an identity matrix for observed cells.
+    """
+    missing = (~observed).gather(1, columns).to(precision)
+    among = precision[columns[:, :, None], columns[:, None, :]]
+    among = missing[:, :, None] * among * missing[:, None, :] + torch.diag_embed(1 - missing)
+    return missing, torch.linalg.cholesky(among)
 
 
 def _means(values: Tensor, observed: Tensor, around: Tensor | None = None) -> Tensor:
@@ -151,12 +156,6 @@ def _medians(values: Tensor, observed: Tensor) -> Tensor:
     return values.new_tensor([np.median(cells) if len(cells) else np.nan for cells in columns])
 
 
-def _chunks(values: Tensor) -> Iterator[slice]:
-    """Yield the slices of the rows of a table `[N, D]` that are conditioned at once."""
-    size = _chunk(values.shape[1])
-    return (slice(i, i + size) for i in range(0, len(values), size))
-
-
 def _chunk(n_columns: int) -> int:
     """Return the number of rows conditioned at once: whole tiles, or part of one for wide tables."""
     most = max(1, _ENTRIES_AT_ONCE // n_columns**2)
@@ -168,10 +167,8 @@ def _chunk(n_columns: int) -> int:
 def _maximise(gaussian: InitialFill, values: Tensor, observed: Tensor) -> InitialFill:
     """Run expectation-maximisation to convergence, on the CPU, where sums have a fixed order."""
     device = values.device
-    # Sorted by number of missing cells, since the row with the most sets the size of a block's matrices.
-    order = observed.sum(1).argsort(stable=True)
-    values, observed, gaussian = values[order].cpu(), observed[order].cpu(), gaussian.to(torch.device("cpu"))
-    blocks = list(_blocks(values, observed))
+    values, observed, gaussian = values.cpu(), observed.cpu(), gaussian.to(torch.device("cpu"))
+    blocks = [(values[rows], observed[rows], columns) for rows, columns in _blocks(observed)]
     identity = torch.eye(values.shape[1], dtype=values.dtype)
     for _ in range(_MAX_STEPS):
         total = torch.zeros_like(identity)
@@ -194,25 +191,24 @@ def _expect(block: _Block, mean: Tensor, precision: Tensor, total: Tensor) -> Te
     filled = torch.where(observed, values, mean)
     if columns.shape[1] == 0:
         return filled
-    missing = (~observed).gather(1, columns).to(mean)
-    both = missing[:, :, None] * missing[:, None, :]
-    among = precision[columns[:, :, None], columns[:, None, :]]
-    factor = torch.linalg.cholesky(both * among + torch.diag_embed(1 - missing))
+    missing, factor = _factor(precision, observed, columns)
     pull = ((filled - mean) @ precision).gather(1, columns) * missing
     shift = torch.cholesky_solve(pull[:, :, None], factor)[:, :, 0]
-    spread = both * torch.cholesky_inverse(factor)
+    spread = missing[:, :, None] * torch.cholesky_inverse(factor) * missing[:, None, :]
     places = columns[:, :, None] * len(mean) + columns[:, None, :]
     total.view(-1).index_add_(0, places.flatten(), spread.flatten())
     return filled.scatter_add(1, columns, -shift)
 
 
-def _blocks(values: Tensor, observed: Tensor) -> Iterator[_Block]:
-    """Split rows, sorted by falling number of missing cells, into blocks that fit into memory."""
-    n_holes = (~observed).sum(1).tolist()
-    start = 0
-    while start < len(values):
-        here = slice(start, start + _chunk(max(n_holes[start], 1)))
-        # A stable sort puts missing cells first, in the order of their columns.
-        columns = observed[here].to(torch.int8).argsort(dim=1, stable=True)[:, : n_holes[start]]
-        yield values[here], observed[here], columns
-        start = here.stop
+def _blocks(observed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield groups of rows `[n]` that fit into memory, with the columns `[n, k]` of their missing cells.
+
+    Rows have the same k if their numbers of missing cells, rounded up to a multiple of `_WIDTH`, are equal:
+    the matrices of a row do not depend on other rows. Further columns are those of observed cells.
+    """
+    n_columns = observed.shape[1]
+    widths = ((~observed).sum(1).add(_WIDTH - 1) // _WIDTH * _WIDTH).clamp(max=n_columns)
+    for width in widths.unique().tolist():
+        for rows in (widths == width).nonzero()[:, 0].split(_chunk(max(width, 1))):
+            # A stable sort puts missing cells first, in the order of their columns.
+            yield rows, observed[rows].to(torch.int8).argsort(dim=1, stable=True)[:, :width]
