@@ -44,7 +44,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             rules it out; `settings_` says which.
         n_inducing: Inducing inputs per link; None takes 100, or 50 in links that see "earlier" columns.
         n_neighbors: Nearest training rows on which local GPs of the residuals condition, in links where
-            they clearly help; at most 100, 0 for none (train for `max_steps=40` then).
+            they clearly help, with up to 100 inputs; at most 100, 0 for none (train for `max_steps=40` then).
         warp: Whether numeric columns with long tails are transformed before they are modelled, by arcsinh or,
             if all numbers are positive, by a log; their draws stay within the observed range. Where numbers
             clearly predict each other better in their own units, only transforms that keep draws within

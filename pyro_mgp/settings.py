@@ -275,11 +275,11 @@ _GIVEN = "as given"
 
 
 def choose(
-    parameters: Parameters, engine: Engine, inputs: Choice, n_rows: int, *, all_gaussian: bool, shapes: bool
+    parameters: Parameters, engine: Engine, inputs: Choice, n_rows: int, *, all_local: bool, shapes: bool
 ) -> Settings:
     """Resolve the settings that the user left to the package, with a reason for each.
 
-    `all_gaussian` says that all links have Gaussian observations, `shapes` that some likelihoods have
+    `all_local` says that all links may have local GPs, `shapes` that some likelihoods have
     parameters besides a noise variance or a single threshold.
     """
     sequential = inputs.value == "earlier"
@@ -288,7 +288,7 @@ def choose(
         inference=choose_inference(parameters, engine),
         kernel=choose_kernel(parameters, n_rows, sequential),
         n_inducing=choose_n_inducing(parameters, n_rows, sequential),
-        max_steps=choose_max_steps(parameters, engine, n_rows, sequential, all_gaussian, shapes),
+        max_steps=choose_max_steps(parameters, engine, n_rows, sequential, all_local, shapes),
         device=choose_device(parameters, n_rows),
         seed=choose_seed(parameters),
     )
@@ -332,7 +332,7 @@ def choose_n_inducing(parameters: Parameters, n_rows: int, is_sequential: bool =
 
 
 def choose_max_steps(
-    parameters: Parameters, engine: Engine, n_rows: int, is_sequential: bool, all_gaussian: bool, shapes: bool
+    parameters: Parameters, engine: Engine, n_rows: int, is_sequential: bool, all_local: bool, shapes: bool
 ) -> Choice:
     """Choose the maximum number of training steps, fewer where local GPs correct every link."""
     if parameters.max_steps is not None:
@@ -340,7 +340,7 @@ def choose_max_steps(
     if choose_inference(parameters, engine).value == "svi":
         return Choice(STEPS_OF_SVI, "training by SVI")
     corrected = parameters.n_neighbors > 0 and engine.propagate == "predictive" and not is_sequential
-    if corrected and n_rows > FEW_ROWS and all_gaussian:
+    if corrected and n_rows > FEW_ROWS and all_local:
         return Choice(STEPS_WITH_NEIGHBOURS, "local GPs correct every link")
     if is_sequential and shapes:
         return Choice(STEPS_OF_OTHER_KINDS, "likelihoods of some links have parameters to learn")

@@ -26,6 +26,7 @@ from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link_specs import LinkSpec, with_product_inputs
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill
+from pyro_mgp.sampling.local_gp import MAX_INPUTS
 from pyro_mgp.sampling.refinement import MAX_ROWS, refine
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings, choose
 from pyro_mgp.storage.checkpoint import Checkpoint
@@ -65,14 +66,15 @@ class TrainingTable:
         return self.inputs.value == "earlier"
 
     def kinds(self) -> dict[str, bool]:
-        """Return whether all noise is Gaussian, and whether some likelihoods have parameters of shape."""
+        """Return whether all links may have local GPs, and whether likelihoods have parameters of shape."""
         made = build.likelihoods(self.encoder.codec, self.link_specs, [1.0] * len(self.link_specs))
         has_errors = any(link.column in self.error_variances for link in self.link_specs)
+        is_wide = any(len(link.inputs) > MAX_INPUTS for link in self.link_specs)
         gaussian = [isinstance(each, Gaussian) for each in made]
         # A threshold between two values is learnt with the intercept of the function.
         binary = [isinstance(each, Ordinal) and len(each.values) <= 2 for each in made]
         shapes = not all(a or b for a, b in zip(gaussian, binary, strict=True))
-        return {"all_gaussian": all(gaussian) and not has_errors, "shapes": shapes}
+        return {"all_local": all(gaussian) and not has_errors and not is_wide, "shapes": shapes}
 
     def hold_out(self, observed: Tensor, fraction: float, seed: int) -> Tensor:
         """Choose observed cells to hold out of training for validation, Bool `[N, D]`."""

@@ -32,6 +32,8 @@ from pyro_mgp.storage.untrusted import build
 
 MAX_NEIGHBOURS = 100
 """Largest k: memory per cell grows with k², and distant neighbours add little information."""
+MAX_INPUTS = 100
+"""Largest number of inputs of a link with a local GP: in more, no rows are near (see `benchmarks/speed`)."""
 MIN_SCALE = 1e-10
 """Smallest local variance, in squared standardised units, where neighbours agree to the last digit."""
 MEDIAN_OF_SQUARE = 0.455

@@ -33,6 +33,7 @@ from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
+    MAX_INPUTS,
     MEDIAN_OF_SQUARE,
     MIN_SCALE,
     LocalGPParams,
@@ -265,7 +266,7 @@ class _Fit:
         link = self.chain.links[i]
         n_observed = int(self.rows.observed[:, link.column].sum())
         enough = n_observed >= _MIN_PER_NEIGHBOUR * self.n_neighbours > 0
-        if not link.is_gaussian or not enough:
+        if not link.is_gaussian or not enough or len(link.inputs) > MAX_INPUTS:
             return []
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)

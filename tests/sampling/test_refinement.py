@@ -16,7 +16,7 @@ from pyro_mgp import MGPImputer
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import neighbours, refinement
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
-from pyro_mgp.sampling.local_gp import LocalGPParams, LocalLink
+from pyro_mgp.sampling.local_gp import MAX_INPUTS, LocalGPParams, LocalLink
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps
 from pyro_mgp.sampling.refinement import (
     _N_SCORED,
@@ -28,6 +28,7 @@ from pyro_mgp.sampling.refinement import (
     refine,
 )
 from pyro_mgp.sampling.sampler import Sampler
+from pyro_mgp.settings import STEPS, STEPS_WITH_NEIGHBOURS
 from tests.encoded_rows import encoded
 
 
@@ -298,6 +299,19 @@ def test_refine_without_neighbours_and_values_returns_nothing() -> None:
     fit = small_fit(wave(80))
     refined = refine(fit.model, fit.rows, 0, [None, None])
     assert (refined.neighbours, refined.discrete_support) == (None, [None, None])
+
+
+@pytest.mark.parametrize(("n_inputs", "has_one"), [(MAX_INPUTS, True), (MAX_INPUTS + 1, False)])
+def test_only_links_with_few_inputs_have_local_gps(
+    n_inputs: int, has_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refinement, "_CLEARLY", -math.inf)
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(400, n_inputs + 1)))
+    frame.iloc[:80, 0] = None
+    imputer = MGPImputer(random_state=0, inputs="others", max_steps=1, progress=False).fit(frame)
+    assert (imputer.neighbours_ is not None) == has_one
+    steps = MGPImputer(random_state=0, inputs="others", progress=False).fit(frame).settings_.max_steps
+    assert steps.value == (STEPS_WITH_NEIGHBOURS if has_one else STEPS)
 
 
 def test_discrete_support_is_fitted_without_neighbours() -> None:
