@@ -2,10 +2,11 @@
 
 The standard deviations of the coefficients of a `Trend`, and of the rest of a kernel, are drawn as well,
 
-    value ~ N(0, σ²),   σ · (trained standard deviation) ~ half-Cauchy(scale of the value's group)
+    value ~ N(0, σ²),   σ · (trained standard deviation) ~ half-Cauchy(τ · scale of the value's group)
 
-The priors are those of `model.priors`, by which slopes of Gaussian links have fixed ones. The inducing values
-of the rest of the kernel share one.
+where log τ ~ N(0, ω²) for products, else τ = 1. The priors are those of `model.priors`, by which slopes of
+Gaussian links have fixed ones. The inducing values of the rest of the kernel share one. Given so many values
+their scale, and τ, would hardly move: they do so with the function integrated out, τ with all σ of products.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.model.priors import REST, drawn_groups, group_scales
+from pyro_mgp.model.priors import PRODUCTS, REST, drawn_groups, group_scales, shared_spread
 
 # Range of the logarithms of standard deviations.
 _LOG_RANGE = (-8.0, 5.0)
 # Standard deviation of a proposal for the logarithm of a scale: some two of its posterior's, with which
 # Metropolis steps in one dimension move fastest (Gelman, Roberts and Gilks, Bayesian Statistics 5, 1996).
 _STEP = 2.5
+# Values of log τ, a tenth apart.
+_GRID = 131
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,14 @@ class CoefficientScales:
 
     coefficients: Tensor
     """Numbers of the coefficients whose standard deviations are drawn, `[C]`; see `model.priors`."""
+    products: Tensor
+    """Bool `[M]`, the coefficients of products."""
     rest: Tensor
     """Bool `[M]`, the inducing values of the rest of the kernel, which come last."""
     wide: Tensor
-    """Scale of each value's half-Cauchy prior, `[M]`."""
+    """Scale of each value's half-Cauchy prior where τ is one, `[M]`."""
+    spread: float
+    """Prior standard deviation ω of log τ; 0 if there are no products."""
 
     @classmethod
     def of(cls, link: Link) -> Self | None:
@@ -95,7 +102,8 @@ class CoefficientScales:
             amplitude = rest(link.Xu[:1], diag=True).sqrt().expand(link.n_inducing)
         typical = torch.cat([trend.spread.to(link.Xu), amplitude])
         coefficients = torch.isin(groups, groups.new_tensor([*drawn_groups(link)])) & (typical > 0)
-        return cls(coefficients.nonzero()[:, 0], groups == REST, group_scales(link)[groups] / typical)
+        products, wide = (groups == PRODUCTS) & (typical > 0), group_scales(link)[groups] / typical
+        return cls(coefficients.nonzero()[:, 0], products, groups == REST, wide, shared_spread(trend))
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int], Tensor]) -> Tensor:
         """Return the standard deviations `[S, M]` with those of coefficients drawn anew, by slice sampling.
@@ -106,8 +114,13 @@ class CoefficientScales:
         scales, own = scales.clone(), self.coefficients
         n_chains, n_own = len(values), len(own)
         if n_own:
-            normal = fresh(n_own * N_NUMBERS).view(n_chains * n_own, N_NUMBERS)
-            wide = self.wide[own].expand(n_chains, -1).flatten()
+            numbers = fresh(1 + n_own * N_NUMBERS)
+            normal = numbers[:, 1:].reshape(n_chains * n_own, N_NUMBERS)
+            wide = self.wide[own].expand(n_chains, -1)
+            if self.spread:
+                shared = self._draw_shared(scales, numbers[:, :1])
+                wide = torch.where(self.products[own], wide * shared, wide)
+            wide = wide.flatten()
             squares = values[:, own].flatten().square()
 
             def log_density(log_scale: Tensor) -> Tensor:
@@ -119,22 +132,57 @@ class CoefficientScales:
             scales[:, own] = drawn.clamp(*_LOG_RANGE).exp().view(n_chains, n_own)
         return scales
 
-    def draw_rest(
+    def rescale(
         self, scales: Tensor, posterior: FunctionPosterior, normal: Tensor
     ) -> tuple[Tensor, FunctionPosterior]:
-        """Draw the scale of the inducing values with the function integrated out, by a Metropolis step.
+        """Draw the scales of products and of inducing values by Metropolis steps; see the module.
 
-        Given so many values their scale would hardly move. Takes all standard deviations `[S, M]`, the
-        distribution of the function with them, and normal numbers `[S, 2]`; returns both after the step.
+        Takes all standard deviations `[S, M]`, the distribution of the function with them, and normal numbers
+        `[S, 5]`; returns both after the steps.
         """
-        log_scale, rest = scales[:, -1].log(), self.rest
-        moved = (log_scale + _STEP * normal[:, 0]).clamp(*_LOG_RANGE)
-        proposal = torch.where(rest, moved.exp()[:, None], scales)
+        if self.spread:
+            given = self.products, self._draw_shared(scales, normal[:, 4:]), self._log_prior_of_shared
+            step = _STEP * min(1.0, self.spread) * normal[:, 2:3]
+            scales, posterior = self._step(scales, posterior, *given, step, normal[:, 3])
+
+        def log_prior(scale: Tensor) -> Tensor:
+            return scale.log() - (scale / self.wide[-1]).square().log1p()
+
+        step = _STEP * normal[:, :1]
+        return self._step(scales, posterior, self.rest, scales[:, -1:], log_prior, step, normal[:, 1])
+
+    def _step(
+        self,
+        scales: Tensor,
+        posterior: FunctionPosterior,
+        which: Tensor,
+        current: Tensor,
+        log_prior: Callable[[Tensor], Tensor],
+        step: Tensor,
+        normal: Tensor,
+    ) -> tuple[Tensor, FunctionPosterior]:
+        """Multiply some standard deviations, Bool `[M]`, by the factor of a move of a scale `[S, 1]`.
+
+        Takes the log density of the logarithm of that scale, the step of the logarithm `[S, 1]`, and normal
+        numbers `[S]`.
+        """
+        moved = (current.log() + step).clamp(*_LOG_RANGE).exp()
+        proposal = torch.where(which, scales * (moved / current), scales)
         other = FunctionPosterior.natural(proposal.square(), posterior.gram, posterior.shift)
-
-        def log_prior(log_scale: Tensor) -> Tensor:
-            return log_scale - (log_scale.exp() / self.wide[-1]).square().log1p()
-
-        gain = other.evidence + log_prior(moved) - posterior.evidence - log_prior(log_scale)
-        taken = gain > torch.special.log_ndtr(normal[:, 1])
+        ratio = (log_prior(moved) - log_prior(current))[:, 0]
+        taken = other.evidence - posterior.evidence + ratio > torch.special.log_ndtr(normal)
         return torch.where(taken[:, None], proposal, scales), other.where(taken, posterior)
+
+    def _draw_shared(self, scales: Tensor, normal: Tensor) -> Tensor:
+        """Draw τ `[S, 1]` given the standard deviations of products, by inversion on a grid of log τ."""
+        ratios = (scales / self.wide).square()[..., None]
+        grid = torch.linspace(*_LOG_RANGE, _GRID, dtype=scales.dtype, device=scales.device)
+        squared = (2 * grid).exp()
+        each = torch.where(self.products[:, None], -grid - (ratios / squared).log1p(), 0.0)
+        below = (self._log_prior_of_shared(grid.exp()) + each.sum(1)).softmax(-1).cumsum(-1)
+        place = torch.searchsorted(below, torch.special.ndtr(normal)).clamp(max=_GRID - 1)
+        return grid[place].exp()
+
+    def _log_prior_of_shared(self, scale: Tensor) -> Tensor:
+        """Return the log density of log τ up to a constant."""
+        return -0.5 * (scale.log() / self.spread).square()

@@ -337,7 +337,7 @@ class GibbsChains:
         given = augmentation.with_latents(i, given, function, lambda n: self.fresh(n, _LATENT, *stream))
         posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
         if prior is not None:
-            scales, posterior = prior.draw_rest(scales, posterior, self.fresh(2, _RESCALING, *stream))
+            scales, posterior = prior.rescale(scales, posterior, self.fresh(5, _RESCALING, *stream))
         function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
         if link.is_gaussian:
             noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, _VARIANCE, *stream))

@@ -130,6 +130,8 @@ class Trend(Kernel):
     linear_deviations: Tensor
     product_deviations: Tensor
     """Standard deviations of the coefficients of linear terms, `[P]`, and of products, `[Q]`."""
+    log_shared: Tensor
+    """Log of the scale that products share, in prior standard deviations, a scalar; see `model.priors`."""
 
     def __init__(
         self,
@@ -146,6 +148,7 @@ class Trend(Kernel):
         for name, n, variance in (("linear", input_dim, linear), ("product", len(products), quadratic)):
             deviations = torch.full((n,), variance**0.5, dtype=torch.float64)
             self.register_buffer(f"{name}_deviations", deviations, False)
+        self.register_buffer("log_shared", torch.zeros((), dtype=torch.float64), False)
         self.n_features = max(n_features, 1 + input_dim + len(products))
         """Number F of features."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
 from pyro_mgp.inference.function_posterior import CoefficientScales, FunctionPosterior
 from pyro_mgp.model.kernels import linear_quadratic_matern32, matern32
@@ -15,7 +19,8 @@ from pyro_mgp.model.link import Link
 def test_standard_deviations_have_their_conditional_densities() -> None:
     n_chains, values = 4000, torch.tensor([0.5, 7.0, -1.5]).double()
     wide, grid = torch.tensor([0.3, 1.0, 1.0]).double(), np.linspace(np.log(1e-3), np.log(1e3), 40_001)
-    own = CoefficientScales(torch.tensor([0, 2]), torch.zeros(3, dtype=torch.bool), wide)
+    none = torch.zeros(3, dtype=torch.bool)
+    own = CoefficientScales(torch.tensor([0, 2]), none, none, wide, spread=0.0)
     scales, rng = torch.ones(n_chains, 3).double(), np.random.default_rng(0)
     for _ in range(25):
         drawn = values.expand(n_chains, -1)
@@ -49,14 +54,44 @@ def test_every_product_has_a_scale_and_inducing_values_share_one() -> None:
     assert torch.equal(drawn[:, :3], scales[:, :3])
     assert len(set(drawn[0, 3:6].tolist())) == 3
     none = FunctionPosterior.natural(scales.square(), torch.zeros(3, 10, 10).double(), 0 * scales)
-    rescaled, _ = own.draw_rest(drawn, none, torch.randn(3, 2, generator=seeded(2)).double())
-    assert torch.equal(rescaled[:, :6], drawn[:, :6])
+    rescaled, _ = own.rescale(drawn, none, torch.randn(3, 5, generator=seeded(2)).double())
+    assert torch.equal(rescaled[:, :3], drawn[:, :3])
+    # Those of products move together.
+    torch.testing.assert_close(rescaled[:, 3:6] / rescaled[:, 3:4], drawn[:, 3:6] / drawn[:, 3:4])
+    assert not torch.equal(rescaled[:, 3:6], drawn[:, 3:6])
     assert (rescaled[:, 6:] == rescaled[:, 6:7]).all()
+
+
+def test_without_rows_standard_deviations_of_products_follow_their_prior() -> None:
+    own = CoefficientScales.of(link(linear_quadratic_matern32))
+    assert own is not None
+    assert own.spread == pytest.approx(0.03)  # three products
+    own = dataclasses.replace(own, spread=0.7)
+    n_chains, generator = 4000, seeded(0)
+    nothing = torch.zeros(10, 10).double().expand(n_chains, -1, -1), torch.zeros(n_chains, 10).double()
+    scales = torch.ones(n_chains, 10).double()
+
+    def fresh(n: int) -> Tensor:
+        return torch.randn(n_chains, n, generator=generator).double()
+
+    for _ in range(100):
+        posterior = FunctionPosterior.natural(scales.square(), *nothing)
+        scales, posterior = own.rescale(scales, posterior, fresh(5))
+        scales = own.draw(posterior.draw(fresh(10)), scales, fresh)
+    # A log-normal variable that three products share, times a half-Cauchy variable of each.
+    rng = np.random.default_rng(0)
+    each = np.log(np.tan(np.pi / 2 * rng.random((2, 200_000))))
+    expected = each[0] + 0.7 * rng.normal(size=200_000)
+    ratios = (scales / own.wide.detach()).log()[:, 3:6].numpy()
+    for found in ratios.T:
+        assert stats.ks_2samp(found, expected).pvalue > 1e-3
+    assert stats.ks_2samp(ratios[:, 0] - ratios[:, 1], each[0] - each[1]).pvalue > 1e-3
 
 
 def test_the_scale_of_inducing_values_has_its_density_with_the_function_integrated_out() -> None:
     own = CoefficientScales.of(link(linear_quadratic_matern32))
     assert own is not None
+    rest_alone = dataclasses.replace(own, spread=0.0)
     n_chains, generator = 4000, seeded(0)
     basis = torch.randn(10, 8, generator=generator).double()
     targets = torch.tensor([1.0, -2.0, 0.5, 1.5, 0.0, 2.0, -1.0, 0.7]).double()
@@ -65,8 +100,8 @@ def test_the_scale_of_inducing_values_has_its_density_with_the_function_integrat
     of_chains = gram.expand(n_chains, -1, -1), shift.expand(n_chains, -1)
     posterior = FunctionPosterior.natural(scales.square(), *of_chains)
     for _ in range(60):
-        normal = torch.randn(n_chains, 2, generator=generator).double()
-        scales, posterior = own.draw_rest(scales, posterior, normal)
+        normal = torch.randn(n_chains, 5, generator=generator).double()
+        scales, posterior = rest_alone.rescale(scales, posterior, normal)
     expected = FunctionPosterior.natural(scales.square(), *of_chains)
     torch.testing.assert_close(posterior.mean, expected.mean)
     torch.testing.assert_close(posterior.factor, expected.factor)

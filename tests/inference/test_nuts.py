@@ -78,7 +78,7 @@ def test_without_data_draws_come_from_the_prior(monkeypatch: pytest.MonkeyPatch)
 def test_a_wave_has_a_short_lengthscale_and_no_global_state_is_touched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nuts, "_WARMUP", 20)
+    monkeypatch.setattr(nuts, "_WARMUP", 40)
     monkeypatch.setattr(nuts, "_THINNING", 1)
     monkeypatch.setattr(nuts, "_MAX_DEPTH", 4)
     table = curve(20)

@@ -20,6 +20,7 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 VALUES = torch.as_tensor(np.random.default_rng(0).normal(size=(30, 2)))
 OBSERVED = torch.as_tensor(np.random.default_rng(1).random((30, 2)) < 0.7)
 KERNEL, RATE = "links.1.kernel.kern0.product_deviations", "links.1.kernel.kern1.variance"
+SHARED = "links.1.kernel.kern0.log_shared"
 
 
 def chain() -> SequentialChain:
@@ -66,7 +67,11 @@ def test_coefficients_have_the_scales_under_which_they_are_drawn() -> None:
     typical = link.kernel.kern0.product_deviations
     scales = torch.tensor([0.5]).double()
     wide = own.wide[own.coefficients].detach()
-    expected = stats.halfcauchy.logpdf(scales, scale=wide).sum() - float(typical.log().sum())
+    assert (float(priors[SHARED].loc), float(priors[SHARED].scale)) == (0.0, 1.0)
+    # Of a single product the logarithm of the scale has a standard deviation of .01.
+    given = poutine.condition(with_priors(chain()).model, {SHARED: 100 * torch.tensor(0.2).double().log()})
+    prior = poutine.trace(given).get_trace(VALUES, OBSERVED).nodes[KERNEL]["fn"]
+    expected = stats.halfcauchy.logpdf(scales, scale=0.2 * wide).sum() - float(typical.log().sum())
     assert float(prior.log_prob(scales * typical)) == pytest.approx(expected)
     amplitude = float(link.kernel.kern1.variance.detach()) ** 0.5
     rest = stats.halfcauchy(scale=float(own.wide[own.rest][0].detach()) * amplitude)
@@ -103,6 +108,7 @@ def test_likelihoods_without_noise_keep_their_parameters() -> None:
     one = with_priors(SequentialChain([link], ["b"], n_rows=30))
     assert not one.links[0].likelihood._pyro_samples
     trace = poutine.trace(one.model).get_trace(VALUES.sign(), torch.ones_like(OBSERVED))
-    for name, scale in (("linear_deviations", 3.0), ("product_deviations", 0.9)):
+    shared = float((0.01 * trace.nodes["links.0.kernel.kern0.log_shared"]["value"]).exp())
+    for name, scale in (("linear_deviations", 3.0), ("product_deviations", 0.9 * shared)):
         prior = trace.nodes[f"links.0.kernel.kern0.{name}"]["fn"]
         torch.testing.assert_close(prior.base_dist.scale, torch.tensor([scale]).double())
