@@ -6,14 +6,22 @@ import numpy as np
 import pandas as pd
 
 
-def numbers(n_rows: int, n_columns: int = 10, seed: int = 0) -> pd.DataFrame:
-    """Return a table of correlated columns, two of them transformed by tanh, with 10 % missing cells."""
+def numbers(
+    n_rows: int, n_columns: int = 10, seed: int = 0, most_incomplete: int | None = None
+) -> pd.DataFrame:
+    """Return a table of correlated columns, two of them transformed by tanh, with 10 % missing cells.
+
+    Columns after the first `most_incomplete` are complete; None for none.
+    """
     generator = np.random.default_rng(seed)
     table = generator.normal(size=(n_rows, 3)) @ generator.normal(size=(3, n_columns))
     table[:, :2] = np.tanh(table[:, :2])
     table += 0.3 * generator.normal(size=table.shape)
     frame = pd.DataFrame(table, columns=[f"c{d}" for d in range(n_columns)])
-    return frame.mask(generator.random(table.shape) < 0.1)
+    holes = generator.random(table.shape) < 0.1
+    if most_incomplete is not None:
+        holes[:, most_incomplete:] = False
+    return frame.mask(holes)
 
 
 def mixed(n_rows: int, seed: int) -> pd.DataFrame:
