@@ -41,7 +41,7 @@ def test_there_are_no_more_inducing_inputs_than_rows(asked: int | None, n_rows: 
 
 
 @pytest.mark.parametrize(
-    ("settings", "n_rows", "all_gaussian", "value"),
+    ("settings", "n_rows", "all_local", "value"),
     [
         ({}, 400, True, 15),
         ({}, 300, True, 20),
@@ -51,13 +51,13 @@ def test_there_are_no_more_inducing_inputs_than_rows(asked: int | None, n_rows: 
     ],
 )
 def test_local_gps_save_training_steps(
-    settings: dict[str, Any], n_rows: int, all_gaussian: bool, value: int
+    settings: dict[str, Any], n_rows: int, all_local: bool, value: int
 ) -> None:
     imputer = MGPImputer(**settings)
     kinds = {"is_sequential": False, "shapes": False}
-    assert choose_max_steps(imputer, Engine(), n_rows, all_gaussian=all_gaussian, **kinds).value == value
+    assert choose_max_steps(imputer, Engine(), n_rows, all_local=all_local, **kinds).value == value
     latent = Engine(propagate="latent")
-    assert choose_max_steps(imputer, latent, n_rows, all_gaussian=True, **kinds).value in (3, 20)
+    assert choose_max_steps(imputer, latent, n_rows, all_local=True, **kinds).value in (3, 20)
 
 
 def test_seeds_say_where_they_come_from() -> None:

@@ -2,7 +2,8 @@
 
 Each run has a process of its own with one thread. One line per run is added to the CSV file as soon as it is
 done; started again, the command continues where it stopped. A method is not run on tables larger than one for
-which the time limit was too short. Whether pooled intervals are valid says `python -m benchmarks.coverage`.
+which the time limit was too short; with a longer limit, `--retry-failed` repeats such runs.
+`python -m benchmarks.coverage` measures whether pooled intervals are valid.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.coverage import r_mice
 from benchmarks.coverage.methods import METHODS
 from benchmarks.runs.process import Row
 from benchmarks.runs.queue import add_options, report_progress, run_all
-from benchmarks.validity.results import LAYOUT, MIXED, NUMBERS, Run
+from benchmarks.validity.results import KEY, LAYOUT, MIXED, NUMBERS, Run
 from benchmarks.validity.run import in_own_process
 
 SIZES = (
@@ -64,6 +65,15 @@ def unless_late(run: Run, late: list[Run], limit: int) -> Row:
     return row
 
 
+def late_in(out: Path) -> list[Run]:
+    """Return the runs in a file of results that were not done within their time limit."""
+    if not out.exists():
+        return []
+    table = LAYOUT.read(out)
+    late = table[table["error"].str.startswith("TimeoutError")]
+    return [Run(*row) for row in late[list(KEY)].to_numpy().tolist()]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that the results file lacks; return the exit status."""
     parser = command.new_parser("validity", __doc__)
@@ -89,7 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
 
     def run(given: argparse.Namespace) -> None:
-        runs, late = plan(given.methods, given.most_rows), list[Run]()
+        if given.jobs > 1:
+            raise ValueError("runs are timed, one after the other: leave out --jobs")
+        runs, late = plan(given.methods, given.most_rows), late_in(Path(given.out))
         if any(each.method.startswith("mice_") for each in runs):
             r_mice.check()
         report_progress(

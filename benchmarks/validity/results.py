@@ -29,7 +29,10 @@ class Run:
         return f"{self.method} on {self.n_rows:,} rows of {self.n_columns} columns ({self.kind})"
 
 
-COLUMNS = (*(field.name for field in fields(Run)), "m", "seconds", "gigabytes", "limit", "version", "error")
+KEY = tuple(field.name for field in fields(Run))
+"""Columns that identify a run."""
+
+COLUMNS = (*KEY, "m", "seconds", "gigabytes", "limit", "version", "error")
 """All columns: imputations, their time and memory above the table, the time limit, and why a run failed."""
 
 

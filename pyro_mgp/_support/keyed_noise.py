@@ -59,7 +59,7 @@ class KeyedNoise:
 
 
 def further_uniform(uniform: Tensor, stream: int) -> Tensor:
-    """Return uniform numbers on (0, 1) that those given, of the same shape, are hashed to."""
+    """Return uniform numbers on (0, 1) hashed from uniform numbers of the same shape."""
     bits = (uniform.double() * 2.0**52).long()
     return _between(bits ^ _signed(_mix_integer((stream + 1) * _GOLDEN))).to(uniform.dtype)
 

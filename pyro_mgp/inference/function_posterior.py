@@ -6,7 +6,8 @@ The standard deviations of the coefficients of a `Trend`, and of the rest of a k
 
 where log τ ~ N(0, ω²) for products, else τ = 1. The priors are those of `model.priors`, by which slopes of
 Gaussian links have fixed ones. The inducing values of the rest of the kernel share one. Given so many values
-their scale, and τ, would hardly move: they do so with the function integrated out, τ with all σ of products.
+their scale and τ would hardly move. They are therefore drawn with the function integrated out, τ together
+with all σ of products.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _LOG_RANGE = (-8.0, 5.0)
 # Standard deviation of a proposal for the logarithm of a scale: some two of its posterior's, with which
 # Metropolis steps in one dimension move fastest (Gelman, Roberts and Gilks, Bayesian Statistics 5, 1996).
 _STEP = 2.5
-# Values of log τ, a tenth apart.
-_GRID = 131
+# Number of values of log τ, and the largest of them.
+_GRID, _LARGEST_LOG = 161, 8.0
 
 
 @dataclass(frozen=True)
@@ -140,16 +141,17 @@ class CoefficientScales:
         Takes all standard deviations `[S, M]`, the distribution of the function with them, and normal numbers
         `[S, 5]`; returns both after the steps.
         """
+        of_shared, of_rest = normal[:, :3], normal[:, 3:]
         if self.spread:
-            given = self.products, self._draw_shared(scales, normal[:, 4:]), self._log_prior_of_shared
-            step = _STEP * min(1.0, self.spread) * normal[:, 2:3]
-            scales, posterior = self._step(scales, posterior, *given, step, normal[:, 3])
+            given = self.products, self._draw_shared(scales, of_shared[:, :1]), self._log_prior_of_shared
+            step = _STEP * min(1.0, self.spread) * of_shared[:, 1:2]
+            scales, posterior = self._step(scales, posterior, *given, step, of_shared[:, 2])
 
         def log_prior(scale: Tensor) -> Tensor:
             return scale.log() - (scale / self.wide[-1]).square().log1p()
 
-        step = _STEP * normal[:, :1]
-        return self._step(scales, posterior, self.rest, scales[:, -1:], log_prior, step, normal[:, 1])
+        step = _STEP * of_rest[:, :1]
+        return self._step(scales, posterior, self.rest, scales[:, -1:], log_prior, step, of_rest[:, 1])
 
     def _step(
         self,
@@ -176,7 +178,9 @@ class CoefficientScales:
     def _draw_shared(self, scales: Tensor, normal: Tensor) -> Tensor:
         """Draw τ `[S, 1]` given the standard deviations of products, by inversion on a grid of log τ."""
         ratios = (scales / self.wide).square()[..., None]
-        grid = torch.linspace(*_LOG_RANGE, _GRID, dtype=scales.dtype, device=scales.device)
+        # Products move the mean of log τ by at most one each, times its prior variance.
+        most = min(_LARGEST_LOG, 6 * self.spread + len(self.coefficients) * self.spread**2)
+        grid = torch.linspace(-most, most, _GRID, dtype=scales.dtype, device=scales.device)
         squared = (2 * grid).exp()
         each = torch.where(self.products[:, None], -grid - (ratios / squared).log1p(), 0.0)
         below = (self._log_prior_of_shared(grid.exp()) + each.sum(1)).softmax(-1).cumsum(-1)

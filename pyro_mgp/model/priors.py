@@ -9,10 +9,10 @@
 
 P is the number of inputs; 4 √P is where training starts, at a nearly linear function. All are in standardised
 units. A trend has many products, of which few matter: with a standard deviation of its own for each, large
-coefficients are hardly shrunk, and the others are, by τ the more the fewer matter (horseshoe prior; Carvalho,
-Polson and Scott, Biometrika 97:465-480, 2010). Such a prior falls like 1 / β², and would move a slope with
-standard error s by 2 s² / β towards zero, a quarter of s if there are 200 rows and β = .5: slopes of Gaussian
-links have a fixed one.
+coefficients are hardly shrunk, and τ shrinks the others more strongly, the fewer products matter (horseshoe
+prior; Carvalho, Polson and Scott, Biometrika 97:465-480, 2010). Such a prior falls like 1 / β², and would
+move a slope with standard error s by 2 s² / β towards zero, a quarter of s if there are 200 rows and β = .5:
+slopes of Gaussian links have a fixed one.
 """
 
 from __future__ import annotations

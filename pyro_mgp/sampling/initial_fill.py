@@ -114,6 +114,8 @@ class InitialFill:
         # Filled in place: results of separate chunks would fragment memory.
         tables = torch.where(observed, values, self.mean).repeat(1 if noise is None else len(noise), 1, 1)
         for rows, columns in _blocks(observed):
+            if columns.shape[1] == 0:
+                continue
             deviation, places = evened(tables[0, rows] - self.mean), columns.expand(len(tables), -1, -1)
             missing, factor = _factor(precision, observed[rows], columns)
             pull = (deviation @ precision).gather(1, columns) * missing
@@ -156,9 +158,9 @@ def _medians(values: Tensor, observed: Tensor) -> Tensor:
     return values.new_tensor([np.median(cells) if len(cells) else np.nan for cells in columns])
 
 
-def _chunk(n_columns: int) -> int:
-    """Return the number of rows conditioned at once: whole tiles, or part of one for wide tables."""
-    most = max(1, _ENTRIES_AT_ONCE // n_columns**2)
+def _chunk(width: int) -> int:
+    """Return how many rows with matrices of a width are conditioned at once: whole tiles, or part of one."""
+    most = max(1, _ENTRIES_AT_ONCE // width**2)
     if most < TILE:
         return max(part for part in range(1, most + 1) if TILE % part == 0)
     return min(_MAX_AT_ONCE, whole_tiles(most))

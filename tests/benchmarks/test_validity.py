@@ -60,6 +60,18 @@ def test_small_tables_come_first_and_larger_ones_than_a_late_one_are_left_out(
     assert "mgp on 1,000 rows of 10 columns" in rows[Run(NUMBERS, 1000, 50, "mgp")]["error"]
 
 
+def test_a_file_of_results_tells_which_runs_were_late(tmp_path: Path) -> None:
+    out = tmp_path / "results.csv"
+    assert command.late_in(out) == []
+    rows = [
+        (NUMBERS, 1000, 10, "mgp", 20, 2.0, 0.1, 9, "1.0", ""),
+        (NUMBERS, 10_000, 10, "mgp", 20, None, None, 9, "1.0", "TimeoutError: not done after 9 s"),
+    ]
+    pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(out, index=False)
+    assert command.late_in(out) == [Run(NUMBERS, 10_000, 10, "mgp")]
+    assert command.main(["-o", str(out), "--jobs", "2"]) == 2
+
+
 def test_the_picture_has_a_line_per_method(tmp_path: Path) -> None:
     rows = [
         (kind, n, d, method, 20, n * d / 1e4, 0.1, 600, "1.0", "")

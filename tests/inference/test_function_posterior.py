@@ -62,11 +62,12 @@ def test_every_product_has_a_scale_and_inducing_values_share_one() -> None:
     assert (rescaled[:, 6:] == rescaled[:, 6:7]).all()
 
 
-def test_without_rows_standard_deviations_of_products_follow_their_prior() -> None:
+@pytest.mark.parametrize("spread", [0.03, 0.7])
+def test_without_rows_standard_deviations_of_products_follow_their_prior(spread: float) -> None:
     own = CoefficientScales.of(link(linear_quadratic_matern32))
     assert own is not None
     assert own.spread == pytest.approx(0.03)  # three products
-    own = dataclasses.replace(own, spread=0.7)
+    own = dataclasses.replace(own, spread=spread)
     n_chains, generator = 4000, seeded(0)
     nothing = torch.zeros(10, 10).double().expand(n_chains, -1, -1), torch.zeros(n_chains, 10).double()
     scales = torch.ones(n_chains, 10).double()
@@ -81,7 +82,7 @@ def test_without_rows_standard_deviations_of_products_follow_their_prior() -> No
     # A log-normal variable that three products share, times a half-Cauchy variable of each.
     rng = np.random.default_rng(0)
     each = np.log(np.tan(np.pi / 2 * rng.random((2, 200_000))))
-    expected = each[0] + 0.7 * rng.normal(size=200_000)
+    expected = each[0] + spread * rng.normal(size=200_000)
     ratios = (scales / own.wide.detach()).log()[:, 3:6].numpy()
     for found in ratios.T:
         assert stats.ks_2samp(found, expected).pvalue > 1e-3

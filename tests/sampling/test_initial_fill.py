@@ -107,7 +107,7 @@ def test_a_constant_column_still_has_a_positive_definite_covariance(device: torc
 
 
 def test_conditional_means_equal_the_block_formula_for_every_pattern(device: torch.device) -> None:
-    gaussian, values, observed = every_pattern(4, device)
+    gaussian, values, observed = every_pattern(6, device)
     filled = gaussian.conditional_mean(values, observed)
     for row, answer in zip(values.cpu().numpy(), filled, strict=True):
         expected = row.copy()
@@ -326,7 +326,7 @@ def test_large_tables_are_thinned(device: torch.device, monkeypatch: pytest.Monk
 
 
 def test_observed_cells_are_predicted_from_the_others_of_their_row(device: torch.device) -> None:
-    gaussian, values, observed = every_pattern(4, device)
+    gaussian, values, observed = every_pattern(6, device)
     means, variances = (each.cpu().numpy() for each in gaussian.leave_one_out(values, observed))
     rows = values.cpu().numpy()
     for row, column in np.argwhere(~np.isnan(rows)):

@@ -31,7 +31,7 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 # Half of the binary digits of a uniform number, as a factor.
 _HALF_OF_DIGITS = 2.0**26
 # Quasi-random points, and as many mirror images.
-_LATTICE = 64
+_LATTICE = 128
 # Range of uniform numbers whose quantiles are finite.
 _INSIDE = (1e-9, 1 - 1e-9)
 # Largest log ratio of two probabilities whose difference is not zero in floating point.
@@ -198,9 +198,9 @@ class Drawn(LocalModule):
     """Base class of likelihoods that draw the latent function first, and then the observation given it.
 
     One uniform number gives both: its first and its last 26 binary digits are two uniform numbers, and
-    further ones are hashed from it. A likelihood of one's own is a subclass with its parameters, a `noise` of
-    one, and `distribution`; if that distribution has no quantile function `icdf`, `observe` as well. See
-    docs/pyro.md.
+    further ones are hashed from the former. A likelihood of one's own is a subclass with its parameters, a
+    `noise` of one, and `distribution`; if that distribution has no quantile function `icdf`, `observe` as
+    well. See docs/pyro.md.
     """
 
     n_uniform: ClassVar[int] = 1
@@ -215,15 +215,20 @@ class Drawn(LocalModule):
         return ExpectedOf(mean, variance, self.distribution, validate_args=False)
 
     def observe(self, function: Tensor, *uniform: Tensor) -> Tensor:
-        """Draw observations given the latent function and `n_uniform` uniform numbers, each `[...]`."""
+        """Draw observations given the latent function `[...]` and `n_uniform` uniform numbers.
+
+        The latter have the shape of the function, or one that broadcasts to it.
+        """
         return self.distribution(function).icdf(*uniform)
 
     def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
         """Draw observations by means of uniform numbers."""
         first = (uniform * _HALF_OF_DIGITS).floor()
         second = uniform * _HALF_OF_DIGITS - first
-        further = [further_uniform(uniform, stream) for stream in range(self.n_uniform - 1)]
-        return self._draw(mean, variance, (first + 0.5) / _HALF_OF_DIGITS, second, *further)
+        first = (first + 0.5) / _HALF_OF_DIGITS
+        # Hashed from a few digits: rounding of the last ones must not change them.
+        further = [further_uniform(first, stream) for stream in range(self.n_uniform - 1)]
+        return self._draw(mean, variance, first, second, *further)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them, by a lattice rule."""

@@ -109,7 +109,7 @@ class NegativeBinomial(Drawn):
         return Recoded(counts, self.scale.cells, self.scale.counts)
 
     def observe(self, function: Tensor, *uniform: Tensor) -> Tensor:
-        """Draw standardised counts given the latent function and three uniform numbers, all `[...]`."""
+        """Draw standardised counts given the latent function and three uniform numbers."""
         # A Poisson distribution whose mean follows a gamma distribution.
         own, *of_gamma = uniform
         rate = (function + self.offset).clamp(max=_LARGEST_LOG).exp() / self.concentration

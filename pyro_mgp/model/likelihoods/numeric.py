@@ -94,7 +94,7 @@ class ExpectedStudentT(Scored):
 class HeavyTailed(Drawn):
     """Student's t likelihood of a column with outliers; degrees of freedom and scale are parameters."""
 
-    n_uniform = 3
+    n_uniform = 2
     noise: Tensor
 
     def __init__(self, noise: float) -> None:
@@ -118,12 +118,12 @@ class HeavyTailed(Drawn):
         return mean if of is None else super().expectation(mean, variance, of)
 
     def observe(self, function: Tensor, *uniform: Tensor) -> Tensor:
-        """Draw observations given the latent function and three uniform numbers, all `[...]`."""
+        """Draw observations given the latent function and two uniform numbers."""
         # A normal distribution whose precision follows a gamma distribution.
-        own, *of_gamma = uniform
-        half = self.freedom / 2
+        own, of_gamma = uniform
+        half = self.freedom.detach() / 2  # no gradient passes through a gamma variate
         return (
-            function + self.scale * torch.special.ndtri(own) * (half / gamma_variates(half, *of_gamma)).sqrt()
+            function + self.scale * torch.special.ndtri(own) * (half / gamma_variates(half, of_gamma)).sqrt()
         )
 
 

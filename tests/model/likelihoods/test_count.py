@@ -134,7 +134,7 @@ def test_given_the_function_counts_are_negative_binomial(concentration: float, f
     assert np.abs(actual - expected.cdf(places)).max() < 1.95 / math.sqrt(n)  # Kolmogorov, one in a thousand
 
 
-@pytest.mark.parametrize("concentration", CONCENTRATIONS)
+@pytest.mark.parametrize("concentration", [0.5, *CONCENTRATIONS])
 def test_expectations_are_those_of_the_mixture(concentration: float) -> None:
     f, weights = functions()
     counts = np.arange(5000)
@@ -145,8 +145,8 @@ def test_expectations_are_those_of_the_mixture(concentration: float) -> None:
         mean = made.expectation(MEAN, VARIANCE)
         none = made.expectation(MEAN, VARIANCE, lambda z: (SCALE.counts(z) == 0).double())
         linear = made.expectation(MEAN, VARIANCE, InverseTransform(SCALE.mean, SCALE.scale, -9.0, 9.0, "log"))
-    np.testing.assert_allclose(mean, probability @ cells, rtol=0, atol=0.05)
-    np.testing.assert_allclose(none, probability[:, 0], rtol=0, atol=0.03)
+    np.testing.assert_allclose(mean, probability @ cells, rtol=0, atol=0.04)
+    np.testing.assert_allclose(none, probability[:, 0], rtol=0, atol=0.02)
     np.testing.assert_allclose(linear, 1 + (MEAN + OFFSET + VARIANCE / 2).exp(), rtol=1e-12)
     np.testing.assert_allclose(linear, 1 + probability @ counts, rtol=1e-4)
 

@@ -121,13 +121,26 @@ def test_draws_by_uniform_numbers_follow_the_mixture(freedom: float) -> None:
 @pytest.mark.parametrize("freedom", FREEDOMS)
 def test_given_the_function_values_follow_students_t(freedom: float) -> None:
     n = 100_000
-    uniform = torch.as_tensor(np.random.default_rng(4).random((3, n)))
+    uniform = torch.as_tensor(np.random.default_rng(4).random((2, n)))
     with torch.no_grad():
         values = likelihood(freedom).observe(torch.full((n,), 1.5).double(), *uniform)
     # Kolmogorov's critical value, one in a thousand.
     assert stats.kstest(values.numpy(), stats.t(freedom, 1.5, WIDTH).cdf).statistic < 1.95 / math.sqrt(n)
     far = np.abs(values.numpy() - 1.5) > stats.t.isf(5e-4, freedom, 0, WIDTH)
     assert abs(far.sum() - 1e-3 * n) < 4 * math.sqrt(1e-3 * n)
+
+
+def test_draws_depend_continuously_on_uniform_numbers_and_have_no_gradient_by_degrees_of_freedom() -> None:
+    uniform, made = torch.as_tensor(np.random.default_rng(5).random((1000, 3))), likelihood(3.0)
+    made.freedom = torch.tensor(3.0).double().requires_grad_()
+    near = torch.nextafter(uniform, torch.ones_like(uniform))
+    given = MEAN.expand(1000, 3), VARIANCE.expand(1000, 3)
+    drawn = made.draw(*given, uniform)
+    # Rounding of a uniform number must not give another variate.
+    torch.testing.assert_close(made.draw(*given, near), drawn, rtol=1e-4, atol=1e-4)
+    assert not drawn.detach().equal(made.draw(*given, 1 - uniform).detach())
+    gradients = torch.autograd.grad(drawn.square().sum(), made.freedom, allow_unused=True)
+    assert gradients == (None,)
 
 
 def test_expectations_are_those_of_the_mixture() -> None:
