@@ -63,16 +63,16 @@ def draw(results: pd.DataFrame, path: Path) -> str:
             _panel(ax, part, size, what)
             ax.set(xlabel=title, ylabel=label)
         words.append(f"{title}: " + ", ".join(_described(part, size)))
-    figure.suptitle("Twenty imputations on one core; in the legend the slope between the last two sizes")
+    figure.suptitle("Twenty imputations on one core; slopes are those between the last two sizes")
     figure.savefig(path)
     return "; ".join(words)
 
 
 def _panel(ax: Axes, part: pd.DataFrame, size: str, what: str) -> None:
-    for method, own in part.sort_values(size).groupby("method", sort=False):
+    for method, own in part.dropna(subset=[what]).sort_values(size).groupby("method", sort=False):
         colour, marker = _STYLES.get(str(method), _OTHER)
         sizes, values = own[size].tolist(), own[what].clip(lower=0.01).tolist()
-        label = f"{method} {slope(sizes, values):.1f}" if len(own) > 1 else str(method)
+        label = f"{method}, slope {slope(sizes, values):.1f}" if len(own) > 1 else str(method)
         ax.plot(sizes, values, color=colour, marker=marker, markersize=4, label=label)
     ax.set(xscale="log", yscale="log")
     ax.grid(alpha=0.3)
