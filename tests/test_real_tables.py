@@ -143,7 +143,7 @@ def test_draws_tell_what_was_hidden(fitted: MGPImputer) -> None:
             truth, values = truth.cat.codes, np.vectorize(LEVELS.index)(values)
         elif values.dtype.kind in "Mm":
             truth, values = truth.astype("int64"), values.astype("int64")
-        # Correlations of some fifty cells have a standard error of .15; those of visits are .19 to .34 by seed.
+        # The standard error with some fifty cells is .15; correlations of visits are .19 to .34 by seed.
         assert np.corrcoef(truth.astype("float64"), values.astype("float64").mean(0))[0, 1] > 0.15
 
 
