@@ -13,11 +13,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from benchmarks import command
 from benchmarks.coverage import r_mice
 from benchmarks.coverage.methods import METHODS
 from benchmarks.runs.process import Row
 from benchmarks.runs.queue import add_options, report_progress, run_all
+from benchmarks.runs.results import Results
 from benchmarks.validity.results import KEY, LAYOUT, MIXED, NUMBERS, Run
 from benchmarks.validity.run import in_own_process
 
@@ -66,11 +69,15 @@ def unless_late(run: Run, late: list[Run], limit: int) -> Row:
 
 
 def late_in(out: Path) -> list[Run]:
-    """Return the runs in a file of results that were not done within their time limit."""
-    if not out.exists():
-        return []
-    table = LAYOUT.read(out)
-    late = table[table["error"].str.startswith("TimeoutError")]
+    """Return the runs in a file of results, created if there is none, that were not done in time.
+
+    Raises:
+        ValueError: If the file holds other results.
+    """
+    Results(out, LAYOUT)  # refuses other files, and completes one that was cut off
+    # Not by `LAYOUT.read`, which refuses a file without runs: that of a command killed during the first.
+    table = pd.read_csv(out, dtype={"error": str})
+    late = table[table["error"].fillna("").str.startswith("TimeoutError")]
     return [Run(*row) for row in late[list(KEY)].to_numpy().tolist()]
 
 
