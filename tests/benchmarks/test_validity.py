@@ -63,9 +63,7 @@ def test_small_tables_come_first_and_larger_ones_than_a_late_one_are_left_out(
 def test_a_file_of_results_tells_which_runs_were_late(tmp_path: Path) -> None:
     out = tmp_path / "results.csv"
     assert command.late_in(out) == []
-    assert (
-        command.late_in(out) == []
-    )  # with a header now, as if killed in its first run
+    assert command.late_in(out) == []  # with a header now, as if killed in its first run
     (tmp_path / "other.csv").write_text("a,b\n1,2\n", "utf-8")
     with pytest.raises(ValueError, match=r"other\.csv"):
         command.late_in(tmp_path / "other.csv")
