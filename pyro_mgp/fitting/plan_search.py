@@ -24,15 +24,21 @@ from pyro_mgp.data.table import TableCodec, missing
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
 from pyro_mgp.model.column_order import CLEARLY
-from pyro_mgp.model.link_specs import best_plan, plan_links, recoded, rival_sequence, symmetrised_gain
+from pyro_mgp.model.link_specs import (
+    LinkSpec,
+    best_plan,
+    plan_links,
+    recoded,
+    rival_sequence,
+    symmetrised_gain,
+)
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.sampler import Sampler
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
 
-# Rows from which the evidence of orders is computed (60 MB with 20 columns), and rows from which plans are
-# learnt in large tables: those with the smallest keys.
-_ROWS_OF_ORDER, _ROWS_OF_PLAN = 5000, 2000
+# Rows from which the evidence of orders is computed (60 MB with 20 columns).
+_ROWS_OF_ORDER = 5000
 # Most times that plans are made on draws of the last plan's model, and the number of these draws.
 _MOST_PLANS, _COMPLETIONS = 3, 4
 # Number of the draw by which rival orders are compared: chains move away from the order that completed the
@@ -54,12 +60,26 @@ class GivenTable:
     modelled: pd.DataFrame  # the table as it is modelled
     target: tuple[ColumnCodec | None, NDArray[np.float64] | None]  # codec and encoded values of the target
 
+    def on(self, rows: Tensor) -> GivenTable:
+        """Return the table restricted to rows with these numbers; it has no target."""
+        frame, modelled = (own.iloc[rows.numpy()] for own in (self.frame, self.modelled))
+        return replace(self, frame=frame, modelled=modelled)
+
     def for_joint_density(
         self, codec: TableCodec, table: EncodedTable, *, warp: bool
     ) -> tuple[TableCodec, EncodedTable]:
         """Return a codec refitted for a joint density, and the table encoded with it."""
         support, specs = self.parameters.discrete_support, self.rules.modelled_specs
         return codec.for_joint_density(self.modelled, table, warp, support, specs)
+
+    def link_specs(
+        self, codec: TableCodec, table: EncodedTable, sequence: Sequence[int] | None = None
+    ) -> list[LinkSpec]:
+        """Return the links of the encoded table, which see all other columns or follow a sequence."""
+        complete, every = table.observed.all(0).numpy(), self.parameters.columns == "all"
+        with_link, specs = np.ones_like(complete) if every else ~complete, self.rules.modelled_specs
+        target, is_input = self.target[0], self.engine.target_is_input
+        return plan_links(codec, with_link, self.parameters.order, target, is_input, specs, sequence)
 
     def training_table(
         self,
@@ -70,13 +90,8 @@ class GivenTable:
         completed: Tensor | None = None,
     ) -> tuple[TrainingTable, InputTable]:
         """Return the encoded table with its links, for training, and as it was given."""
-        parameters, (target, target_values) = self.parameters, self.target
-        complete = table.observed.all(0).numpy()
-        with_link = np.ones_like(complete) if parameters.columns == "all" else ~complete
-        specs = self.rules.modelled_specs
-        link_specs = plan_links(
-            codec, with_link, parameters.order, target, self.engine.target_is_input, specs, sequence
-        )
+        target, target_values = self.target
+        link_specs = self.link_specs(codec, table, sequence)
         if target_values is not None:
             table = table.append_column(target_values)
         incomplete = np.flatnonzero(np.logical_or.reduce(missing(self.frame))).tolist()
@@ -124,20 +139,10 @@ class PlanSearch:
         """The codecs."""
         return [codec for codec, _ in self.encodings]
 
-    def on_few_rows(self) -> PlanSearch:
-        """Return the search on a random part of a large table, which shows an order clearly enough."""
-        table = self.encodings[0][1]
-        if len(table) <= _ROWS_OF_PLAN:
-            return self
-        few = table.random_rows(_ROWS_OF_PLAN)
-        frame, modelled = (own.iloc[few.numpy()] for own in (self.given.frame, self.given.modelled))
-        given = replace(self.given, frame=frame, modelled=modelled)
-        return replace(self, given=given, encodings=[(codec, rows[few]) for codec, rows in self.encodings])
-
-    def part_of(self, table: EncodedTable) -> EncodedTable:
-        """Return the rows of the search from another encoding of the whole table."""
-        n_rows = len(self.encodings[0][1])
-        return table if n_rows == len(table) else table[table.random_rows(n_rows)]
+    def on(self, rows: Tensor) -> PlanSearch:
+        """Return the search on the rows with these numbers."""
+        encodings = [(codec, table[rows]) for codec, table in self.encodings]
+        return replace(self, given=self.given.on(rows), encodings=encodings)
 
     def first_plan(self, completed: Tensor) -> Plan:
         """Return the best plan without transforms, given rows `[S, N, D]` drawn by another model."""

@@ -10,7 +10,7 @@ import torch
 from pyro_mgp import MGPImputer
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.fitting import plan_search
+from pyro_mgp.fitting import table_fit
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch
 from pyro_mgp.settings import Choice, Engine
 
@@ -63,21 +63,19 @@ def test_a_plan_is_drawn_by_four_chains_that_impute_does_not_use() -> None:
     assert fitted.sampler().chains(fitted.training).n_recorded[0] == 20
 
 
-def test_plans_of_large_tables_are_learnt_from_part_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_on_some_rows_has_the_same_cells_in_every_form() -> None:
     search, _ = search_of(product())
-    assert search.on_few_rows() is search
-    monkeypatch.setattr(plan_search, "_ROWS_OF_PLAN", 100)
-    few = search.on_few_rows()
-    (_, table), (_, every) = few.encodings[0], search.encodings[0]
-    assert search.part_of(every) is every
-    assert torch.equal(few.part_of(every).keys, table.keys)
-    assert len(table) == len(few.given.frame) == len(few.given.modelled) == 100
-    place = torch.searchsorted(every.keys.sort().values, table.keys)
-    assert place.tolist() == list(range(100))  # those with the smallest keys
-    expected = few.given.frame.to_numpy()
+    (_, every), rows = search.encodings[0], torch.tensor([7, 3, 200])
+    few = search.on(rows)
+    assert torch.equal(few.encodings[0][1].keys, every.keys[rows])
+    assert few.given.frame.index.tolist() == few.given.modelled.index.tolist() == rows.tolist()
+    expected, table = few.given.frame.to_numpy(), few.encodings[0][1]
     decoded = table.values.numpy() * few.codecs[0].raw_scale + [c.mean[0] for c in few.codecs[0].columns]
     np.testing.assert_allclose(decoded[~np.isnan(expected)], expected[~np.isnan(expected)], atol=1e-12)
 
+
+def test_the_plan_of_a_large_table_is_learnt_from_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_fit, "_FEW_ROWS", 100)
     fitted = MGPImputer(inputs="earlier", random_state=0, progress=False).fit(product())
     assert fitted.chain_.n_rows == 300
     assert fitted.chain_.names[-1] == "y"

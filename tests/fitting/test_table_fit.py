@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.fitting import table_fit
+from pyro_mgp.data.table import TableCodec
+from pyro_mgp.fitting import chain_fit, plan_search, table_fit
 
 
 def steps(n_rows: int = 300) -> pd.DataFrame:
@@ -43,6 +46,47 @@ def test_auto_takes_a_joint_density_unless_nearby_rows_tell_more(
 ) -> None:
     choice = MGPImputer(random_state=0, progress=False).fit(frame).settings_.inputs
     assert (choice.value, choice.reason) == (inputs, reason)
+
+
+@pytest.mark.parametrize(
+    ("frame", "sizes", "inputs"),
+    [
+        (steps(600), [600], "others"),
+        (steps(601), [300, 601], "others"),
+        (curved(601), [300, 601], "earlier"),
+    ],
+    ids=["small", "nearby rows", "joint density"],
+)
+def test_few_rows_of_a_large_table_decide(
+    frame: pd.DataFrame, sizes: list[int], inputs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = list[int]()
+
+    def fit_chain(*given: Any) -> Any:
+        fitted.append(len(given[2].encoded))
+        return chain_fit.fit_chain(*given)
+
+    monkeypatch.setattr(table_fit, "_FEW_ROWS", 300)
+    monkeypatch.setattr(table_fit, "fit_chain", fit_chain)
+    monkeypatch.setattr(plan_search, "fit_chain", fit_chain)
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+    # Plans are fitted to few rows as often as they change.
+    assert sorted(fitted) == fitted
+    assert list(dict.fromkeys(fitted)) == sizes
+    assert fitted.count(len(frame)) == 1
+    assert imputer.settings_.inputs.value == inputs
+    assert imputer.chain_.n_rows == len(frame)
+
+
+def test_few_rows_decide_if_all_of_them_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = curved(400).fillna(0.0)
+    table = TableCodec.fit(frame, False, 0, {}).encode_cells(frame)
+    outside = int(table.keys.argsort()[-1])
+    frame.loc[outside, "a"] = np.nan
+    monkeypatch.setattr(table_fit, "_FEW_ROWS", 150)
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+    assert "a" in imputer.chain_.names
+    assert imputer.impute(m=2)[0].notna().to_numpy().all()
 
 
 def test_the_gain_of_local_gps_is_an_average_over_gaussian_links() -> None:
