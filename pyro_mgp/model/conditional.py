@@ -302,34 +302,37 @@ class TrendConditional(_StackConditional):
             return super().along(table, columns)
         of_columns = self.kernels.of_columns(self.number, tuple(columns))
         seen, own, slopes = of_columns.seen, of_columns.own, of_columns.slopes
-        scale, Z, norm, variance = self.kernels.matern32(self.number)
+        scale, Z, _, variance = self.kernels.matern32(self.number)
         X = table.flatten(0, 1)[:, self.kernels.links[self.number][2]].index_fill(1, own, 0.0)
         # By rows, which are gathered faster than columns.
-        apart = squared_distances(norm, Z, X * scale).T.contiguous()
+        scaled = X * scale
+        apart = squared_distances(scaled.square().sum(1, keepdim=True), scaled, Z)
         terms, own_scale = self._terms(trend, X, of_columns), scale[own]
         first, second = of_columns.factors
         n_rows, log_variance = table.shape[1], variance.log()
-        weights = self.weights[:, trend.n_features :].contiguous()
+        # One product serves the variances and, with the weights of all paths, the means.
+        forms = torch.cat([self.form, self.weights[:, trend.n_features :].T], dim=1)
+        size = len(self.form)
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
             here, values = paths * n_rows + numbers, values[:, seen]
             scaled = values * own_scale
             place = torch.cat([scaled, scaled.square().sum(1, keepdim=True)], dim=1)
             cross = matern32_of_square(apart[here].addmm_(place, slopes), log_variance)
-            left = variance - (cross @ self.form).mul_(cross).sum(1)
+            products = cross @ forms
+            left = variance - cross.mul_(products[:, :size]).sum(1)
             powers = trend.powers(values)
-            mean = (terms[here] * powers[:, first] * powers[:, second]).sum(1)
-            mean += (weights[paths] * cross).sum(1)
+            mean = terms[here].mul_(powers[:, first]).mul_(powers[:, second]).sum(1)
+            mean += products.gather(1, size + paths[:, None])[:, 0]
             return _moments(mean, left * self.scale[paths, 0].square())
 
         return moments
 
     def _terms(self, trend: Trend, X: Tensor, columns: ColumnTerms) -> Tensor:
         """Return the trend of all paths' inputs as coefficients `[S · n, G]` of the columns' factors."""
-        features = trend.features(X.index_fill(1, columns.own, 1.0)).T.unflatten(1, (len(self.weights), -1))
-        parts = (self.weights.T[: trend.n_features, :, None] * features).flatten(1)
-        terms = parts.new_zeros(columns.factors.shape[1], len(X)).index_add_(0, columns.groups, parts)
-        return terms.T.contiguous()
+        weights = self.weights[:, : trend.n_features, None] * columns.has_factor
+        features = trend.features(X.index_fill(1, columns.own, 1.0)).unflatten(0, (len(weights), -1))
+        return (features @ weights).flatten(0, 1)
 
     @torch.no_grad()
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:

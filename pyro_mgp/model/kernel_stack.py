@@ -123,7 +123,7 @@ class ColumnTerms:
     slopes: Tensor
     """Change of the squared distances to Z with their scaled values and the sum of their squares,
     `[C + 1, M]`."""
-    groups: Tensor
+    has_factor: Tensor
     factors: Tensor
     """See `Trend.factors`."""
 
