@@ -142,7 +142,8 @@ class Augmentation:
         """
         numbers = self.completed_rows[number] if numbers is None else numbers
         rows, unless = filled[:, numbers], self.chain.links[number].unless
-        known = self._at_scales(number, self.known[number], scales)
+        known = self.known[number]
+        known = known._replace(rest=self._at_scale(number, known.rest, scales))
         completed = self.rows(number, rows, scales)
         if weights is not None:
             weights = weights[:, torch.cat([self.known_rows[number], numbers])]
@@ -181,17 +182,19 @@ class Augmentation:
     def rows(self, number: int, rows: Tensor, scales: Tensor | None = None) -> Rows:
         """Return basis and targets of a link in completed rows `[S, n, D]` at its scales, `[S, M]`."""
         targets = rows[..., self.chain.links[number].column]
-        features, cross, prior = self.kernels.apart(number, rows.flatten(0, 1))
-        n = len(features)
-        basis = self.inverse[number, n:, n:] @ cross
-        rest = (prior - basis.square().sum(0)).clamp(min=0)
-        basis = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
-        return self._at_scales(number, Rows(basis, rest.view_as(targets), targets), scales)
+        features, basis, rest = self._parts(number, rows)
+        whole = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
+        return Rows(whole, self._at_scale(number, rest, scales), targets)
 
-    def _at_scales(self, number: int, rows: Rows, scales: Tensor | None) -> Rows:
-        if self.scales[number] is None or scales is None:
-            return rows
-        return rows._replace(rest=rows.rest * scales[:, -1:].square())
+    def _parts(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features and whitened basis of the rest, `[F, S · n]` and `[M, S · n]`, and `Rows.rest`."""
+        features, cross, prior = self.kernels.apart(number, rows.flatten(0, 1))
+        basis = self.inverse[number, len(features) :, len(features) :] @ cross
+        return features, basis, (prior - basis.square().sum(0)).clamp(min=0).view(rows.shape[:2])
+
+    def _at_scale(self, number: int, rest: Tensor, scales: Tensor | None) -> Tensor:
+        """Return variances that the inducing values do not determine at scales `[S, M]`."""
+        return rest if self.scales[number] is None or scales is None else rest * scales[:, -1:].square()
 
     def values(self, number: int, rows: Tensor, scales: Tensor, functions: Tensor) -> tuple[Tensor, Tensor]:
         """Return values of functions `[S, F, M]` at rows `[S, n, D]`, `[S, F, n]`, and `Rows.rest`, `[S, n]`.
@@ -200,9 +203,11 @@ class Augmentation:
         """
         values, rests = [], []
         for part in rows.split(max(_ROWS_AT_ONCE // len(rows), 1), dim=1):
-            basis, rest, _ = self.rows(number, part, scales)
-            values.append(functions @ basis)
-            rests.append(rest)
+            features, basis, rest = self._parts(number, part)
+            both = (each.unflatten(1, part.shape[:2]).movedim(1, 0) for each in (features, basis))
+            pairs = zip(functions.split([len(features), len(basis)], dim=2), both, strict=True)
+            values.append(sum(own @ each for own, each in pairs))
+            rests.append(self._at_scale(number, rest, scales))
         return torch.cat(values, dim=2), torch.cat(rests, dim=1)
 
     def posterior(

@@ -175,7 +175,7 @@ class Trend(Kernel):
         found[1 : 1 + self.input_dim] = columns
         # Beyond all but the most extreme values products grow no longer: their squares would.
         columns = columns.clamp(-_FARTHEST, _FARTHEST)
-        found[1 + self.input_dim :][: len(first)] = columns[first] * columns[second]
+        found[1 + self.input_dim :][: len(first)] = columns[first].mul_(columns[second])
         return found.mul_(self.spread.to(X)[:, None]).T
 
     def factors(self, own: Sequence[int]) -> tuple[Tensor, Tensor]:
