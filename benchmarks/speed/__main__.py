@@ -1,8 +1,9 @@
 """Measure speed: training step, latency, import, table sizes, and time to accuracy.
 
 The measurements are step (training step and sweep), latency (one new row), import, sizes (10,000 to 1,000,000
-rows: minutes); and, on the public tables parkinson.csv and protein.csv.gz, training (natural gradients
-against Adam) and forests (default imputer against chained extra trees).
+rows: minutes), costs (stages of fits and imputations by joint densities: minutes); and, on the public tables
+parkinson.csv and protein.csv.gz, training (natural gradients against Adam) and forests (default imputer
+against chained extra trees).
 """
 
 from __future__ import annotations

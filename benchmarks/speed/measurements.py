@@ -1,4 +1,4 @@
-"""Measurements of speed by name: training step, latency, import, table sizes, training and forests.
+"""Measurements of speed by name: step, latency, import, sizes, costs of stages, training and forests.
 
 Tasks that are compared run alternately in one process, and medians are reported: on a machine with other load
 their ratio is more stable than single times.
@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.figures import Row, in_turn
 from benchmarks.generated import numbers
 from benchmarks.paper import data
+from benchmarks.speed.costs import measure_costs
 from benchmarks.speed.step import measure_step
 from benchmarks.speed.time_to_accuracy import measure_forests, measure_training
 from pyro_mgp.imputer import MGPImputer
@@ -91,6 +92,7 @@ MEASUREMENTS: dict[str, Callable[[str], list[Row]]] = {
     "latency": measure_latency,
     "import": measure_import,
     "sizes": measure_sizes,
+    "costs": measure_costs,
 }
 """Measurements on generated tables by name; functions of the torch device."""
 

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.figures import Row, in_turn
 from benchmarks.generated import numbers
-from benchmarks.speed import measurements, step, time_to_accuracy
+from benchmarks.speed import costs, measurements, step, time_to_accuracy
 from benchmarks.speed.__main__ import main
 from benchmarks.speed.step import Problem
 from pyro_mgp.imputer import MGPImputer
@@ -105,7 +105,23 @@ def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch
     for name in measurements.ON_DATA:
         monkeypatch.setitem(measurements.ON_DATA, name, lambda _, name=name: measured.append(name) or [])
     assert main(["--data-dir", str(tmp_path)]) == 0
-    assert measured == ["step", "latency", "import", "sizes", "training", "forests"]
+    assert measured == ["step", "latency", "import", "sizes", "costs", "training", "forests"]
+
+
+def test_costs_of_stages_are_shares_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "TABLES", {"slade": costs.TABLES["slade"]})
+    fit, imputations = costs.measure_costs()
+    assert (fit.what, imputations.what) == ("slade, fit", "slade, 20 imputations")
+    for row, n_stages in ((fit, 4), (imputations, 3)):
+        shares = [float(stage.rsplit(" ", 1)[1]) for stage in row.detail.split("; ")]
+        assert len(shares) == n_stages
+        assert 0.5 < sum(shares[:4] if row is fit else shares[:2]) <= 1.01
+        assert min(shares) > 0
+
+
+def test_a_stage_that_does_not_run_is_an_error() -> None:
+    with pytest.raises(LookupError, match="no_stage of nowhere"):
+        costs.profiled("nothing", lambda: None, {"a stage": ("nowhere.py", "no_stage")})
 
 
 def test_a_measurement_without_its_tables_is_an_error(
