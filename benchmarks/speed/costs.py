@@ -27,16 +27,16 @@ TABLES: dict[str, Callable[[], pd.DataFrame]] = {
 
 _FIT = {
     "links that see all others": ("table_fit.py", "_fit_conditional"),
-    "training": ("plan_search.py", "fit"),
+    "training": ("plan_search.py", "PlanSearch.fit"),
     "chains of the search": ("plan_search.py", "completions"),
-    "choice of plans": ("plan_search.py", "_best"),
+    "choice of plans": ("plan_search.py", "PlanSearch._best"),
 }
 _IMPUTE = {
-    "functions given cells": ("gibbs_chains.py", "_all_learnt"),
-    "cells given functions": ("chain.py", "visit"),
-    "likelihood of later links": ("later_links.py", "log_likelihood"),
+    "functions given cells": ("gibbs_chains.py", "GibbsChains._all_learnt"),
+    "cells given functions": ("chain.py", "Chain.visit"),
+    "likelihood of later links": ("later_links.py", "LaterLinks.log_likelihood"),
 }
-"""Functions of the stages, by file and name; the last one is part of that before."""
+"""Functions of the stages, by file and qualified name; the last one is part of that before."""
 
 
 def measure_costs(device: str = "cpu") -> list[Row]:
@@ -50,7 +50,7 @@ def measure_costs(device: str = "cpu") -> list[Row]:
 
 
 def profiled(what: str, task: Callable[[], object], stages: Mapping[str, tuple[str, str]]) -> Row:
-    """Measure the seconds of a task, and the shares of functions in it, by file and name.
+    """Measure the seconds of a task, and the shares of functions in it, by file and qualified name.
 
     Raises:
         LookupError: If the task does not call one of the functions.
@@ -66,6 +66,9 @@ def _seconds_in(profile: cProfile.Profile, file: str, function: str) -> float:
     """Return the seconds spent in a function and in what it calls."""
     for entry in profile.getstats():
         code = entry.code
-        if not isinstance(code, str) and (PurePath(code.co_filename).name, code.co_name) == (file, function):
+        if not isinstance(code, str) and (PurePath(code.co_filename).name, code.co_qualname) == (
+            file,
+            function,
+        ):
             return entry.totaltime
     raise LookupError(f"{function} of {file} did not run: has it another name, or is there no joint density?")

@@ -36,6 +36,7 @@ from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.sampler import Sampler
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
+from pyro_mgp.storage.checkpoint import Checkpoint
 
 # Rows from which the evidence of orders is computed (60 MB with 20 columns).
 _ROWS_OF_ORDER = 5000
@@ -61,7 +62,7 @@ class GivenTable:
     target: tuple[ColumnCodec | None, NDArray[np.float64] | None]  # codec and encoded values of the target
 
     def on(self, rows: Tensor) -> GivenTable:
-        """Return the table restricted to rows with these numbers; it has no target."""
+        """Return the rows with these numbers of a table that has no target."""
         frame, modelled = (own.iloc[rows.numpy()] for own in (self.frame, self.modelled))
         return replace(self, frame=frame, modelled=modelled)
 
@@ -85,13 +86,12 @@ class GivenTable:
         self,
         codec: TableCodec,
         table: EncodedTable,
+        links: list[LinkSpec],
         inputs: Choice,
-        sequence: Sequence[int] | None = None,
         completed: Tensor | None = None,
     ) -> tuple[TrainingTable, InputTable]:
         """Return the encoded table with its links, for training, and as it was given."""
         target, target_values = self.target
-        link_specs = self.link_specs(codec, table, sequence)
         if target_values is not None:
             table = table.append_column(target_values)
         incomplete = np.flatnonzero(np.logical_or.reduce(missing(self.frame))).tolist()
@@ -100,7 +100,7 @@ class GivenTable:
         ordered, order = table.sorted_by_key()
         variances = {column: variance[order] for column, variance in variances.items()}
         completed = None if completed is None else completed[order]
-        training = TrainingTable(encoder, link_specs, ordered, variances, inputs, torch.empty_like, completed)
+        training = TrainingTable(encoder, links, ordered, variances, inputs, torch.empty_like, completed)
         return training, InputTable(self.frame, self.modelled, table)
 
 
@@ -149,12 +149,13 @@ class PlanSearch:
         last = len(self.codecs) - 1
         return last, self._best(self.codecs[last:], completed, (0, []))[1]
 
-    def fit(self, plan: Plan, completed: Tensor) -> Planned:
+    def fit(self, plan: Plan, completed: Tensor, checkpoint: Checkpoint | None = None) -> Planned:
         """Fit a joint density by a plan, trained on rows completed by draws."""
         here, sequence = plan
-        rows = self.encodings[here][1]
-        tables = self.given.training_table(*self.encodings[here], self.choice, sequence, completed[0])
-        fitted = fit_chain(self.given.parameters, self.given.engine, *tables, None)
+        codec, rows = self.encodings[here]
+        links = self.given.link_specs(codec, rows, sequence)
+        tables = self.given.training_table(codec, rows, links, self.choice, completed[0])
+        fitted = fit_chain(self.given.parameters, self.given.engine, *tables, checkpoint)
         return Planned(plan, fitted, rows, few_chains(fitted[0]))
 
     def improved(self, planned: Planned, draw: int = 0, most: int = _MOST_PLANS - 1) -> Planned:

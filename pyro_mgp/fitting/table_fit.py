@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import label_of
@@ -90,7 +91,7 @@ def fit_frame(
 def _fit_in_order(
     given: GivenTable, codec: TableCodec, table: EncodedTable, checkpoint: Checkpoint | None
 ) -> tuple[FittedModel, Settings]:
-    """Fit links that see all other columns; then, if the table suits it, links in an order that it shows."""
+    """Fit links that see all other columns, or, if the table suits it, links in an order that it shows."""
     parameters, engine = given.parameters, given.engine
     why, inputs = _why_not_sequential(given), wanted_inputs(parameters)
     if parameters.inference == "mcmc" and len(table) > _MOST_ROWS_OF_MCMC:
@@ -108,38 +109,56 @@ def _fit_in_order(
             # Columns without a place in the order come first, like complete ones.
             sequence = [d for d in (~table.observed.all(0)).nonzero()[:, 0].tolist() if d not in named]
             sequence += named
-            tables = given.training_table(codec, table, choice, sequence)
+            tables = given.training_table(codec, table, given.link_specs(codec, table, sequence), choice)
             return fit_chain(parameters, engine, *tables, checkpoint)
     links = given.link_specs(codec, table)
     if inputs == "auto":
         why = why or ("an order was given" if parameters.order is not None else "")
         why = why or _why_too_large(table, links)
     if inputs == "others" or why or not links:
-        why = why if inputs == "auto" and why else "as given"
-        return _fit_conditional(given, codec, table, why, checkpoint)
-    whole, why = (given, codec, table), "nearby rows improve predictions"
-    if is_large := len(table) > 2 * _FEW_ROWS:
-        few = table.random_rows(_FEW_ROWS)
-        conditional = _fit_conditional(given.on(few), codec, table[few], why, None)
-    else:
-        conditional = _fit_conditional(*whole, why, checkpoint)
-    if inputs == "auto" and conditional[0].local_gain > _LOCAL:
-        return _fit_conditional(*whole, why, checkpoint) if is_large else conditional
-    return _fit_joint_density(*whole, conditional[0])
+        choice = Choice("others", why if inputs == "auto" and why else "as given")
+        return _fit_conditional(given, codec, table, links, choice, checkpoint)
+    choice, few = Choice("others", "nearby rows improve predictions"), _few_rows(table)
+    if few is None or len(table) <= 2 * _FEW_ROWS:
+        conditional = _fit_conditional(given, codec, table, links, choice, checkpoint)
+        if inputs == "auto" and conditional[0].local_gain > _LOCAL:
+            return conditional
+        return _fit_joint_density(given, codec, table, conditional[0], None)
+    model, _ = _fit_conditional(given.on(few), codec, table[few], links, choice, None)
+    if inputs == "auto" and model.local_gain > _LOCAL:
+        return _fit_conditional(given, codec, table, links, choice, checkpoint)
+    return _fit_joint_density(given, codec, table, model, checkpoint)
+
+
+def _few_rows(table: EncodedTable) -> Tensor | None:
+    """Return the numbers of the few rows of a table that show its plan; None if it takes all rows."""
+    few = table.random_rows(_FEW_ROWS)
+    # A column needs observed cells to be learnt.
+    is_enough = len(few) < len(table) and table.observed[few].any(0).all()
+    return few if is_enough else None
 
 
 def _fit_conditional(
-    given: GivenTable, codec: TableCodec, table: EncodedTable, why: str, checkpoint: Checkpoint | None
+    given: GivenTable,
+    codec: TableCodec,
+    table: EncodedTable,
+    links: list[LinkSpec],
+    choice: Choice,
+    checkpoint: Checkpoint | None,
 ) -> tuple[FittedModel, Settings]:
     """Fit links that see all other columns."""
-    tables = given.training_table(codec, table, Choice("others", why))
+    tables = given.training_table(codec, table, links, choice)
     return fit_chain(given.parameters, given.engine, *tables, checkpoint)
 
 
 def _fit_joint_density(
-    given: GivenTable, codec: TableCodec, table: EncodedTable, conditional: FittedModel
+    given: GivenTable,
+    codec: TableCodec,
+    table: EncodedTable,
+    conditional: FittedModel,
+    checkpoint: Checkpoint | None,
 ) -> tuple[FittedModel, Settings]:
-    """Fit links in the order that draws of a conditional model show."""
+    """Fit links in the order that draws of a conditional model show; the last fit keeps a checkpoint."""
     is_auto = wanted_inputs(given.parameters) == "auto"
     reason = "a joint density of the columns" if is_auto else "as given"
     encodings = [given.for_joint_density(codec, table, warp=True)]
@@ -148,9 +167,8 @@ def _fit_joint_density(
         encodings.append(given.for_joint_density(codec, table, warp=False))
     incomplete = ~table.observed.all(0).numpy()
     whole = PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
-    search = whole
-    if len(table) > _FEW_ROWS:
-        few = table.random_rows(_FEW_ROWS)
+    search, few = whole, _few_rows(table)
+    if few is not None:
         search, table = whole.on(few), table[few]
     completed = recoded(codec, search.codecs[-1], completions(few_chains(conditional), table))
     first = search.fit(search.first_plan(completed), completed)
@@ -158,7 +176,7 @@ def _fit_joint_density(
     if search is whole:
         return found.fitted
     every_row = whole.encodings[found.plan[0]][1]
-    return whole.fit(found.plan, completions(found.sampler, every_row, n=1)).fitted
+    return whole.fit(found.plan, completions(found.sampler, every_row, n=1), checkpoint).fitted
 
 
 def _why_too_large(table: EncodedTable, links: Sequence[LinkSpec]) -> str:

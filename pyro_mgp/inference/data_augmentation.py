@@ -193,7 +193,7 @@ class Augmentation:
         return features, basis, (prior - basis.square().sum(0)).clamp(min=0).view(rows.shape[:2])
 
     def _at_scale(self, number: int, rest: Tensor, scales: Tensor | None) -> Tensor:
-        """Return variances that the inducing values do not determine at scales `[S, M]`."""
+        """Return variances, at scales `[S, M]`, that the inducing values do not determine."""
         return rest if self.scales[number] is None or scales is None else rest * scales[:, -1:].square()
 
     def values(self, number: int, rows: Tensor, scales: Tensor, functions: Tensor) -> tuple[Tensor, Tensor]:

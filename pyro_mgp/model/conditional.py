@@ -310,9 +310,9 @@ class TrendConditional(_StackConditional):
         terms, own_scale = self._terms(trend, X, of_columns), scale[own]
         first, second = of_columns.factors
         n_rows, log_variance = table.shape[1], variance.log()
-        # One product serves the variances and, with the weights of all paths, the means.
-        forms = torch.cat([self.form, self.weights[:, trend.n_features :].T], dim=1)
-        size = len(self.form)
+        weights, size = self.weights[:, trend.n_features :].contiguous(), len(self.form)
+        # With the weights of few paths, one product serves variances and means.
+        forms = torch.cat([self.form, weights.T], dim=1) if len(weights) <= size else self.form
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
             here, values = paths * n_rows + numbers, values[:, seen]
@@ -320,11 +320,14 @@ class TrendConditional(_StackConditional):
             place = torch.cat([scaled, scaled.square().sum(1, keepdim=True)], dim=1)
             cross = matern32_of_square(apart[here].addmm_(place, slopes), log_variance)
             products = cross @ forms
+            if len(weights) <= size:
+                of_rest = products.gather(1, size + paths[:, None])[:, 0]
+            else:
+                of_rest = (weights[paths] * cross).sum(1)
             left = variance - cross.mul_(products[:, :size]).sum(1)
             powers = trend.powers(values)
             mean = terms[here].mul_(powers[:, first]).mul_(powers[:, second]).sum(1)
-            mean += products.gather(1, size + paths[:, None])[:, 0]
-            return _moments(mean, left * self.scale[paths, 0].square())
+            return _moments(mean + of_rest, left * self.scale[paths, 0].square())
 
         return moments
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from pyro_mgp.model.local_parameters import local_parameters
 
 NEAREST = 1e-30
-_LOG_2 = math.log(2)
 """Squared distance used for zero, which has no reciprocal square root."""
+_LOG_2 = math.log(2)
 # Standard deviations from the mean beyond which inputs enter products as if they were this far away.
 _FARTHEST = 8.0
 INTERCEPT = 4.0
@@ -82,8 +82,9 @@ def matern32_of_square(squared: Tensor, log_amplitude: Tensor) -> Tensor:
 
 
 def _distance_and_decay(squared: Tensor, log_amplitude: Tensor) -> tuple[Tensor, Tensor]:
-    """Return r and s exp(-r), by a power of two, which takes half the time; each line passes memory once."""
-    distance = squared.clamp(min=NEAREST).sqrt_()
+    """Return r and s exp(-r), by the reciprocal root and the power of two: both take half the time."""
+    distance = squared.clamp(min=NEAREST)
+    distance.mul_(distance.rsqrt())
     return distance, torch.sub(log_amplitude / _LOG_2, distance, alpha=1 / _LOG_2).exp2_()
 
 
@@ -175,7 +176,7 @@ class Trend(Kernel):
         found[1 : 1 + self.input_dim] = columns
         # Beyond all but the most extreme values products grow no longer: their squares would.
         columns = columns.clamp(-_FARTHEST, _FARTHEST)
-        found[1 + self.input_dim :][: len(first)] = columns[first].mul_(columns[second])
+        found[1 + self.input_dim :][: len(first)] = columns[first] * columns[second]
         return found.mul_(self.spread.to(X)[:, None]).T
 
     def factors(self, own: Sequence[int]) -> tuple[Tensor, Tensor]:

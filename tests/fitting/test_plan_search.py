@@ -76,6 +76,11 @@ def test_a_search_on_some_rows_has_the_same_cells_in_every_form() -> None:
 
 def test_the_plan_of_a_large_table_is_learnt_from_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_fit, "_FEW_ROWS", 100)
+    rows, search = list[int](), PlanSearch.on
+    monkeypatch.setattr(
+        PlanSearch, "on", lambda whole, few: (rows.extend(few.tolist()), search(whole, few))[1]
+    )
     fitted = MGPImputer(inputs="earlier", random_state=0, progress=False).fit(product())
     assert fitted.chain_.n_rows == 300
     assert fitted.chain_.names[-1] == "y"
+    assert len(set(rows)) == 100

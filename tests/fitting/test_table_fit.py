@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import pandas as pd
 import pytest
 
 from pyro_mgp import MGPImputer
-from pyro_mgp.data.table import TableCodec
 from pyro_mgp.fitting import chain_fit, plan_search, table_fit
+from pyro_mgp.fitting.chain_fit import TrainingTable
 
 
 def steps(n_rows: int = 300) -> pd.DataFrame:
@@ -48,6 +49,19 @@ def test_auto_takes_a_joint_density_unless_nearby_rows_tell_more(
     assert (choice.value, choice.reason) == (inputs, reason)
 
 
+def record_fits(monkeypatch: pytest.MonkeyPatch) -> list[TrainingTable]:
+    """Return a list to which every further fit of links adds its table."""
+    fitted = list[TrainingTable]()
+
+    def fit_chain(*given: Any) -> Any:
+        fitted.append(given[2])
+        return chain_fit.fit_chain(*given)
+
+    monkeypatch.setattr(table_fit, "fit_chain", fit_chain)
+    monkeypatch.setattr(plan_search, "fit_chain", fit_chain)
+    return fitted
+
+
 @pytest.mark.parametrize(
     ("frame", "sizes", "inputs"),
     [
@@ -60,33 +74,53 @@ def test_auto_takes_a_joint_density_unless_nearby_rows_tell_more(
 def test_few_rows_of_a_large_table_decide(
     frame: pd.DataFrame, sizes: list[int], inputs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitted = list[int]()
-
-    def fit_chain(*given: Any) -> Any:
-        fitted.append(len(given[2].encoded))
-        return chain_fit.fit_chain(*given)
-
+    fitted = record_fits(monkeypatch)
     monkeypatch.setattr(table_fit, "_FEW_ROWS", 300)
-    monkeypatch.setattr(table_fit, "fit_chain", fit_chain)
-    monkeypatch.setattr(plan_search, "fit_chain", fit_chain)
     imputer = MGPImputer(random_state=0, progress=False).fit(frame)
     # Plans are fitted to few rows as often as they change.
-    assert sorted(fitted) == fitted
-    assert list(dict.fromkeys(fitted)) == sizes
-    assert fitted.count(len(frame)) == 1
+    n_rows = [len(each.encoded) for each in fitted]
+    assert sorted(n_rows) == n_rows
+    assert list(dict.fromkeys(n_rows)) == sizes
+    assert n_rows.count(len(frame)) == 1
     assert imputer.settings_.inputs.value == inputs
     assert imputer.chain_.n_rows == len(frame)
 
 
-def test_few_rows_decide_if_all_of_them_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = curved(400).fillna(0.0)
-    table = TableCodec.fit(frame, False, 0, {}).encode_cells(frame)
-    outside = int(table.keys.argsort()[-1])
-    frame.loc[outside, "a"] = np.nan
+def test_incomplete_columns_have_links_in_few_rows_that_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = steps(400).interpolate(limit_direction="both").drop(columns="place")
+    # A missing cell changes the scale of its column and all keys: find a row that is not among the few then.
+    for outside in range(10):
+        holed = frame.mask((frame.index == outside)[:, None] & (frame.columns == "a"))
+        fitted = MGPImputer(inputs="others", max_steps=1, random_state=0, progress=False).fit(holed).model_
+        if fitted.training.observed[:150].all():
+            break
     monkeypatch.setattr(table_fit, "_FEW_ROWS", 150)
-    imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+    tables = record_fits(monkeypatch)
+    imputer = MGPImputer(random_state=0, progress=False).fit(holed)
+    assert len(tables[0].encoded) == 150 and tables[0].encoded.observed.all()
+    assert [link.name for link in tables[0].link_specs] == ["a"]
     assert "a" in imputer.chain_.names
     assert imputer.impute(m=2)[0].notna().to_numpy().all()
+
+
+def test_a_column_without_observed_cells_in_few_rows_takes_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = curved(400)
+    frame.loc[10:, "c"] = np.nan
+    monkeypatch.setattr(table_fit, "_FEW_ROWS", 2)
+    fitted = record_fits(monkeypatch)
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+    assert {len(each.encoded) for each in fitted} == {400}
+    assert imputer.impute(m=2)[0].notna().to_numpy().all()
+
+
+def test_what_is_no_checkpoint_is_not_removed_by_a_fit_to_a_large_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_fit, "_FEW_ROWS", 100)
+    (tmp_path / "mine").write_text("notes")
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        MGPImputer(random_state=0, progress=False).fit(curved(300), checkpoint=tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "notes"
 
 
 def test_the_gain_of_local_gps_is_an_average_over_gaussian_links() -> None:

@@ -223,18 +223,19 @@ def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, dr
         torch.testing.assert_close(found, among_all[paths, cells], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("n_paths", [3, 8])  # fewer and more than inducing inputs
 @pytest.mark.parametrize("columns", [[2], [4, 1], [0, 2, 3]])
 @pytest.mark.parametrize("products", [None, [(0, 1), (1, 1), (0, 3)]])
-def test_moments_along_some_columns_are_those_of_rows_with_their_values(columns, products):
+def test_moments_along_some_columns_are_those_of_rows_with_their_values(n_paths, columns, products):
     """Values beyond eight standard deviations enter products as if they were there."""
     trend = linear_quadratic_matern32(4, products, n_features=16)
     link = make_link(lambda _: trend, torch.randn(6, 4).double(), jitter=1e-6)
-    table, values = 5 * torch.randn(3, 7, 5).double(), 9 * torch.randn(20, len(columns)).double()
-    paths, numbers = torch.arange(20) % 3, torch.arange(20) % 7
+    table, values = 5 * torch.randn(n_paths, 7, 5).double(), 9 * torch.randn(20, len(columns)).double()
+    paths, numbers = torch.arange(20) % n_paths, torch.arange(20) % 7
     with torch.no_grad(), local_parameters():
         kernels = KernelStack([link])
-        form, scale = torch.randn(6, 6).double(), torch.rand(3, 1).double()
-        weights = torch.randn(3, link.n_values).double()
+        form, scale = torch.randn(6, 6).double(), torch.rand(n_paths, 1).double()
+        weights = torch.randn(n_paths, link.n_values).double()
         conditional = TrendConditional(scale, kernels, 0, weights, form @ form.T / 100, scale)
         found = conditional.along(table, columns)(paths, numbers, values)
         expected = Conditional.along(conditional, table, columns)(paths, numbers, values)
