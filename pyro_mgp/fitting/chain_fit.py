@@ -108,10 +108,7 @@ def fit_chain(
     current().check_same(given.encoded.keys)
     settings = choose(parameters, engine, given.inputs, len(given.encoded), **given.kinds())
     if own is not None:
-        n_rows, n_columns = given.encoded.values.shape
-        needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), settings.n_inducing.value)
-        advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"
-        memory.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)
+        check_memory(given, settings)
     seed, on_device = settings.seed.value, torch.device(settings.device.value)
     rows = given.encoded.to(home(given.encoded.values, on_device))
     fraction = engine.validation_fraction if given.completed is None else 0.0
@@ -150,6 +147,14 @@ def fit_chain(
             None if given.completed is None else filled.to(on_device),
         )
     return model, settings
+
+
+def check_memory(given: TrainingTable, settings: Settings) -> None:
+    """Raise a ValueError if a fit to a table needs more memory than is available."""
+    n_rows, n_columns = given.encoded.values.shape
+    needed = memory.of_fit(n_rows, n_columns, len(given.link_specs), settings.n_inducing.value)
+    advice = "fit to a sample of the rows, take a smaller n_inducing, or end other programs"
+    memory.check(needed, f"fitting to {n_rows} rows of {n_columns} encoded columns", advice)
 
 
 def untrained_chain(

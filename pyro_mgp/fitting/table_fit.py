@@ -22,14 +22,22 @@ from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
-from pyro_mgp.fitting.chain_fit import TrainingTable, fit_chain
+from pyro_mgp.fitting.chain_fit import TrainingTable, check_memory, fit_chain
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, few_chains
 from pyro_mgp.fitting.transform_choice import predicts_better_untransformed
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.model.column_order import MOST_INPUTS
 from pyro_mgp.model.link_specs import LinkSpec, plan_links, recoded
 from pyro_mgp.sampling.fitted_model import FittedModel
-from pyro_mgp.settings import Choice, Engine, Parameters, Settings, wanted_inputs, warn_of_inducing_inputs
+from pyro_mgp.settings import (
+    Choice,
+    Engine,
+    Parameters,
+    Settings,
+    choose,
+    wanted_inputs,
+    warn_of_inducing_inputs,
+)
 from pyro_mgp.storage.checkpoint import Checkpoint, CheckpointLike, discard_own
 from pyro_mgp.storage.scratch import Scratch
 
@@ -124,6 +132,8 @@ def _fit_in_order(
         if inputs == "auto" and conditional[0].local_gain > _LOCAL:
             return conditional
         return _fit_joint_density(given, codec, table, conditional[0], None)
+    training, _ = given.training_table(codec, table, links, choice)
+    check_memory(training, choose(parameters, engine, choice, len(table), **training.kinds()))
     model, _ = _fit_conditional(given.on(few), codec, table[few], links, choice, None)
     if inputs == "auto" and model.local_gain > _LOCAL:
         return _fit_conditional(given, codec, table, links, choice, checkpoint)

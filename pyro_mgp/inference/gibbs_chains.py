@@ -52,10 +52,9 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE, _ROWS_WITH_LOCAL_GPS = 4, 20, 10_000, 200_000
 # Iterations of a joint density until the first draw, in multiples of those between draws, with moves of
 # functions and without. From the order alone summaries of `mixed_2000` are 1.3 posterior standard deviations
-# from their expectations; they come within .5 of them in 5 iterations with moves (the first one learns
-# nothing), which find plans as good as 10 do (`benchmarks/speed`), and within the error of eight chains in 15
-# iterations without moves.
-_BURN_IN_OF_MOVES, _BURN_IN = 1, 3
+# from their expectations; they come within the error of eight chains in 8 iterations with moves, 15 without.
+# With 5 a heavy-tailed column of little noise gets a wrong plan (`benchmarks/speed`).
+_BURN_IN_OF_MOVES, _BURN_IN = 2, 3
 # Turns of function and noise in other chains, whose draws learn in one iteration: with one turn, too many
 # noises stay near the estimates from which they start.
 _TURNS = 3
@@ -158,7 +157,7 @@ class GibbsChains:
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
         self.keeps_conditionals, self.lock = keeps_conditionals, Lock()
         self.kept, self.passed = list[Drawn](), list[Drawn]()
-        """Draws, and functions without cells of the iterations after burn-in that learnt them."""
+        """Draws, and functions without cells of all iterations after burn-in that learnt them."""
         self.continues = isinstance(self.chain, SequentialChain)
         """Whether chains go on from draw to draw."""
         self.burn_in = _BURN_IN_OF_MOVES if moves else _BURN_IN
@@ -246,8 +245,7 @@ class GibbsChains:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
         n_sweeps, anew = self.chain.n_sweeps, not (self.continues and self.kept)
         state, record = (self._start(), Record(self.record.places)) if anew else (self.state, self.record)
-        # At least one iteration learns.
-        first = min((1 - self.burn_in) * n_sweeps, n_sweeps - 2) if self.continues and anew else 0
+        first = (1 - self.burn_in) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
         counted = 0 if self.continues else n_sweeps - 1
         learns = first + 1 if self.continues and anew else counted
@@ -259,7 +257,7 @@ class GibbsChains:
             before, state = self._iterate(state, sweep, is_learning, [] if is_learning else known)
             if sweep >= recorded:
                 record = record.with_iteration(state.filled)
-            if sweep >= counted and is_learning:
+            if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
                 passed.append(Drawn(state.links, none, none))
         self._check_draw(state)
