@@ -5,6 +5,7 @@ DataFrame ──rules, codecs──▶ EncodedTable ──order, link──▶ l
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs.kinds import NumberCodec
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
@@ -111,14 +113,7 @@ def _fit_in_order(
                 asked, instead = 'inference="mcmc"', 'inference="auto"'
             raise ValueError(f"{asked} cannot be used: {why}. Take {instead}")
         if parameters.order is not None:
-            codec, table = given.for_joint_density(codec, table, warp=True)
-            parts = [range(codec.n_encoded)[codec.slices[label]] for label in parameters.order]
-            named, choice = [d for part in parts for d in part], Choice("earlier", "as given")
-            # Columns without a place in the order come first, like complete ones.
-            sequence = [d for d in (~table.observed.all(0)).nonzero()[:, 0].tolist() if d not in named]
-            sequence += named
-            tables = given.training_table(codec, table, given.link_specs(codec, table, sequence), choice)
-            return fit_chain(parameters, engine, *tables, checkpoint)
+            return _fit_in_given_order(given, codec, table, parameters.order, checkpoint)
     links = given.link_specs(codec, table)
     if inputs == "auto":
         why = why or ("an order was given" if parameters.order is not None else "")
@@ -127,17 +122,36 @@ def _fit_in_order(
         choice = Choice("others", why if inputs == "auto" and why else "as given")
         return _fit_conditional(given, codec, table, links, choice, checkpoint)
     choice, few = Choice("others", "nearby rows improve predictions"), _few_rows(table)
-    if few is None or len(table) <= 2 * _FEW_ROWS:
-        conditional = _fit_conditional(given, codec, table, links, choice, checkpoint)
-        if inputs == "auto" and conditional[0].local_gain > _LOCAL:
-            return conditional
-        return _fit_joint_density(given, codec, table, conditional[0], None)
-    training, _ = given.training_table(codec, table, links, choice)
-    check_memory(training, choose(parameters, engine, choice, len(table), **training.kinds()))
-    model, _ = _fit_conditional(given.on(few), codec, table[few], links, choice, None)
-    if inputs == "auto" and model.local_gain > _LOCAL:
-        return _fit_conditional(given, codec, table, links, choice, checkpoint)
-    return _fit_joint_density(given, codec, table, model, checkpoint)
+    fit_whole = functools.partial(_fit_conditional, given, codec, table, links, choice, checkpoint)
+    deciding = few if len(table) > 2 * _FEW_ROWS else None
+    if deciding is not None:
+        training, _ = given.training_table(codec, table, links, choice)
+        check_memory(training, choose(parameters, engine, choice, len(table), **training.kinds()))
+        conditional = _fit_conditional(given.on(deciding), codec, table[deciding], links, choice, None)
+    else:
+        conditional = fit_whole()
+    if inputs == "auto" and conditional[0].local_gain > _LOCAL:
+        return conditional if deciding is None else fit_whole()
+    # A checkpoint belongs to one fit.
+    unused = None if deciding is None else checkpoint
+    return _fit_joint_density(given, codec, table, few, conditional[0], unused)
+
+
+def _fit_in_given_order(
+    given: GivenTable,
+    codec: TableCodec,
+    table: EncodedTable,
+    order: Sequence[Label],
+    checkpoint: Checkpoint | None,
+) -> tuple[FittedModel, Settings]:
+    """Fit a joint density whose columns with a link have the order of these labels."""
+    codec, table = given.for_joint_density(codec, table, warp=True)
+    named = [d for label in order for d in range(codec.n_encoded)[codec.slices[label]]]
+    # Columns without a place in the order come first, like complete ones.
+    sequence = [d for d in (~table.observed.all(0)).nonzero()[:, 0].tolist() if d not in named] + named
+    links = given.link_specs(codec, table, sequence)
+    tables = given.training_table(codec, table, links, Choice("earlier", "as given"))
+    return fit_chain(given.parameters, given.engine, *tables, checkpoint)
 
 
 def _few_rows(table: EncodedTable) -> Tensor | None:
@@ -165,10 +179,14 @@ def _fit_joint_density(
     given: GivenTable,
     codec: TableCodec,
     table: EncodedTable,
+    few: Tensor | None,
     conditional: FittedModel,
     checkpoint: Checkpoint | None,
 ) -> tuple[FittedModel, Settings]:
-    """Fit links in the order that draws of a conditional model show; the last fit keeps a checkpoint."""
+    """Fit links in the order that draws of a conditional model show, in the few rows of a large table.
+
+    The last fit keeps the checkpoint.
+    """
     is_auto = wanted_inputs(given.parameters) == "auto"
     reason = "a joint density of the columns" if is_auto else "as given"
     encodings = [given.for_joint_density(codec, table, warp=True)]
@@ -177,7 +195,7 @@ def _fit_joint_density(
         encodings.append(given.for_joint_density(codec, table, warp=False))
     incomplete = ~table.observed.all(0).numpy()
     whole = PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
-    search, few = whole, _few_rows(table)
+    search = whole
     if few is not None:
         search, table = whole.on(few), table[few]
     completed = recoded(codec, search.codecs[-1], completions(few_chains(conditional), table))

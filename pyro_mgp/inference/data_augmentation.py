@@ -204,9 +204,9 @@ class Augmentation:
         values, rests = [], []
         for part in rows.split(max(_ROWS_AT_ONCE // len(rows), 1), dim=1):
             features, basis, rest = self._parts(number, part)
-            both = (each.unflatten(1, part.shape[:2]).movedim(1, 0) for each in (features, basis))
-            pairs = zip(functions.split([len(features), len(basis)], dim=2), both, strict=True)
-            values.append(sum(own @ each for own, each in pairs))
+            of_trend, of_rest = functions.split([len(features), len(basis)], dim=2)
+            features, basis = (each.unflatten(1, part.shape[:2]).movedim(1, 0) for each in (features, basis))
+            values.append(of_trend @ features + of_rest @ basis)
             rests.append(self._at_scale(number, rest, scales))
         return torch.cat(values, dim=2), torch.cat(rests, dim=1)
 

@@ -305,8 +305,8 @@ class TrendConditional(_StackConditional):
         scale, Z, _, variance = self.kernels.matern32(self.number)
         X = table.flatten(0, 1)[:, self.kernels.links[self.number][2]].index_fill(1, own, 0.0)
         # By rows, which are gathered faster than columns.
-        scaled = X * scale
-        apart = squared_distances(scaled.square().sum(1, keepdim=True), scaled, Z)
+        rows = X * scale
+        apart = squared_distances(rows.square().sum(1, keepdim=True), rows, Z)
         terms, own_scale = self._terms(trend, X, of_columns), scale[own]
         first, second = of_columns.factors
         n_rows, log_variance = table.shape[1], variance.log()

@@ -16,7 +16,6 @@ from pyro_mgp.model.local_parameters import local_parameters
 
 NEAREST = 1e-30
 """Squared distance used for zero, which has no reciprocal square root."""
-_LOG_2 = math.log(2)
 # Standard deviations from the mean beyond which inputs enter products as if they were this far away.
 _FARTHEST = 8.0
 INTERCEPT = 4.0
@@ -85,7 +84,7 @@ def _distance_and_decay(squared: Tensor, log_amplitude: Tensor) -> tuple[Tensor,
     """Return r and s exp(-r), by the reciprocal root and the power of two: both take half the time."""
     distance = squared.clamp(min=NEAREST)
     distance.mul_(distance.rsqrt())
-    return distance, torch.sub(log_amplitude / _LOG_2, distance, alpha=1 / _LOG_2).exp2_()
+    return distance, torch.sub(log_amplitude / math.log(2), distance, alpha=1 / math.log(2)).exp2_()
 
 
 def matern32(input_dim: int) -> Kernel:
