@@ -44,7 +44,7 @@ from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among
 Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
@@ -230,6 +230,8 @@ class _Parts:
             n_rows = shapes["training.values"][0]
             expected |= {f"training.{name}": (n_rows, width) for name in ("values", "observed")}
             expected["training.keys"] = (n_rows,)
+            if "training.limits" in shapes:
+                expected["training.limits"] = (n_rows, width, 2)
             if "training.errors" in shapes:
                 expected["training.errors"] = (n_links, n_rows)
         n_drawn = shapes.get("lengthscales.0", (0,))[0]
@@ -256,7 +258,8 @@ class _Parts:
         check(with_rows or not self.sequential or n_links == 0, "a sequential chain has no training rows")
         check(n_links > 0 or not with_rows, "training rows belong to a chain with links")
         names = [field.name for field in dataclasses.fields(EncodedTable)]
-        rows = EncodedTable(**{name: tensors[f"training.{name}"] for name in names}) if with_rows else None
+        of_rows = {name: tensors[key] for name in names if (key := f"training.{name}") in tensors}
+        rows = EncodedTable(**of_rows) if with_rows else None
         for link, errors in zip(chain.links, tensors.get("training.errors", ()), strict=False):
             check(bool((errors >= 0).all()), "array 'training.errors' holds a negative variance")
             link.known_variance = errors if errors.any() else None
@@ -331,5 +334,7 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
         kind = {"training.observed": np.bool_, "training.keys": np.int64}.get(name, np.float64)
         check(array.dtype == kind or name.endswith(".inputs"), f"array {name!r} holds {array.dtype}")
         if array.dtype.kind == "f":
-            wrong = np.isinf(array) if name == "near.residuals" else ~np.isfinite(array)
+            infinite, undefined = np.isinf(array), np.isnan(array)
+            may_be = {"near.residuals": infinite, "training.limits": undefined}
+            wrong = may_be.get(name, infinite | undefined)
             check(not wrong.any(), f"array {name!r} holds numbers that are not finite")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 
-from benchmarks.coverage import curves, eleven, factors, gaussian, mixed, real, regions, slade
+from benchmarks.coverage import curves, eleven, factors, gaussian, limits, mixed, real, regions, slade
 from benchmarks.coverage.design import Design
 
 DESIGNS: dict[str, Design] = {
@@ -16,6 +16,7 @@ DESIGNS: dict[str, Design] = {
     **eleven.DESIGNS,
     **factors.DESIGNS,
     **regions.DESIGNS,
+    **limits.DESIGNS,
     **real.DESIGNS,
 }
 """Designs by name; each module says what its designs are."""

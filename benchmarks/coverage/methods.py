@@ -12,6 +12,7 @@ import pandas as pd
 
 from benchmarks.coverage import gaussian, r_mice, slade
 from benchmarks.coverage.design import Impute
+from pyro_mgp.data.limits import split_limits
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.settings import with_engine
 
@@ -38,8 +39,17 @@ def mgp(
         seed: Random state of the imputer.
         options: Parameters of `MGPImputer` and fields of `Engine` that differ from their defaults.
     """
-    parameters = {"random_state": seed, "progress": False, **with_engine(options or {})}
+    frame, specs = split_limits(frame)
+    parameters = {"random_state": seed, "progress": False, "specs": specs, **with_engine(options or {})}
     return list(MGPImputer(**parameters).fit(frame).impute(m=m))
+
+
+def half_of_limit(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
+    """Return the table m times, with half the limit in cells that are known to lie below it."""
+    frame, specs = split_limits(frame)
+    for label, spec in specs.items():
+        frame[label] = frame[label].fillna(frame[spec.upper_limit] / 2)
+    return [frame] * m
 
 
 def iterative(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
@@ -102,6 +112,7 @@ def gaussian_process(frame: pd.DataFrame, m: int, seed: int, *, joint: bool = Tr
 METHODS: dict[str, Impute] = {
     COMPLETE_CASES: complete_cases,
     "mgp": mgp,
+    "half_of_limit": half_of_limit,
     "mgp_per_cell": functools.partial(mgp, options={"joint_draws": False}),
     "gaussian": gaussian.exact,
     "second_order": slade.second_order,

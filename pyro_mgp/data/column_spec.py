@@ -57,6 +57,10 @@ class ColumnSpec:
         impute: Whether missing cells are filled in the output; as predictors they are filled in any case.
         standard_error: Label of a column that holds the standard error of each observed cell. That column is
             neither imputed nor a predictor.
+        lower_limit: Label of a column of numbers that missing cells are at least; no limit where it is
+            missing. It is neither imputed nor a predictor. For right-censored cells.
+        upper_limit: Label of a column of numbers that missing cells are at most, such as the limit of
+            detection of cells below it. With `lower_limit`, cells are interval-censored.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -79,6 +83,8 @@ class ColumnSpec:
     predicts: bool = True
     impute: bool = True
     standard_error: Label | None = None
+    lower_limit: Label | None = None
+    upper_limit: Label | None = None
 
     def __post_init__(self) -> None:
         if self.kind is not None:
@@ -107,6 +113,17 @@ class ColumnSpec:
                 "a derived column is computed from other columns and takes no other arguments: leave out "
                 f"{[name for name in self.to_dict() if name != 'derived']}"
             )
+
+    @property
+    def limit_columns(self) -> tuple[Label, ...]:
+        """Labels of the columns with limits of missing cells."""
+        return tuple(each for each in (self.lower_limit, self.upper_limit) if each is not None)
+
+    @property
+    def described_by(self) -> tuple[Label, ...]:
+        """Labels of columns that describe the cells of this one, and are not modelled themselves."""
+        errors = () if self.standard_error is None else (self.standard_error,)
+        return errors + self.limit_columns
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments that differ from the defaults as a JSON-able dict."""

@@ -35,23 +35,33 @@ class EncodedTable:
     """Bool `[n, D]`, True where the cell is observed."""
     keys: Tensor
     """int64 `[n]`, one key per row that travels with the row; see `row_keys`."""
+    limits: Tensor | None = None
+    """Lower and upper limits of missing cells, float64 `[n, D, 2]`, infinite for none; None without any."""
 
     @classmethod
-    def from_numpy(cls, values: NDArray[np.float64], keys: NDArray[np.uint64]) -> EncodedTable:
+    def from_numpy(
+        cls, values: NDArray[np.float64], keys: NDArray[np.uint64], limits: Tensor | None = None
+    ) -> EncodedTable:
         """Build a table from values `[n, D]` that are NaN where missing, and keys `[n]`."""
         observed = ~np.isnan(values)
         filled = torch.as_tensor(np.where(observed, values, 0.0))
-        return cls(filled, torch.as_tensor(observed), torch.as_tensor(keys.view(np.int64)))
+        return cls(filled, torch.as_tensor(observed), torch.as_tensor(keys.view(np.int64)), limits)
 
     def __getitem__(self, index: slice | Tensor) -> EncodedTable:
-        return EncodedTable(self.values[index], self.observed[index], self.keys[index])
+        limits = None if self.limits is None else self.limits[index]
+        return EncodedTable(self.values[index], self.observed[index], self.keys[index], limits)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def to(self, device: torch.device) -> EncodedTable:
         """Return the table on a device."""
-        return EncodedTable(self.values.to(device), self.observed.to(device), self.keys.to(device))
+        limits = None if self.limits is None else self.limits.to(device)
+        return EncodedTable(self.values.to(device), self.observed.to(device), self.keys.to(device), limits)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the table by name."""
+        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
 
     def sorted_by_key(self) -> tuple[EncodedTable, Tensor]:
         """Return the rows in the order of their unsigned keys, and that order, `[n]`."""
@@ -66,7 +76,10 @@ class EncodedTable:
         """Return the table with one more column, `[n]`, NaN where missing; the rows keep their keys."""
         column = EncodedTable.from_numpy(values[:, None], self.keys.numpy().view(np.uint64))
         observed = torch.cat([self.observed, column.observed], dim=1)
-        return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys)
+        limits = self.limits
+        if limits is not None:
+            limits = torch.cat([limits, no_limits(self.values[:, :1])], dim=1)
+        return EncodedTable(torch.cat([self.values, column.values], dim=1), observed, self.keys, limits)
 
     def numbers_of(self, rows: EncodedTable) -> Tensor:
         """Return the positions in this table of rows with the same keys and cells, `[n]`; -1 if not in it."""
@@ -75,11 +88,23 @@ class EncodedTable:
         same = self[place]
         differs = (same.values - rows.values).abs() > _SAME
         found = (same.keys == rows.keys) & (same.observed == rows.observed).all(1)
-        return place.where(found & ~(differs & rows.observed).any(1), -1)
+        found &= ~(differs & rows.observed).any(1)
+        if self.limits is not None or rows.limits is not None:
+            own, other = (
+                no_limits(each.values) if each.limits is None else each.limits for each in (same, rows)
+            )
+            found &= torch.isclose(own, other, rtol=0, atol=_SAME).all((1, 2))
+        return place.where(found, -1)
 
     def to_numpy(self) -> NDArray[np.float64]:
         """Return the values `[n, D]` with NaN in missing cells."""
         return np.where(self.observed.numpy(), self.values.numpy(), np.nan)
+
+
+def no_limits(values: Tensor) -> Tensor:
+    """Return limits of the cells of a table `[n, D]` that limit none, `[n, D, 2]`."""
+    ends = values.new_tensor([-torch.inf, torch.inf])
+    return ends.expand(*values.shape, 2)
 
 
 @dataclass(frozen=True)
@@ -99,16 +124,22 @@ RowIds = Label | ArrayLike | Ranks | None
 
 
 def row_keys(
-    values: NDArray[np.float64], index: pd.Index[Any], identity: Identity | None = None
+    values: NDArray[np.float64],
+    index: pd.Index[Any],
+    identity: Identity | None = None,
+    limits: Tensor | None = None,
 ) -> NDArray[np.uint64]:
     """Compute a random-number key for each row, uint64 `[N]`, from its cells and its index label.
 
     The key is a hash of the row's standardised cells `[N, D]`, rounded to 1e-6, mixed with the row's rank
     among equal rows, which are ranked by the hashes of their index labels, then by position. Permuting a
     table with its index therefore permutes its keys. Keys are the same in every process and on every
-    platform. `identity` holds ids, whose hashes replace the ranks, or ranks in a larger table.
+    platform. `identity` holds ids, whose hashes replace the ranks, or ranks in a larger table. Limits of
+    missing cells, `[N, D, 2]`, are part of the content of rows that have any.
     """
     content = content_hashes(values)
+    if limits is not None:
+        _mix_limits(content, limits.numpy())
     apart = np.zeros_like(content)
     if isinstance(identity, Ranks):
         apart[identity.positions] = identity.ranks
@@ -128,6 +159,14 @@ def content_hashes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
             hashes = _mix(hashes ^ _rounded(column))
         content[rows] = hashes
     return content
+
+
+def _mix_limits(content: NDArray[np.uint64], limits: NDArray[np.float64]) -> None:
+    """Mix the finite limits `[N, D, 2]` of rows into the hashes of their cells, `[N]`, in place."""
+    for place, column in enumerate(limits.reshape(len(limits), -1).T):
+        if len(rows := np.flatnonzero(np.isfinite(column))):
+            own = _mix(_rounded(column[rows]) + np.uint64(place))
+            content[rows] = _mix(content[rows] ^ own)
 
 
 def _rounded(column: NDArray[np.float64]) -> NDArray[np.uint64]:

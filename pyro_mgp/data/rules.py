@@ -1,4 +1,4 @@
-"""Rules of a table: derived columns, columns that apply to some rows only, and columns of standard errors."""
+"""Rules of a table: derived columns, columns that apply to some rows only, standard errors and limits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pyro_mgp._support.messages import listing, plain, row_name, warn_user
 from pyro_mgp.data.cells import cells_of, complete, holes_of, is_boolean, is_numeric, label_of, numbers_of
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
 from pyro_mgp.data.formula import Formula
+from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.table import TableWarning, missing
 
 Cells = dict[Label, NDArray[Any]]
@@ -65,9 +66,7 @@ class Rules:
         variables = {*columns} - rules.not_modelled
         for label, spec in specs.items():
             wrong = [each for each in spec.predictors or () if each not in variables]
-            errors = spec.standard_error
-            if errors is not None and errors not in {*columns} - {label, *derived}:
-                wrong.append(errors)
+            wrong += [each for each in spec.described_by if each not in {*columns} - {label, *derived}]
             if wrong:
                 expected = "expected another column of the table that is not derived"
                 raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: {expected}")
@@ -85,15 +84,14 @@ class Rules:
 
     @property
     def not_modelled(self) -> set[Label]:
-        """Labels of columns that are not modelled: derived columns and standard errors."""
-        errors = {spec.standard_error for spec in self.specs.values() if spec.standard_error is not None}
-        return {*self.derived, *errors}
+        """Labels of columns that are not modelled: derived columns, standard errors and limits."""
+        return {*self.derived, *(label for spec in self.specs.values() for label in spec.described_by)}
 
     @property
     def not_imputed(self) -> set[Label]:
         """Labels of the columns whose missing cells stay missing."""
-        errors = self.not_modelled - {*self.derived}
-        return {label for label, spec in self.specs.items() if not spec.impute} | errors
+        describing = self.not_modelled - {*self.derived}
+        return {label for label, spec in self.specs.items() if not spec.impute} | describing
 
     @property
     def may_stay_missing(self) -> list[Label]:
@@ -156,6 +154,17 @@ class Rules:
                     )
                 found[label] = np.where(observed, errors, 0.0)
         return found
+
+    def limits(self, frame: pd.DataFrame) -> dict[Label, Limits]:
+        """Return the limits of missing cells in their own units, for each column whose spec names limits.
+
+        A limit that an observed cell or the other limit contradicts is a ValueError that names the row.
+        """
+        return {
+            label: _checked_limits(frame, label, spec)
+            for label, spec in self.specs.items()
+            if spec.limit_columns
+        }
 
     def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Fill the missing cells that follow from observed cells by the rules.
@@ -255,6 +264,56 @@ class Rules:
                     "the missing one. There the sources are imputed without it, and it does not hold.",
                     TableWarning,
                 )
+
+
+def _checked_limits(frame: pd.DataFrame, label: Label, spec: ColumnSpec) -> Limits:
+    """Return the limits of a column's missing cells in their own units, after checks."""
+    columns, cells = (spec.lower_limit, spec.upper_limit), numbers_of(frame[label])
+    lower, upper = (
+        np.full(len(frame), none) if column is None else _or_none(numbers_of(frame[column]), none)
+        for column, none in zip(columns, (-np.inf, np.inf), strict=True)
+    )
+    for row in np.flatnonzero(lower > upper)[:1]:
+        raise ValueError(
+            f"Column {label!r}: {row_name(frame.index, row)} has the lower limit {lower[row]:g} in "
+            f"{columns[0]!r}, above the upper limit {upper[row]:g} in {columns[1]!r}. Correct one of them."
+        )
+    for row in np.flatnonzero((cells < lower) | (cells > upper))[:1]:
+        is_low = cells[row] < lower[row]
+        name, words = (columns[0], "at least") if is_low else (columns[1], "at most")
+        raise ValueError(
+            f"Column {label!r}: {row_name(frame.index, row)} holds {cells[row]:g}, but {name!r} says that it "
+            f"is {words} {(lower if is_low else upper)[row]:g}. Limits are those of missing cells: correct "
+            f"the cell, or leave {name!r} empty where {label!r} is observed."
+        )
+    limits = Limits(lower, upper).of(holes_of(frame[label]))
+    _warn_of_reversed_limits(label, spec, limits, cells)
+    return limits
+
+
+def _or_none(limits: NDArray[np.float64], none: float) -> NDArray[np.float64]:
+    """Return limits with an infinite number, which is no limit, in place of missing ones."""
+    return np.where(np.isnan(limits), none, limits)
+
+
+def _warn_of_reversed_limits(
+    label: Label, spec: ColumnSpec, limits: Limits, cells: NDArray[np.float64]
+) -> None:
+    """Warn of a limit of detection given as the wrong limit: it then says next to nothing."""
+    known = cells[~np.isnan(cells)]
+    if len(spec.limit_columns) != 1 or not limits.limited.any() or not len(known):
+        return
+    lower = spec.lower_limit is not None
+    ends = (limits.lower if lower else limits.upper)[limits.limited]
+    if not (known.min() >= ends.max() if lower else known.max() <= ends.min()):
+        return
+    other, end, place = ("upper_limit", "least", "below") if lower else ("lower_limit", "most", "above")
+    warn_user(
+        f"Column {label!r}: {spec.limit_columns[0]!r} says that its missing cells are at {end} numbers "
+        f"beyond which no observed cell lies. If it holds limits of detection, and the cells lie {place} "
+        f"these, name it as {other}.",
+        TableWarning,
+    )
 
 
 def _formulas(specs: Specs, name: str, columns: Sequence[Label]) -> dict[Label, Formula]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn_user
@@ -16,7 +17,8 @@ from pyro_mgp.data.cells import holes_of, labels_of, numbers_of
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import Label, Specs
-from pyro_mgp.data.encoded_table import EncodedTable, Identity, row_keys
+from pyro_mgp.data.encoded_table import EncodedTable, Identity, no_limits, row_keys
+from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.parquet_table import ParquetTable
 
 # Smallest share of cells at a bound that leads to a warning.
@@ -91,6 +93,7 @@ class TableCodec:
         warp: bool = False,
         discrete_support: int = 0,
         specs: Specs | None = None,
+        limits: Mapping[Label, Limits] | None = None,
     ) -> TableCodec:
         """Fit the codec of every column of a table, reading one column at a time; see `fit_column`.
 
@@ -102,7 +105,8 @@ class TableCodec:
         codecs, incomplete, is_empty = [], set(), np.ones(len(table), dtype=np.bool_)
         for name in labels:
             holes = holes_of(column := table[name])
-            codecs.append(fit_column(column, warp, discrete_support, (specs or {}).get(name)))
+            given = warp, discrete_support, (specs or {}).get(name)
+            codecs.append(fit_column(column, *given, limits=(limits or {}).get(name)))
             is_empty &= holes
             if holes.any():
                 incomplete.add(name)
@@ -127,16 +131,22 @@ class TableCodec:
         )
 
     def for_joint_density(
-        self, frame: pd.DataFrame, encoded: EncodedTable, warp: bool, discrete_support: int, specs: Specs
+        self,
+        frame: pd.DataFrame,
+        encoded: EncodedTable,
+        warp: bool,
+        discrete_support: int,
+        specs: Specs,
+        limits: Mapping[Label, Limits] | None = None,
     ) -> tuple[TableCodec, EncodedTable]:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
         Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
-        Transforms that keep draws within bounds stay; see `untransformed`.
+        Transforms that keep draws within bounds stay, see `untransformed`, and columns with limits.
         """
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):
-            if not isinstance(column, NumberCodec):
+            if not isinstance(column, NumberCodec) or column.beyond is not None:
                 continue
             cells, spec = frame[column.name], specs.get(column.name)
             keeps = column.warp is not None and (warp or column.needs_warp)
@@ -146,7 +156,8 @@ class TableCodec:
                 values[:, self.slices[column.name]] = refitted.encode(cells)
         if columns == list(self.columns):
             return self, encoded
-        return TableCodec(tuple(columns)), EncodedTable.from_numpy(values, row_keys(values, frame.index))
+        codec = TableCodec(tuple(columns))
+        return codec, codec._encoded(values, frame.index, None, limits or {})
 
     def _check_varying(self, table: pd.DataFrame | ParquetTable, incomplete: Collection[Label]) -> None:
         """Check that incomplete columns have others to predict them; warn of constant columns."""
@@ -169,7 +180,12 @@ class TableCodec:
             )
             warn_user(dropping(message, name), TableWarning)
 
-    def encode(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
+    def encode(
+        self,
+        frame: pd.DataFrame,
+        identity: Identity | None = None,
+        limits: Mapping[Label, Limits] | None = None,
+    ) -> EncodedTable:
         """Encode a table with the columns of the fitted one; `identity` tells equal rows apart (`row_keys`).
 
         No rows, and columns other than at fit, are a ValueError; see `ColumnCodec.encode` for their cells. A
@@ -178,15 +194,42 @@ class TableCodec:
         check_same_columns(frame, [column.name for column in self.columns])
         if len(frame) == 0:
             raise ValueError("Expected a table with at least one row, got no rows. Check how it was made.")
-        table = self.encode_cells(frame, identity)
+        table = self.encode_cells(frame, identity, limits)
         self._warn_of_unseen(frame, table)
         _warn_of_empty_rows(frame, np.logical_and.reduce(missing(frame), axis=1))
         return table
 
-    def encode_cells(self, frame: pd.DataFrame, identity: Identity | None = None) -> EncodedTable:
-        """Encode a table without checks and warnings."""
+    def encode_cells(
+        self,
+        frame: pd.DataFrame,
+        identity: Identity | None = None,
+        limits: Mapping[Label, Limits] | None = None,
+    ) -> EncodedTable:
+        """Encode a table, and limits of its missing cells by column, without checks and warnings."""
         values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
-        return EncodedTable.from_numpy(values, row_keys(values, frame.index, identity))
+        return self._encoded(values, frame.index, identity, limits or {})
+
+    def _encoded(
+        self,
+        values: NDArray[np.float64],
+        index: pd.Index[Any],
+        identity: Identity | None,
+        limits: Mapping[Label, Limits],
+    ) -> EncodedTable:
+        """Return the table of standardised values `[N, D]`, with limits in the columns' own units."""
+        ends = no_limits(torch.as_tensor(values)).clone()
+        for column in self.columns:
+            if column.name in limits:
+                if not isinstance(column, ContinuousCodec):
+                    raise ValueError(
+                        f"Column {column.name!r}: limits are for continuous columns, at fit it was "
+                        f"{column.kind}. Fit again, with the limits."
+                    )
+                own = column.standardised_limits(limits[column.name])
+                both = torch.as_tensor(np.stack([own.lower, own.upper], axis=1))
+                ends[:, self.slices[column.name].start] = both
+        given = ends if ends.isfinite().any() else None
+        return EncodedTable.from_numpy(values, row_keys(values, index, identity, given), given)
 
     def _warn_of_unseen(self, frame: pd.DataFrame, table: EncodedTable) -> None:
         """Warn of cells that are observed but not encoded: their level was not observed at fit."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from pyro_mgp.data.encoded_table import (
     row_keys,
     without_ids,
 )
+from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missing
@@ -45,9 +46,12 @@ class InputTable:
     """The table that `Rules.modelled` returns; the same object as `frame` where no column spec changes it."""
     encoded: EncodedTable
     """The modelled table, encoded, with the target as its last column if there is one."""
+    limits: Mapping[Label, Limits] = field(default_factory=dict)
+    """Limits of missing cells in their own units, by column."""
 
     def __getitem__(self, rows: slice) -> InputTable:
-        return InputTable(self.frame.iloc[rows], self.modelled.iloc[rows], self.encoded[rows])
+        limits = {label: own[rows] for label, own in self.limits.items()}
+        return InputTable(self.frame.iloc[rows], self.modelled.iloc[rows], self.encoded[rows], limits)
 
     @functools.cached_property
     def holes(self) -> NDArray[np.bool_]:
@@ -85,10 +89,11 @@ class TableEncoder:
         own, identity = without_ids(frame, row_ids, self.columns)
         check_same_columns(own, self.columns)
         modelled = self.rules.modelled(own)
-        encoded = self.codec.encode(modelled, identity)
+        limits = self.rules.limits(own)
+        encoded = self.codec.encode(modelled, identity, limits)
         if self.target is not None:
             encoded = encoded.append_column(np.full(len(frame), np.nan))
-        return InputTable(frame, modelled, encoded)
+        return InputTable(frame, modelled, encoded, limits)
 
     def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the positions of the incomplete rows, hashes of their cells, and hashes of their labels."""
@@ -117,13 +122,18 @@ class TableEncoder:
         holes, slices = given.holes[given.incomplete.numpy()], self.codec.slices
         incomplete = np.flatnonzero(np.logical_or.reduce(holes, axis=0))
         parts: dict[Label, list[NDArray[Any]]] = defaultdict(list)
+        limits = {label: own[given.incomplete.numpy()] for label, own in given.limits.items()}
         for rows, filled in batches:
             numbers = filled.cpu().numpy()
             for position in incomplete:
                 column = self.codec.columns[position]
                 cells = numbers[:, holes[rows, position], slices[column.name]]
                 exact = column.width == 1 and slices[column.name].start in on_support
-                parts[column.name].append(column.decode(cells, exact))
+                decoded = column.decode(cells, exact)
+                if column.name in limits:  # draws are rounded in standardised units
+                    own = limits[column.name][rows][holes[rows, position]]
+                    decoded = np.clip(decoded, own.lower, own.upper)
+                parts[column.name].append(decoded)
         draws = {label: np.concatenate(part, axis=1) for label, part in parts.items()}
         if self.rules.trivial:
             return draws

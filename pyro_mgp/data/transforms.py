@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_mgp.data.limits import Limits, NormalFit, Numbers
+
 TransformName = Literal["arcsinh", "log", "softplus", "logit"]
-Numbers = NDArray[np.float64]
 
 # s of arcsinh, in robust standard deviations.
 _WIDTH = 2.0
@@ -75,20 +75,35 @@ class Warp:
     """Name of g."""
 
     @classmethod
-    def choose(cls, observed: Numbers, lower: float | None = None, upper: float | None = None) -> Warp | None:
-        """Return the transform that makes cells `[n]` clearly more nearly normal; None for no transform."""
+    def choose(
+        cls,
+        observed: Numbers,
+        lower: float | None = None,
+        upper: float | None = None,
+        limits: Limits | None = None,
+    ) -> Warp | None:
+        """Return the transform that makes cells `[n]` clearly more nearly normal; None for no transform.
+
+        They may be joined by the limits of further cells.
+        """
         # Sorted, because rounding errors of the sums must not depend on the order of the rows.
         observed = np.sort(observed)
         if len(np.unique(observed)) < 3:
             return None
-        extra = _GAIN_OF_LOG * len(observed) if lower is None and upper is None else 0.0
-        candidates = _candidates(observed, lower, upper)
-        gains = {warp: warp._gain(observed) - extra * (warp.name == "log") for warp in candidates}
+        extra = 0.0
+        if lower is None and upper is None and limits is None:
+            extra = _GAIN_OF_LOG * len(observed)
+        candidates = _candidates(observed, lower, upper, limits)
+        gains = {warp: warp._gain(observed, limits) - extra * (warp.name == "log") for warp in candidates}
         best = max(gains, key=lambda warp: gains[warp])
         return best if gains[best] > _CLEAR_GAIN else None
 
-    def _gain(self, observed: Numbers) -> float:
+    def _gain(self, observed: Numbers, limits: Limits | None) -> float:
         """Return the gain in normal log likelihood over no transform, Jacobian included."""
+        if limits is not None:
+            transformed = NormalFit.of(np.sort(self.forward(observed)), self.of_limits(limits))
+            before = NormalFit.of(observed, limits).log_likelihood
+            return transformed.log_likelihood - before + math.fsum(self.log_slope(observed))
         deviation = float(self.forward(observed).std())
         if deviation == 0:
             return -math.inf
@@ -109,12 +124,23 @@ class Warp:
         inverse = _BACKWARD[self.name](np.clip(transformed, -_FARTHEST, _FARTHEST), np)
         return np.asarray(inverse * self.spread + self.centre)
 
+    def of_limits(self, limits: Limits) -> Limits:
+        """Return the limits of transformed cells; infinite ones stay infinite."""
+        infinite = math.copysign(1.0, self.spread)
+        lower, upper = (
+            np.where(np.isinf(each), infinite * each, self.forward(np.where(np.isinf(each), 0.0, each)))
+            for each in (limits.lower, limits.upper)
+        )
+        return Limits(np.minimum(lower, upper), np.maximum(lower, upper))
+
     def log_slope(self, raw: Numbers) -> Numbers:
         """Return log |dw/dx|, the difference between the log densities of x and of w."""
         return _LOG_SLOPE[self.name]((raw - self.centre) / self.spread) - math.log(abs(self.spread))
 
 
-def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> list[Warp]:
+def _candidates(
+    observed: Numbers, lower: float | None, upper: float | None, limits: Limits | None
+) -> list[Warp]:
     """Return the candidate transforms of a column, given its observed cells `[n]` in ascending order."""
     standard_deviation = float(observed.std())
     robust = [np.subtract(*np.quantile(observed, [high, low])) / unit for low, high, unit in _RANGES]
@@ -123,9 +149,12 @@ def _candidates(observed: Numbers, lower: float | None, upper: float | None) -> 
     above, below = lower is not None and observed[0] > lower, upper is not None and observed[-1] < upper
     if above and below:
         warps.append(Warp(lower, upper - lower, "logit"))  # type: ignore[arg-type, operator]
-    if lower is None and upper is None and observed[0] > 0:
+    least = observed[0] if limits is None else min(observed[0], limits.upper.min())
+    if lower is None and upper is None and least > 0:
         # Amounts and concentrations are often log-normal, and have zero as bound although nobody says so.
-        warps.append(Warp(0.0, standard_deviation, "log"))
+        log = Warp(0.0, standard_deviation, "log")
+        # The transform alone decides on cells beyond the limits, and arcsinh would let them be negative.
+        warps = [*warps, log] if limits is None else [log]
     for bound, other, spread in ((lower, upper, standard_deviation), (upper, lower, -standard_deviation)):
         if (above or below) and other is None:
             warps.append(Warp(bound, spread, "log"))  # type: ignore[arg-type]

@@ -102,7 +102,7 @@ def _unsuitable(column: pd.Series[Any], observed: Mask, label: Label, rules: Rul
     if label in rules.derived:
         return "is derived from other columns"
     if label in rules.not_modelled:
-        return "holds standard errors"
+        return "holds standard errors or limits of another column"
     if label in rules.not_imputed:
         return "is not imputed (impute=False)"
     if observed.sum() < _FEWEST_CELLS:

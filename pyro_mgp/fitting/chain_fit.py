@@ -23,6 +23,7 @@ from pyro_mgp.model import build
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
+from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.link_specs import LinkSpec, with_product_inputs
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill
@@ -142,7 +143,8 @@ def fit_chain(
         model = refine(
             model,
             rows[:MAX_ROWS].to(on_device),
-            0 if given.is_sequential else parameters.n_neighbors,
+            # Residuals are known at observed cells only, which are other cells than those within limits.
+            0 if given.is_sequential or rows.limits is not None else parameters.n_neighbors,
             build.values_of_links(given.encoder.codec, given.link_specs, on_device),
             None if given.completed is None else filled.to(on_device),
         )
@@ -196,13 +198,14 @@ def _initial_fill(
     engine: Engine, given: TrainingTable, rows: EncodedTable, held_out: Tensor, seed: int
 ) -> tuple[InitialFill, Tensor]:
     """Fit the initial fill without the held-out cells, and return it with the filled table, `[N, D]`."""
-    seen = EncodedTable(rows.values, given.empty_like(rows.observed), rows.keys)
+    seen = replace(rows, observed=given.empty_like(rows.observed))
     for here in pieces(len(rows)):
         seen.observed[here] = rows.observed[here] & ~held_out[here]
     start = InitialFill.fit(seen.values, seen.observed, engine.initial_fill)
     filled = given.empty_like(rows.values)
     for here in pieces(len(rows)):
-        filled[here] = start.draw(seen[here], seed)[0]
+        some = seen[here]
+        filled[here] = clamped(start.draw(some, seed)[0], some.observed, some.limits)
     return start, filled
 
 

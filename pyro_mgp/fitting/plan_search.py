@@ -7,8 +7,8 @@ of the last (structural EM; Friedman, ICML 1997), and a rival order is judged by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs import ColumnCodec
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, missing
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
@@ -60,18 +62,20 @@ class GivenTable:
     frame: pd.DataFrame
     modelled: pd.DataFrame  # the table as it is modelled
     target: tuple[ColumnCodec | None, NDArray[np.float64] | None]  # codec and encoded values of the target
+    limits: Mapping[Label, Limits] = field(default_factory=dict)  # of missing cells, in their own units
 
     def on(self, rows: Tensor) -> GivenTable:
         """Return the rows with these numbers of a table that has no target."""
         frame, modelled = (own.iloc[rows.numpy()] for own in (self.frame, self.modelled))
-        return replace(self, frame=frame, modelled=modelled)
+        limits = {label: own[rows.numpy()] for label, own in self.limits.items()}
+        return replace(self, frame=frame, modelled=modelled, limits=limits)
 
     def for_joint_density(
         self, codec: TableCodec, table: EncodedTable, *, warp: bool
     ) -> tuple[TableCodec, EncodedTable]:
         """Return a codec refitted for a joint density, and the table encoded with it."""
         support, specs = self.parameters.discrete_support, self.rules.modelled_specs
-        return codec.for_joint_density(self.modelled, table, warp, support, specs)
+        return codec.for_joint_density(self.modelled, table, warp, support, specs, self.limits)
 
     def link_specs(
         self, codec: TableCodec, table: EncodedTable, sequence: Sequence[int] | None = None
@@ -101,7 +105,7 @@ class GivenTable:
         variances = {column: variance[order] for column, variance in variances.items()}
         completed = None if completed is None else completed[order]
         training = TrainingTable(encoder, links, ordered, variances, inputs, torch.empty_like, completed)
-        return training, InputTable(self.frame, self.modelled, table)
+        return training, InputTable(self.frame, self.modelled, table, self.limits)
 
 
 @dataclass(frozen=True)

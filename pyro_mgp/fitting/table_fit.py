@@ -76,18 +76,23 @@ def fit_frame(
     kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
     rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
-    codec = TableCodec.fit(modelled, parameters.warp, parameters.discrete_support, specs)
-    table = codec.encode_cells(modelled)
+    limits = rules.limits(frame)
+    codec = TableCodec.fit(modelled, parameters.warp, parameters.discrete_support, specs, limits)
+    table = codec.encode_cells(modelled, limits=limits)
     if predicts_better_untransformed(codec, table):
         codec = codec.untransformed(modelled)
-        table = codec.encode_cells(modelled)
+        table = codec.encode_cells(modelled, limits=limits)
     target = fit_target(y, frame)
     own = frame.copy()
     warn_of_inducing_inputs(parameters, len(frame))
-    given = GivenTable(parameters, engine, rules, own, own if modelled is frame else modelled, target)
+    given = GivenTable(parameters, engine, rules, own, own if modelled is frame else modelled, target, limits)
     model, settings = _fit_in_order(given, codec, table, kept)
     if parameters.inference == "mcmc" and model.link_specs:
         pairs = zip(model.chain.names, model.chain.links, strict=True)
+        if table.limits is not None:
+            raise ValueError(
+                'inference="mcmc" cannot be used: missing cells have limits. Take inference="auto"'
+            )
         if names := [name for name, link in pairs if not link.is_gaussian]:
             raise ValueError(
                 'inference="mcmc" cannot be used: it needs numeric columns with Gaussian noise, and '

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from pyro_mgp.data.codecs.kinds import IntegerCodec, NumberCodec
 from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.limits import Numbers
 from pyro_mgp.data.table import TableCodec
-from pyro_mgp.data.transforms import Numbers
 from pyro_mgp.sampling.initial_fill import InitialFill
 
 # Rows by which transforms are judged, and most encoded columns: time grows with the cube of their number.

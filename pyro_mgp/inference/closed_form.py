@@ -90,12 +90,19 @@ def applies_to(chain: Chain) -> bool:
 class ConjugateStep:
     """Training step: q(u) in closed form, all other parameters by gradients; see `applies_to`.
 
-    `workers` train together. Without `redraw` the fill of missing cells counts as data.
+    `workers` train together. Without `redraw` the fill of missing cells counts as data. Missing cells of the
+    training table may have limits, `[N, D, 2]`.
     """
 
-    def __init__(self, chain: Chain, workers: Workers = ALONE, redraw: bool = True) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        workers: Workers = ALONE,
+        redraw: bool = True,
+        limits: Tensor | None = None,
+    ) -> None:
         refuse_priors(chain.links)
-        self.chain, self.workers, self.redraw = chain, workers, redraw
+        self.chain, self.workers, self.redraw, self.limits = chain, workers, redraw, limits
         self.workspace = Workspace()
         self.stack = fastest_stack(chain.links)
         self.posterior = Posterior.of(chain)
@@ -150,9 +157,10 @@ class ConjugateStep:
         """Return this process's rows of a minibatch; takes the arguments of a step."""
         workers, n_rows, fresh = self.workers, len(filled), fresh_noise(filled[None])
         everyone = torch.arange(n_rows, device=filled.device)
+        limits = None if self.limits is None else self.limits[slice(None) if rows is None else rows]
         rows = everyone if rows is None else rows
         if workers.is_alone:
-            return Share(by_column(filled[None]), observed, rows, fresh, n_rows)
+            return Share(by_column(filled[None]), observed, rows, fresh, n_rows, limits)
         own, drawn = workers.share(n_rows), list[Tensor]()
         for number, link in enumerate(self.chain.links):
             # As one process alone would draw the noise of a minibatch.
@@ -160,7 +168,8 @@ class ConjugateStep:
             here = everyone if holes is None else holes
             drawn.append(by_row(fresh(number, here), here, n_rows)[:, own])
         paths = by_column(filled[None, own])
-        return Share(paths, observed[own], rows[own], lambda link, here: drawn[link][:, here], n_rows)
+        limits = None if limits is None else limits[own]
+        return Share(paths, observed[own], rows[own], lambda link, here: drawn[link][:, here], n_rows, limits)
 
     def _groups(
         self, kernels: KernelStack, inverse: Tensor, noise: Tensor, factor: float, share: Share

@@ -32,6 +32,7 @@ from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.kernel_stack import Seen
 from pyro_mgp.model.likelihoods import ExpectedStudentT
+from pyro_mgp.model.limited_cells import informative_cells
 from pyro_mgp.model.link import Link
 
 # Entries of K_Zf per group of links: what fits into the processor's cache. On a GPU all links are best in one
@@ -100,6 +101,7 @@ class Share:
     rows: Tensor  # numbers of the rows in the training table, `[n]`
     noise: Noise  # standard normal numbers of the sweep
     n_rows: int  # number of rows of the whole minibatch
+    limits: Tensor | None = None  # limits of missing cells, `[n, D, 2]`; see `limited_cells`
 
 
 class Sweep:
@@ -112,7 +114,8 @@ class Sweep:
         values, observed = share.paths[0], share.observed
         # Read once per sweep: attributes of Pyro modules are slow.
         self.gaussian = [link.is_gaussian for link in chain.links]
-        self.learnt_from = [chain.learns_from(i, values, observed) for i in range(len(conditionals))]
+        told = informative_cells(observed, share.limits)
+        self.learnt_from = [chain.learns_from(i, values, told) for i in range(len(conditionals))]
         self.visited = list[Moments]()
 
     def visit(self, group: slice) -> tuple[Seen, list[Sites | None]]:
@@ -142,9 +145,10 @@ class Sweep:
     def _redraw(self, link: Link) -> None:
         """Redraw the missing cells of the next link's column."""
         share = self.share
+        given = self.conditionals, share.paths, share.observed
         holes = rows_if_known(~share.observed[:, link.column])
         if holes is None:
-            self.chain.visit(self.conditionals, share.paths, share.observed, share.noise, self.visited, None)
+            self.chain.visit(*given, share.noise, self.visited, None, share.limits)
             return
 
         def noise(number: int, rows: Tensor) -> Tensor:
@@ -152,7 +156,7 @@ class Sweep:
             return by_row(share.noise(number, holes), holes, len(share.rows))[:, rows]
 
         rows = filled_up(holes)
-        self.chain.visit(self.conditionals, share.paths, share.observed, noise, self.visited, rows)
+        self.chain.visit(*given, noise, self.visited, rows, share.limits)
 
 
 def slices(n_links: int, entries: int, device: torch.device) -> Iterator[slice]:

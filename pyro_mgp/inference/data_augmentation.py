@@ -38,6 +38,7 @@ from pyro_mgp.model.conditional import Conditional, TrendConditional, quadratic_
 from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
 from pyro_mgp.model.likelihoods import MIN_NOISE, Ordinal
 from pyro_mgp.model.likelihoods.levels import none_is_on
+from pyro_mgp.model.limited_cells import informative_cells
 from pyro_mgp.model.link import observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters
 
@@ -85,12 +86,15 @@ class Regression(NamedTuple):
 class Augmentation:
     """Distributions of a trained chain's functions and noises given completed tables.
 
-    The observed cells `[N, D]` of its table have these values, `[N, D]`.
+    The observed cells `[N, D]` of its table have these values, `[N, D]`, and missing ones these limits,
+    `[N, D, 2]`.
     """
 
-    def __init__(self, chain: Chain, values: Tensor, observed: Tensor) -> None:
+    def __init__(self, chain: Chain, values: Tensor, observed: Tensor, limits: Tensor | None = None) -> None:
         refuse_priors(chain.links)
-        self.chain, self.observed = chain, observed
+        self.chain, self.observed, self.limits = chain, observed, limits
+        self.informative = informative_cells(observed, limits)
+        """Cells that are observed or have a limit, Bool `[N, D]`."""
         with local_parameters():
             self.kernels: KernelStack = stack_kernels(chain.links)
             among = self.kernels.among()
@@ -107,7 +111,7 @@ class Augmentation:
         # Levels that are drawn may be learnt from or not; weights of zero decide it for each chain.
         off = values.where(observed, -1.0)
         for i, link in enumerate(chain.links):
-            learnt_from = chain.learns_from(i, off, observed)
+            learnt_from = chain.learns_from(i, off, self.informative)
             known = learnt_from & observed[:, link.column] & observed[:, link.inputs].all(1)
             entries += int(known.sum()) * link.n_values
             known &= entries <= _KNOWN_ENTRIES

@@ -153,6 +153,7 @@ class GibbsChains:
         keeps_conditionals: bool = True,
     ) -> None:
         self.augmentation, self.chain, self.observed = augmentation, augmentation.chain, augmentation.observed
+        self.limits, self.informative = augmentation.limits, augmentation.informative
         self.holes, self.check, self.predictive, self.bagged = holes, check, predictive, bagged
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
         self.keeps_conditionals, self.lock = keeps_conditionals, Lock()
@@ -191,8 +192,10 @@ class GibbsChains:
         # The first link of a category stands for all of its indicators.
         others = {i for category in chain.categories for i in category.links[1:]}
         numbers = [i for i in range(len(chain.links)) if i not in others]
-        informative = chain.informative(observed)
-        rows = {i: chain.weighted(i, observed, informative).nonzero()[:, 0] for i in numbers}
+        informative = chain.informative(self.informative)
+        # Cells with limits would leave these.
+        free = [~self.informative[:, link.column] for link in chain.links]
+        rows = {i: (chain.weighted(i, observed, informative) & free[i]).nonzero()[:, 0] for i in numbers}
         most = {i: int(observed[:, chain.links[i].column].sum()) + len(rows[i]) for i in numbers}
         return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
 
@@ -201,7 +204,7 @@ class GibbsChains:
         chain, numbers = self.chain, self.augmentation.completed_rows
         if not isinstance(chain, SequentialChain):
             return {}
-        informative = chain.informative(self.observed)
+        informative = chain.informative(self.informative)
         return {(i, e): _without(numbers[e], rows[informative[e][rows]]) for e in chain.followers[i]}
 
     def _moving_in(self, sweep: int) -> list[int]:
@@ -304,7 +307,7 @@ class GibbsChains:
                 for i, holes in holes_of.items():
                     if not joint:
                         conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
-                    chain.visit(conditionals, new.filled, self.observed, noise, visited, holes)
+                    chain.visit(conditionals, new.filled, self.observed, noise, visited, holes, self.limits)
         except RuntimeError:
             self.check(new.filled)  # functions learnt from diverged cells have no finite precision
             raise
@@ -354,10 +357,10 @@ class GibbsChains:
         """Move a link's function and noise with the missing cells of its column, in place."""
         augmentation, rows, column = self.augmentation, self.moving[i], chain.links[i].column
         function, noise, scales = state.links[i]
-        own = self.observed[:, column].to(state.filled).expand(self.n_chains, -1)
+        own = self.informative[:, column].to(state.filled).expand(self.n_chains, -1)
         given = augmentation.regression(i, state.filled, scales, own)
         posterior = augmentation.posterior(i, given, noise, None, scales)
-        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.observed))
+        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.informative))
         cells = augmentation.rows(i, state.filled[:, rows], scales)
         normal = self.fresh(n_numbers(function.shape[1]), _MOVE, len(self.kept), sweep, i)
         function, noise, moved = interweave(function, noise, given, posterior, cells, later, normal)
@@ -374,7 +377,7 @@ class GibbsChains:
         def numbers(k: int) -> Tensor:
             return self.fresh(len(rows), _CANDIDATE, *stream, k)
 
-        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.observed))
+        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.informative))
         candidates = chain.candidates(i, conditionals, later.table, numbers)
         completed = candidates.completed(later.table, later.columns)
         moving = dict[int, FunctionAtCandidates]()

@@ -94,12 +94,13 @@ class Run:
         self.filled, self.options, self.workers = filled, options, workers
         self.device = next(chain.parameters()).device
         self.holds_out, self.loss, self.own_rate = True, loss, optimizer is None
+        limits = None if table.limits is None else table.limits.to(self.device)
         self.closed: closed_form.ConjugateStep | None = None
         """Step in closed form, which keeps q(u) outside the chain; None if all is learnt by SVI."""
         if options.closed_form and loss is None and self.own_rate and closed_form.applies_to(chain):
-            self.closed = closed_form.ConjugateStep(chain, workers, redraw=options.redraw)
+            self.closed = closed_form.ConjugateStep(chain, workers, options.redraw, limits)
         update = self._update if optimizer is None else copy.deepcopy(optimizer)
-        self.step = self.closed or SviStep(chain, loss, update, workers, redraw=options.redraw)
+        self.step = self.closed or SviStep(chain, loss, update, workers, options.redraw, limits)
         leaves = [(name.endswith(_OF_Q), p) for name, p in chain.named_parameters() if self.own_rate]
         others = [p for of_q, p in leaves if p.requires_grad and not of_q]
         q = [p for of_q, p in leaves if of_q and self.closed is None]
@@ -268,8 +269,10 @@ class Run:
         here = self.validation_rows
         if len(here) == 0:
             return -sum(window) / len(window) / max(int(self.table.observed.sum()), 1)
+        limits = None if self.table.limits is None else self.table.limits[here].to(self.device)
         tables = self.filled[here], self.visible(here), self.table.values[here], self.held_out[here]
-        density = self.chain.log_density(*(table.to(self.device) for table in tables))
+        filled, visible, values, held_out = (table.to(self.device) for table in tables)
+        density = self.chain.log_density(filled, visible, values, held_out, limits)
         return float(density.clamp(min=_LOWEST_LOG_DENSITY).mean())
 
     def capture(self) -> State:

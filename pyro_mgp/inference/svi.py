@@ -23,12 +23,19 @@ class SviStep:
 
     The loss is the bound of its `model` and `guide`; None stands for the bound with functions integrated out,
     of `Chain.marginal_model`, which is less noisy. `update` moves the parameters against their gradients.
+    Missing cells of the training table may have limits, `[N, D, 2]`.
     """
 
     def __init__(
-        self, chain: Chain, loss: ELBO | None, update: Update, workers: Workers = ALONE, redraw: bool = True
+        self,
+        chain: Chain,
+        loss: ELBO | None,
+        update: Update,
+        workers: Workers = ALONE,
+        redraw: bool = True,
+        limits: Tensor | None = None,
     ) -> None:
-        self.chain, self.update, self.workers = chain, update, workers
+        self.chain, self.update, self.workers, self.limits = chain, update, workers, limits
         self.switches = {"redraw": redraw} if loss is None else {}
         self.model: Callable[..., Tensor] = chain.marginal_model if loss is None else chain.model
         guide = chain.marginal_guide if loss is None else chain.guide
@@ -58,9 +65,12 @@ class SviStep:
             draw = fresh_noise(filled.expand(self.chain.n_paths, *filled.shape))
             if self.switches:
                 noise["noise"] = lambda link, here: draw(link, numbers)[:, share][:, here]
+        limits = list[Tensor]()  # guides of one's own need no argument for limits if there are none
+        if self.limits is not None:
+            limits = [self.limits[share if rows is None else rows]]
         # A share of b rows out of B gives KL - N/b Σ_share. Weighted by b/B these add up to KL - N/B Σ_all.
         with local_parameters(), poutine.scale(scale=len(own) / n_rows):
-            loss = filled.new_tensor(self.svi.step(own, observed[share], rows, **noise))
+            loss = filled.new_tensor(self.svi.step(own, observed[share], rows, *limits, **noise))
         return workers.total([loss])[0], workers.gather(self.redrawn, n_rows)
 
     def _model(self, *table: Any, **noise: Any) -> None:

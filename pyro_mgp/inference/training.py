@@ -145,7 +145,7 @@ def _identity(run: Run, seed: int) -> Identity:
         **versions(),
         "steps": type(run.step).__name__,
         "loss": type(run.loss).__name__,
-        "table": fingerprint([("observed", run.table.observed), ("values", run.table.values)]),
+        "table": fingerprint(run.table.tensors().items()),
         "initial fill or held-out cells": fingerprint([("filled", run.filled), ("held out", run.held_out)]),
         "chain": fingerprint(run.chain.state_dict().items()),
     }

@@ -24,6 +24,7 @@ from pyro_mgp.model.cholesky import naming
 from pyro_mgp.model.conditional import Conditional, Moments, gaussian_draw
 from pyro_mgp.model.joint_density import JointDensity
 from pyro_mgp.model.likelihoods import Category
+from pyro_mgp.model.limited_cells import clamped, informative_cells
 from pyro_mgp.model.link import Link, condition
 from pyro_mgp.model.local_parameters import LocalModule, local_method
 
@@ -48,6 +49,13 @@ class Visit(NamedTuple):
     """Numbers of the rows in the table, `[k]`."""
     visited: Sequence[Moments]
     """Moments of the links up to this one."""
+    limits: Tensor | None
+    """Limits of missing cells, `[n, D, 2]`; see `limited_cells`."""
+
+    @property
+    def informative(self) -> Tensor:
+        """Cells of the table that are observed or have a limit, Bool `[n, D]`."""
+        return informative_cells(self.observed, self.limits)
 
 
 class Chain(LocalModule):
@@ -130,7 +138,13 @@ class Chain(LocalModule):
         self.priors = tuple(priors)
 
     @local_method
-    def model(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> Tensor:
+    def model(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None = None,
+        limits: Tensor | None = None,
+    ) -> Tensor:
         """Sample functions and missing cells and score the observed cells; see `joint_density` for the sites.
 
         Args:
@@ -138,6 +152,9 @@ class Chain(LocalModule):
                 reads the fill of the columns of later links, if it has any as inputs.
             observed: Bool `[B, D]`.
             rows: Their row numbers in the training table, `[B]`, if they are a minibatch of it.
+            limits: Lower and upper limits of missing cells of Gaussian links, `[B, D, 2]`, infinite for none.
+                Their sites have the density of the cell within the limits, which integrates to the
+                probability of the interval.
 
         Returns:
             The rows with their missing cells drawn, `[B, D]`, the site "filled".
@@ -148,10 +165,16 @@ class Chain(LocalModule):
         joint = self._joint_density
         if self.priors:
             pyro.factor("log_prior", self.log_prior())
-        return joint.cells(joint.prior(), filled, observed, rows, scored=True)
+        return joint.cells(joint.prior(), filled, observed, rows, limits, scored=True)
 
     @local_method
-    def guide(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
+    def guide(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None = None,
+        limits: Tensor | None = None,
+    ) -> None:
         """Sample functions from q(u), and then missing cells; takes the arguments of `model`.
 
         In training mode cells come from the links' own densities, which makes `Trace_ELBO` the bound of the
@@ -161,14 +184,15 @@ class Chain(LocalModule):
         joint = self._joint_density
         functions = joint.posterior()
         if self.training:
-            joint.cells(functions, filled, observed, rows, scored=False)
+            joint.cells(functions, filled, observed, rows, limits, scored=False)
             return
         paths = [u.flatten(0, -2) if u.dim() > 1 else u[None] for u in functions]
-        start = filled.expand(len(paths[0]) if paths else 1, *filled.shape)
+        start = clamped(filled, observed, limits)
+        start = start.expand(len(paths[0]) if paths else 1, *filled.shape)
         noise = fresh_noise(start)
         with torch.no_grad():
             conditionals = [self.conditionals(paths)] * self.n_sweeps
-            *_, (drawn, _) = self.sweeps(conditionals, start, observed, lambda _: noise)
+            *_, (drawn, _) = self.sweeps(conditionals, start, observed, lambda _: noise, None, limits)
         members = zip(self.names, self.links, functions, self.holes(observed), strict=True)
         for name, link, u, holes in members:
             cells = drawn[..., holes, link.column].reshape(*u.shape[:-2], -1)
@@ -188,6 +212,7 @@ class Chain(LocalModule):
         filled: Tensor,
         observed: Tensor,
         rows: Tensor | None = None,
+        limits: Tensor | None = None,
         noise: Noise | None = None,
         redraw: bool = True,
     ) -> Tensor:
@@ -195,16 +220,19 @@ class Chain(LocalModule):
 
         A program for training only: it reads q(u) to integrate functions out of the expected log density, as
         the paper does. Under `Trace_ELBO` with `marginal_guide` it gives the bound of `model` and `guide`
-        with less noise; in a `SequentialChain`, drawn cells that inform later links count as data. Takes the
-        arguments of `model`, the noise of the sweep, drawn by default, and whether to redraw missing cells.
-        Returns the rows, `[S, B, D]`, or `[B, D]` for a single path.
+        with less noise; in a `SequentialChain`, drawn cells that inform later links count as data, and in any
+        chain drawn cells with limits. Takes the arguments of `model`, the noise of the sweep, drawn by
+        default, and whether to redraw missing cells. Returns the rows, `[S, B, D]`, or `[B, D]` for a single
+        path.
         """
         self._joint_density.prior()
         if self.priors:
             pyro.factor("log_prior", self.log_prior())
         start = filled.expand(self.n_paths, *filled.shape)
         kept = observed if redraw else torch.ones_like(observed)
-        end, visited = self.sweep(self.conditionals(), start, kept, noise or fresh_noise(start))
+        noise = noise or fresh_noise(start)
+        end, visited = self.sweep(self.conditionals(), start, kept, noise, None, limits)
+        told = informative_cells(observed, limits)
 
         def one_path(paths: Tensor) -> Tensor:
             return paths if self.n_paths > 1 else paths[0]
@@ -218,13 +246,18 @@ class Chain(LocalModule):
             plates.enter_context(pyro.plate("rows", n_rows, subsample=rows, dim=-1))
             for i, (name, link, moments) in enumerate(zip(self.names, self.links, visited, strict=True)):
                 mean, variance = (one_path(part) for part in (moments.mean, moments.variance))
-                site = link.scored(mean, variance, rows).mask(self.learns_from(i, filled, observed))
+                site = link.scored(mean, variance, rows).mask(self.learns_from(i, filled, told))
                 pyro.sample(f"x_{name}", site, obs=filled[:, link.column].expand_as(mean))
             return pyro.deterministic("filled", one_path(end), event_dim=1)
 
     @local_method
     def marginal_guide(
-        self, filled: Tensor, observed: Tensor, rows: Tensor | None = None, noise: Noise | None = None
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None = None,
+        limits: Tensor | None = None,
+        noise: Noise | None = None,
     ) -> None:
         """Draw the whitened inducing values of every link from q(u); takes the arguments of its model."""
         self._joint_density.posterior()
@@ -262,10 +295,11 @@ class Chain(LocalModule):
         observed: Tensor,
         noise: Callable[[int], Noise],
         holes: Sequence[Tensor] | None = None,
+        limits: Tensor | None = None,
     ) -> Iterator[tuple[Tensor, list[Moments]]]:
         """Yield the result of each of several sweeps, with conditionals and noise of each; see `sweep`."""
         for sweep, of_sweep in enumerate(conditionals):
-            filled, visited = self.sweep(of_sweep, filled, observed, noise(sweep), holes)
+            filled, visited = self.sweep(of_sweep, filled, observed, noise(sweep), holes, limits)
             yield filled, visited
 
     @local_method
@@ -276,17 +310,20 @@ class Chain(LocalModule):
         observed: Tensor,
         noise: Noise,
         holes: Sequence[Tensor] | None = None,
+        limits: Tensor | None = None,
     ) -> tuple[Tensor, list[Moments]]:
         """Redraw the missing cells in one sweep through the chain.
 
         Takes the links' conditionals, the table with its current fill `[S, n, D]`, which is not changed, Bool
-        `[n, D]`, standard normal numbers, and rows of each link's missing cells, to evaluate it only there.
-        Returns the table with its missing cells redrawn, and each link's moments at its rows.
+        `[n, D]`, standard normal numbers, rows of each link's missing cells, to evaluate it only there, and
+        limits of missing cells, `[n, D, 2]`, within which the current fill must lie. Returns the table with
+        its missing cells redrawn, and each link's moments at its rows.
         """
         filled = by_column(filled)
         visited: list[Moments] = []
         for i in range(len(conditionals)):
-            self.visit(conditionals, filled, observed, noise, visited, None if holes is None else holes[i])
+            own = None if holes is None else holes[i]
+            self.visit(conditionals, filled, observed, noise, visited, own, limits)
         return filled, visited
 
     def visit(
@@ -297,6 +334,7 @@ class Chain(LocalModule):
         noise: Noise,
         visited: list[Moments],
         holes: Tensor | None,
+        limits: Tensor | None = None,
     ) -> None:
         """Redraw the missing cells of the next link's column, in place; call it inside `local_parameters`.
 
@@ -318,9 +356,10 @@ class Chain(LocalModule):
             rows, seen = holes, filled.permute(2, 0, 1).index_select(2, holes).permute(1, 2, 0)
         moments = conditionals[number].moments(seen if self.backpropagate else seen.detach())
         visited.append(moments)
-        visit = Visit(conditionals, number, filled, observed, noise, rows, visited)
+        visit = Visit(conditionals, number, filled, observed, noise, rows, visited, limits)
         eps = noise(number, rows)
-        drawn = self.weight_by_later(visit, self._draw(conditionals[number], moments, eps))
+        own = None if limits is None else limits[rows, link.column]
+        drawn = self.weight_by_later(visit, self._draw(conditionals[number], moments, eps, own))
         column = filled[:, :, link.column]
         if holes is None:
             column.copy_(torch.where(observed[:, link.column], column, drawn))
@@ -348,7 +387,10 @@ class Chain(LocalModule):
         return next((each for each in self.categories if each.links[0] == number), None)
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
-        """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link."""
+        """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link.
+
+        Cells that have limits count as observed.
+        """
         return self.links[number].learns_from(values, observed)
 
     def weight_by_later(self, visit: Visit, drawn: Tensor) -> Tensor:
@@ -358,17 +400,24 @@ class Chain(LocalModule):
     @torch.no_grad()
     @local_method
     def log_density(
-        self, filled: Tensor, observed: Tensor, values: Tensor, scored: Tensor, *, n_paths: int = 2
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        values: Tensor,
+        scored: Tensor,
+        limits: Tensor | None = None,
+        *,
+        n_paths: int = 2,
     ) -> Tensor:
         """Return the log density of held-out cells, standardised units, link after link, `[cells]`.
 
         `filled`, `[n, D]`, has a fill in missing and scored cells, and `values`, `[n, D]`, the true ones.
-        `observed`, which is False in scored cells, and `scored` are Bool `[n, D]`. A mixture of `n_paths`
-        components predicts a cell.
+        `observed`, which is False in scored cells, and `scored` are Bool `[n, D]`; other missing cells may
+        have `limits`, `[n, D, 2]`. A mixture of `n_paths` components predicts a cell.
         """
         start = filled.expand(n_paths, *filled.shape)
         holes = self.holes(observed)
-        _, visited = self.sweep(self.conditionals(), start, observed, fresh_noise(start), holes)
+        _, visited = self.sweep(self.conditionals(), start, observed, fresh_noise(start), holes, limits)
         parts = [values.new_zeros(0)]
         for link, here, moments in zip(self.links, holes, visited, strict=True):
             predictive = link.likelihood(moments.mean, moments.variance)
@@ -382,9 +431,9 @@ class Chain(LocalModule):
         mean = [visit.conditionals[link].expectation(visit.visited[link]) for link in category.links]
         return category.draw(torch.stack(mean, dim=-1), torch.special.ndtr(eps))
 
-    def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor) -> Tensor:
+    def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor, limits: Tensor | None) -> Tensor:
         if self.propagate == "predictive" or conditional.observation is not None:
-            drawn = conditional.draw(moments, eps)
+            drawn = conditional.draw(moments, eps, limits)
         else:
             drawn = gaussian_draw(moments.mean, moments.variance, eps)
         return drawn if self.backpropagate else drawn.detach()

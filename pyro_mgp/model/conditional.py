@@ -27,6 +27,8 @@ from pyro_mgp.model.likelihoods import (
     LocalObservation,
     Observation,
     Quantity,
+    Truncated,
+    draw_truncated,
     mean_under_normal,
 )
 
@@ -120,10 +122,19 @@ class Conditional:
         """Return the means of the observations, `[S, n]`, at rows `[S, n, D]`."""
         return self.expectation(self.moments(rows))
 
-    def draw(self, moments: Moments, eps: Tensor) -> Tensor:
-        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`."""
+    def draw(self, moments: Moments, eps: Tensor, limits: Tensor | None = None) -> Tensor:
+        """Draw observations of cells with these moments, from standard normal numbers, `[S, n]`.
+
+        Cells may have limits, `[n, 2]`, unless their observation model is neither Gaussian nor truncated.
+        """
         variance = self._variance(moments)
         deviation, observation = moments.standard(variance, eps), self.observation_at(moments)
+        if limits is not None and (observation is None or isinstance(observation, Truncated)):
+            lower, upper = limits.unbind(-1)
+            if observation is not None:
+                lower, upper = lower.clamp(min=observation.low), upper.clamp(max=observation.high)
+            uniform = torch.special.ndtr(deviation)
+            return draw_truncated(moments.mean, variance + LEAST_VARIANCE, lower, upper, uniform)
         if observation is None:
             return gaussian_draw(moments.mean, variance, deviation)
         return observation.draw(moments.mean, variance, torch.special.ndtr(deviation))

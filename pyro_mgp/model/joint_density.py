@@ -27,7 +27,7 @@ from torch import Tensor
 from pyro_mgp.model.cholesky import factorise, naming
 from pyro_mgp.model.conditional import gaussian_draw
 from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
-from pyro_mgp.model.likelihoods import Category, Observation, Recoded
+from pyro_mgp.model.likelihoods import Category, Observation, Recoded, WithinLimits
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import priors_of
 
@@ -70,6 +70,7 @@ class JointDensity:
         filled: Tensor,
         observed: Tensor,
         rows: Tensor | None,
+        limits: Tensor | None,
         *,
         scored: bool,
     ) -> Tensor:
@@ -102,7 +103,8 @@ class JointDensity:
                 with plate:
                     pyro.sample(f"x_{name}", observation.mask(learns), obs=cells)
             holes = (~observed[:, link.column]).nonzero()[:, 0]
-            drawn.append(self._missing(i, f[..., holes], n_rows / max(len(filled), 1), scored))
+            ends = None if limits is None else limits[holes, link.column]
+            drawn.append(self._missing(i, f[..., holes], ends, n_rows / max(len(filled), 1), scored))
             self._write(i, columns, drawn, holes)
         table = torch.stack(torch.broadcast_tensors(*columns), dim=-1)
         if scored:
@@ -135,12 +137,14 @@ class JointDensity:
         """Return whether a link's function is written into missing cells, which are then no sites."""
         return self.latent and not isinstance(link.likelihood, Observation)
 
-    def _missing(self, number: int, f: Tensor, scale: float, scored: bool) -> Tensor:
-        """Return a link's missing cells `[..., k]`, given its function there; `scale` is N/B."""
+    def _missing(self, number: int, f: Tensor, limits: Tensor | None, scale: float, scored: bool) -> Tensor:
+        """Return a link's missing cells `[..., k]`, given its function there and limits; `scale` is N/B."""
         link, name = self.links[number], self.names[number]
         if f.shape[-1] == 0 or self.writes_function(link):
             return f
         cells: TorchDistribution = link.likelihood.distribution(f)
+        if limits is not None and isinstance(cells, dist.Normal):
+            cells = WithinLimits(cells, limits, normalised=not scored)
         if isinstance(cells, Recoded) and not scored:
             # The guide passes no gradient through discrete cells. An estimate by their score would be
             # swamped by its noise: it multiplies the score by the loss of the whole table.

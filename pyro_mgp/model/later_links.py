@@ -24,6 +24,7 @@ from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.conditional import Along, Conditional, Moments, write
 from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
 from pyro_mgp.model.likelihoods.levels import none_is_on
+from pyro_mgp.model.limited_cells import log_within
 
 # Draws among which a cell chooses besides its current value.
 _CANDIDATES = 5
@@ -164,8 +165,10 @@ def resample(
     return shifted(normal.gather(-1, chosen[..., None])[..., 0])
 
 
-def slice_sample(moments: Moments, noise: Tensor, later: LaterLinks, numbers: Numbers) -> Tensor:
-    """Return cells `[S, k]` after a move of an elliptical slice sampler.
+def slice_sample(
+    moments: Moments, noise: Tensor, later: LaterLinks, numbers: Numbers, limits: Tensor | None = None
+) -> Tensor:
+    """Return cells `[S, k]` after a move of an elliptical slice sampler, within limits `[k, 2]`.
 
     Takes the moments of the latent function at the cells, the variance of observations given this, `[]` or
     `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the angles (3 and more).
@@ -175,7 +178,9 @@ def slice_sample(moments: Moments, noise: Tensor, later: LaterLinks, numbers: Nu
     mean = moments.mean.flatten()
 
     def log_likelihood(deviations: Tensor, at: Tensor) -> Tensor:
-        return later.log_likelihood(paths[at], cells[at], mean[at] + deviations[:, 0])
+        proposed = mean[at] + deviations[:, 0]
+        density = later.log_likelihood(paths[at], cells[at], proposed)
+        return density if limits is None else density + log_within(proposed, limits[cells[at]])
 
     start = later.log_likelihood(paths, cells, values.flatten())
     uniform = [torch.special.ndtr(numbers(2 + i)).flatten() for i in range(1 + N_ANGLES)]

@@ -52,7 +52,8 @@ class SequentialChain(Chain):
     def informative(self, observed: Tensor) -> list[Tensor]:
         """Return masks `[n]` of the rows with an observed cell in each link's column or a later link's.
 
-        Later links count if they have the column as input, directly or through other links.
+        Cells that have limits count as observed. Later links count if they have the column as input, directly
+        or through other links.
         """
         rows = [observed[:, link.column] for link in self.links]
         for i in reversed(range(len(rows))):
@@ -76,7 +77,7 @@ class SequentialChain(Chain):
             # All indicators are drawn together, after the last link of the category.
             return drawn
         link, moments = self.links[number], visit.visited[number]
-        informative = self.informative(visit.observed)
+        informative = self.informative(visit.informative)
         weighted = self.weighted(number, visit.observed, informative)
         is_weighted = weighted[rows]
         cells = rows_if_known(is_weighted)
@@ -93,7 +94,8 @@ class SequentialChain(Chain):
             return visit.noise(number + len(self.links) * k, rows[cells])
 
         with torch.no_grad():
-            moved = _moved(link, visit.conditionals[number], at, later, numbers)
+            limits = None if visit.limits is None else visit.limits[rows[cells], link.column]
+            moved = _moved(link, visit.conditionals[number], at, later, numbers, limits)
             return drawn.index_copy(1, cells, moved).where(is_weighted, drawn)
 
     def weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor]) -> Tensor:
@@ -135,14 +137,24 @@ class SequentialChain(Chain):
 
     def draw_levels(self, category: Category, visit: Visit, eps: Tensor) -> Tensor:
         """Draw the indicators of a category, `[S, k, K]`, given the later links as well; see `Chain`."""
-        first, informative = category.links[0], self.informative(visit.observed)
+        first, informative = category.links[0], self.informative(visit.informative)
         later = self.later_links(first, visit.conditionals, visit.filled, visit.rows, informative)
         levels = _levels(category, visit.conditionals, visit.visited)
         return levels.chosen(later.of_candidates(levels), eps)
 
 
-def _moved(link: Link, conditional: Conditional, at: Moments, later: LaterLinks, numbers: Numbers) -> Tensor:
-    """Return a link's cells `[S, k]` after a move that takes the later links into account."""
+def _moved(
+    link: Link,
+    conditional: Conditional,
+    at: Moments,
+    later: LaterLinks,
+    numbers: Numbers,
+    limits: Tensor | None,
+) -> Tensor:
+    """Return a link's cells `[S, k]` after a move that takes the later links into account.
+
+    The cells may have limits, `[k, 2]`.
+    """
     likelihood, own = link.likelihood, _unshifted(conditional)
     if isinstance(likelihood, Ordinal):
         values = _values(likelihood, own, at)
@@ -151,9 +163,9 @@ def _moved(link: Link, conditional: Conditional, at: Moments, later: LaterLinks,
     shift = conditional.shift if isinstance(conditional, Shifted) else 0.0
     unshifted = Moments(at.mean - shift, at.variance)
     if own.observation is not None:
-        shifted = partial(own.draw, at) if isinstance(conditional, Shifted) else None
-        return resample(partial(own.draw, unshifted), later, numbers, shifted)
-    return slice_sample(unshifted, own.noise, later, numbers) + shift
+        shifted = partial(own.draw, at, limits=limits) if isinstance(conditional, Shifted) else None
+        return resample(partial(own.draw, unshifted, limits=limits), later, numbers, shifted)
+    return slice_sample(unshifted, own.noise, later, numbers, limits) + shift
 
 
 def _values(likelihood: Ordinal, own: Conditional, at: Moments) -> Candidates:

@@ -159,7 +159,7 @@ def _batches(
         "batch size": batch_size,
         "seed": sampler.seed,
         "delta": str(dict(sampler.shifts)),
-        "table": fingerprint(vars(rows).items()),
+        "table": fingerprint(rows.tensors().items()),
         "imputer": fingerprint(sorted(model.tensors().items())),
     }
     return keep(rows, draw_from, checkpoint, identity)

@@ -80,7 +80,7 @@ class FittedModel:
         tensors = {f"chain.{name}": value for name, value in self.chain.state_dict().items()}
         tensors |= {"start.mean": self.initial_fill.mean, "start.covariance": self.initial_fill.covariance}
         if self.training is not None:
-            tensors |= {f"training.{name}": rows for name, rows in vars(self.training).items()}
+            tensors |= {f"training.{name}": rows for name, rows in self.training.tensors().items()}
             errors = [link.known_variance for link in self.chain.links]
             if any(each is not None for each in errors):
                 none = self.training.values.new_zeros(len(self.training))

@@ -36,10 +36,16 @@ class ImputationGuide:
         self.n_drawn = 0
 
     @torch.no_grad()
-    def __call__(self, filled: Tensor, observed: Tensor, rows: Tensor | None = None) -> None:
+    def __call__(
+        self,
+        filled: Tensor,
+        observed: Tensor,
+        rows: Tensor | None = None,
+        limits: Tensor | None = None,
+    ) -> None:
         """Draw one imputation for each sample of the enclosing plates; takes the arguments of `Chain.model`.
 
-        Only observed cells are read, by which rows of the training table are recognised.
+        Only observed cells are read, by which rows of the training table are recognised, and limits.
         """
         # Its shape is that of the plates, of several samples in parallel or of none.
         shape = pyro.sample(
@@ -48,8 +54,9 @@ class ImputationGuide:
         imputations = range(self.n_drawn, self.n_drawn + shape.numel())
         self.n_drawn = imputations.stop
         values = filled.where(observed, torch.nan).cpu().numpy()
-        keys = row_keys(values, pd.RangeIndex(len(values)))
-        table = EncodedTable.from_numpy(np.asarray(values), keys).to(self.sampler.start.device)
+        limits = None if limits is None else limits.cpu()
+        keys = row_keys(values, pd.RangeIndex(len(values)), limits=limits)
+        table = EncodedTable.from_numpy(np.asarray(values), keys, limits).to(self.sampler.start.device)
         chain = self.sampler.chain
         drawn = torch.cat([cells for _, cells in self.sampler.draws(table, imputations)], dim=1)
         with local_parameters():

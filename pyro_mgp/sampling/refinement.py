@@ -28,6 +28,7 @@ from pyro_mgp.model.chain import Noise
 from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales
 from pyro_mgp.model.likelihoods.levels import nearest_value
+from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
@@ -137,6 +138,7 @@ class _Fit:
         self.point = model.initial_fill.expected(rows) if completed is None else completed
         if completed is None:
             fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
+        self.point = clamped(self.point, rows.observed, rows.limits)
         self.is_completed, self.drawn = completed is not None, self.point.clone()
         self.fill = SequentialFill(model.initial_fill, [None] * len(self.holes))
 
@@ -233,10 +235,10 @@ class _Fit:
 
     def draw(self, conditionals: Conditionals, n_sweeps: int, here: Tensor | slice, noise: Noise) -> None:
         """Redraw the missing cells of the query rows `here`."""
-        observed = self.rows.observed[here]
+        observed, limits = self.rows.observed[here], self.rows[here].limits
         holes = self.chain.holes(observed)
         sweeps = self.chain.sweeps(
-            [conditionals] * n_sweeps, self.drawn[None, here], observed, lambda _: noise, holes
+            [conditionals] * n_sweeps, self.drawn[None, here], observed, lambda _: noise, holes, limits
         )
         *_, (paths, _) = sweeps
         self.drawn[here] = paths[0]
@@ -415,7 +417,7 @@ class _Fit:
         of the last sweeps, `[K, c]`.
         """
         rows, imputations = self.rows[picked], range(self.n_paths)
-        given = EncodedTable(rows.values, rows.observed & ~held_out, rows.keys)
+        given = replace(rows, observed=rows.observed & ~held_out)
         holes, noise = self.chain.holes(given.observed), self.noise(self.n_paths)
         start = sampler.starts(given, imputations, picked)
         predictive = sampler.predictive(given, imputations, start, holes, picked)

@@ -29,6 +29,7 @@ from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.likelihoods import Observation
 from pyro_mgp.model.likelihoods.numeric import GaussianMixture
+from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -127,12 +128,13 @@ class Sampler:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
             filled = start
             for sweep, conditionals in enumerate(early):
-                filled, _ = chain.sweep(conditionals, filled, rows.observed, noise(sweep), holes)
+                filled, _ = chain.sweep(conditionals, filled, rows.observed, noise(sweep), holes, rows.limits)
         shifted = [
             Shifted.of(own, self.shifts[link.column]) if link.column in self.shifts else own
             for own, link in zip(last, chain.links, strict=True)
         ]
-        filled, _ = chain.sweep(shifted, filled, rows.observed, noise(chain.n_sweeps - 1), holes)
+        last_noise = noise(chain.n_sweeps - 1)
+        filled, _ = chain.sweep(shifted, filled, rows.observed, last_noise, holes, rows.limits)
         return self._revisited(last, filled, rows, imputations) if self.shifts else filled
 
     def _revisited(
@@ -150,7 +152,7 @@ class Sampler:
             moved = [i for i, link in enumerate(chain.links) if link.column in self.shifts]
             before = [i < max(moved, default=0) and i not in moved for i in range(len(chain.links))]
             again = [cells if early else cells[:0] for cells, early in zip(holes, before, strict=True)]
-            return chain.sweep(last, filled, observed, noise(n_sweeps - 1), again)[0]
+            return chain.sweep(last, filled, observed, noise(n_sweeps - 1), again, rows.limits)[0]
         kept = observed.clone()
         kept[:, list(self.shifts)] = True
         here = (kept != observed).any(1)
@@ -158,7 +160,7 @@ class Sampler:
         # Reweighting moves cells instead of redrawing them: it takes several sweeps until they have their
         # conditional distribution, and noise that was used before would move them back.
         for sweep in range(n_sweeps, 2 * n_sweeps):
-            filled, _ = chain.sweep(last, filled, kept, noise(sweep), again)
+            filled, _ = chain.sweep(last, filled, kept, noise(sweep), again, rows.limits)
         return filled
 
     def _check(self, filled: Tensor, rows: EncodedTable) -> None:
@@ -192,7 +194,7 @@ class Sampler:
             total, first = torch.zeros_like(point), burn_in(self.chain.n_sweeps)
             sweeps = self._all_sweeps(batch, imputations)
             for conditionals, filled, visited in islice(sweeps, first, None):
-                self._add_means(total, conditionals, filled, visited, holes)
+                self._add_means(total, conditionals, filled, visited, holes, batch.limits)
             total /= self.chain.n_sweeps - first
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
@@ -203,14 +205,21 @@ class Sampler:
         return torch.cat(parts)
 
     def _add_means(
-        self, total: Tensor, conditionals: Conditionals, filled: Tensor, visited: list[Moments], holes: Cells
+        self,
+        total: Tensor,
+        conditionals: Conditionals,
+        filled: Tensor,
+        visited: list[Moments],
+        holes: Cells,
+        limits: Tensor | None,
     ) -> None:
         """Add the expectations of missing cells after a sweep, averaged over paths, in place."""
         expected: list[Tensor] = []
         of_categories = self.chain.links_of_categories
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             inverse = self.inverse_transforms[i]
-            if isinstance(self.chain, SequentialChain):  # later links have reweighted the draws
+            # Later links have reweighted the draws, or limits have truncated their distributions.
+            if isinstance(self.chain, SequentialChain) or limits is not None:
                 drawn = filled[:, cells, link.column]
                 expected.append(drawn if inverse is None else inverse(drawn))
             else:
@@ -262,7 +271,7 @@ class Sampler:
         """
         neighbours = self.neighbours
         if neighbours is None:
-            return self.start.draw(rows, self.seed, paths)
+            return clamped(self.start.draw(rows, self.seed, paths), rows.observed, rows.limits)
         numbers = neighbours.numbers_of_starts(paths)
         distinct = sorted(set(numbers))
         links = self.chain, self.cholesky_cache.marginals(self.chain), self.observations
@@ -272,7 +281,7 @@ class Sampler:
         if without := [d for d in range(filled.shape[-1]) if d not in linked]:
             # Columns without a link keep this fill, which must not be that of another imputation.
             filled[..., without] = self.start.draw(rows, self.seed, paths)[..., without]
-        return filled
+        return clamped(filled, rows.observed, rows.limits)
 
     @torch.no_grad()
     def predictive(
@@ -390,7 +399,7 @@ class Sampler:
         has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
-            Augmentation(chain, training.values, training.observed),
+            Augmentation(chain, training.values, training.observed, training.limits),
             lambda draw: start(numbers(draw)),
             fresh,
             lambda draw, sweep: sweep_noise(draw)(sweep),
@@ -475,7 +484,7 @@ class Sampler:
         start = self.starts(rows, numbers)
         of_sweeps = self.of_sweeps(self.predictive(rows, numbers, start), sparse, paths)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
-        sweeps = self.chain.sweeps(of_sweeps, start, rows.observed, noise, holes)
+        sweeps = self.chain.sweeps(of_sweeps, start, rows.observed, noise, holes, rows.limits)
         return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:

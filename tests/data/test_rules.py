@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pyro_mgp import ColumnSpec, Imputations, MGPImputer
 from pyro_mgp.data.column_spec import Specs
+from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableWarning, missing
 
@@ -83,6 +84,9 @@ def assert_sums(draws: Imputations, parts: list[str], total: str = "total") -> N
         ({"a": ColumnSpec(predictors=["c"]), "b": ColumnSpec(standard_error="c")}, ValueError),
         ({"a": ColumnSpec(standard_error="a")}, ValueError),
         ({"a": ColumnSpec(standard_error="nope")}, ValueError),
+        ({"a": ColumnSpec(lower_limit="a")}, ValueError),
+        ({"a": ColumnSpec(upper_limit="nope")}, ValueError),
+        ({"a": ColumnSpec(predictors=["c"]), "b": ColumnSpec(upper_limit="c")}, ValueError),
     ],
 )
 def test_contradictory_specs_are_refused(specs: Any, error: type[Exception]) -> None:
@@ -314,6 +318,42 @@ def test_cells_with_huge_errors_are_nearly_ignored() -> None:
     draws = small({"y": ColumnSpec(standard_error="se")}, max_steps=20, warp=False).fit(frame).impute(m=20)
     drawn = draws.values["y"].mean(axis=0)
     assert np.abs(drawn - 3 * x[1::3]).mean() < 0.1 * np.abs(500 - 3 * x[1::3]).mean()
+
+
+# ---------------------------------------------------------------------------------------------- limits
+
+
+def limited(**columns: Any) -> dict[Any, Limits]:
+    frame = pd.DataFrame({"x": [1.0, NAN, NAN, 4.0], **columns})
+    arguments = {"low": "lower_limit", "high": "upper_limit"}
+    spec = ColumnSpec(**{arguments[name]: name for name in columns})  # type: ignore[arg-type]
+    return Rules.parse({"x": spec}, frame.columns.tolist()).limits(frame)
+
+
+def test_limits_are_those_of_missing_cells() -> None:
+    found = limited(low=[0.0, 2.0, NAN, NAN], high=[NAN, 5.0, 3.0, 4.0])["x"]
+    assert found.lower.tolist() == [-np.inf, 2.0, -np.inf, -np.inf]
+    assert found.upper.tolist() == [np.inf, 5.0, 3.0, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"low": [NAN, 3.0, NAN, NAN], "high": [NAN, 2.0, NAN, NAN]}, r"row 1 .*lower limit 3 in 'low'"),
+        ({"high": [0.5, 0.5, NAN, NAN]}, r"row 0 .*holds 1, but 'high' says that it is at most 0.5"),
+        ({"low": [NAN, NAN, NAN, 5.0]}, r"row 3 .*holds 4, but 'low' says that it is at least 5"),
+    ],
+)
+def test_limits_that_contradict_cells_are_an_error(columns: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"'x': {sentence}"):
+        limited(**columns)
+
+
+def test_limits_of_detection_given_as_lower_limits_are_warned_of() -> None:
+    with pytest.warns(TableWarning, match="name it as upper_limit"):
+        limited(low=[NAN, 0.5, 0.5, NAN])
+    with pytest.warns(TableWarning, match="name it as lower_limit"):
+        limited(high=[NAN, 9.0, 9.0, NAN])
 
 
 # --------------------------------------------------------------------------- saved, new rows, streamed

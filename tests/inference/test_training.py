@@ -192,7 +192,8 @@ def test_without_held_out_cells_the_bound_per_cell_of_the_last_steps_decides() -
 def test_no_more_than_two_thousand_rows_are_scored_and_they_belong_together() -> None:
     chain = Scripted([[0.0]])
     train_scripted(chain, n_rows=3000, max_steps=1)
-    ((filled, observed, values, scored),) = chain.asked
+    ((filled, observed, values, scored, limits),) = chain.asked
+    assert limits is None
     assert len(filled) == 2000
     assert filled[:, 0].unique().numel() == 2000
     assert torch.equal(filled, values)  # the fill was the values

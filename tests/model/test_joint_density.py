@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from pyro import poutine
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 from pyro.nn import PyroParam, PyroSample
+from scipy import stats
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -159,6 +161,28 @@ def test_measurement_error_of_known_variance_adds_to_the_noise() -> None:
     )
     expected = 0.3 + torch.linspace(0, 3, 60).double()[rows]
     torch.testing.assert_close(site.scale.square().detach(), expected)
+
+
+@pytest.mark.parametrize("kind", [Chain, SequentialChain])
+def test_a_limited_site_of_model_and_guide_scores_the_probability_of_its_interval(kind: type[Chain]) -> None:
+    """Where the cell is in the interval does not matter: model minus guide is log P(a < x < b | f)."""
+    chain, filled, observed = small(kind, n_rows=20)
+    limits = torch.full((20, 3, 2), math.inf).double()
+    limits[..., 0] = -math.inf
+    rows = (~observed[:, 0]).nonzero()[:, 0]
+    limits[rows, 0] = torch.tensor([-0.7, 0.4]).double()
+    chain.train()
+    guide = poutine.trace(chain.guide).get_trace(filled, observed, None, limits)
+    model = poutine.trace(poutine.replay(chain.model, guide)).get_trace(filled, observed, None, limits)
+    for trace in (model, guide):
+        trace.compute_log_prob()
+    own, of_guide = (trace.nodes["z_a"] for trace in (model, guide))
+    assert ((own["value"] > -0.7) & (own["value"] < 0.4)).all()
+    f = own["fn"].normal.mean.detach().numpy()
+    deviation = float(chain.links[0].likelihood.noise.detach()) ** 0.5
+    expected = np.log(stats.norm.cdf((0.4 - f) / deviation) - stats.norm.cdf((-0.7 - f) / deviation))
+    difference = (own["unscaled_log_prob"] - of_guide["unscaled_log_prob"]).detach().numpy()
+    np.testing.assert_allclose(difference, expected, rtol=1e-6)
 
 
 def test_in_a_minibatch_everything_but_functions_counts_n_over_b() -> None:

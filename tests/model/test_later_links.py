@@ -70,6 +70,26 @@ def test_slices_keep_the_posterior() -> None:
     assert stats.kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("ends", [(-np.inf, 0.2), (0.9, np.inf), (-1.4, 1.2)])
+def test_slices_within_limits_keep_the_truncated_posterior(ends: tuple[float, float]) -> None:
+    def prior(x: np.ndarray) -> np.ndarray:
+        return stats.norm.pdf(x, 0.5, 1.2) * ((x >= ends[0]) & (x <= ends[1]))
+
+    x, distribution = posterior(2.0, 0.4, prior)
+    inside = np.diff(distribution, prepend=0.0) > 0
+    x, distribution = x[inside], distribution[inside]
+    start = np.interp((np.arange(N_CELLS) + 0.5) / N_CELLS, distribution, x)
+    at = Moments(torch.full((1, N_CELLS), 0.5).double(), torch.full((1, N_CELLS), 0.44).double())
+    limits = torch.tensor(ends).double().expand(N_CELLS, 2)
+    values = start
+    for step in range(3):
+        later, one = square_later(values, 2.0, 0.4), torch.tensor(1.0).double()
+        values = slice_sample(at, one, later, normals(step), limits)[0].numpy()
+        assert ((values >= ends[0]) & (values <= ends[1])).all()
+        assert stats.kstest(values, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+    assert (values != start).mean() > 0.99
+
+
 @pytest.mark.parametrize("informative", [True, False])
 def test_levels_have_the_product_of_both_probabilities(informative: bool) -> None:
     """Three levels as indicators, and a later link that depends on them."""

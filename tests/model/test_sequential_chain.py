@@ -227,7 +227,7 @@ def test_copies_of_a_missing_cell_get_the_same_draw() -> None:
     asked: list[tuple[int, Tensor, Tensor]] = []
 
     def visit(
-        _: object, paths: Tensor, seen: Tensor, noise: Noise, visited: list[Moments], holes: Tensor
+        _: object, paths: Tensor, seen: Tensor, noise: Noise, visited: list[Moments], holes: Tensor, __: None
     ) -> None:
         for number, rows in ((len(visited), holes), (len(visited) + 3, holes[::5])):
             asked.append((number, rows, noise(number, rows)))

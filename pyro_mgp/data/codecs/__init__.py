@@ -12,6 +12,7 @@ from pyro_mgp.data.cells import FAMILIES, label_of, natural_kind
 from pyro_mgp.data.codecs import kinds
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
+from pyro_mgp.data.limits import Limits
 from pyro_mgp.storage.untrusted import build
 
 __all__ = ["CODECS", "ColumnCodec", "codec_from_dict", "fit_column"]
@@ -38,6 +39,7 @@ def fit_column(
     spec: ColumnSpec | None = None,
     *,
     float_counts: bool = False,
+    limits: Limits | None = None,
 ) -> ColumnCodec:
     """Fit the codec of a column, of the class for the column's kind.
 
@@ -45,6 +47,7 @@ def fit_column(
     transformed to be more nearly normal. The support of a numeric column with at most `discrete_support`
     values counts as discrete if nine in ten cells hold a value that occurs five times or more; 0 also keeps
     integers from being taken for counts. Floating-point numbers may be counts with `float_counts` only.
+    Moments and transform are those that make observed cells and `limits` of missing ones most likely.
 
     Raises:
         TypeError: The dtype is not supported, or an object column mixes types.
@@ -66,7 +69,12 @@ def fit_column(
     bounded = ["continuous", "integer"]
     if kind not in bounded and (spec.lower, spec.upper) != (None, None):
         raise ValueError(f"Column {name!r}: bounds are for {listing(bounded)} columns, this is {kind}.")
-    return CODECS[kind].fit(column, family, FitOptions(warp, discrete_support, spec, float_counts))
+    if limits is not None and kind is not Kind.CONTINUOUS:
+        raise ValueError(
+            f"Column {name!r}: limits are for continuous columns, this is {kind}. Convert it to "
+            "floating-point numbers: frame.astype({" + repr(name) + ": 'float64'})."
+        )
+    return CODECS[kind].fit(column, family, FitOptions(warp, discrete_support, spec, float_counts, limits))
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:

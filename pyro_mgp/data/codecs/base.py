@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from pyro_mgp._support.messages import Hinted, listing, plain, row_name
 from pyro_mgp.data.cells import FAMILIES, Family, as_stored, holes_of, label_of, natural_kind
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
-from pyro_mgp.data.transforms import InverseTransform, Numbers, Warp
+from pyro_mgp.data.limits import Limits, Numbers
+from pyro_mgp.data.transforms import InverseTransform, Warp
 
 Level: TypeAlias = str | int | float | bool
 
@@ -34,6 +35,7 @@ class FitOptions(NamedTuple):
     discrete_support: int
     spec: ColumnSpec
     float_counts: bool
+    limits: Limits | None
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,11 @@ class ColumnCodec:
         raw = codec._checked(column, at_fit=True)
         observed = raw[~np.isnan(raw[:, 0])]
         if (observed == observed[0]).all():
+            if options.limits is not None:
+                raise ValueError(
+                    f"Column {codec.name!r}: expected observed cells that differ, from which cells within "
+                    f"limits can be learnt, but all are {observed[0, 0]:g}. Drop the column or its limits."
+                )
             value = 0.0 if codec.levels is not None else float(observed[0, 0])
             return ConstantCodec(codec.name, family, codec.dtype, low=value, high=value, levels=codec.levels)
         spread = float(np.ptp(observed))

@@ -26,7 +26,8 @@ from pyro_mgp.data.codecs.base import (
     moments,
 )
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
-from pyro_mgp.data.transforms import Numbers, Warp
+from pyro_mgp.data.limits import Limits, NormalFit, Numbers
+from pyro_mgp.data.transforms import Warp
 
 # Counts that were detected, not asked for, are drawn up to so many times the largest observed one.
 _MOST_TIMES = 2.0
@@ -56,6 +57,8 @@ class NumberCodec(ColumnCodec):
     """Smallest possible number in the column's own units, None for no bound."""
     upper: float | None = None
     """Largest possible number, None for no bound."""
+    beyond: tuple[bool, bool] | None = None
+    """Whether missing cells may lie below and above all limits; None if the column's spec names no limits."""
     support: tuple[float, ...] | None = None
 
     @classmethod
@@ -68,6 +71,8 @@ class NumberCodec(ColumnCodec):
         yield raw > upper, f"numbers of at most {upper:g}"
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        if options.limits is not None:
+            return self._learn_within(observed, options.limits.ordered(), warp=options.warp)
         bounded = self.lower is not None or self.upper is not None
         may_count = options.float_counts or self.kind is Kind.INTEGER
         detects = options.spec.kind is None and not bounded and options.discrete_support and may_count
@@ -76,6 +81,22 @@ class NumberCodec(ColumnCodec):
             return CountCodec(self.name, self.family, self.dtype, most=most)._learn(observed, options)
         warp = Warp.choose(observed[:, 0], self.lower, self.upper) if options.warp else None
         return self._fitted(observed, warp=warp, support=_support(observed, options.discrete_support))
+
+    def _learn_within(self, observed: Numbers, limits: Limits, *, warp: bool) -> ColumnCodec:
+        """Fit the codec to observed cells and the limits of missing ones."""
+        numbers = np.sort(observed[:, 0])
+        chosen = Warp.choose(numbers, self.lower, self.upper, limits) if warp else None
+        beyond = bool(np.isinf(limits.lower).any()), bool(np.isinf(limits.upper).any())
+        codec = self._fitted(observed, warp=chosen, beyond=beyond)
+        if chosen is not None:
+            numbers, limits = np.sort(chosen.forward(numbers)), chosen.of_limits(limits)
+        fit = NormalFit.of(numbers, limits)
+        return dataclasses.replace(codec, mean=(fit.mean,), scale=(fit.deviation,))
+
+    def standardised_limits(self, limits: Limits) -> Limits:
+        """Return limits of cells in standardised units."""
+        ends = limits if self.warp is None else self.warp.of_limits(limits)
+        return Limits(*((each - self.mean[0]) / self.scale[0] for each in (ends.lower, ends.upper)))
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -89,8 +110,8 @@ class NumberCodec(ColumnCodec):
 
     @property
     def has_optional_warp(self) -> bool:
-        """True if the column has a transform that its bounds do not need."""
-        return self.warp is not None and not self.needs_warp
+        """True if the column has a transform that neither its bounds nor limits of cells need."""
+        return self.warp is not None and not self.needs_warp and self.beyond is None
 
     def untransformed(self, column: pd.Series[Any]) -> Self:
         """Return the codec without transform, given the column to which it was fitted."""
@@ -104,9 +125,10 @@ class NumberCodec(ColumnCodec):
         if self.warp is not None and self.needs_warp and self.warp.name in ("log", "softplus"):
             margin = LARGEST if self.warp.name == "softplus" else _FURTHER * (self.high - self.low)
         lower, upper = self.limits
+        below, above = self.beyond or (False, False)
         return (
-            self.low - margin if math.isinf(lower) else lower,
-            self.high + margin if math.isinf(upper) else upper,
+            self.low - (LARGEST if below else margin) if math.isinf(lower) else lower,
+            self.high + (LARGEST if above else margin) if math.isinf(upper) else upper,
         )
 
     @property

@@ -10,6 +10,7 @@ from pyro_mgp.model.likelihoods.base import (
     Quantity,
     Recoded,
     Scored,
+    draw_truncated,
     log_between,
     mean_under_normal,
 )
@@ -21,6 +22,7 @@ from pyro_mgp.model.likelihoods.numeric import (
     Gaussian,
     HeavyTailed,
     Truncated,
+    WithinLimits,
 )
 
 __all__ = [
@@ -42,6 +44,8 @@ __all__ = [
     "Recoded",
     "Scored",
     "Truncated",
+    "WithinLimits",
+    "draw_truncated",
     "log_between",
     "mean_under_normal",
 ]

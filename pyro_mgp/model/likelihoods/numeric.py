@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored, draw_truncated, log_between
 from pyro_mgp.model.likelihoods.variates import gamma_variates
+from pyro_mgp.model.limited_cells import log_within
 from pyro_mgp.model.local_parameters import LocalModule
 
 # One object for all links: parameters under the same constraint are read together.
@@ -125,6 +128,47 @@ class HeavyTailed(Drawn):
         return (
             function + self.scale * torch.special.ndtri(own) * (half / gamma_variates(half, of_gamma)).sqrt()
         )
+
+
+class WithinLimits(TorchDistribution):
+    """Normal distribution of cells within limits of each, `[n, 2]`, infinite for none.
+
+    Without `normalised`, its density is the normal one within the limits, and integrates to the probability
+    of the interval: the likelihood of a cell that is known to lie there.
+
+    Example:
+        >>> half = WithinLimits(dist.Normal(torch.zeros(1), 1.0), torch.tensor([[0.0, torch.inf]]))
+        >>> half.log_prob(torch.tensor([[-1.0], [1.0]])).exp()
+        tensor([[0.0000],
+                [0.4839]])
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, normal: dist.Normal, limits: Tensor, *, normalised: bool = True) -> None:
+        self.normal, self.limits, self.normalised = normal, limits, normalised
+        super().__init__(normal.batch_shape, validate_args=False)
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> WithinLimits:
+        """Return the distribution with a larger batch shape."""
+        return WithinLimits(self.normal.expand(batch_shape), self.limits, normalised=self.normalised)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw cells, `[*sample_shape, *batch_shape]`."""
+        mean = self.normal.mean.expand(torch.Size(sample_shape) + self.batch_shape)
+        uniform = torch.rand_like(mean).clamp(min=torch.finfo(mean.dtype).tiny)
+        lower, upper = self.limits.unbind(-1)
+        return draw_truncated(mean, self.normal.variance.expand_as(mean), lower, upper, uniform)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of cells, minus infinity beyond their limits."""
+        density = self.normal.log_prob(value) + log_within(value, self.limits)
+        if not self.normalised:
+            return density
+        lower, upper = ((end - self.normal.mean) / self.normal.stddev for end in self.limits.unbind(-1))
+        return density - log_between(lower, upper)
 
 
 @dataclass(frozen=True)
