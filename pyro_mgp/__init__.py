@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyro_mgp.analysis.posterior_mixture import mix as mix
     from pyro_mgp.analysis.sensitivity import tipping_point as tipping_point
     from pyro_mgp.data.column_spec import ColumnSpec as ColumnSpec
+    from pyro_mgp.data.limits import split_limits as split_limits
     from pyro_mgp.evaluation.diagnostics import calibrate as calibrate
     from pyro_mgp.evaluation.diagnostics import compare as compare
     from pyro_mgp.evaluation.missingness import ampute as ampute
@@ -44,6 +45,7 @@ _HOME = {
     "pool": "pyro_mgp.analysis.pooling",
     "pool_chi2": "pyro_mgp.analysis.joint_tests",
     "pool_likelihoods": "pyro_mgp.analysis.joint_tests",
+    "split_limits": "pyro_mgp.data.limits",
     "tipping_point": "pyro_mgp.analysis.sensitivity",
     "to_arviz": "pyro_mgp.results.arviz_export",
 }

@@ -149,7 +149,7 @@ def _candidates(
     above, below = lower is not None and observed[0] > lower, upper is not None and observed[-1] < upper
     if above and below:
         warps.append(Warp(lower, upper - lower, "logit"))  # type: ignore[arg-type, operator]
-    least = observed[0] if limits is None else min(observed[0], limits.upper.min())
+    least = min([observed[0]] if limits is None else [observed[0], *limits.upper])
     if lower is None and upper is None and least > 0:
         # Amounts and concentrations are often log-normal, and have zero as bound although nobody says so.
         log = Warp(0.0, standard_deviation, "log")

@@ -31,6 +31,8 @@ from pyro_mgp.model.local_parameters import LocalModule
 _POSITIVE_NOISE = constraints.greater_than(MIN_NOISE)
 # Starting degrees of freedom; with two or fewer the variance is infinite.
 _FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
+# Limit beyond which no standardised cell lies.
+_FARTHEST = 1e6
 # Number of quantiles over which an expectation is averaged.
 _QUANTILES = 64
 
@@ -149,6 +151,8 @@ class WithinLimits(TorchDistribution):
 
     def __init__(self, normal: dist.Normal, limits: Tensor, *, normalised: bool = True) -> None:
         self.normal, self.limits, self.normalised = normal, limits, normalised
+        # Gradients at infinite ends would not be numbers.
+        self.ends = limits.clamp(-_FARTHEST, _FARTHEST).unbind(-1)
         super().__init__(normal.batch_shape, validate_args=False)
 
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> WithinLimits:
@@ -159,7 +163,7 @@ class WithinLimits(TorchDistribution):
         """Draw cells, `[*sample_shape, *batch_shape]`."""
         mean = self.normal.mean.expand(torch.Size(sample_shape) + self.batch_shape)
         uniform = torch.rand_like(mean).clamp(min=torch.finfo(mean.dtype).tiny)
-        lower, upper = self.limits.unbind(-1)
+        lower, upper = self.ends
         return draw_truncated(mean, self.normal.variance.expand_as(mean), lower, upper, uniform)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -167,7 +171,7 @@ class WithinLimits(TorchDistribution):
         density = self.normal.log_prob(value) + log_within(value, self.limits)
         if not self.normalised:
             return density
-        lower, upper = ((end - self.normal.mean) / self.normal.stddev for end in self.limits.unbind(-1))
+        lower, upper = ((end - self.normal.mean) / self.normal.stddev for end in self.ends)
         return density - log_between(lower, upper)
 
 
