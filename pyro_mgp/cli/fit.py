@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyro_mgp.cli import messages, work
 from pyro_mgp.cli.arguments import MODEL
 from pyro_mgp.cli.messages import PROGRAM, count, duration, listed, one_line_warnings, say, wrapped
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.limits import split_limits
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results import files
@@ -91,12 +93,19 @@ def _table(args: argparse.Namespace) -> tuple[pd.DataFrame | ParquetTable, Seque
 
 
 def read(args: argparse.Namespace) -> tuple[files.Source, list[Label]]:
-    """Return the table and the columns that --drop names; print notes on columns likely to be misread."""
+    """Return the table and the columns that --drop names; print notes on columns likely to be misread.
+
+    Limits such as "<0.5" have columns of their own.
+    """
     source = files.read_table(Path(args.table), args.missing or files.MISSING)
     passed = _labels_of(source.frame.columns, args.drop)
-    for note in _notes(source.frame.drop(columns=passed)) if current().is_first else ():
+    modelled = source.frame.drop(columns=passed)
+    split, _ = split_limits(modelled)
+    for note in _notes(modelled, split) if current().is_first else ():
         say(f"{PROGRAM}: note: {note}", sys.stderr)
-    return source, passed
+    whole = source.frame.copy()
+    whole[split.columns] = split
+    return replace(source, frame=whole), passed
 
 
 def _labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
@@ -108,13 +117,16 @@ def _labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
     return [labels[name] for name in dict.fromkeys(names)]
 
 
-def _notes(frame: pd.DataFrame) -> Iterator[str]:
-    """Yield a note on each column that is likely to be misread."""
+def _notes(frame: pd.DataFrame, split: pd.DataFrame) -> Iterator[str]:
+    """Yield a note on each column that is likely to be misread, and on each whose limits were `split`."""
+    for name in frame.columns:
+        if frame[name].dtype != split[name].dtype:
+            yield f"column {name!r} holds limits such as '<0.5': such cells are imputed within their limits"
     counter = files.row_counter(frame)
     if counter is not None:
         advice = f"if it means nothing else, leave it out of the model with --drop {counter}"
         yield f"column {counter!r} counts the rows; {advice}"
-    for label, cell in files.read_as_text(frame):
+    for label, cell in files.read_as_text(split):
         advice = f"pass --missing '{cell}', or leave the column out with --drop {label}"
         cause = f"is read as text because of cells such as {cell!r}"
         yield f"column {label!r} {cause}; if that marks a missing cell, {advice}"
@@ -151,11 +163,13 @@ def fitted(
 def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoint: Checkpoint) -> MGPImputer:
     """Fit an imputer with the settings of the options."""
     _check_device(args)
+    specs = split_limits(table)[1] if isinstance(table, pd.DataFrame) else {}
     imputer = (MGPImputer.paper if args.paper else MGPImputer)(
         columns=args.columns or "incomplete",
         device=args.device,
         random_state=args.seed or 0,
         progress=not args.quiet,
+        specs=specs or None,
         **({} if args.steps is None else {"max_steps": args.steps}),
     )
     if isinstance(table, pd.DataFrame):

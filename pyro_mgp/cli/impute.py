@@ -6,16 +6,20 @@ import argparse
 import importlib.util
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pyro_mgp._support import memory
+from pyro_mgp._support.messages import listing
 from pyro_mgp._support.signals import Interruption, stoppable
 from pyro_mgp.cli import fit, work
 from pyro_mgp.cli.arguments import MODEL
 from pyro_mgp.cli.messages import count, duration, listed, one_line_warnings, say, wrapped
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.column_spec import ColumnSpec, Label
+from pyro_mgp.data.limits import split_limits
 from pyro_mgp.data.table import missing
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.results import files, summary
@@ -78,6 +82,10 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         advice = "one of Parquet files is imputed with --engine dask --model MODEL"
         raise ValueError(f"{args.table!r} is a folder: {advice}")
     source, passed = fit.read(args)
+    if imputer is not None:
+        source = _for_model(source, imputer)
+        known = {*_columns(imputer), *passed}
+        passed += [label for label in source.frame.columns if label not in known]
     frame = source.frame.drop(columns=passed)
     advice = "take a smaller -m, or impute_to_parquet in Python, which needs memory for the table only"
     needed = memory.of_impute(int(missing(frame).sum()), args.m)
@@ -89,8 +97,6 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         else:
             if not (folder / work.IMPUTER).exists():
                 imputer.save(folder / work.IMPUTER)
-            modelled = {column.name for column in imputer.codec_.columns}
-            passed += [label for label in frame.columns if label not in modelled]
         fitted = time.perf_counter()
         drawing = Checkpoint(folder / "drawing", args.checkpoint_every, interruption)
         draws = _drawn(folder, imputer, source.frame.drop(columns=passed), args, drawing)
@@ -107,6 +113,30 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
             lines += about if args.model is None else [*about[:-1], f"model       {args.model}"]
             lines.append(f"imputed     in {duration(drawn - fitted)}, {count(draws.m, 'table')}")
         say("\n".join([*lines, *_about_the_files(args.out, names)]))
+
+
+def _columns(imputer: MGPImputer) -> list[Label]:
+    """Return the columns of the table that an imputer was fitted to."""
+    return imputer.model_.encoder.columns
+
+
+def _for_model(source: files.Source, imputer: MGPImputer) -> files.Source:
+    """Return a table with the columns of limits that a fitted imputer expects, empty if it has none."""
+    frame, own = source.frame.copy(), split_limits(source.frame)[1]
+    for label, spec in own.items():
+        known = (imputer.specs or {}).get(label, ColumnSpec()).limit_columns
+        if label in _columns(imputer) and (unknown := {*spec.limit_columns} - {*known}):
+            raise ValueError(
+                f"column {label!r} has limits, {listing(unknown)}, but had none of these when the model was "
+                "fitted: fit it to a table with such limits, or replace them by empty cells"
+            )
+    limits = [name for spec in (imputer.specs or {}).values() for name in spec.limit_columns]
+    for name in limits:
+        if name not in frame.columns:
+            frame[name] = np.nan
+    # Those that were added may be in another order than at fit.
+    ordered = iter([label for label in _columns(imputer) if label in limits])
+    return replace(source, frame=frame[[next(ordered) if x in limits else x for x in frame.columns]])
 
 
 def _drawn(

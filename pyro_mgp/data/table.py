@@ -16,9 +16,9 @@ from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn
 from pyro_mgp.data.cells import holes_of, labels_of, numbers_of
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
-from pyro_mgp.data.column_spec import Label, Specs
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, no_limits, row_keys
-from pyro_mgp.data.limits import Limits
+from pyro_mgp.data.limits import Limits, holds_limits
 from pyro_mgp.data.parquet_table import ParquetTable
 
 # Smallest share of cells at a bound that leads to a warning.
@@ -111,6 +111,7 @@ class TableCodec:
             if holes.any():
                 incomplete.add(name)
             _warn_of_atoms(codecs[-1], column)
+            _warn_of_limits(codecs[-1], column, (specs or {}).get(name))
         codec = cls(tuple(codecs))
         codec._check_varying(table, incomplete)
         _warn_of_empty_rows(table, is_empty)
@@ -324,6 +325,15 @@ def _warn_of_atoms(codec: ColumnCodec, column: pd.Series[Any]) -> None:
                 "boolean column, and let the number apply there (only_if).",
                 TableWarning,
             )
+
+
+def _warn_of_limits(codec: ColumnCodec, column: pd.Series[Any], spec: ColumnSpec | None) -> None:
+    if codec.kind is Kind.CATEGORICAL and (spec is None or spec.kind is None) and holds_limits(column):
+        warn_user(
+            f"Column {codec.name!r} holds numbers and limits such as '<0.5' as text, and is taken for "
+            "levels. If cells lie within limits, split them: frame, specs = split_limits(frame).",
+            TableWarning,
+        )
 
 
 def _warn_of_empty_rows(table: pd.DataFrame | ParquetTable, is_empty: NDArray[np.bool_]) -> None:

@@ -671,3 +671,61 @@ def test_what_cannot_be_asked_of_a_fitted_model(
     argv = (table, "-o", table.parent / "out", "--model", done / "imputer", *argv)
     assert said in error_of(capsys, *argv)
     assert os.listdir(table.parent) == ["table.csv"]
+
+
+# ---------------------------------------------------------------------------------------------- limits
+
+
+@pytest.fixture
+def with_limits(tmp_path: Path) -> Path:
+    """Return the path of a CSV with cells below a limit of detection."""
+    g = np.random.default_rng(0)
+    z = g.normal(size=60)
+    x = np.exp(1 + 0.5 * z + 0.8 * g.normal(size=60))
+    lead = [f"{cell:.2f}" if cell > 1.5 else "<1.5" for cell in x]
+    lead[7] = ""
+    rows = zip(map("{:.3f}".format, z), lead, strict=True)
+    path = tmp_path / "lead.csv"
+    path.write_text("\n".join(["z,lead", *map(",".join, rows)]) + "\n")
+    return path
+
+
+def cells_of_lead(path: Path) -> list[str]:
+    return [line.split(",")[1] for line in lines(path)[1:]]
+
+
+def test_cells_below_a_limit_are_drawn_below_it(
+    with_limits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(with_limits, "-o", tmp_path / "out", "-m", 2, "--quiet") == 0
+    assert "column 'lead' holds limits such as '<0.5'" in capsys.readouterr().err
+    given, drawn = (cells_of_lead(path) for path in (with_limits, tmp_path / "out" / "imputation_01.csv"))
+    for before, after in zip(given, drawn, strict=True):
+        if before.startswith("<"):
+            assert 0 < float(after) <= 1.5
+        elif before:
+            assert after == before
+    assert lines(tmp_path / "out" / "imputation_01.csv")[0] == "z,lead"
+
+
+def test_a_model_completes_other_tables_with_limits_or_without(with_limits: Path, tmp_path: Path) -> None:
+    assert run(with_limits, "-o", tmp_path / "out", "-m", 2, "--quiet") == 0
+    model, without = tmp_path / "out" / "imputer", tmp_path / "without.csv"
+    without.write_text("".join(f"{line}\n" for line in lines(with_limits) if "<" not in line))
+    for table, out in ((with_limits, "again"), (without, "other")):
+        assert run(table, "--model", model, "-o", tmp_path / out, "-m", 2, "--quiet") == 0
+    first = [cells_of_lead(tmp_path / out / "imputation_01.csv") for out in ("out", "again", "other")]
+    assert first[0] == first[1]
+    assert not any("<" in cell or not cell for cell in first[2])
+
+
+def test_limits_unknown_to_a_model_are_an_error(
+    with_limits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = tmp_path / "without.csv"
+    without.write_text("".join(f"{line}\n" for line in lines(with_limits) if "<" not in line))
+    assert run(without, "-o", tmp_path / "out", "-m", 2, "--quiet") == 0
+    model = tmp_path / "out" / "imputer"
+    assert run(with_limits, "--model", model, "-o", tmp_path / "again", "-m", 2) == 2
+    assert "column 'lead' has limits, ['lead at most'], but had none" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +13,7 @@ from scipy import optimize, stats
 
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.limits import Limits, NormalFit, holds_limits, split_limits
+from pyro_mgp.data.table import TableCodec, TableWarning
 
 NONE = np.inf
 
@@ -79,6 +82,15 @@ def test_text_is_split_into_numbers_and_limits() -> None:
     assert specs == {"a": ColumnSpec(lower_limit="a at least", upper_limit="a at most")}
     pd.testing.assert_frame_equal(split[["b", "c", "d"]], frame[["b", "c", "d"]])
     assert [holds_limits(frame[label]) for label in frame] == [True, False, False, False]
+
+
+def test_limits_in_text_are_pointed_out() -> None:
+    frame = pd.DataFrame({"a": ["<1", "2", "3"], "b": [1.0, 2.0, 4.0]})
+    with pytest.warns(TableWarning, match="'a' holds numbers and limits.*split_limits"):
+        TableCodec.fit(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TableCodec.fit(frame, specs={"a": ColumnSpec(kind="categorical")})
 
 
 def test_categories_such_as_below_one_stay_categories() -> None:
