@@ -76,6 +76,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             minutes for up to 300 rows of numeric columns.
         optimizer: Optimiser of `pyro.optim` for "svi"; None takes Adam with `learning_rate`.
         loss: Bound of `chain_.model` and `chain_.guide` for "svi"; None takes the paper's, less noisy one.
+        survival: Labels of two complete columns, times and whether the event occurred (else the time is
+            censored). The model sees the Nelson-Aalen cumulative hazard in place of the time, as White and
+            Royston (2009) advise for covariates of a survival analysis.
 
     Attributes:
         model_: Everything that was learnt; see `FittedModel`.

@@ -19,6 +19,7 @@ from pyro_mgp.data.codecs import codec_from_dict
 from pyro_mgp.data.column_spec import ColumnSpec
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.rules import Rules
+from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import TableEncoder
 from pyro_mgp.fitting.chain_fit import untrained_chain
@@ -72,7 +73,7 @@ def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Setti
     """Return the header's record of the parameters and of the settings of the fit."""
     order, specs, engine = parameters["order"], parameters["specs"] or {}, parameters["engine"]
     kernel = parameters["kernel"] if isinstance(parameters["kernel"], str) else None
-    elsewhere = dict.fromkeys(("order", "specs", "optimizer", "loss", "engine"))
+    elsewhere = dict.fromkeys(("order", "specs", "optimizer", "loss", "engine", "survival"))
     own = {**parameters, "random_state": model.seed, "kernel": kernel, **elsewhere}
     switches = None if engine is None else {name: to_json(value) for name, value in vars(engine).items()}
     return {
@@ -88,6 +89,7 @@ def _fields(model: FittedModel) -> dict[str, Any]:
     encoder, near = model.encoder, model.neighbours
     fields = {
         "ranges": [[to_json(label), {"middle": v}] for label, v in encoder.rules.middles.items()],
+        "survival": _survival_fields(encoder.rules.survival),
         "incomplete": encoder.incomplete,
         "columns": [to_json(label) for label in encoder.columns],
         "seed": model.seed,
@@ -135,11 +137,33 @@ def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) 
     specs = build(list[tuple[str | int, dict]], header["specs"], "specs")  # type: ignore[type-arg]
     found = {label: build(ColumnSpec, spec, f"spec of {label!r}") for label, spec in specs}
     settings["specs"] = found or None
+    if (outcome := _read_survival(header)) is not None:
+        settings["survival"] = (outcome.time, outcome.event)
     if settings["kernel"] is None:
         if kernel is None:
             raise ValueError("it was fitted with a kernel of your own, pass it: load(path, kernel=...)")
         settings["kernel"] = kernel
     return settings
+
+
+def _survival_fields(outcome: Survival | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    labels = {"time": to_json(outcome.time), "event": to_json(outcome.event)}
+    return labels | {"times": outcome.times, "hazards": outcome.hazards}
+
+
+def _read_survival(header: Header) -> Survival | None:
+    """Return the survival outcome, with its cumulative hazard."""
+    if header["survival"] is None:
+        return None
+    outcome = build(Survival, header["survival"], "survival")
+    times, hazards = np.array(outcome.times), np.array(outcome.hazards)
+    ascending = len(times) == len(hazards) and bool(
+        (np.diff(times) > 0).all() and (np.diff(hazards) > 0).all()
+    )
+    check(ascending and bool((hazards > 0).all()), "survival: expected ascending times and positive hazards")
+    return outcome
 
 
 def _read_choices(header: Header, model: FittedModel) -> Settings:
@@ -165,7 +189,11 @@ class _Parts:
         ranges = build(list[tuple[str | int, dict]], header["ranges"], "ranges")  # type: ignore[type-arg]
         middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
         self.encoder = TableEncoder(
-            dataclasses.replace(Rules.parse(parameters.specs, columns), middles=middles),
+            dataclasses.replace(
+                Rules.parse(parameters.specs, columns, parameters.survival),
+                middles=middles,
+                survival=_read_survival(header),
+            ),
             TableCodec(tuple(codec_from_dict(column) for column in header["codec"]["columns"])),
             None if target is None else codec_from_dict(target),
             columns,

@@ -156,6 +156,7 @@ class Parameters:
         inference: Inference = "auto",
         optimizer: PyroOptim | None = None,
         loss: ELBO | None = None,
+        survival: tuple[Label, Label] | None = None,
     ) -> None:
         self.kernel = kernel
         self.inputs = inputs
@@ -179,6 +180,7 @@ class Parameters:
         self.inference = inference
         self.optimizer = optimizer
         self.loss = loss
+        self.survival = survival
 
 
 def check_settings(parameters: Parameters) -> Engine:
@@ -196,6 +198,10 @@ def check_settings(parameters: Parameters) -> Engine:
     one_of("inputs", parameters.inputs, get_args(Inputs))
     if (rate := parameters.learning_rate) is not None and not 0 < number("learning_rate", rate) < math.inf:
         raise ValueError(f"learning_rate must be positive and finite, got {rate}")
+    if (outcome := parameters.survival) is not None and not (
+        isinstance(outcome, tuple | list) and len(outcome) == 2
+    ):
+        raise TypeError(f"survival must be the labels of times and events, (time, event), got {outcome!r}")
     engine = Engine() if parameters.engine is None else parameters.engine
     if not isinstance(engine, Engine):
         raise TypeError(f"engine must be a pyro_mgp.Engine or None, got {engine!r}")

@@ -63,6 +63,8 @@ class Design:
     """True value of each estimand; None where the complete table is the population."""
     exact: Impute | None = field(default=None, kw_only=True)
     """Sampler of the posterior under the model that generated the tables; None if there is none."""
+    options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """Parameters of `MGPImputer` that describe the table."""
     seeds: int = field(default=1, kw_only=True)
     """Number of successive repetitions with the same table, which differ in the seed of imputation only."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 
-from benchmarks.coverage import curves, eleven, factors, gaussian, limits, mixed, real, regions, slade
+from benchmarks.coverage import curves, eleven, factors, gaussian, limits, mixed, real, regions, shah, slade
 from benchmarks.coverage.design import Design
 
 DESIGNS: dict[str, Design] = {
@@ -17,6 +17,7 @@ DESIGNS: dict[str, Design] = {
     **factors.DESIGNS,
     **regions.DESIGNS,
     **limits.DESIGNS,
+    **shah.DESIGNS,
     **real.DESIGNS,
 }
 """Designs by name; each module says what its designs are."""

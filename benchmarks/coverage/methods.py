@@ -125,11 +125,12 @@ METHODS: dict[str, Impute] = {
 """Imputation methods by name, besides `exact`."""
 
 
-def find(name: str) -> Impute:
+def find(name: str, of_design: Mapping[str, Any] | None = None) -> Impute:
     """Return the method of a name, where the name of the package may be followed by options.
 
     Args:
         name: Key of `METHODS`, or `mgp:` and a JSON object with the `options` of `mgp`.
+        of_design: Further options of "mgp" and "mgp:...".
 
     Raises:
         ValueError: If there is no such method, or the options are not a JSON object.
@@ -140,7 +141,7 @@ def find(name: str) -> Impute:
     """
     method, _, text = name.partition(":")
     if not text and name in METHODS:
-        return METHODS[name]
+        return functools.partial(mgp, options=of_design) if of_design and name == "mgp" else METHODS[name]
     if method != "mgp":
         raise ValueError(f"methods are {[EXACT, *METHODS]} and mgp:JSON, got {name!r}")
     try:
@@ -149,4 +150,4 @@ def find(name: str) -> Impute:
         raise ValueError(f"the options of {name!r} are not valid JSON: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"the options of the package are a JSON object, got {text!r}")
-    return functools.partial(mgp, options=options)
+    return functools.partial(mgp, options={**(of_design or {}), **options})

@@ -108,7 +108,7 @@ def run_task(task: Task) -> Rows:
     name, method, repetition = task
     design = DESIGNS[name]
     table = design.draw(np.random.default_rng([repetition // design.seeds, 2018]))
-    impute = design.exact if method == methods.EXACT else methods.find(method)
+    impute = design.exact if method == methods.EXACT else methods.find(method, design.options)
     if impute is None:
         raise ValueError(f"the design {name!r} has no exact sampler")
     started = time.perf_counter()

@@ -53,6 +53,8 @@ _HELP = {
     "--steps": "most training steps (default: 15 where a local GP of nearby rows is added, 20 elsewhere)",
     "--columns": "columns to learn to predict: those with missing cells in this table, or all; then the "
     "saved imputer can impute any column of new rows (default: incomplete)",
+    "--survival": "columns of a survival time and of the event (else the time is censored): the model sees "
+    "the cumulative hazard in place of the time",
     "--paper": "the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
     "--device": "where to compute; auto: a CUDA GPU, if there is one, from 10,000 rows on (default: auto)",
     "--distributed": "run as one of several processes started by torchrun, which share the rows of each "
@@ -86,6 +88,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--format": {"choices": ("csv", "tsv", "parquet")},
     "--checkpoint-every": {"metavar": "SECONDS", "type": _seconds, "default": 10.0},
     "--steps": {"metavar": "STEPS", "type": at_least(1)},
+    "--survival": {"metavar": ("TIME", "EVENT"), "nargs": 2},
     "--columns": {"choices": ("incomplete", "all")},
     "--device": {"choices": ("auto", "cpu", "cuda"), "default": "auto"},
     "--scratch": {"metavar": "FOLDER"},
@@ -100,7 +103,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--jobs": {"metavar": "N", "type": at_least(1)},
 }
 """Arguments of `add_argument` for each option that is not a flag."""
-MODEL = ("steps", "columns", "paper")
+MODEL = ("steps", "columns", "paper", "survival")
 """Names of the options on the model."""
 _COMMON = (
     *("table", "-o --out", "--drop", "--missing", "--seed", "--overwrite", "--resume", "--checkpoint-every"),

@@ -170,6 +170,7 @@ def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoin
         random_state=args.seed or 0,
         progress=not args.quiet,
         specs=specs or None,
+        survival=None if args.survival is None else tuple(args.survival),
         **({} if args.steps is None else {"max_steps": args.steps}),
     )
     if isinstance(table, pd.DataFrame):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyro_mgp.data.cells import cells_of, complete, holes_of, is_boolean, is_num
 from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
 from pyro_mgp.data.formula import Formula
 from pyro_mgp.data.limits import Limits
+from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableWarning, missing
 
 Cells = dict[Label, NDArray[Any]]
@@ -45,10 +46,17 @@ class Rules:
     """All column specs, by label."""
     middles: Mapping[Label, tuple[float, float]] = field(default_factory=dict)
     """Two numbers in the middle of each numeric column at fit, where the search for missing cells starts."""
+    survival: Survival | None = None
+    """Survival outcome whose time enters the model as its cumulative hazard; None without one."""
 
     @classmethod
-    def parse(cls, specs: Specs | None, columns: Sequence[Label]) -> Rules:
-        """Return the rules that specs set for a table with these columns.
+    def parse(
+        cls,
+        specs: Specs | None,
+        columns: Sequence[Label],
+        survival: tuple[Label, Label] | None = None,
+    ) -> Rules:
+        """Return the rules that specs, and the columns of a survival outcome, set for a table's columns.
 
         Specs that name a column that cannot be used, and wrong or circular formulas, are a ValueError.
         """
@@ -70,17 +78,22 @@ class Rules:
             if wrong:
                 expected = "expected another column of the table that is not derived"
                 raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: {expected}")
-        return rules
+        return rules if survival is None else replace(rules, survival=_survival(survival, variables))
 
     def learn(self, frame: pd.DataFrame) -> Rules:
-        """Return these rules with the `middles` of a table's numeric columns, if any column is derived."""
+        """Return these rules with what they learn from a table.
+
+        These are the `middles` of numeric columns, if any column is derived, and the cumulative hazard.
+        """
         numeric = [label for label in frame.columns if is_numeric(frame[label])] if self.derived else []
-        return replace(self, middles={label_of(each): _middle(frame[each]) for each in numeric})
+        middles = {label_of(each): _middle(frame[each]) for each in numeric}
+        survival = None if self.survival is None else self.survival.learn(frame)
+        return replace(self, middles=middles, survival=survival)
 
     @property
     def trivial(self) -> bool:
         """True if there are no rules: the user's table is modelled unchanged and imputed completely."""
-        return not (self.only_if or self.not_modelled or self.not_imputed)
+        return not (self.only_if or self.not_modelled or self.not_imputed or self.survival)
 
     @property
     def not_modelled(self) -> set[Label]:
@@ -101,8 +114,9 @@ class Rules:
 
     @property
     def modelled_specs(self) -> Specs:
-        """Specs of the columns that are modelled."""
-        return {label: spec for label, spec in self.specs.items() if label not in self.not_modelled}
+        """Specs of the columns that are modelled, but for survival times: these enter as hazards."""
+        outside = self.not_modelled | (set() if self.survival is None else {self.survival.time})
+        return {label: spec for label, spec in self.specs.items() if label not in outside}
 
     def check(self, frame: pd.DataFrame) -> None:
         """Check that the observed cells of a table follow the rules; a ValueError names the row otherwise."""
@@ -214,6 +228,9 @@ class Rules:
         variables = frame.drop(columns=list(self.not_modelled))
         for label, formula in self.only_if.items():
             variables[label] = frame[label].mask(formula.fails(frame))
+        if self.survival is not None:
+            self.survival.check(frame)
+            variables[self.survival.time] = self.survival.cumulative_hazard(frame)
         return variables
 
     def apply_to_draws(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
@@ -226,7 +243,8 @@ class Rules:
         for j in range(m):
             drawn = complete(modelled, {label: values[j] for label, values in draws.items()})
             full = deduced.copy()
-            full[drawn.columns] = drawn
+            own = [label for label in drawn.columns if self.survival is None or label != self.survival.time]
+            full[own] = drawn[own]
             tables.append(self._completed(frame, full))
         self._warn_of_violations(deduced, tables)
         return {
@@ -264,6 +282,20 @@ class Rules:
                     "the missing one. There the sources are imputed without it, and it does not hold.",
                     TableWarning,
                 )
+
+
+def _survival(columns: tuple[Label, Label], variables: Collection[Label]) -> Survival:
+    """Return the outcome of columns of times and events, which must be among the modelled ones."""
+    time, event = columns
+    for label in columns:
+        if label not in variables:
+            raise ValueError(
+                f"survival names {label!r}: expected the labels of two columns of the table that are not "
+                f"derived, of times and of events, got {columns!r}"
+            )
+    if time == event:
+        raise ValueError(f"survival names {time!r} twice: expected a column of times and one of events")
+    return Survival(time, event)
 
 
 def _checked_limits(frame: pd.DataFrame, label: Label, spec: ColumnSpec) -> Limits:

@@ -162,7 +162,10 @@ def _calibrate(
     frame = as_frame(X)
     generator, ascending = np.random.default_rng(random_state), tuple(sorted(levels))
     labels: list[Label] = list(frame.columns)
-    rules = {name: Rules.parse(getattr(each, "specs", None), labels) for name, each in imputers.items()}
+    rules = {
+        name: Rules.parse(getattr(each, "specs", None), labels, getattr(each, "survival", None))
+        for name, each in imputers.items()
+    }
     shared = min(rules.values(), key=lambda each: each.trivial)  # the first that are not trivial
     masks, left_out = choose_holdout(frame, columns, share, folds, shared, generator)
     seeds = generator.integers(2**31, size=len(masks)).tolist()

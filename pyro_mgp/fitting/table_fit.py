@@ -74,7 +74,7 @@ def fit_frame(
 ) -> tuple[FittedModel, Settings]:
     """Fit a model to a table in memory; see `MGPImputer.fit`."""
     kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
-    rules = Rules.parse(parameters.specs, frame.columns.tolist()).learn(frame)
+    rules = Rules.parse(parameters.specs, frame.columns.tolist(), parameters.survival).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     limits = rules.limits(frame)
     codec = TableCodec.fit(modelled, parameters.warp, parameters.discrete_support, specs, limits)
@@ -249,11 +249,14 @@ def fit_files(
     if wanted_inputs(parameters) == "earlier":
         asked = 'inference="mcmc"' if parameters.inference == "mcmc" else 'inputs="earlier"'
         raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
-    rules, files = Rules.parse(parameters.specs, table.columns.tolist()), Scratch(scratch)
-    if rules.only_if or rules.not_modelled:
+    rules, files = (
+        Rules.parse(parameters.specs, table.columns.tolist(), parameters.survival),
+        Scratch(scratch),
+    )
+    if rules.only_if or rules.not_modelled or rules.survival:
         raise ValueError(
-            "derived columns, only_if and standard_error need whole rows, but one column at a time is in "
-            "memory: fit a sample of the rows with fit(frame), or leave these specs out"
+            "derived columns, only_if, standard_error, limits and survival need whole rows, but one column "
+            "at a time is in memory: fit a sample of the rows with fit(frame), or leave these out"
         )
     specs = rules.modelled_specs
     codec = TableCodec.fit(table, parameters.warp, parameters.discrete_support, specs)

@@ -248,7 +248,7 @@ class _Table:
                 label, links = variable.codec.name, source.sampler.chain.names
                 levels[label] = variable.codec.levels or ()
                 # The only link of a column is named after the column.
-                alone = variable.category is None and not variable.is_target
+                alone = variable.category is None and not variable.of_no_column
                 for link in (links[i] for i in variable.links):
                     if link not in self.link_names:
                         self.link_names[link] = self.names[label] if alone else _new_name(link, taken)
@@ -383,7 +383,7 @@ def _add_observed_cells(
     link_names = source.sampler.chain.names
     for variable, cells in zip(source.variables, found, strict=False):
         label, rows = variable.codec.name, cells.rows
-        if variable.is_target:
+        if variable.of_no_column:
             name, coder = table.link_names[link_names[variable.links[0]]], _Coder("number")
             observed, kept = cells.observed, np.ones(len(rows), bool)
         else:

@@ -125,7 +125,7 @@ def mixing(given: InputTable, source: ObservedCells) -> Mixing | None:
         found = np.fmax.reduce([cells[k] for k in own])
         figures = [*np.fmax.reduce(rhat[:, own], axis=1), *np.fmin.reduce(ess[:, own], axis=1)]
         rows.append([label, *map(float, [*figures, np.fmax.reduce(found), (found > largest).mean()])])
-        if not variable.is_target:
+        if not variable.of_no_column:
             of_rows = np.full(len(training) + 1, np.nan)  # the last one is that of place -1
             of_rows[record.places[variable.links[0]][0].cpu().numpy()] = found
             of_cells[label] = of_rows[place[holes_of(given.frame[label])]]

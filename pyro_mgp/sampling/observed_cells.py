@@ -29,6 +29,7 @@ from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import as_continuous
 from pyro_mgp.data.column_spec import Kind
 from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional
@@ -65,10 +66,12 @@ class Variable:
     links: tuple[int, ...]  # numbers of its links in the chain
     columns: tuple[int, ...]  # indices of its encoded columns
     category: Category | None  # levels of a category, which are modelled one after the other
-    is_target: bool  # whether it is the target of `fit(X, y)`, which is not a column of the table
+    of_no_column: bool  # whether its numbers are no cells of the table: of a target, or cumulative hazards
 
 
-def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> list[Variable]:
+def variables(
+    chain: Chain, codec: TableCodec, target: ColumnCodec | None, survival: Survival | None
+) -> list[Variable]:
     """Return the columns that the links of a chain predict, in its order."""
     found, groups = [], codec.groups
     of_category = {i: category for category in chain.categories for i in category.links}
@@ -78,7 +81,9 @@ def variables(chain: Chain, codec: TableCodec, target: ColumnCodec | None) -> li
             continue
         links, columns = (category.links, category.columns) if category else ((i,), (link.column,))
         if link.column < len(groups):
-            found.append(Variable(codec.columns[groups[link.column]], links, columns, category, False))
+            own = codec.columns[groups[link.column]]
+            hazards = survival is not None and own.name == survival.time
+            found.append(Variable(own, links, columns, category, hazards))
         elif target is not None:  # its link is Gaussian whatever its dtype
             found.append(Variable(as_continuous(target), links, columns, None, True))
     return found
@@ -263,7 +268,7 @@ def _in_own_units(
     # They come from the table if possible: encoding clamps transformed cells far beyond the training range.
     codec = variable.codec
     decoded = codec.in_own_units(observed.cpu().numpy())
-    if variable.is_target or codec.levels is not None:
+    if variable.of_no_column or codec.levels is not None:
         return decoded
     given = numbers_of(frame[codec.name].iloc[rows])
     return np.where(np.isnan(given), decoded, given)
