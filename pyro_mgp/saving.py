@@ -90,6 +90,7 @@ def _fields(model: FittedModel) -> dict[str, Any]:
     fields = {
         "ranges": [[to_json(label), {"middle": v}] for label, v in encoder.rules.middles.items()],
         "survival": _survival_fields(encoder.rules.survival),
+        "texts": [to_json(label) for label in sorted(encoder.rules.texts, key=str)],
         "incomplete": encoder.incomplete,
         "columns": [to_json(label) for label in encoder.columns],
         "seed": model.seed,
@@ -193,6 +194,7 @@ class _Parts:
                 Rules.parse(parameters.specs, columns, parameters.survival),
                 middles=middles,
                 survival=_read_survival(header),
+                texts=frozenset(build(list[str | int], header["texts"], "texts")),
             ),
             TableCodec(tuple(codec_from_dict(column) for column in header["codec"]["columns"])),
             None if target is None else codec_from_dict(target),

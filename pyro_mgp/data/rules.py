@@ -13,8 +13,18 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from pyro_mgp._support.messages import listing, plain, row_name, warn_user
-from pyro_mgp.data.cells import cells_of, complete, holes_of, is_boolean, is_numeric, label_of, numbers_of
-from pyro_mgp.data.column_spec import ColumnSpec, Label, Specs
+from pyro_mgp.data.cells import (
+    cells_of,
+    complete,
+    holes_of,
+    is_boolean,
+    is_numeric,
+    label_of,
+    natural_kind,
+    numbers_of,
+)
+from pyro_mgp.data.codecs.base import MAX_LEVELS
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.formula import Formula
 from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.survival import Survival
@@ -23,6 +33,8 @@ from pyro_mgp.data.table import TableWarning, missing
 Cells = dict[Label, NDArray[Any]]
 """Values of the missing cells of each incomplete column, `[m, n_missing]`, in row order."""
 
+# Labels of which more than half of the cells differ are texts, if they are more than so many.
+_MOST_ONCE = 20
 # Largest relative difference between an observed cell and its formula: tables hold rounded numbers.
 _TOLERANCE = 0.01
 _MOST_DECIMALS = 12
@@ -48,6 +60,8 @@ class Rules:
     """Two numbers in the middle of each numeric column at fit, where the search for missing cells starts."""
     survival: Survival | None = None
     """Survival outcome whose time enters the model as its cumulative hazard; None without one."""
+    texts: frozenset[Label] = frozenset()
+    """Columns of text or identifiers, which are left as they are."""
 
     @classmethod
     def parse(
@@ -83,12 +97,24 @@ class Rules:
     def learn(self, frame: pd.DataFrame) -> Rules:
         """Return these rules with what they learn from a table.
 
-        These are the `middles` of numeric columns, if any column is derived, and the cumulative hazard.
+        These are the `middles` of numeric columns, if any column is derived, the cumulative hazard, and the
+        columns of text or identifiers, of which a TableWarning tells.
         """
         numeric = [label for label in frame.columns if is_numeric(frame[label])] if self.derived else []
         middles = {label_of(each): _middle(frame[each]) for each in numeric}
         survival = None if self.survival is None else self.survival.learn(frame)
-        return replace(self, middles=middles, survival=survival)
+        named = {*self.specs, *(each for spec in self.specs.values() for each in spec.predictors or ())}
+        others = [label for label in frame.columns if label not in named | self.not_modelled]
+        texts = frozenset(label_of(label) for label in others if _is_text(frame[label]))
+        for label in sorted(texts, key=str):
+            cells = frame[label].dropna()
+            warn_user(
+                f"Column {label!r} holds {cells.nunique()} different texts in {len(cells)} cells: it is "
+                "taken for text or an identifier, is left as it is, and predicts no other column. If its "
+                "cells are levels, group rare ones, or say so: ColumnSpec(kind='categorical').",
+                TableWarning,
+            )
+        return replace(self, middles=middles, survival=survival, texts=texts)
 
     @property
     def trivial(self) -> bool:
@@ -97,8 +123,9 @@ class Rules:
 
     @property
     def not_modelled(self) -> set[Label]:
-        """Labels of columns that are not modelled: derived columns, standard errors and limits."""
-        return {*self.derived, *(label for spec in self.specs.values() for label in spec.described_by)}
+        """Labels of columns that are not modelled: derived ones, standard errors, limits and texts."""
+        describing = {label for spec in self.specs.values() for label in spec.described_by}
+        return {*self.derived, *describing, *self.texts}
 
     @property
     def not_imputed(self) -> set[Label]:
@@ -282,6 +309,14 @@ class Rules:
                     "the missing one. There the sources are imputed without it, and it does not hold.",
                     TableWarning,
                 )
+
+
+def _is_text(column: pd.Series[Any]) -> bool:
+    """Return whether a column holds text or identifiers: labels that are too many, or mostly different."""
+    if natural_kind(column) is not Kind.CATEGORICAL or isinstance(column.dtype, pd.CategoricalDtype):
+        return False
+    n_different, n_cells = column.nunique(), int(column.notna().sum())
+    return n_different > MAX_LEVELS or (n_different > _MOST_ONCE and n_different > n_cells / 2)
 
 
 def _survival(columns: tuple[Label, Label], variables: Collection[Label]) -> Survival:

@@ -6,6 +6,7 @@ of its draws about ninety must contain the true value.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from pyro_mgp.analysis.scores import Floats
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
-from pyro_mgp.data.table import as_frame, missing
+from pyro_mgp.data.table import TableWarning, as_frame, missing
 from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
 from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
@@ -140,6 +141,17 @@ def compare(
     return pd.DataFrame(rows).assign(column=pd.Series([row["column"] for row in rows], dtype=object))
 
 
+def _rules(imputer: AnyImputer, frame: pd.DataFrame) -> Rules:
+    """Return the rules of an imputer of ours for a table; those of any other are trivial."""
+    if not hasattr(imputer, "specs"):
+        return Rules.parse(None, frame.columns.tolist())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableWarning)  # fits give them
+        return Rules.parse(imputer.specs, frame.columns.tolist(), getattr(imputer, "survival", None)).learn(
+            frame
+        )
+
+
 def _calibrate(
     imputers: Mapping[str, AnyImputer],
     X: pd.DataFrame,
@@ -162,10 +174,7 @@ def _calibrate(
     frame = as_frame(X)
     generator, ascending = np.random.default_rng(random_state), tuple(sorted(levels))
     labels: list[Label] = list(frame.columns)
-    rules = {
-        name: Rules.parse(getattr(each, "specs", None), labels, getattr(each, "survival", None))
-        for name, each in imputers.items()
-    }
+    rules = {name: _rules(each, frame) for name, each in imputers.items()}
     shared = min(rules.values(), key=lambda each: each.trivial)  # the first that are not trivial
     masks, left_out = choose_holdout(frame, columns, share, folds, shared, generator)
     seeds = generator.integers(2**31, size=len(masks)).tolist()

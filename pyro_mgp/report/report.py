@@ -268,9 +268,9 @@ def _warnings(draws: Imputations, imputer: MGPImputer, calibration: Calibration 
 
 def _table_warnings(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
     """Return the warnings that fitting gives about the table."""
-    rules = Rules.parse(imputer.specs, frame.columns.tolist(), imputer.survival).learn(frame)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        rules = Rules.parse(imputer.specs, frame.columns.tolist(), imputer.survival).learn(frame)
         TableCodec.fit(rules.modelled(frame), imputer.warp, imputer.discrete_support, rules.modelled_specs)
     found = (str(each.message) for each in caught if issubclass(each.category, TableWarning))
     return list(dict.fromkeys(found))

@@ -320,6 +320,60 @@ def test_cells_with_huge_errors_are_nearly_ignored() -> None:
     assert np.abs(drawn - 3 * x[1::3]).mean() < 0.1 * np.abs(500 - 3 * x[1::3]).mean()
 
 
+# --------------------------------------------------------------------------------- text and identifiers
+
+
+def with_text(n: int = 60) -> pd.DataFrame:
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(n)], "a": g.normal(size=n)})
+    frame["note"] = [f"text {i}" if i % 3 else None for i in range(n)]
+    frame["level"] = g.choice(list("xyz"), n)
+    return frame.assign(b=np.where(np.arange(n) % 5, frame["a"] + g.normal(size=n), NAN))
+
+
+def test_text_and_identifiers_are_left_alone_with_a_sentence(tmp_path: Path) -> None:
+    frame = with_text()
+    with pytest.warns(TableWarning) as caught:
+        imputer = small({}).fit(frame)
+    assert [str(each.message)[:30] for each in caught] == [
+        "Column 'id' holds 60 different", "Column 'note' holds 40 differe"
+    ]  # fmt: skip
+    draws = imputer.impute(m=2)
+    pd.testing.assert_frame_equal(draws[0][["id", "note", "level"]], frame[["id", "note", "level"]])
+    assert draws[0]["b"].notna().all()
+    without = small({}).fit(frame.drop(columns=["id", "note"])).impute(m=2)
+    pd.testing.assert_series_equal(draws[0]["b"], without[0]["b"])
+    imputer.save(tmp_path / "imputer")
+    new = frame.head(9).assign(id=np.arange(9))
+    assert_equal(MGPImputer.load(tmp_path / "imputer").impute(new, m=2), imputer.impute(new, m=2))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([f"p{i}" for i in range(101)] * 4, True),
+        ([f"p{i}" for i in range(100)] * 4, False),
+        ([f"p{i}" for i in range(21)], True),
+        ([f"p{i}" for i in range(20)], False),
+        ([f"p{i}" for i in range(30)] * 2, False),
+        ([*range(300)], False),
+        (pd.Categorical([f"p{i}" for i in range(60)]), False),
+    ],
+)
+def test_what_is_taken_for_text(cells: Any, expected: bool) -> None:
+    frame = pd.DataFrame({"x": cells})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableWarning)
+        assert Rules.parse({}, ["x"]).learn(frame).texts == ({"x"} if expected else set())
+
+
+def test_text_that_a_spec_names_is_a_category() -> None:
+    frame = with_text()
+    for specs in ({"id": ColumnSpec(kind="categorical")}, {"b": ColumnSpec(predictors=["id"])}):
+        with pytest.warns(TableWarning, match="'note'"):
+            assert Rules.parse(specs, frame.columns.tolist()).learn(frame).texts == {"note"}
+
+
 # ---------------------------------------------------------------------------------------------- limits
 
 

@@ -19,6 +19,7 @@ STEMS = [
     "03_analysis_and_pooling",
     "04_diagnostics",
     "05_missing_not_at_random",
+    "06_detection_limits",
 ]
 OTHERS = {"README.md", "execute.py"}
 MOST_BYTES = 1_500_000
