@@ -12,7 +12,7 @@ import torch
 from pyro.infer import Predictive
 from scipy import optimize, stats
 
-from pyro_mgp import ColumnSpec, Imputations, MGPImputer, calibrate, split_limits
+from pyro_mgp import ColumnSpec, Engine, Imputations, MGPImputer, calibrate, split_limits
 from pyro_mgp.data.table_encoder import InputTable
 
 INF = np.inf
@@ -131,6 +131,76 @@ def test_rows_with_other_limits_have_other_draws() -> None:
     assert len(np.unique(drawn[0].round(6))) == 3
 
 
+def lognormal(n: int = 120) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return z, and x below .5 known by both limits, with the true cells."""
+    g = np.random.default_rng(5)
+    z = g.normal(size=n)
+    x = np.exp(0.7 * z + 0.8 * g.normal(size=n))
+    below = x < 0.5
+    limits = {"low": np.where(below, 0.0, np.nan), "high": np.where(below, 0.5, np.nan)}
+    return pd.DataFrame({"z": z, "x": np.where(below, np.nan, x), **limits}), x
+
+
+@pytest.mark.parametrize("inputs", ["auto", "others"])
+@pytest.mark.parametrize("low", [0.0, -5.0, np.nan])
+def test_draws_between_zero_and_a_limit_of_detection_spread(low: float, inputs: str) -> None:
+    """No observed cell is as low as they are."""
+    frame, x = lognormal()
+    frame["low"] = np.where(frame["high"].notna(), low, np.nan)
+    fitted = imputer({"x": ColumnSpec(lower_limit="low", upper_limit="high")}, inputs=inputs).fit(frame)
+    holes = frame["x"].isna()
+    drawn = np.array([table["x"][holes] for table in fitted.impute(m=10)])
+    assert drawn.std(0).min() > 0.02 and (drawn == 0.5).mean() < 0.02
+    assert drawn.mean() == pytest.approx(x[holes].mean(), abs=0.06)
+    assert fitted.transform(frame)["x"][holes].mean() == pytest.approx(x[holes].mean(), abs=0.06)
+
+
+def test_limits_of_new_rows_may_lie_where_no_cell_was_observed() -> None:
+    frame, _ = lognormal()
+    fitted = imputer({"x": ColumnSpec(lower_limit="low", upper_limit="high")}).fit(frame)
+    far = float(frame["x"].max())
+    new = pd.DataFrame({"z": [2.0] * 5, "x": np.nan, "low": far, "high": np.nan})
+    drawn = np.array([table["x"] for table in fitted.impute(new, m=20)])
+    assert (drawn >= far).all() and (drawn > 1.01 * far).mean() > 0.8
+    impossible = new.assign(low=np.nan, high=-1.0)
+    with pytest.raises(ValueError, match="expected cells on one side of 0, as at fit"):
+        fitted.impute(impossible, m=1)
+
+
+@pytest.mark.parametrize("inputs", ["auto", "others"])
+def test_shifted_draws_stay_within_limits_without_piling_up_there(inputs: str) -> None:
+    frame, specs = censored(more=True)
+    fitted = imputer(specs, inputs=inputs, max_steps=5).fit(frame)
+    limited = (frame["low"].notna() | frame["high"].notna()).to_numpy()
+    shifted, plain = (fitted.impute(m=10, delta=delta) for delta in ({"x": 1.0}, None))
+    assert_within(shifted, frame)
+    cells = np.array([table["x"] for table in shifted])
+    ends = [frame["low"].to_numpy(), frame["high"].to_numpy()]
+    assert np.mean([np.isin(own, end[limited]).mean() for own in cells[:, limited] for end in ends]) < 0.01
+    free = (frame["x"].isna() & ~limited).to_numpy()
+    unshifted = np.array([table["x"] for table in plain])
+    assert (cells - unshifted)[:, free].mean() == pytest.approx(1.0, abs=0.3)
+
+
+def test_a_column_that_was_complete_at_fit_has_a_link_for_its_limits() -> None:
+    frame, specs = censored()
+    complete = frame[frame["x"].notna()]
+    fitted = imputer(specs, max_steps=5).fit(complete)
+    assert "x" in fitted.order_
+    draws = fitted.impute(frame, m=5)
+    assert_within(draws, frame)
+    assert np.mean([table["x"].isin([0.5, 2.0]).mean() for table in draws]) < 0.01
+
+
+def test_equal_rows_with_other_limits_have_their_own_keys_in_parts() -> None:
+    frame, specs = censored()
+    encoder = imputer(specs, max_steps=2).fit(frame).model_.encoder
+    _, with_limits, _ = encoder.identify(frame)
+    _, without, _ = encoder.identify(frame.assign(low=np.nan, high=np.nan))
+    limited = (frame["low"].notna() | frame["high"].notna())[frame["x"].isna()].to_numpy()
+    assert np.array_equal(with_limits != without, limited)
+
+
 def test_a_column_may_have_no_limit_at_fit() -> None:
     frame, specs = censored()
     frame[["low", "high"]] = np.nan
@@ -201,6 +271,7 @@ def test_text_with_limits_is_imputed_after_it_is_split() -> None:
         ),
         ({"x": [1.0, np.nan] * 60, "low": np.nan}, {}, "observed cells that differ"),
         ({}, {"inference": "mcmc"}, "missing cells have limits"),
+        ({}, {"engine": Engine(propagate="latent")}, "cells of .*'x'.* may have limits"),
     ],
 )
 def test_what_cannot_have_limits_is_said(changes: Any, settings: Any, sentence: str) -> None:

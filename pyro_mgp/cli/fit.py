@@ -21,7 +21,7 @@ from pyro_mgp._support.signals import Interruption, stoppable
 from pyro_mgp.cli import messages, work
 from pyro_mgp.cli.arguments import MODEL
 from pyro_mgp.cli.messages import PROGRAM, count, duration, listed, one_line_warnings, say, wrapped
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.limits import split_limits
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.imputer import MGPImputer
@@ -100,8 +100,8 @@ def read(args: argparse.Namespace) -> tuple[files.Source, list[Label]]:
     source = files.read_table(Path(args.table), args.missing or files.MISSING)
     passed = _labels_of(source.frame.columns, args.drop)
     modelled = source.frame.drop(columns=passed)
-    split, _ = split_limits(modelled)
-    for note in _notes(modelled, split) if current().is_first else ():
+    split, specs = split_limits(modelled)
+    for note in _notes(split, specs) if current().is_first else ():
         say(f"{PROGRAM}: note: {note}", sys.stderr)
     whole = source.frame.copy()
     whole[split.columns] = split
@@ -117,16 +117,16 @@ def _labels_of(columns: pd.Index[Any], names: Sequence[str]) -> list[Label]:
     return [labels[name] for name in dict.fromkeys(names)]
 
 
-def _notes(frame: pd.DataFrame, split: pd.DataFrame) -> Iterator[str]:
-    """Yield a note on each column that is likely to be misread, and on each whose limits were `split`."""
-    for name in frame.columns:
-        if frame[name].dtype != split[name].dtype:
-            yield f"column {name!r} holds limits such as '<0.5': such cells are imputed within their limits"
+def _notes(frame: pd.DataFrame, specs: Specs) -> Iterator[str]:
+    """Yield a note on each column that has limits, and on each that is likely to be misread."""
+    for name, spec in specs.items():
+        limits = listed(spec.limit_columns)
+        yield f"column {name!r} has limits ({limits}): such cells are imputed within their limits"
     counter = files.row_counter(frame)
     if counter is not None:
         advice = f"if it means nothing else, leave it out of the model with --drop {counter}"
         yield f"column {counter!r} counts the rows; {advice}"
-    for label, cell in files.read_as_text(split):
+    for label, cell in files.read_as_text(frame):
         advice = f"pass --missing '{cell}', or leave the column out with --drop {label}"
         cause = f"is read as text because of cells such as {cell!r}"
         yield f"column {label!r} {cause}; if that marks a missing cell, {advice}"

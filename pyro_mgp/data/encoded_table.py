@@ -137,9 +137,7 @@ def row_keys(
     platform. `identity` holds ids, whose hashes replace the ranks, or ranks in a larger table. Limits of
     missing cells, `[N, D, 2]`, are part of the content of rows that have any.
     """
-    content = content_hashes(values)
-    if limits is not None:
-        _mix_limits(content, limits.numpy())
+    content = content_hashes(values, limits)
     apart = np.zeros_like(content)
     if isinstance(identity, Ranks):
         apart[identity.positions] = identity.ranks
@@ -150,14 +148,16 @@ def row_keys(
     return _mix(content + apart * _GOLDEN)
 
 
-def content_hashes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return a hash of each row's cells, uint64 `[N]`, given the `values` of `row_keys`."""
+def content_hashes(values: NDArray[np.float64], limits: Tensor | None = None) -> NDArray[np.uint64]:
+    """Return a hash of each row's cells, uint64 `[N]`, given `values` and `limits` of `row_keys`."""
     content = np.empty(len(values), dtype=np.uint64)
     for rows in pieces(len(values)):
         hashes = np.zeros(rows.stop - rows.start, dtype=np.uint64)
         for column in values[rows].T:
             hashes = _mix(hashes ^ _rounded(column))
         content[rows] = hashes
+    if limits is not None:
+        _mix_limits(content, limits.numpy())
     return content
 
 

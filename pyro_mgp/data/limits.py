@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 from scipy.special import log_ndtr
 
-from pyro_mgp.data.cells import holes_of, label_of
+from pyro_mgp.data.cells import holes_of, labels_of
 from pyro_mgp.data.column_spec import ColumnSpec, Label
 
 Numbers = NDArray[np.float64]
@@ -129,13 +130,15 @@ def split_limits(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[Label, ColumnS
 
     A column of text all of whose cells are numbers or limits becomes one of floating-point numbers, missing
     where the text is a limit. Its limits are added as columns named "... at least" and "... at most". Columns
-    so named that the table already has are taken for limits, too.
+    so named that the table already has are taken for limits, too, if they hold numbers only where the column
+    itself is missing.
 
     Returns:
         The table and the specs of the columns that have limits, for `MGPImputer(specs=...)`.
 
     Raises:
-        ValueError: The table already has a column with the name of one that is to be added.
+        ValueError: The table already has a column with the name of one that is to be added, or two columns of
+            one name.
 
     Example:
         >>> frame = pd.DataFrame({"lead": ["1.5", "<0.5", None, "2"], "age": [31, 40, 52, 46]})
@@ -146,7 +149,7 @@ def split_limits(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[Label, ColumnS
         'lead at most'
     """
     split = frame.copy()
-    for label in frame.columns:
+    for label in labels_of(frame.columns):
         if (found := _parsed(frame[label])) is None:
             continue
         split[label], limits = found
@@ -159,11 +162,21 @@ def split_limits(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[Label, ColumnS
                     )
                 split[name] = np.where(np.isfinite(ends), ends, np.nan)
     specs = {}
-    for label in split.columns:
-        names = [name if name in split.columns else None for name in _limit_names(label)]
+    for label in labels_of(split.columns):
+        names = [name if _are_limits(split, name, label) else None for name in _limit_names(label)]
         if any(names):
-            specs[label_of(label)] = ColumnSpec(lower_limit=names[0], upper_limit=names[1])
+            specs[label] = ColumnSpec(lower_limit=names[0], upper_limit=names[1])
+            if types.is_integer_dtype(split[label].dtype):
+                split[label] = split[label].astype("Float64")
     return split, specs
+
+
+def _are_limits(frame: pd.DataFrame, name: str, label: Label) -> bool:
+    """Return whether a table has a column of limits of another one's missing cells."""
+    if name not in frame.columns or not all(types.is_numeric_dtype(frame[x].dtype) for x in (name, label)):
+        return False
+    given = ~holes_of(frame[name])
+    return bool(given.any() and holes_of(frame[label])[given].all())
 
 
 def _limit_names(label: Label) -> tuple[str, str]:
@@ -179,8 +192,11 @@ def holds_limits(column: pd.Series[Any]) -> bool:
 def _parsed(column: pd.Series[Any]) -> tuple[Numbers, Limits] | None:
     """Return the numbers and limits that the cells of a column of text hold; None if it holds others."""
     holes = holes_of(column)
-    texts = column[~holes].tolist()
-    if not texts or not all(isinstance(text, str) for text in texts):
+    cells = column[~holes].tolist()
+    # Spreadsheets mix numbers and text.
+    mixes = all(isinstance(cell, str | int | float) and not isinstance(cell, bool) for cell in cells)
+    texts = [str(cell) for cell in cells]
+    if not mixes or not any(isinstance(cell, str) for cell in cells):
         return None
     # Categories with an order, such as "<1", "1", "2", are levels.
     if isinstance(column.dtype, pd.CategoricalDtype):
@@ -188,12 +204,12 @@ def _parsed(column: pd.Series[Any]) -> tuple[Numbers, Limits] | None:
     matches = [_NUMBER_OR_LIMIT.fullmatch(text) for text in texts]
     if not all(matches) or not any(match and match[1] for match in matches):
         return None
-    cells = np.full((3, len(column)), np.nan)
+    found = np.full((3, len(column)), np.nan)
     signs = {None: 0, "<": 2, "≤": 2, ">": 1, "≥": 1}
     for row, match in zip(np.flatnonzero(~holes), matches, strict=True):
         assert match is not None
-        cells[signs[match[1] and match[1][0]], row] = float(match[2])
-    numbers, lower, upper = cells
+        found[signs[match[1] and match[1][0]], row] = float(match[2])
+    numbers, lower, upper = found
     return numbers, Limits(
         np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
     )

@@ -201,11 +201,10 @@ class Rules:
 
         A limit that an observed cell or the other limit contradicts is a ValueError that names the row.
         """
-        return {
-            label: _checked_limits(frame, label, spec)
-            for label, spec in self.specs.items()
-            if spec.limit_columns
-        }
+        with_limits = {label: spec for label, spec in self.specs.items() if spec.limit_columns}
+        if with_limits and not self.trivial:
+            frame = self.deduce(frame)
+        return {label: _checked_limits(frame, label, spec) for label, spec in with_limits.items()}
 
     def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Fill the missing cells that follow from observed cells by the rules.
@@ -335,6 +334,13 @@ def _survival(columns: tuple[Label, Label], variables: Collection[Label]) -> Sur
 
 def _checked_limits(frame: pd.DataFrame, label: Label, spec: ColumnSpec) -> Limits:
     """Return the limits of a column's missing cells in their own units, after checks."""
+    for own in (label, *spec.limit_columns):
+        if not is_numeric(frame[own]) or is_boolean(frame[own]):
+            role = "has limits" if own == label else f"holds limits of {label!r}"
+            raise TypeError(
+                f"Column {own!r} {role}: expected numbers, got dtype {frame[own].dtype}. Convert it by "
+                "pandas.to_numeric."
+            )
     columns, cells = (spec.lower_limit, spec.upper_limit), numbers_of(frame[label])
     lower, upper = (
         np.full(len(frame), none) if column is None else _or_none(numbers_of(frame[column]), none)
@@ -354,6 +360,15 @@ def _checked_limits(frame: pd.DataFrame, label: Label, spec: ColumnSpec) -> Limi
             f"the cell, or leave {name!r} empty where {label!r} is observed."
         )
     limits = Limits(lower, upper).of(holes_of(frame[label]))
+    least, most = spec.lower, spec.upper
+    possible = limits.upper >= (-np.inf if least is None else least)
+    possible &= limits.lower <= (np.inf if most is None else most)
+    for row in np.flatnonzero(~possible)[:1]:
+        raise ValueError(
+            f"Column {label!r}: {row_name(frame.index, row)} has limits {limits.lower[row]:g} and "
+            f"{limits.upper[row]:g}, but its spec has the bounds lower={least} and upper={most}. Correct "
+            "the limit or the bounds."
+        )
     _warn_of_reversed_limits(label, spec, limits, cells)
     return limits
 

@@ -147,7 +147,7 @@ class TableCodec:
         """
         columns, values = list(self.columns), encoded.to_numpy()
         for i, column in enumerate(self.columns):
-            if not isinstance(column, NumberCodec) or column.beyond is not None:
+            if not isinstance(column, NumberCodec) or column.has_limits:
                 continue
             cells, spec = frame[column.name], specs.get(column.name)
             keeps = column.warp is not None and (warp or column.needs_warp)

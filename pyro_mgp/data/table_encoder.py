@@ -97,9 +97,10 @@ class TableEncoder:
 
     def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the positions of the incomplete rows, hashes of their cells, and hashes of their labels."""
-        values = self.codec.encode_cells(self.rules.modelled(X)).to_numpy()
-        rows = np.flatnonzero(np.isnan(values).any(axis=1))
-        return rows, content_hashes(values[rows]), label_hashes(X.index[rows])
+        table = self.codec.encode_cells(self.rules.modelled(X), limits=self.rules.limits(X))
+        rows = np.flatnonzero(~table.observed.all(1).numpy())
+        limits = None if table.limits is None else table.limits[rows]
+        return rows, content_hashes(table.to_numpy()[rows], limits), label_hashes(X.index[rows])
 
     def error_variances(self, frame: pd.DataFrame) -> dict[int, Tensor]:
         """Return the variances of measurement errors by encoded column, each `[N]`, in standardised units."""

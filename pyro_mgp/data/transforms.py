@@ -133,6 +133,13 @@ class Warp:
         )
         return Limits(np.minimum(lower, upper), np.maximum(lower, upper))
 
+    def first_impossible(self, limits: Limits) -> int | None:
+        """Return the first position of limits between which no number can be transformed; None without."""
+        if not self.keeps_bounds:
+            return None
+        beyond = limits.upper < self.centre if self.spread > 0 else limits.lower > self.centre
+        return next(iter(np.flatnonzero(beyond).tolist()), None)
+
     def log_slope(self, raw: Numbers) -> Numbers:
         """Return log |dw/dx|, the difference between the log densities of x and of w."""
         return _LOG_SLOPE[self.name]((raw - self.centre) / self.spread) - math.log(abs(self.spread))

@@ -77,12 +77,19 @@ class GivenTable:
         support, specs = self.parameters.discrete_support, self.rules.modelled_specs
         return codec.for_joint_density(self.modelled, table, warp, support, specs, self.limits)
 
+    def may_be_missing(self, codec: TableCodec, table: EncodedTable) -> NDArray[np.bool_]:
+        """Return the encoded columns with missing cells, or with limits in other tables, Bool `[D]`."""
+        incomplete: NDArray[np.bool_] = ~table.observed.all(0).numpy()
+        for label in self.limits:
+            incomplete[codec.slices[label]] = True
+        return incomplete
+
     def link_specs(
         self, codec: TableCodec, table: EncodedTable, sequence: Sequence[int] | None = None
     ) -> list[LinkSpec]:
         """Return the links of the encoded table, which see all other columns or follow a sequence."""
-        complete, every = table.observed.all(0).numpy(), self.parameters.columns == "all"
-        with_link, specs = np.ones_like(complete) if every else ~complete, self.rules.modelled_specs
+        with_link, specs = self.may_be_missing(codec, table), self.rules.modelled_specs
+        with_link |= self.parameters.columns == "all"
         target, is_input = self.target[0], self.engine.target_is_input
         return plan_links(codec, with_link, self.parameters.order, target, is_input, specs, sequence)
 
@@ -136,7 +143,7 @@ class PlanSearch:
     choice: Choice
     """Choice of the links' inputs."""
     incomplete: NDArray[np.bool_]
-    """Bool `[D]`, the encoded columns with missing cells."""
+    """Bool `[D]`, the encoded columns with missing cells, or with limits in other tables."""
 
     @property
     def codecs(self) -> list[TableCodec]:

@@ -77,6 +77,11 @@ def fit_frame(
     rules = Rules.parse(parameters.specs, frame.columns.tolist(), parameters.survival).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     limits = rules.limits(frame)
+    if limits and engine.propagate == "latent":
+        raise ValueError(
+            f'propagate="latent", as in paper(), cannot be used: cells of {listing(limits)} may have limits, '
+            "and functions have none. Leave out paper() or the limits"
+        )
     codec = TableCodec.fit(modelled, parameters.warp, parameters.discrete_support, specs, limits)
     table = codec.encode_cells(modelled, limits=limits)
     if predicts_better_untransformed(codec, table):
@@ -153,7 +158,8 @@ def _fit_in_given_order(
     codec, table = given.for_joint_density(codec, table, warp=True)
     named = [d for label in order for d in range(codec.n_encoded)[codec.slices[label]]]
     # Columns without a place in the order come first, like complete ones.
-    sequence = [d for d in (~table.observed.all(0)).nonzero()[:, 0].tolist() if d not in named] + named
+    linked = np.flatnonzero(given.may_be_missing(codec, table)).tolist()
+    sequence = [d for d in linked if d not in named] + named
     links = given.link_specs(codec, table, sequence)
     tables = given.training_table(codec, table, links, Choice("earlier", "as given"))
     return fit_chain(given.parameters, given.engine, *tables, checkpoint)
@@ -198,7 +204,7 @@ def _fit_joint_density(
     if any(isinstance(column, NumberCodec) and column.has_optional_warp for column in codec.columns):
         # No transform is needed if nonlinear dependence on other columns explains long tails.
         encodings.append(given.for_joint_density(codec, table, warp=False))
-    incomplete = ~table.observed.all(0).numpy()
+    incomplete = given.may_be_missing(codec, table)
     whole = PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
     search = whole
     if few is not None:

@@ -162,7 +162,7 @@ def _moved(
     # A shift is added to the draws after the later links have weighted them.
     shift = conditional.shift if isinstance(conditional, Shifted) else 0.0
     unshifted = Moments(at.mean - shift, at.variance)
-    if own.observation is not None:
+    if own.observation is not None or (limits is not None and isinstance(conditional, Shifted)):
         shifted = partial(own.draw, at, limits=limits) if isinstance(conditional, Shifted) else None
         return resample(partial(own.draw, unshifted, limits=limits), later, numbers, shifted)
     return slice_sample(unshifted, own.noise, later, numbers, limits) + shift

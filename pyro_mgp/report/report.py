@@ -271,7 +271,8 @@ def _table_warnings(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rules = Rules.parse(imputer.specs, frame.columns.tolist(), imputer.survival).learn(frame)
-        TableCodec.fit(rules.modelled(frame), imputer.warp, imputer.discrete_support, rules.modelled_specs)
+        given = imputer.warp, imputer.discrete_support, rules.modelled_specs, rules.limits(frame)
+        TableCodec.fit(rules.modelled(frame), *given)
     found = (str(each.message) for each in caught if issubclass(each.category, TableWarning))
     return list(dict.fromkeys(found))
 

@@ -105,6 +105,30 @@ def test_columns_of_limits_that_a_table_has_are_recognised() -> None:
     assert split.equals(frame) and specs == {"a": ColumnSpec(lower_limit="a at least")}
 
 
+def test_other_columns_that_are_named_like_limits_stay_what_they_are() -> None:
+    frame = pd.DataFrame(
+        {"score": [1, 2], "score at most": [10, 20], "b": [1.0, np.nan], "b at most": ["x", "y"]}
+    )
+    split, specs = split_limits(frame)
+    assert specs == {} and split.equals(frame)
+
+
+def test_integers_with_columns_of_limits_become_floats() -> None:
+    frame = pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "a at most": [np.nan, 2.0]})
+    split, specs = split_limits(frame)
+    assert split["a"].dtype == "Float64" and specs == {"a": ColumnSpec(upper_limit="a at most")}
+
+
+def test_numbers_and_text_may_be_mixed() -> None:
+    split, _ = split_limits(pd.DataFrame({"a": [1.5, "<0.5", 2, None]}))
+    assert np.array_equal(split["a"], [1.5, np.nan, 2.0, np.nan], equal_nan=True)
+
+
+def test_columns_of_one_name_are_an_error() -> None:
+    with pytest.raises(ValueError, match="must be unique"):
+        split_limits(pd.DataFrame([["<1", "2"], ["3", "4"]], columns=["a", "a"]))
+
+
 def test_a_column_in_the_way_of_a_column_of_limits_is_an_error() -> None:
     frame = pd.DataFrame({"a": ["1", "<2"], "a at most": [1.0, 2.0]})
     with pytest.raises(ValueError, match="'a at most' would be added"):

@@ -403,6 +403,24 @@ def test_limits_that_contradict_cells_are_an_error(columns: Any, sentence: str) 
         limited(**columns)
 
 
+def test_limits_must_fit_the_bounds_and_the_deduced_cells_of_a_column() -> None:
+    frame = pd.DataFrame({"x": [1.0, NAN, 3.0], "z": [1.0, 2.0, 3.0], "high": [NAN, -1.0, NAN]})
+    bounded = {"x": ColumnSpec(upper_limit="high", lower=0)}
+    with pytest.raises(ValueError, match=r"row 1 .*limits -inf and -1, but its spec has the bounds lower=0"):
+        Rules.parse(bounded, frame.columns.tolist()).limits(frame)
+    derived = {"x": ColumnSpec(upper_limit="high"), "sum": ColumnSpec(derived="x + z")}
+    frame["sum"] = [2.0, 9.0, 6.0]
+    with pytest.raises(ValueError, match=r"row 1 .*holds 7, but 'high' says that it is at most -1"):
+        Rules.parse(derived, frame.columns.tolist()).limits(frame)
+
+
+@pytest.mark.parametrize("wrong", [["a", "b", None], [True, False, None], pd.to_datetime(["2024-01-01"] * 3)])
+def test_limits_are_numbers(wrong: Any) -> None:
+    frame = pd.DataFrame({"x": [1.0, NAN, 3.0], "high": wrong})
+    with pytest.raises(TypeError, match="'high' holds limits of 'x': expected numbers"):
+        Rules.parse({"x": ColumnSpec(upper_limit="high")}, ["x", "high"]).limits(frame)
+
+
 def test_limits_of_detection_given_as_lower_limits_are_warned_of() -> None:
     with pytest.warns(TableWarning, match="name it as upper_limit"):
         limited(low=[NAN, 0.5, 0.5, NAN])

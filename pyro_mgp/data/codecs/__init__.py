@@ -70,10 +70,10 @@ def fit_column(
     if kind not in bounded and (spec.lower, spec.upper) != (None, None):
         raise ValueError(f"Column {name!r}: bounds are for {listing(bounded)} columns, this is {kind}.")
     if limits is not None and kind is not Kind.CONTINUOUS:
-        raise ValueError(
-            f"Column {name!r}: limits are for continuous columns, this is {kind}. Convert it to "
-            "floating-point numbers: frame.astype({" + repr(name) + ": 'float64'})."
-        )
+        advice = f"Convert it to floating-point numbers: frame.astype({{{name!r}: 'float64'}})."
+        if spec.kind is not None:
+            advice = "Leave out its kind, or the limits."
+        raise ValueError(f"Column {name!r}: limits are for continuous columns, this is {kind}. {advice}")
     return CODECS[kind].fit(column, family, FitOptions(warp, discrete_support, spec, float_counts, limits))
 
 

@@ -57,8 +57,8 @@ class NumberCodec(ColumnCodec):
     """Smallest possible number in the column's own units, None for no bound."""
     upper: float | None = None
     """Largest possible number, None for no bound."""
-    beyond: tuple[bool, bool] | None = None
-    """Whether missing cells may lie below and above all limits; None if the column's spec names no limits."""
+    has_limits: bool = False
+    """Whether missing cells may have limits, beyond which no cell was observed."""
     support: tuple[float, ...] | None = None
 
     @classmethod
@@ -86,15 +86,20 @@ class NumberCodec(ColumnCodec):
         """Fit the codec to observed cells and the limits of missing ones."""
         numbers = np.sort(observed[:, 0])
         chosen = Warp.choose(numbers, self.lower, self.upper, limits) if warp else None
-        beyond = bool(np.isinf(limits.lower).any()), bool(np.isinf(limits.upper).any())
-        codec = self._fitted(observed, warp=chosen, beyond=beyond)
+        codec = self._fitted(observed, warp=chosen, has_limits=True)
         if chosen is not None:
             numbers, limits = np.sort(chosen.forward(numbers)), chosen.of_limits(limits)
         fit = NormalFit.of(numbers, limits)
         return dataclasses.replace(codec, mean=(fit.mean,), scale=(fit.deviation,))
 
     def standardised_limits(self, limits: Limits) -> Limits:
-        """Return limits of cells in standardised units."""
+        """Return limits of cells in standardised units; a ValueError says which leave no possible cell."""
+        if self.warp is not None and (row := self.warp.first_impossible(limits)) is not None:
+            raise ValueError(
+                f"Column {self.name!r}: expected cells on one side of {self.warp.centre:g}, as at fit; "
+                f"position {row} is at least {limits.lower[row]:g} and at most {limits.upper[row]:g}. "
+                "Correct the limit; or fit to such rows, or with warp=False."
+            )
         ends = limits if self.warp is None else self.warp.of_limits(limits)
         return Limits(*((each - self.mean[0]) / self.scale[0] for each in (ends.lower, ends.upper)))
 
@@ -111,7 +116,7 @@ class NumberCodec(ColumnCodec):
     @property
     def has_optional_warp(self) -> bool:
         """True if the column has a transform that neither its bounds nor limits of cells need."""
-        return self.warp is not None and not self.needs_warp and self.beyond is None
+        return self.warp is not None and not (self.needs_warp or self.has_limits)
 
     def untransformed(self, column: pd.Series[Any]) -> Self:
         """Return the codec without transform, given the column to which it was fitted."""
@@ -124,11 +129,11 @@ class NumberCodec(ColumnCodec):
         margin = 0.0  # of draws beyond the observed range, on the side without a bound
         if self.warp is not None and self.needs_warp and self.warp.name in ("log", "softplus"):
             margin = LARGEST if self.warp.name == "softplus" else _FURTHER * (self.high - self.low)
+        margin = LARGEST if self.has_limits else margin
         lower, upper = self.limits
-        below, above = self.beyond or (False, False)
         return (
-            self.low - (LARGEST if below else margin) if math.isinf(lower) else lower,
-            self.high + (LARGEST if above else margin) if math.isinf(upper) else upper,
+            self.low - margin if math.isinf(lower) else lower,
+            self.high + margin if math.isinf(upper) else upper,
         )
 
     @property
