@@ -20,6 +20,7 @@ from pyro_mgp.data.cells import (
     is_boolean,
     is_numeric,
     label_of,
+    labels_of,
     natural_kind,
     numbers_of,
 )
@@ -100,12 +101,13 @@ class Rules:
         These are the `middles` of numeric columns, if any column is derived, the cumulative hazard, and the
         columns of text or identifiers, of which a TableWarning tells.
         """
-        numeric = [label for label in frame.columns if is_numeric(frame[label])] if self.derived else []
-        middles = {label_of(each): _middle(frame[each]) for each in numeric}
+        labels = labels_of(frame.columns)
+        numeric = [label for label in labels if is_numeric(frame[label])] if self.derived else []
+        middles = {label: _middle(frame[label]) for label in numeric}
         survival = None if self.survival is None else self.survival.learn(frame)
         named = {*self.specs, *(each for spec in self.specs.values() for each in spec.predictors or ())}
-        others = [label for label in frame.columns if label not in named | self.not_modelled]
-        texts = frozenset(label_of(label) for label in others if _is_text(frame[label]))
+        others = [label for label in labels if label not in named | self.not_modelled]
+        texts = frozenset(label for label in others if _is_text(frame[label]))
         for label in sorted(texts, key=str):
             cells = frame[label].dropna()
             warn_user(

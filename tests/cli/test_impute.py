@@ -466,7 +466,7 @@ def test_help_mentions_every_option_and_what_is_written(capsys: pytest.CaptureFi
 
 def test_a_note_says_which_option_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("x,y\n" + "".join(f"{i if i % 9 else '?'},{i * i}\n" for i in range(30)))
+    path.write_text("x,y,z\n" + "".join(f"{i if i % 9 else '?'},{i * i},{i % 4}\n" for i in range(30)))
     assert run(path, "-o", tmp_path / "out", "-m", "1", "--steps", "2", "--quiet") == 0
     said = capsys.readouterr().err
     assert "note: column 'x' is read as text because of cells such as '?'" in said
