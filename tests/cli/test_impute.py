@@ -729,3 +729,21 @@ def test_limits_unknown_to_a_model_are_an_error(
     assert run(with_limits, "--model", model, "-o", tmp_path / "again", "-m", 2) == 2
     assert "column 'lead' has limits, ['lead at most'], but had none" in capsys.readouterr().err
     assert not (tmp_path / "again").exists()
+
+
+def test_a_survival_outcome_is_named_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = np.random.default_rng(0)
+    x, died, left = g.normal(size=50), g.exponential(size=50), g.exponential(size=50)
+    frame = pd.DataFrame({"x": x.round(3), "time": np.minimum(died, left).round(3), "event": died < left})
+    frame.loc[::5, "x"] = np.nan
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    outcome = "--survival", "time", "event"
+    assert run(path, "-o", tmp_path / "out", "-m", 2, *outcome, "--quiet") == 0
+    assert MGPImputer.load(tmp_path / "out" / "imputer").survival == ("time", "event")
+    assert pd.read_csv(tmp_path / "out" / "imputation_01.csv")["time"].equals(frame["time"])
+    model = tmp_path / "out" / "imputer"
+    message = error_of(capsys, path, "--model", model, "-o", tmp_path / "again", *outcome)
+    assert "--survival has no effect on --model" in message
