@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from pandas.api import types
-from scipy.special import log_ndtr
 
+from pyro_mgp._support.normal import log_between
 from pyro_mgp.data.cells import holes_of, labels_of
 from pyro_mgp.data.column_spec import ColumnSpec, Label
 
@@ -28,8 +29,6 @@ Numbers = NDArray[np.float64]
 
 # Steps of expectation-maximisation, and the change in standard deviations at which it ends.
 _MOST_STEPS, _TOLERANCE = 500, 1e-9
-# Largest log ratio of two probabilities whose difference is not zero in floating point.
-_LARGEST_LOG_RATIO = -1e-15
 # A number, after a sign of comparison for a limit.
 _NUMBER_OR_LIMIT = re.compile(r"\s*([<>≤≥]=?)?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
@@ -98,13 +97,13 @@ class NormalFit:
         away = (numbers - mean) / deviation
         density = -0.5 * (np.square(away) + math.log(2 * math.pi)) - math.log(deviation)
         ends = ((end - mean) / deviation for end in (limits.lower, limits.upper))
-        return cls(mean, deviation, float(density.sum() + _log_between(*ends).sum()))
+        return cls(mean, deviation, float(density.sum() + _log_mass(*ends).sum()))
 
 
 def _truncated_moments(mean: float, deviation: float, limits: Limits) -> tuple[Numbers, Numbers]:
     """Return means and variances of a normal distribution truncated to each of k intervals, `[k]`."""
     low, high = (limits.lower - mean) / deviation, (limits.upper - mean) / deviation
-    log_mass = _log_between(low, high)
+    log_mass = _log_mass(low, high)
     at_low, at_high = (
         np.exp(-0.5 * np.square(end) - 0.5 * math.log(2 * math.pi) - log_mass) for end in (low, high)
     )
@@ -116,13 +115,9 @@ def _truncated_moments(mean: float, deviation: float, limits: Limits) -> tuple[N
     return centre, np.square(deviation) * variance
 
 
-def _log_between(low: Numbers, high: Numbers) -> Numbers:
-    """Return log(Φ(high) - Φ(low)), accurate in both tails."""
-    mirrored = low > 0
-    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
-    above = log_ndtr(high)
-    ratio = np.minimum(log_ndtr(low) - above, _LARGEST_LOG_RATIO)
-    return np.asarray(above + np.log1p(-np.exp(ratio)))
+def _log_mass(low: Numbers, high: Numbers) -> Numbers:
+    """Return the log probabilities of intervals under the standard normal distribution."""
+    return log_between(torch.as_tensor(low), torch.as_tensor(high)).numpy()
 
 
 def split_limits(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[Label, ColumnSpec]]:

@@ -105,8 +105,12 @@ class Rules:
         numeric = [label for label in labels if is_numeric(frame[label])] if self.derived else []
         middles = {label: _middle(frame[label]) for label in numeric}
         survival = None if self.survival is None else self.survival.learn(frame)
+        return replace(self, middles=middles, survival=survival, texts=self._texts_of(frame))
+
+    def _texts_of(self, frame: pd.DataFrame) -> frozenset[Label]:
+        """Return the columns of text or identifiers that no spec names, with a warning for each."""
         named = {*self.specs, *(each for spec in self.specs.values() for each in spec.predictors or ())}
-        others = [label for label in labels if label not in named | self.not_modelled]
+        others = [label for label in labels_of(frame.columns) if label not in named | self.not_modelled]
         texts = frozenset(label for label in others if _is_text(frame[label]))
         for label in sorted(texts, key=str):
             cells = frame[label].dropna()
@@ -116,7 +120,7 @@ class Rules:
                 "cells are levels, group rare ones, or say so: ColumnSpec(kind='categorical').",
                 TableWarning,
             )
-        return replace(self, middles=middles, survival=survival, texts=texts)
+        return texts
 
     @property
     def trivial(self) -> bool:

@@ -255,10 +255,8 @@ def fit_files(
     if wanted_inputs(parameters) == "earlier":
         asked = 'inference="mcmc"' if parameters.inference == "mcmc" else 'inputs="earlier"'
         raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
-    rules, files = (
-        Rules.parse(parameters.specs, table.columns.tolist(), parameters.survival),
-        Scratch(scratch),
-    )
+    rules = Rules.parse(parameters.specs, table.columns.tolist(), parameters.survival)
+    files = Scratch(scratch)
     if rules.only_if or rules.not_modelled or rules.survival:
         raise ValueError(
             "derived columns, only_if, standard_error, limits and survival need whole rows, but one column "

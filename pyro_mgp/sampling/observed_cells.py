@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
+from pyro_mgp._support.normal import log_between
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import as_continuous
@@ -33,7 +34,7 @@ from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional
-from pyro_mgp.model.likelihoods import Category, Observation, Truncated, log_between
+from pyro_mgp.model.likelihoods import Category, Observation, Truncated
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.neighbours import Neighbours

@@ -11,7 +11,6 @@ from pyro_mgp.model.likelihoods.base import (
     Recoded,
     Scored,
     draw_truncated,
-    log_between,
     mean_under_normal,
 )
 from pyro_mgp.model.likelihoods.count import CountScale, NegativeBinomial
@@ -46,6 +45,5 @@ __all__ = [
     "Truncated",
     "WithinLimits",
     "draw_truncated",
-    "log_between",
     "mean_under_normal",
 ]

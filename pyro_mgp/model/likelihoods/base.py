@@ -34,8 +34,6 @@ _HALF_OF_DIGITS = 2.0**26
 _LATTICE = 128
 # Range of uniform numbers whose quantiles are finite.
 _INSIDE = (1e-9, 1 - 1e-9)
-# Largest log ratio of two probabilities whose difference is not zero in floating point.
-_LARGEST_LOG_RATIO = -1e-15
 # Standard deviations beyond which the mass of a normal distribution underflows.
 _FARTHEST = 37.0
 
@@ -65,16 +63,6 @@ def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tenso
             for numbers in (_NODES, np.log(_WEIGHTS / _WEIGHTS.sum()))
         )
     return nodes, log_weights
-
-
-def log_between(low: Tensor, high: Tensor) -> Tensor:
-    """Return log(Φ(high) - Φ(low)), accurate in both tails."""
-    # By symmetry, intervals in the upper tail are computed in the lower tail.
-    mirrored = low > 0
-    low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
-    above = torch.special.log_ndtr(high)
-    ratio = (torch.special.log_ndtr(low) - above).clamp(max=_LARGEST_LOG_RATIO)
-    return above + torch.log1p(-ratio.exp())
 
 
 def draw_truncated(mean: Tensor, variance: Tensor, low: Tensor, high: Tensor, uniform: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods.base import Quantity, Recoded, Scored, draw_truncated, log_between
+from pyro_mgp._support.normal import log_between
+from pyro_mgp.model.likelihoods.base import Quantity, Recoded, Scored, draw_truncated
 from pyro_mgp.model.local_parameters import LocalModule
 
 # Distance of the outer thresholds from zero: larger than any value of the function.

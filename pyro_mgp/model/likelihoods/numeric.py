@@ -22,7 +22,8 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored, draw_truncated, log_between
+from pyro_mgp._support.normal import log_between
+from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored, draw_truncated
 from pyro_mgp.model.likelihoods.variates import gamma_variates
 from pyro_mgp.model.limited_cells import log_within
 from pyro_mgp.model.local_parameters import LocalModule
