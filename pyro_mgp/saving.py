@@ -16,8 +16,9 @@ from torch import Tensor
 from pyro_mgp._support.devices import resolve_device
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.codecs import codec_from_dict
-from pyro_mgp.data.column_spec import ColumnSpec
+from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableCodec
@@ -45,12 +46,14 @@ from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among
 Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 14
+FORMAT_VERSION = 15
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
 
 Header = Mapping[str, Any]
+Constant = tuple[str | int, tuple[str | int, ...]]
+"""Label of a column of groups, and labels of the columns that are constant within these."""
 
 
 def write(
@@ -91,6 +94,10 @@ def _fields(model: FittedModel) -> dict[str, Any]:
         "ranges": [[to_json(label), {"middle": v}] for label, v in encoder.rules.middles.items()],
         "survival": _survival_fields(encoder.rules.survival),
         "texts": [to_json(label) for label in sorted(encoder.rules.texts, key=str)],
+        "within": [
+            [to_json(group), [to_json(label) for label in labels]]
+            for group, labels in encoder.rules.within.constant.items()
+        ],
         "incomplete": encoder.incomplete,
         "columns": [to_json(label) for label in encoder.columns],
         "seed": model.seed,
@@ -195,6 +202,7 @@ class _Parts:
                 middles=middles,
                 survival=_read_survival(header),
                 texts=frozenset(build(list[str | int], header["texts"], "texts")),
+                within=WithinGroups(dict(build(list[Constant], header["within"], "within"))),
             ),
             TableCodec(tuple(codec_from_dict(column) for column in header["codec"]["columns"])),
             None if target is None else codec_from_dict(target),
@@ -232,6 +240,21 @@ class _Parts:
             few = len(multiplied) <= MOST_INPUTS or not has_products
             check(few, f"{link.name!r} has products of more than {MOST_INPUTS} inputs")
             check(self.sequential or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
+            self._check_groups(link)
+        check(encoder.rules.within.constant.keys() <= {*encoder.columns}, "within: there is no such column")
+
+    def _check_groups(self, link: LinkSpec) -> None:
+        """Raise a ValueError if the saved groups of a link are inconsistent."""
+        columns, codec = {}, self.encoder.codec
+        for column in codec.columns:
+            if column.kind is Kind.GROUP and column.levels is not None and column.width:
+                columns[codec.slices[column.name].start] = len(column.levels)
+        places = tuple(effect.place for effect in link.effects)
+        right = places == link.inputs[len(link.smooth_inputs) :] and {*places} <= {*columns}
+        right = right and all(effect.n_groups == columns[effect.place] for effect in link.effects)
+        right = right and all({*effect.slopes} <= {*link.smooth_inputs} for effect in link.effects)
+        right = right and (link.once_per is None or link.once_per in columns)
+        check(right, f"{link.name!r} has effects of other groups than the columns")
 
     def _chain(self, inducing: Tensor) -> Chain:
         """Build an untrained chain with the given inducing inputs, `[M, D]`."""

@@ -5,7 +5,19 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 
-from benchmarks.coverage import curves, eleven, factors, gaussian, limits, mixed, real, regions, shah, slade
+from benchmarks.coverage import (
+    curves,
+    eleven,
+    factors,
+    gaussian,
+    limits,
+    mixed,
+    multilevel,
+    real,
+    regions,
+    shah,
+    slade,
+)
 from benchmarks.coverage.design import Design
 
 DESIGNS: dict[str, Design] = {
@@ -18,6 +30,7 @@ DESIGNS: dict[str, Design] = {
     **regions.DESIGNS,
     **limits.DESIGNS,
     **shah.DESIGNS,
+    **multilevel.DESIGNS,
     **real.DESIGNS,
 }
 """Designs by name; each module says what its designs are."""

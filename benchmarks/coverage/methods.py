@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.coverage import gaussian, r_mice, slade
+from benchmarks.coverage import gaussian, multilevel, r_mice, slade
 from benchmarks.coverage.design import Impute
 from pyro_mgp.data.limits import split_limits
 from pyro_mgp.imputer import MGPImputer
@@ -50,6 +50,13 @@ def half_of_limit(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
     for label, spec in specs.items():
         frame[label] = frame[label].fillna(frame[spec.upper_limit] / 2)
     return [frame] * m
+
+
+def without_groups(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
+    """Impute with `MGPImputer` the other columns than that of groups, which is the first."""
+    group = frame.columns[0]
+    completed = mgp(frame.drop(columns=group), m, seed)
+    return [pd.concat([frame[[group]], each], axis=1) for each in completed]
 
 
 def iterative(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
@@ -113,6 +120,9 @@ METHODS: dict[str, Impute] = {
     COMPLETE_CASES: complete_cases,
     "mgp": mgp,
     "half_of_limit": half_of_limit,
+    "without_groups": without_groups,
+    "observed": multilevel.observed,
+    "mice_2l.pan": multilevel.pan,
     "mgp_per_cell": functools.partial(mgp, options={"joint_draws": False}),
     "gaussian": gaussian.exact,
     "second_order": slade.second_order,

@@ -35,6 +35,8 @@ class Kind(enum.StrEnum):
     """Points in time: as continuous."""
     DURATION = "duration"
     """Durations: as continuous."""
+    GROUP = "group"
+    """Labels of groups such as schools or patients: random effects in the models of other columns."""
     CONSTANT = "constant"
     """A single observed value, with which missing cells are filled."""
 
@@ -61,6 +63,7 @@ class ColumnSpec:
             missing. It is neither imputed nor a predictor. For right-censored cells.
         upper_limit: Label of a column of numbers that missing cells are at most, such as the limit of
             detection of cells below it. With `lower_limit`, cells are interval-censored.
+        slopes: For kind "group", labels of columns that have a slope in each group, besides its intercept.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -85,6 +88,7 @@ class ColumnSpec:
     standard_error: Label | None = None
     lower_limit: Label | None = None
     upper_limit: Label | None = None
+    slopes: Sequence[Label] = ()
 
     def __post_init__(self) -> None:
         if self.kind is not None:
@@ -102,8 +106,12 @@ class ColumnSpec:
         object.__setattr__(self, "otherwise", plain(self.otherwise))
         if self.lower is not None and self.upper is not None and self.lower >= self.upper:
             raise ValueError(f"lower must be less than upper, got {self.lower} and {self.upper}")
-        if isinstance(self.predictors, str):
-            raise TypeError(f"predictors must be a list of column labels, got the text {self.predictors!r}")
+        for name in ("predictors", "slopes"):
+            if isinstance(own := getattr(self, name), str):
+                raise TypeError(f"{name} must be a list of column labels, got the text {own!r}")
+        object.__setattr__(self, "slopes", tuple(self.slopes))
+        if self.slopes and self.kind != Kind.GROUP:
+            raise ValueError("slopes are those of groups: give kind='group', or leave them out")
         if self.predictors is not None:
             object.__setattr__(self, "predictors", tuple(self.predictors))
         if self.otherwise is not None and self.only_if is None:

@@ -27,6 +27,7 @@ from pyro_mgp.data.cells import (
 from pyro_mgp.data.codecs.base import MAX_LEVELS
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.formula import Formula
+from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableWarning, missing
@@ -63,6 +64,8 @@ class Rules:
     """Survival outcome whose time enters the model as its cumulative hazard; None without one."""
     texts: frozenset[Label] = frozenset()
     """Columns of text or identifiers, which are left as they are."""
+    within: WithinGroups = field(default_factory=WithinGroups)
+    """Columns that were constant within groups at fit."""
 
     @classmethod
     def parse(
@@ -89,6 +92,7 @@ class Rules:
         variables = {*columns} - rules.not_modelled
         for label, spec in specs.items():
             wrong = [each for each in spec.predictors or () if each not in variables]
+            wrong += [each for each in spec.slopes if each not in variables - {label} - rules.groups]
             wrong += [each for each in spec.described_by if each not in {*columns} - {label, *derived}]
             if wrong:
                 expected = "expected another column of the table that is not derived"
@@ -98,14 +102,23 @@ class Rules:
     def learn(self, frame: pd.DataFrame) -> Rules:
         """Return these rules with what they learn from a table.
 
-        These are the `middles` of numeric columns, if any column is derived, the cumulative hazard, and the
-        columns of text or identifiers, of which a TableWarning tells.
+        These are the `middles` of numeric columns, if any column is derived, the cumulative hazard,
+        columns that are constant within groups, and those of text or identifiers, of which a TableWarning
+        tells.
         """
         labels = labels_of(frame.columns)
         numeric = [label for label in labels if is_numeric(frame[label])] if self.derived else []
         middles = {label: _middle(frame[label]) for label in numeric}
         survival = None if self.survival is None else self.survival.learn(frame)
-        return replace(self, middles=middles, survival=survival, texts=self._texts_of(frame))
+        texts, groups = self._texts_of(frame), [each for each in labels if each in self.groups]
+        modelled = frame.drop(columns=list(self.not_modelled | texts))
+        within = WithinGroups.find(modelled, groups)
+        return replace(self, middles=middles, survival=survival, texts=texts, within=within)
+
+    @property
+    def groups(self) -> set[Label]:
+        """Labels of the columns of groups."""
+        return {label for label, spec in self.specs.items() if spec.kind is Kind.GROUP}
 
     def _texts_of(self, frame: pd.DataFrame) -> frozenset[Label]:
         """Return the columns of text or identifiers that no spec names, with a warning for each."""
@@ -125,7 +138,8 @@ class Rules:
     @property
     def trivial(self) -> bool:
         """True if there are no rules: the user's table is modelled unchanged and imputed completely."""
-        return not (self.only_if or self.not_modelled or self.not_imputed or self.survival)
+        changes = self.only_if or self.not_modelled or self.not_imputed or self.survival
+        return not (changes or any(self.within.constant.values()))
 
     @property
     def not_modelled(self) -> set[Label]:
@@ -215,10 +229,11 @@ class Rules:
     def deduce(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Fill the missing cells that follow from observed cells by the rules.
 
-        These are derived cells, the only missing source of a derived cell, a column that must equal a
-        constant for an observed column to apply, and `otherwise`, where a condition is false.
+        These are cells of columns that are constant within groups, derived cells, the only missing source of
+        a derived cell, a column that must equal a constant for an observed column to apply, and `otherwise`,
+        where a condition is false.
         """
-        frame = frame.copy()
+        frame = self.within.complete(frame).copy()
         for label, formula in self.only_if.items():
             applies = ~holes_of(frame[label]) & ~self._is_otherwise(frame[label])
             for source, value in formula.implied.items():

@@ -18,6 +18,7 @@ from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, no_limits, row_keys
+from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.limits import Limits, holds_limits
 from pyro_mgp.data.parquet_table import ParquetTable
 
@@ -94,19 +95,23 @@ class TableCodec:
         discrete_support: int = 0,
         specs: Specs | None = None,
         limits: Mapping[Label, Limits] | None = None,
+        within: WithinGroups | None = None,
     ) -> TableCodec:
         """Fit the codec of every column of a table, reading one column at a time; see `fit_column`.
+
+        Columns that are constant `within` groups are fitted to one cell of each group.
 
         Too few rows or columns, or wrong labels of columns, are a ValueError. A TableWarning says that rows
         are entirely missing, that an incomplete column is constant, or that many cells equal a bound.
         """
-        labels = labels_of(table.columns)
+        labels, within = labels_of(table.columns), within or WithinGroups()
         _check_fit_shape(table)
         codecs, incomplete, is_empty = [], set(), np.ones(len(table), dtype=np.bool_)
         for name in labels:
             holes = holes_of(column := table[name])
             given = warp, discrete_support, (specs or {}).get(name)
-            codecs.append(fit_column(column, *given, limits=(limits or {}).get(name)))
+            own = (limits or {}).get(name)
+            codecs.append(fit_column(column if own else within.cells(table, name), *given, limits=own))
             is_empty &= holes
             if holes.any():
                 incomplete.add(name)
@@ -117,14 +122,16 @@ class TableCodec:
         _warn_of_empty_rows(table, is_empty)
         return codec
 
-    def untransformed(self, table: pd.DataFrame | ParquetTable) -> TableCodec:
-        """Return the codec without transforms, given the table to which it was fitted.
+    def untransformed(
+        self, table: pd.DataFrame | ParquetTable, within: WithinGroups | None = None
+    ) -> TableCodec:
+        """Return the codec without transforms, given the table to which it was fitted, see `fit`.
 
         Transforms that keep draws within bounds stay: without them, draws would pile up at a bound.
         """
         return TableCodec(
             tuple(
-                column.untransformed(table[column.name])
+                column.untransformed((within or WithinGroups()).cells(table, column.name))
                 if isinstance(column, NumberCodec) and column.has_optional_warp
                 else column
                 for column in self.columns
@@ -139,6 +146,7 @@ class TableCodec:
         discrete_support: int,
         specs: Specs,
         limits: Mapping[Label, Limits] | None = None,
+        within: WithinGroups | None = None,
     ) -> tuple[TableCodec, EncodedTable]:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
@@ -149,12 +157,12 @@ class TableCodec:
         for i, column in enumerate(self.columns):
             if not isinstance(column, NumberCodec) or column.has_limits:
                 continue
-            cells, spec = frame[column.name], specs.get(column.name)
+            cells, spec = (within or WithinGroups()).cells(frame, column.name), specs.get(column.name)
             keeps = column.warp is not None and (warp or column.needs_warp)
             refitted = fit_column(cells, keeps, discrete_support, spec, float_counts=True)
             if keeps != (column.warp is not None) or refitted.kind != column.kind:
                 columns[i] = refitted
-                values[:, self.slices[column.name]] = refitted.encode(cells)
+                values[:, self.slices[column.name]] = refitted.encode(frame[column.name])
         if columns == list(self.columns):
             return self, encoded
         codec = TableCodec(tuple(columns))
@@ -269,6 +277,13 @@ class TableCodec:
     def groups(self) -> NDArray[np.intp]:
         """Position of the table's column that each encoded column belongs to, `[D]`."""
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
+
+    @property
+    def of_groups(self) -> list[int]:
+        """Encoded columns that hold the numbers of groups."""
+        return [
+            self.slices[each.name].start for each in self.columns if each.kind is Kind.GROUP and each.width
+        ]
 
     @property
     def raw_scale(self) -> NDArray[np.float64]:

@@ -131,7 +131,8 @@ def fit_chain(
     if given.link_specs:
         history = _train(parameters, engine, settings, given, chain, rows, held_out, filled, checkpoint)
     chain.eval()
-    initial = InitialFill.fit(rows.values, rows.observed, engine.initial_fill, start).to(on_device)
+    initial = InitialFill.fit(rows.values, rows.observed, engine.initial_fill, start)
+    initial = initial.without(given.encoder.codec.of_groups).to(on_device)
     is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
     augments = is_small and engine.joint_draws and engine.propagate == "predictive"
     training = rows.to(on_device) if augments and given.link_specs else None
@@ -202,6 +203,7 @@ def _initial_fill(
     for here in pieces(len(rows)):
         seen.observed[here] = rows.observed[here] & ~held_out[here]
     start = InitialFill.fit(seen.values, seen.observed, engine.initial_fill)
+    start = start.without(given.encoder.codec.of_groups)
     filled = given.empty_like(rows.values)
     for here in pieces(len(rows)):
         some = seen[here]

@@ -75,7 +75,8 @@ class GivenTable:
     ) -> tuple[TableCodec, EncodedTable]:
         """Return a codec refitted for a joint density, and the table encoded with it."""
         support, specs = self.parameters.discrete_support, self.rules.modelled_specs
-        return codec.for_joint_density(self.modelled, table, warp, support, specs, self.limits)
+        given = self.limits, self.rules.within
+        return codec.for_joint_density(self.modelled, table, warp, support, specs, *given)
 
     def may_be_missing(self, codec: TableCodec, table: EncodedTable) -> NDArray[np.bool_]:
         """Return the encoded columns with missing cells, or with limits in other tables, Bool `[D]`."""
@@ -91,7 +92,8 @@ class GivenTable:
         with_link, specs = self.may_be_missing(codec, table), self.rules.modelled_specs
         with_link |= self.parameters.columns == "all"
         target, is_input = self.target[0], self.engine.target_is_input
-        return plan_links(codec, with_link, self.parameters.order, target, is_input, specs, sequence)
+        order, within = self.parameters.order, self.rules.within
+        return plan_links(codec, with_link, order, target, is_input, specs, sequence, within)
 
     def training_table(
         self,
@@ -183,7 +185,8 @@ class PlanSearch:
     def after_rival(self, planned: Planned) -> Planned:
         """Move the outcome to the end of the order if the mean over draws of both orders favours that."""
         here, sequence = planned.plan
-        rival = rival_sequence(self.codecs[here], self._of_evidence(planned.completed(0)), sequence)
+        completed = self._of_evidence(planned.completed(0))
+        rival = rival_sequence(self.codecs[here], completed, sequence, self.given.rules.within)
         if rival is None:
             return planned
         completed = planned.completed(_RIVAL_DRAW)
@@ -196,7 +199,8 @@ class PlanSearch:
     def _best(self, codecs: list[TableCodec], completed: Tensor, start: Plan) -> Plan:
         """Return the best plan, given draws and the plan from which the search starts."""
         every = self.given.parameters.columns == "all"
-        return best_plan(codecs, self._of_evidence(completed), *start, self.incomplete, every)
+        given = *start, self.incomplete, every, self.given.rules.within
+        return best_plan(codecs, self._of_evidence(completed), *given)
 
     def _of_evidence(self, completed: Tensor) -> Tensor:
         """Return the rows `[S, n, D]` from which the evidence of orders is computed."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs.kinds import NumberCodec
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
@@ -29,7 +29,7 @@ from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, fe
 from pyro_mgp.fitting.transform_choice import predicts_better_untransformed
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.model.column_order import MOST_INPUTS
-from pyro_mgp.model.link_specs import LinkSpec, plan_links, recoded
+from pyro_mgp.model.link_specs import LinkSpec, groups_first, plan_links, recoded
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import (
     Choice,
@@ -82,10 +82,11 @@ def fit_frame(
             f'propagate="latent", as in paper(), cannot be used: cells of {listing(limits)} may have limits, '
             "and functions have none. Leave out paper() or the limits"
         )
-    codec = TableCodec.fit(modelled, parameters.warp, parameters.discrete_support, specs, limits)
+    known = parameters.warp, parameters.discrete_support, specs, limits, rules.within
+    codec = TableCodec.fit(modelled, *known)
     table = codec.encode_cells(modelled, limits=limits)
     if predicts_better_untransformed(codec, table):
-        codec = codec.untransformed(modelled)
+        codec = codec.untransformed(modelled, rules.within)
         table = codec.encode_cells(modelled, limits=limits)
     target = fit_target(y, frame)
     own = frame.copy()
@@ -114,6 +115,9 @@ def _fit_in_order(
     """Fit links that see all other columns, or, if the table suits it, links in an order that it shows."""
     parameters, engine = given.parameters, given.engine
     why, inputs = _why_not_sequential(given), wanted_inputs(parameters)
+    if codec.of_groups:
+        _check_groups(given, codec, why)
+        inputs = "earlier"
     if parameters.inference == "mcmc" and len(table) > _MOST_ROWS_OF_MCMC:
         why = f"the table has {len(table)} rows, and lengthscales are drawn up to {_MOST_ROWS_OF_MCMC}"
     if inputs == "earlier":
@@ -147,6 +151,19 @@ def _fit_in_order(
     return _fit_joint_density(given, codec, table, few, conditional[0], unused)
 
 
+def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
+    """Raise a ValueError if a table with groups has settings that leave its links without random effects."""
+    parameters, names = given.parameters, listing(codec.names[d] for d in codec.of_groups)
+    if parameters.inputs == "others":
+        why = 'inputs="others" has none: take inputs="auto"'
+    elif parameters.kernel not in ("auto", "linear+quadratic+matern32"):
+        why = 'a kernel of your own has none: take kernel="auto"'
+    elif parameters.inference == "mcmc":
+        why = 'inference="mcmc" draws none: take inference="auto"'
+    if why:
+        raise ValueError(f"Column {names}: random effects of groups cannot be had, since {why}")
+
+
 def _fit_in_given_order(
     given: GivenTable,
     codec: TableCodec,
@@ -158,6 +175,11 @@ def _fit_in_given_order(
     codec, table = given.for_joint_density(codec, table, warp=True)
     named = [d for label in order for d in range(codec.n_encoded)[codec.slices[label]]]
     # Columns without a place in the order come first, like complete ones.
+    if (expected := groups_first(codec, given.rules.within, order)) != list(order):
+        raise ValueError(
+            "columns that are constant within groups come before others: expected an order such as "
+            f"{expected}, got {list(order)}"
+        )
     linked = np.flatnonzero(given.may_be_missing(codec, table)).tolist()
     sequence = [d for d in linked if d not in named] + named
     links = given.link_specs(codec, table, sequence)
@@ -257,10 +279,11 @@ def fit_files(
         raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
     rules = Rules.parse(parameters.specs, table.columns.tolist(), parameters.survival)
     files = Scratch(scratch)
-    if rules.only_if or rules.not_modelled or rules.survival:
+    has_groups = any(spec.kind is Kind.GROUP for spec in rules.specs.values())
+    if rules.only_if or rules.not_modelled or rules.survival or has_groups:
         raise ValueError(
-            "derived columns, only_if, standard_error, limits and survival need whole rows, but one column "
-            "at a time is in memory: fit a sample of the rows with fit(frame), or leave these out"
+            "derived columns, only_if, standard_error, limits, survival and groups need whole rows, but one "
+            "column at a time is in memory: fit a sample of the rows with fit(frame), or leave these out"
         )
     specs = rules.modelled_specs
     codec = TableCodec.fit(table, parameters.warp, parameters.discrete_support, specs)

@@ -92,7 +92,7 @@ class Augmentation:
 
     def __init__(self, chain: Chain, values: Tensor, observed: Tensor, limits: Tensor | None = None) -> None:
         refuse_priors(chain.links)
-        self.chain, self.observed, self.limits = chain, observed, limits
+        self.chain, self.table, self.observed, self.limits = chain, values, observed, limits
         self.informative = informative_cells(observed, limits)
         """Cells that are observed or have a limit, Bool `[N, D]`."""
         with local_parameters():

@@ -5,7 +5,8 @@ The standard deviations of the coefficients of a `Trend`, and of the rest of a k
     value ~ N(0, σ²),   σ · (trained standard deviation) ~ half-Cauchy(τ · scale of the value's group)
 
 where log τ ~ N(0, ω²) for products, else τ = 1. The priors are those of `model.priors`, by which slopes of
-Gaussian links have fixed ones. The inducing values of the rest of the kernel share one. Given so many values
+Gaussian links have fixed ones; for random effects see `random_effects`. The inducing values of the rest of
+the kernel share one. Given so many values
 their scale and τ would hardly move. They are therefore drawn with the function integrated out, τ together
 with all σ of products.
 """
@@ -23,7 +24,7 @@ from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
 from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.model.priors import PRODUCTS, REST, drawn_groups, group_scales, shared_spread
+from pyro_mgp.model.priors import EFFECT, PRODUCTS, REST, drawn_groups, group_scales, shared_spread
 
 # Range of the logarithms of standard deviations.
 _LOG_RANGE = (-8.0, 5.0)
@@ -103,7 +104,8 @@ class CoefficientScales:
             amplitude = rest(link.Xu[:1], diag=True).sqrt().expand(link.n_inducing)
         typical = torch.cat([trend.spread.to(link.Xu), amplitude])
         coefficients = torch.isin(groups, groups.new_tensor([*drawn_groups(link)])) & (typical > 0)
-        products, wide = (groups == PRODUCTS) & (typical > 0), group_scales(link)[groups] / typical
+        wide = group_scales(link)[groups.clamp(max=EFFECT)] / typical
+        products = (groups == PRODUCTS) & (typical > 0)
         return cls(coefficients.nonzero()[:, 0], products, groups == REST, wide, shared_spread(trend))
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int], Tensor]) -> Tensor:

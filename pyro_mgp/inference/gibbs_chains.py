@@ -38,6 +38,7 @@ from pyro_mgp.inference.cell_moves import N_NUMBERS_OF_MOVE, FunctionAtCandidate
 from pyro_mgp.inference.data_augmentation import Augmentation, Regression, draw_noise
 from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.mixing import Record
+from pyro_mgp.inference.random_effects import Grouping
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Noise, by_column
 from pyro_mgp.model.conditional import Conditional, Moments, PathwiseConditional
@@ -66,7 +67,7 @@ _MANY = 0.1
 # and coefficients held .91 and .91 instead of .91 and .92, in 1.2 times the time of an iteration.
 _MOST_PAIRS = 64
 # Streams of noise.
-_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE, _CANDIDATE = range(8)
+_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE, _CANDIDATE, _EFFECTS = range(9)
 Fresh = Callable[..., Tensor]
 """Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
 
@@ -86,6 +87,7 @@ class Drawn:
     links: list[LinkDraw]  # what was drawn for each link
     cells: Tensor  # missing cells of the training table before the last iteration
     redrawn: Tensor  # missing cells after the last iteration
+    precisions: Sequence[Tensor] = ()  # of random effects, for each column of groups, `[S, K, K]`
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
@@ -93,11 +95,13 @@ class Drawn:
         of_links = zip(*(part.links for part in parts), strict=True)
         links = [LinkDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_links]
         cells, redrawn = (torch.cat([getattr(part, name) for part in parts]) for name in ("cells", "redrawn"))
-        return cls(links, cells, redrawn)
+        precisions = [*map(torch.cat, zip(*(part.precisions for part in parts), strict=True))]
+        return cls(links, cells, redrawn, precisions)
 
     def __getitem__(self, imputations: Sequence[int]) -> Drawn:
         links = [LinkDraw(*(each[imputations] for each in own)) for own in self.links]
-        return Drawn(links, self.cells[imputations], self.redrawn[imputations])
+        precisions = [each[imputations] for each in self.precisions]
+        return Drawn(links, self.cells[imputations], self.redrawn[imputations], precisions)
 
 
 class State(NamedTuple):
@@ -111,6 +115,8 @@ class State(NamedTuple):
     """Completed tables, `[S, N, D]`."""
     weights: Tensor | None
     """Weights of the rows, `[S, N]`; None for weights of one."""
+    precisions: list[Tensor]
+    """Precisions of the random effects of each column of groups, `[S, K, K]`."""
 
 
 def burn_in(n_sweeps: int) -> int:
@@ -161,6 +167,10 @@ class GibbsChains:
         """Draws, and functions without cells of all iterations after burn-in that learnt them."""
         self.continues = isinstance(self.chain, SequentialChain)
         """Whether chains go on from draw to draw."""
+        self.groupings = Grouping.of(self.chain)
+        """Random effects, for each column of groups."""
+        # Moves take the values of a function for independent.
+        moves = moves and not self.groupings
         self.burn_in = _BURN_IN_OF_MOVES if moves else _BURN_IN
         self.moving = self._moving_cells() if moves else {}
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
@@ -176,7 +186,7 @@ class GibbsChains:
             self.without_moving |= self._rows_without_moving(i, rows)
         self.state = self._start()
         self.n_chains = len(self.state.filled)
-        cells = enumerate(self.chain.holes(self.observed))
+        cells = enumerate(self.chain.holes(augmentation.table, self.observed))
         self.record = Record({i: (rows, self.chain.links[i].column) for i, rows in cells if len(rows)})
 
     @property
@@ -191,6 +201,7 @@ class GibbsChains:
             return {}
         # The first link of a category stands for all of its indicators.
         others = {i for category in chain.categories for i in category.links[1:]}
+        others |= {i for i, link in enumerate(chain.links) if link.once_per is not None}
         numbers = [i for i in range(len(chain.links)) if i not in others]
         informative = chain.informative(self.informative)
         # Cells with limits would leave these.
@@ -227,7 +238,8 @@ class GibbsChains:
         weights = None
         if self.bagged:
             weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
-        return State(links, [None] * len(links), by_column(filled), weights)
+        precisions = [grouping.start(len(filled)) for grouping in self.groupings]
+        return State(links, [None] * len(links), by_column(filled), weights, precisions)
 
     def draws(self, numbers: Sequence[int], *, of_iterations: bool = False) -> Drawn:
         """Return what was drawn for imputations; number j is draw j // S of chain j % S.
@@ -262,7 +274,7 @@ class GibbsChains:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
-                passed.append(Drawn(state.links, none, none))
+                passed.append(Drawn(state.links, none, none, state.precisions))
         self._check_draw(state)
         missing = ~self.observed
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
@@ -292,8 +304,8 @@ class GibbsChains:
         """
         chain = self.chain
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
-        links, posteriors, filled, weights = state
-        new = State([*links], [*posteriors], filled.clone(), weights)
+        links, posteriors, filled, weights, precisions = state
+        new = State([*links], [*posteriors], filled.clone(), weights, [*precisions])
         try:
             with local_parameters():
                 # All links of a joint density learn from the same table.
@@ -320,6 +332,10 @@ class GibbsChains:
     ) -> list[Conditional]:
         """Return the predictive distributions of a joint density's links; see `_learnt`."""
         conditionals = [self._learnt(state, i, sweep, learns) for i in range(len(self.holes))]
+        for k, grouping in enumerate(self.groupings if learns else ()):
+            normal = self.fresh(grouping.n_numbers, _EFFECTS, len(self.kept), sweep, k)
+            functions = [own.function for own in state.links]
+            state.precisions[k] = grouping.draw(functions, state.precisions[k], normal)
         for i in moving:
             if conditionals[i].observation is None:
                 self._interweave(chain, state, i, conditionals, sweep)
@@ -339,14 +355,18 @@ class GibbsChains:
         augmentation, (function, noise, scales) = self.augmentation, state.links[i]
         link, prior = self.chain.links[i], augmentation.scales[i]
         given = augmentation.with_latents(i, given, function, lambda n: self.fresh(n, _LATENT, *stream))
-        posterior = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
+        posterior = learnt = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
+        for k, grouping in enumerate(self.groupings):
+            functions = [own.function for own in state.links]
+            told = grouping.prior_of(i, functions, state.precisions[k], posterior)
+            posterior = FunctionPosterior.natural(scales.square(), *told)
         if prior is not None:
             scales, posterior = prior.rescale(scales, posterior, self.fresh(5, _RESCALING, *stream))
         function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
         if link.is_gaussian:
             noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, _VARIANCE, *stream))
         elif not isinstance(link.likelihood, Ordinal):
-            state.posteriors[i] = posterior
+            state.posteriors[i] = replace(posterior, gram=learnt.gram, shift=learnt.shift)
         if prior is not None:
             scales = prior.draw(function, scales, lambda n: self.fresh(n, _SCALE, *stream))
         state.links[i] = LinkDraw(function, noise, scales)
@@ -440,6 +460,9 @@ class PosteriorChains:
 
     chains: Sequence[GibbsChains]  # chains of a joint density, each by itself
     continues: ClassVar[bool] = True  # whether chains go on from draw to draw
+    groupings: ClassVar[
+        list[Grouping]
+    ] = []  # random effects, of which there are none with drawn lengthscales
 
     @property
     def record(self) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import CountCodec, HeavyTailedCodec
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32
+from pyro_mgp.model.kernels import KernelFactory, RandomEffects, linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import (
     Category,
     CountScale,
@@ -112,7 +113,7 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
     found = []
     for link, column in zip(link_specs, codecs_of_links(codec, link_specs), strict=True):
         multiplied = link.inputs if link.product_inputs is None else link.product_inputs
-        inputs = [(i, d) for i, d in enumerate(link.inputs) if d in multiplied]
+        inputs = [(i, d) for i, d in enumerate(link.smooth_inputs) if d in multiplied]
         numbered = itertools.combinations_with_replacement(inputs, 2)
         pairs = [
             (i, j) for (i, a), (j, b) in numbered if groups[a] != groups[b] or (a == b and not binary[a])
@@ -145,13 +146,17 @@ def build_chain(
         TypeError: If `kernel` does not give a kernel.
     """
     products, links = products or [()] * len(link_specs), []
+    effects = [_among_inputs(link) for link in link_specs]
     # All links have equally many features, so that their matrices can be stacked.
-    sizes = [1 + len(link.inputs) + len(own) for link, own in zip(link_specs, products, strict=True)]
+    sizes = [
+        1 + len(link.smooth_inputs) + len(pairs) + sum(each.n_groups * (1 + len(each.slopes)) for each in own)
+        for link, pairs, own in zip(link_specs, products, effects, strict=True)
+    ]
     n_features = max(sizes, default=0)
-    for spec, likelihood, pairs in zip(link_specs, likelihoods, products, strict=True):
+    for spec, likelihood, pairs, own in zip(link_specs, likelihoods, products, effects, strict=True):
         inputs = list(spec.inputs)
         if kernel is linear_quadratic_matern32:
-            covariance = kernel(len(inputs), pairs, n_features)
+            covariance = kernel(len(inputs), pairs, n_features, own)
         elif inputs:
             covariance = kernel(len(inputs))
         else:
@@ -161,9 +166,17 @@ def build_chain(
                 f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
             )
         Xu = inducing[:, inputs].clone()
-        link = Link(covariance, Xu, spec.column, inputs, likelihood, _JITTER, spec.unless)
+        link = Link(covariance, Xu, spec.column, inputs, likelihood, _JITTER, spec.unless, spec.once_per)
         link.Xu_unconstrained.requires_grad_(train_inducing)
         links.append(link)
     kind = SequentialChain if sequential else Chain
     priors = [prior for link in links for prior in estimate(link)]
     return kind(links, [spec.name for spec in link_specs], n_rows, priors=priors, **switches)
+
+
+def _among_inputs(link: LinkSpec) -> list[RandomEffects]:
+    """Return a link's random effects with positions among its inputs in place of encoded columns."""
+    place = link.inputs.index
+    return [
+        replace(own, place=place(own.place), slopes=tuple(map(place, own.slopes))) for own in link.effects
+    ]

@@ -192,9 +192,10 @@ class Chain(LocalModule):
         noise = fresh_noise(start)
         with torch.no_grad():
             conditionals = [self.conditionals(paths)] * self.n_sweeps
-            *_, (drawn, _) = self.sweeps(conditionals, start, observed, lambda _: noise, None, limits)
-        members = zip(self.names, self.links, functions, self.holes(observed), strict=True)
-        for name, link, u, holes in members:
+            missing = self.holes(filled, observed)
+            *_, (drawn, _) = self.sweeps(conditionals, start, observed, lambda _: noise, missing, limits)
+        of_links = zip(self.names, self.links, functions, missing, strict=True)
+        for name, link, u, holes in of_links:
             cells = drawn[..., holes, link.column].reshape(*u.shape[:-2], -1)
             if len(holes) and not joint.writes_function(link):
                 with pyro.plate(f"missing_{name}", len(holes), dim=-1):
@@ -284,9 +285,12 @@ class Chain(LocalModule):
         pairs = enumerate(self.links)
         return [link.u_loc + noise(i, link.n_values) @ link.u_scale_tril.T for i, link in pairs]
 
-    def holes(self, observed: Tensor) -> list[Tensor]:
-        """Return for each link the rows whose cell is missing, given Bool `[n, D]`."""
-        return [(~observed[:, link.column]).nonzero()[:, 0] for link in self.links]
+    def holes(self, values: Tensor, observed: Tensor) -> list[Tensor]:
+        """Return for each link the rows of a table `[n, D]` whose cell is missing, given Bool `[n, D]`.
+
+        For columns that are constant within groups they are the first ones of each group.
+        """
+        return [link.holes(values, observed) for link in self.links]
 
     def sweeps(
         self,
@@ -360,16 +364,16 @@ class Chain(LocalModule):
         eps = noise(number, rows)
         own = None if limits is None else limits[rows, link.column]
         drawn = self.weight_by_later(visit, self._draw(conditionals[number], moments, eps, own))
-        column = filled[:, :, link.column]
-        if holes is None:
+        column, (written, whose) = filled[:, :, link.column], link.written(filled[0], observed, rows)
+        if holes is None and link.once_per is None:
             column.copy_(torch.where(observed[:, link.column], column, drawn))
         else:
-            column.index_copy_(1, holes, drawn)
+            column.index_copy_(1, written, drawn[:, whose])
         for category in self.categories:
             if number == category.links[-1]:
-                levels = self.draw_levels(category, visit, eps)
+                levels = self.draw_levels(category, visit, eps)[:, whose]
                 for d, values in zip(category.columns, levels.unbind(-1), strict=True):
-                    filled[:, rows, d] = torch.where(observed[rows, d], filled[:, rows, d], values)
+                    filled[:, written, d] = torch.where(observed[written, d], filled[:, written, d], values)
 
     @property
     def linked_columns(self) -> list[int]:
@@ -416,7 +420,7 @@ class Chain(LocalModule):
         have `limits`, `[n, D, 2]`. A mixture of `n_paths` components predicts a cell.
         """
         start = filled.expand(n_paths, *filled.shape)
-        holes = self.holes(observed)
+        holes = self.holes(filled, observed)
         _, visited = self.sweep(self.conditionals(), start, observed, fresh_noise(start), holes, limits)
         parts = [values.new_zeros(0)]
         for link, here, moments in zip(self.links, holes, visited, strict=True):

@@ -102,10 +102,10 @@ class JointDensity:
                 cells = filled[:, link.column].where(learns, 0.0)
                 with plate:
                     pyro.sample(f"x_{name}", observation.mask(learns), obs=cells)
-            holes = (~observed[:, link.column]).nonzero()[:, 0]
+            holes = link.holes(filled, observed)
             ends = None if limits is None else limits[holes, link.column]
             drawn.append(self._missing(i, f[..., holes], ends, n_rows / max(len(filled), 1), scored))
-            self._write(i, columns, drawn, holes)
+            self._write(i, columns, drawn, *link.written(filled, observed, holes))
         table = torch.stack(torch.broadcast_tensors(*columns), dim=-1)
         if scored:
             with plate:
@@ -153,8 +153,18 @@ class JointDensity:
             drawn: Tensor = pyro.sample(f"z_{name}", cells)
         return drawn
 
-    def _write(self, number: int, columns: list[Tensor], drawn: Sequence[Tensor], holes: Tensor) -> None:
-        """Write the drawn cells of a link into the columns; those of a category after its last link."""
+    def _write(
+        self,
+        number: int,
+        columns: list[Tensor],
+        drawn: Sequence[Tensor],
+        rows: Tensor,
+        whose: Tensor | slice,
+    ) -> None:
+        """Write the drawn cells of a link into rows of the columns, given whose cell each row has.
+
+        Those of a category are written after its last link.
+        """
         category = next((each for each in self.categories if number in each.links), None)
         if category is None:
             written = {self.links[number].column: drawn[number]}
@@ -164,7 +174,7 @@ class JointDensity:
             return
         for d, values in written.items():
             column = columns[d].expand(*values.shape[:-1], -1)
-            columns[d] = column.index_copy(-1, holes, values)
+            columns[d] = column.index_copy(-1, rows, values[..., whose])
 
     def _refuse_batches(self) -> None:
         """Raise if kernels would have to be evaluated at several hyperparameters at once."""

@@ -206,7 +206,12 @@ class KernelStack:
         if number not in self._read:
             (_, rest), (_, Xu, _) = self.parts[number], self.links[number]
             with local_parameters():
-                scale, variance = (math.sqrt(3) / rest.lengthscale).expand(Xu.shape[1]), rest.variance
+                own, variance = math.sqrt(3) / rest.lengthscale, rest.variance
+            if len(rest.active_dims) == Xu.shape[1]:
+                scale = own.expand(Xu.shape[1])
+            else:  # others are the numbers of groups, see `Trend`
+                scale = own.new_zeros(Xu.shape[1])
+                scale[rest.active_dims] = own
             Z = Xu * scale
             self._read[number] = scale, Z, Z.square().sum(1, keepdim=True), variance
         return self._read[number]

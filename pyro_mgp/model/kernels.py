@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyro.contrib.gp.kernels as kernels
@@ -18,8 +19,8 @@ NEAREST = 1e-30
 """Squared distance used for zero, which has no reciprocal square root."""
 # Standard deviations from the mean beyond which inputs enter products as if they were this far away.
 _FARTHEST = 8.0
-INTERCEPT = 4.0
-"""Variance of the intercept of a `Trend`, in standardised units."""
+INTERCEPT, EFFECTS = 4.0, 0.25
+"""Variances of the intercept of a `Trend` and of its random effects, in standardised units."""
 
 KernelFactory = Callable[[int], Kernel]
 """Function `input_dim -> Kernel`, called once per link."""
@@ -112,24 +113,52 @@ def small_linear_matern32(input_dim: int) -> Kernel:
     return kernel
 
 
+@dataclass(frozen=True)
+class RandomEffects:
+    """Intercepts and slopes of J groups, whose numbers 0 to J - 1 a standardised input holds.
+
+    Rows with any other number belong to no group.
+    """
+
+    place: int
+    """Position of that input; in a `LinkSpec`, its encoded column."""
+    n_groups: int
+    mean: float
+    scale: float
+    """A group's number is this mean, plus this scale times the input."""
+    slopes: tuple[int, ...] = ()
+    """Positions of the inputs that have a slope in each group; in a `LinkSpec`, their encoded columns."""
+
+    def members(self, column: Tensor) -> Tensor:
+        """Return Bool `[J, n]`, the rows of each group, given the input with their numbers, `[n]`."""
+        numbers = (column * self.scale + self.mean).round()
+        return numbers == torch.arange(self.n_groups, device=column.device)[:, None]
+
+
 class Trend(Kernel):
     """Kernel of an intercept, linear terms and products of inputs, with independent normal coefficients.
 
-    A link keeps the coefficients exactly, besides the inducing values of the rest of its kernel.
+    It may have random effects of groups. A link keeps the coefficients exactly, besides the inducing values
+    of the rest of its kernel.
 
     Args:
-        input_dim: Number P of inputs.
+        input_dim: Number P of inputs, of which the last are the numbers of groups.
         linear: Variance of the coefficients of linear terms.
         quadratic: Variance of the coefficients of squares and products.
         products: Pairs of inputs whose products are features; None for all pairs and squares.
         n_features: Number of features, at least as many as there are; the others are zero.
+        effects: Random effects of groups, in the order of their inputs.
     """
 
     places: Tensor
     """Inputs whose products are features, `[2, Q]`."""
     linear_deviations: Tensor
     product_deviations: Tensor
-    """Standard deviations of the coefficients of linear terms, `[P]`, and of products, `[Q]`."""
+    """Standard deviations of the coefficients of linear terms and of products, `[Q]`."""
+    effect_deviations: Tensor
+    """Standard deviations of random effects, for each intercept and slope of each of the `effects`, `[E]`."""
+    effect_of: Tensor
+    """Number of the intercept or slope of each of their coefficients."""
     log_shared: Tensor
     """Log of the scale that products share, in prior standard deviations, a scalar; see `model.priors`."""
 
@@ -140,42 +169,65 @@ class Trend(Kernel):
         quadratic: float,
         products: Sequence[tuple[int, int]] | None = None,
         n_features: int = 0,
+        effects: Sequence[RandomEffects] = (),
     ) -> None:
         super().__init__(input_dim)
+        self.effects, self.n_linear = tuple(effects), input_dim - len(effects)
+        if [each.place for each in effects] != list(range(self.n_linear, input_dim)):
+            raise ValueError(f"expected the numbers of groups in the last of {input_dim} inputs: {effects}")
         if products is None:
-            products = list(itertools.combinations_with_replacement(range(input_dim), 2))
+            products = list(itertools.combinations_with_replacement(range(self.n_linear), 2))
         self.register_buffer("places", torch.tensor(products, dtype=torch.long).view(-1, 2).T, False)
-        for name, n, variance in (("linear", input_dim, linear), ("product", len(products), quadratic)):
+        self.sizes = [each.n_groups for each in effects for _ in range(1 + len(each.slopes))]
+        """Numbers of groups, for each intercept and slope of each of the `effects`."""
+        parts = (
+            ("linear", self.n_linear, linear),
+            ("product", len(products), quadratic),
+            ("effect", len(self.sizes), EFFECTS),
+        )
+        for name, n, variance in parts:
             deviations = torch.full((n,), variance**0.5, dtype=torch.float64)
             self.register_buffer(f"{name}_deviations", deviations, False)
         self.register_buffer("log_shared", torch.zeros((), dtype=torch.float64), False)
-        self.n_features = max(n_features, 1 + input_dim + len(products))
+        numbers = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes, dtype=torch.long))
+        self.register_buffer("effect_of", numbers, False)
+        self.n_features = max(n_features, 1 + self.n_linear + len(products) + sum(self.sizes))
         """Number F of features."""
 
     @property
     def spread(self) -> Tensor:
         """Standard deviations of the coefficients of all features, `[F]`."""
-        deviations = torch.cat([self.linear_deviations, self.product_deviations])
+        of_effects = self.effect_deviations[self.effect_of]
+        deviations = torch.cat([self.linear_deviations, self.product_deviations, of_effects])
         known = torch.nn.functional.pad(deviations, (1, 0), value=INTERCEPT**0.5)
         return torch.nn.functional.pad(known, (0, self.n_features - len(known)))
 
     @property
     def groups(self) -> Tensor:
-        """Group of each feature's coefficient, `[F]`: 0 intercept and padding, 1 linear, 2 products."""
-        groups = torch.zeros(self.n_features, dtype=torch.long)
-        groups[1 : 1 + self.input_dim] = 1
-        groups[1 + self.input_dim :][: self.places.shape[1]] = 2
-        return groups
+        """Group of each feature's coefficient, `[F]`.
+
+        It is 0 for intercept and padding, 1 for linear terms, 2 for products, and 4 and more for each
+        intercept and slope of the `effects`.
+        """
+        n_products = self.places.shape[1]
+        numbers = [0] + [1] * self.n_linear + [2] * n_products + [4 + k for k in self.effect_of.tolist()]
+        return torch.tensor(numbers + [0] * (self.n_features - len(numbers)))
 
     def features(self, X: Tensor) -> Tensor:
         """Return the features of rows `[n, P]`, times the standard deviations of coefficients, `[n, F]`."""
         columns, (first, second) = X.T.contiguous(), self.places
         found = X.new_zeros(self.n_features, len(X))
         found[0] = 1.0
-        found[1 : 1 + self.input_dim] = columns
+        found[1 : 1 + self.n_linear] = columns[: self.n_linear]
+        end = 1 + self.n_linear + len(first)
+        for effect in self.effects:
+            members = effect.members(columns[effect.place])
+            for values in (members, *(members * columns[slope] for slope in effect.slopes)):
+                found[end : end + effect.n_groups] = values
+                end += effect.n_groups
         # Beyond all but the most extreme values products grow no longer: their squares would.
         columns = columns.clamp(-_FARTHEST, _FARTHEST)
-        found[1 + self.input_dim :][: len(first)] = columns[first] * columns[second]
+        found[1 + self.n_linear :][: len(first)] = columns[first] * columns[second]
         return found.mul_(self.spread.to(X)[:, None]).T
 
     def factors(self, own: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -186,9 +238,12 @@ class Trend(Kernel):
         """
         linear = {p: 1 + k for k, p in enumerate(own)}
         clamped = {p: 1 + len(own) + k for k, p in enumerate(own)}
-        pairs = [(0, 0), *((0, linear.get(p, 0)) for p in range(self.input_dim))]
+        pairs = [(0, 0), *((0, linear.get(p, 0)) for p in range(self.n_linear))]
         products = ((clamped.get(i, 0), clamped.get(k, 0)) for i, k in self.places.T.tolist())
         pairs += [(min(pair), max(pair)) for pair in products]
+        for effect in self.effects:
+            of_slopes = [(0, linear.get(slope, 0)) for slope in effect.slopes]
+            pairs += [pair for pair in ((0, 0), *of_slopes) for _ in range(effect.n_groups)]
         pairs += [(0, 0)] * (self.n_features - len(pairs))
         factors = list(dict.fromkeys(pairs))
         has_factor = torch.tensor([[pair == factor for factor in factors] for pair in pairs])
@@ -209,7 +264,10 @@ class Trend(Kernel):
 
 
 def linear_quadratic_matern32(
-    input_dim: int, products: Sequence[tuple[int, int]] | None = None, n_features: int = 0
+    input_dim: int,
+    products: Sequence[tuple[int, int]] | None = None,
+    n_features: int = 0,
+    effects: Sequence[RandomEffects] = (),
 ) -> Kernel:
     """Return the default kernel of sequential chains: a quadratic `Trend` plus an ARD Matérn 3/2 kernel.
 
@@ -217,10 +275,11 @@ def linear_quadratic_matern32(
     are fixed in training, since estimated ones shrink its coefficients by several per cent; their posterior
     is drawn with that of the coefficients (`inference.data_augmentation`).
     """
-    n_inputs = max(input_dim, 1)
-    trend = Trend(input_dim, 2.0 / n_inputs, 1.0 / n_inputs, products, n_features)
-    lengthscale = torch.full((input_dim,), 4.0 * float(n_inputs) ** 0.5)
-    return kernels.Sum(trend, Matern32(input_dim, torch.tensor(0.3), lengthscale))
+    n_smooth = input_dim - len(effects)
+    n_inputs = max(n_smooth, 1)
+    trend = Trend(input_dim, 2.0 / n_inputs, 1.0 / n_inputs, products, n_features, effects)
+    lengthscale = torch.full((n_smooth,), 4.0 * float(n_inputs) ** 0.5)
+    return kernels.Sum(trend, Matern32(n_smooth, torch.tensor(0.3), lengthscale, list(range(n_smooth))))
 
 
 def trend_of(kernel: Kernel) -> tuple[Trend | None, Kernel]:

@@ -13,7 +13,7 @@ Holenstein, JRSS B 72:269-342, 2010). All three leave the density invariant.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -90,11 +90,26 @@ class LaterLinks:
     """Rows of the cells, `[S, k, D]`."""
     columns: Sequence[int]
     """Columns of the cells: one, or all indicators of a category."""
+    owners: Tensor | None = None
+    """Number of the cell that each row of the table has in common with others, `[R]`; then the table is
+    `[S, R, D]`. None if each row has its own cell."""
+    n_cells: int = 0
+    """Number k of cells, if they have `owners`."""
 
     @property
     def current(self) -> Tensor:
         """Current values of the cells, `[S, k]`, or of the first indicator."""
-        return self.table[..., self.columns[0]]
+        values = self.table[..., self.columns[0]]
+        if self.owners is None:
+            return values
+        return values.new_zeros(len(values), self.n_cells).index_copy(1, self.owners, values)
+
+    @cached_property
+    def _rows_of_cells(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows sorted by their cells `[R]`, and the first of these and their number for each cell, `[k]`."""
+        assert self.owners is not None
+        sizes = torch.bincount(self.owners, minlength=self.n_cells)
+        return self.owners.argsort(stable=True), sizes.cumsum(0) - sizes, sizes
 
     @cached_property
     def tells(self) -> list[Tensor]:
@@ -110,6 +125,13 @@ class LaterLinks:
     def log_likelihood(self, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
         """Return the log likelihood `[j]` of candidate values of some cells, `[j]` or `[j, indicators]`."""
         values = values.view(len(paths), -1)
+        if self.owners is not None:
+            rows, first, sizes = self._rows_of_cells
+            own = torch.arange(len(cells), device=cells.device).repeat_interleave(sizes[cells])
+            before = sizes[cells].cumsum(0) - sizes[cells]
+            here = rows[first[cells][own] + torch.arange(len(own), device=own.device) - before[own]]
+            each = replace(self, owners=None).log_likelihood(paths[own], here, values[own])
+            return each.new_zeros(len(paths)).index_add(0, own, each)
         total = values.new_zeros(len(paths))
         for link, along, tells in self._parts:
             is_told = tells[paths, cells]

@@ -19,6 +19,7 @@ from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.local_parameters import LocalModule, priors_of, read
+from pyro_mgp.model.once_per_group import first_rows, members
 
 # A quadratic form in K_ZZ⁻¹ loses twice as many digits as K_ZZ; below this jitter too few would be left.
 _LEAST_JITTER = 1e-7
@@ -36,6 +37,8 @@ class Link(LocalModule):
         jitter: Added to the diagonal of K_ZZ, relative to its mean.
         unless: Encoded columns of the earlier levels of its variable: the link learns only from rows in which
             none of these indicators is on. See `likelihoods.Category`.
+        once_per: Encoded column with the numbers of groups within which the column is constant; the link
+            learns from one row of each. None for a column with a cell in each row.
 
     Raises:
         ValueError: If the shapes of `kernel`, `Xu` and `inputs` disagree, or `column` is among `inputs`.
@@ -54,6 +57,7 @@ class Link(LocalModule):
         likelihood: Likelihood,
         jitter: float = 1e-10,
         unless: Sequence[int] = (),
+        once_per: int | None = None,
     ) -> None:
         super().__init__()
         if Xu.dim() != 2 or Xu.shape[1] != len(inputs) or kernel.input_dim != len(inputs):
@@ -66,7 +70,7 @@ class Link(LocalModule):
         self.column = column
         self.width = 1 + max(inputs, default=0)
         self.jitter = jitter
-        self.unless = list(unless)
+        self.unless, self.once_per = list(unless), once_per
         self.register_buffer("inputs", torch.as_tensor(inputs, dtype=torch.long, device=Xu.device))
         self.kernel = kernel.to(Xu)
         self.likelihood: Likelihood = likelihood.to(Xu)
@@ -88,7 +92,24 @@ class Link(LocalModule):
 
     def learns_from(self, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of the link."""
-        return observed[:, self.column] & none_is_on(values, self.unless)
+        return self.once(values, observed[:, self.column]) & none_is_on(values, self.unless)
+
+    def once(self, values: Tensor, rows: Tensor) -> Tensor:
+        """Return rows of a table `[n, D]`, Bool `[n]`, or the first of each group in them; see `once_per`."""
+        return rows if self.once_per is None else first_rows(values[:, self.once_per], rows)
+
+    def holes(self, values: Tensor, observed: Tensor) -> Tensor:
+        """Return the rows of a table `[n, D]` in which the link has a missing cell, given Bool `[n, D]`."""
+        return self.once(values, ~observed[:, self.column]).nonzero()[:, 0]
+
+    def written(self, values: Tensor, observed: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | slice]:
+        """Return the rows of a table `[n, D]` into which cells of some rows `[k]` are written, and whose.
+
+        They are these rows, but for columns that are constant within groups.
+        """
+        if self.once_per is None:
+            return rows, slice(None)
+        return members(values[:, self.once_per], rows, ~observed[:, self.column])
 
     @property
     def is_gaussian(self) -> bool:

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_mgp.data.codecs import ColumnCodec
+from pyro_mgp.data.codecs.kinds import GroupCodec
 from pyro_mgp.data.column_spec import Kind, Label, Specs
+from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.column_order import CLEARLY, MOST_INPUTS, Evidence, best_order
+from pyro_mgp.model.kernels import RandomEffects
 
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
@@ -34,6 +37,15 @@ class LinkSpec:
     """Indicators of earlier levels of the same variable; see `Link`."""
     product_inputs: tuple[int, ...] | None = None
     """Inputs whose products a trend has; None for all."""
+    effects: tuple[RandomEffects, ...] = ()
+    """Random effects of groups, whose numbers are the last inputs."""
+    once_per: int | None = None
+    """Numbers of the groups within which the column is constant; None for a cell in each row."""
+
+    @property
+    def smooth_inputs(self) -> tuple[int, ...]:
+        """Inputs but for the numbers of groups."""
+        return self.inputs[: len(self.inputs) - len(self.effects)]
 
 
 def plan_links(
@@ -44,6 +56,7 @@ def plan_links(
     target_is_input: bool = True,
     specs: Specs | None = None,
     sequence: Sequence[int] | None = None,
+    within: WithinGroups | None = None,
 ) -> list[LinkSpec]:
     """Return the specification of each link of a table, in the order of the chain, a target last.
 
@@ -52,14 +65,15 @@ def plan_links(
     deviation before scaling; links of a category follow each other. The inputs of a link are all columns that
     its `specs` allow but those of its own variable: the other indicators of a category are missing whenever
     it is. The last indicator has no link; see `Category`. In a `SequentialChain`, `sequence` are the encoded
-    columns with a link, in order: the inputs of each are the earlier ones and those without a link.
+    columns with a link, in order: the inputs of each are the earlier ones and those without a link, and it
+    has random effects of all groups, but for columns that are constant `within` groups.
 
     Raises:
         ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
     """
     groups = codec.groups
     visible = _visible(codec, specs or {})
-    has_link = ~_is_last_indicator(codec)
+    has_link, within = _can_have_link(codec), within or WithinGroups()
     linked = np.flatnonzero(incomplete & has_link)
     if sequence is not None:
         linked = np.asarray([d for d in sequence if has_link[d]], dtype=np.intp)
@@ -74,7 +88,11 @@ def plan_links(
         if sequence is not None:
             inputs &= ~np.isin(groups, groups[linked[i:]])
         earlier = tuple(np.flatnonzero(groups[:d] == groups[d]).tolist())
-        link = LinkSpec(codec.names[d], d, (*np.flatnonzero(inputs).tolist(), *extra), earlier)
+        if sequence is None:
+            seen = (*np.flatnonzero(inputs).tolist(), *extra)
+            link = LinkSpec(codec.names[d], d, seen, earlier)
+        else:
+            link = _with_effects(codec, within, d, np.flatnonzero(inputs).tolist(), earlier)
         link_specs.append(link)
         if not link.inputs and sequence is None:
             raise ValueError(
@@ -96,11 +114,12 @@ def with_product_inputs(
 
     Links with few inputs have products of all.
     """
-    if max((len(link.inputs) for link in link_specs), default=0) <= MOST_INPUTS:
+    if max((len(link.smooth_inputs) for link in link_specs), default=0) <= MOST_INPUTS:
         return list(link_specs)
     evidence, found = evidence_of(codec, completed[None]), []
     for link in link_specs:
-        best = evidence.best_inputs(link.column, link.inputs) if len(link.inputs) > MOST_INPUTS else None
+        inputs = link.smooth_inputs
+        best = evidence.best_inputs(link.column, inputs) if len(inputs) > MOST_INPUTS else None
         found.append(replace(link, product_inputs=None if best is None else tuple(best)))
     return found
 
@@ -112,6 +131,7 @@ def best_plan(
     sequence: list[int],
     incomplete: NDArray[np.bool_],
     every: bool,
+    within: WithinGroups | None = None,
 ) -> tuple[int, list[int]]:
     """Return the number of a table's codec, and the encoded columns with a link, in order.
 
@@ -126,18 +146,23 @@ def best_plan(
         evidence = evidence_of(codec, rows)
         if number == here and sequence:
             best = log_evidence(codec, evidence, rows, sequence) + CLEARLY
-        other = plan_sequence(codec, evidence, incomplete, every)
+        other = plan_sequence(codec, evidence, incomplete, every, within)
         if (found := log_evidence(codec, evidence, rows, other)) > best:
             plan, best = (number, other), found
     return plan
 
 
 def plan_sequence(
-    codec: TableCodec, evidence: Evidence, incomplete: NDArray[np.bool_], every: bool
+    codec: TableCodec,
+    evidence: Evidence,
+    incomplete: NDArray[np.bool_],
+    every: bool,
+    within: WithinGroups | None = None,
 ) -> list[int]:
     """Return the encoded columns with a link in a sequential chain, in the order of the largest evidence.
 
     Complete columns before the first `incomplete` one, Bool `[D]`, get no link unless `every` column does.
+    Columns that are constant `within` groups come before others if one of them is incomplete.
     """
     groups, scale = codec.groups, codec.raw_scale
     holes = {variable: bool(incomplete[groups == variable].any()) for variable in groups.tolist()}
@@ -146,11 +171,27 @@ def plan_sequence(
     then = [variable for variable in holes if variable not in first]
     then.sort(key=lambda variable: least[variable])
     order = best_order(evidence, first, then)
+    labels = [column.name for column in codec.columns]
+    if within and any(holes[v] and within.group_of(labels[v]) is not None for v in order):
+        order = [labels.index(label) for label in groups_first(codec, within, [labels[v] for v in order])]
     needed = 0 if every else min((i for i, v in enumerate(order) if holes[v]), default=len(order))
     return [d for v in order[needed:] for d in np.flatnonzero(groups == v).tolist()]
 
 
-def rival_sequence(codec: TableCodec, completed: Tensor, sequence: list[int]) -> list[int] | None:
+def groups_first(codec: TableCodec, within: WithinGroups, labels: Sequence[Label]) -> list[Label]:
+    """Return the labels of columns with those in front that are constant within the fewest groups."""
+    sizes = {own.name: len(own.levels) for own in codec.columns if isinstance(own, GroupCodec)}
+
+    def n_groups(label: Label) -> float:
+        group = within.group_of(label)
+        return math.inf if group is None else sizes[group]
+
+    return sorted(labels, key=n_groups)
+
+
+def rival_sequence(
+    codec: TableCodec, completed: Tensor, sequence: list[int], within: WithinGroups | None = None
+) -> list[int] | None:
     """Return the order in which the most curved variable comes last; None without a rival.
 
     Products and curves add most to the evidence of that variable; where all is linear, order does not
@@ -163,6 +204,8 @@ def rival_sequence(codec: TableCodec, completed: Tensor, sequence: list[int]) ->
     curvature = {variable: evidence.of_curvature(variable) for variable in dict.fromkeys(groups.tolist())}
     outcome = max(curvature, key=lambda variable: curvature[variable])
     if curvature[outcome] <= CLEARLY or groups[sequence[-1]] == outcome:
+        return None
+    if within and outcome < len(codec.columns) and within.group_of(codec.columns[outcome].name) is not None:
         return None
     rival = [*(d for d in sequence if groups[d] != outcome), *np.flatnonzero(groups == outcome).tolist()]
     gains = np.array([_gain(codec, rows, sequence, rival) for rows in completed.split(1)])
@@ -199,6 +242,7 @@ def evidence_of(codec: TableCodec, completed: Tensor) -> Evidence:
             # Anscombe, Biometrika 35:246-254, 1948
             roots = np.sqrt(column.in_own_units(completed[..., here].numpy()) + 0.375)
             values[..., here] = torch.as_tensor(roots)[..., None]
+    values[..., codec.of_groups] = 0.0  # these numbers predict nothing
     has_target = completed.shape[2] > codec.n_encoded
     groups = [*codec.groups.tolist(), *([len(codec.columns)] if has_target else [])]
     binary = [column.is_binary for column in codec.columns for _ in column.names] + [False] * has_target
@@ -256,7 +300,36 @@ def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
             visible[here] = np.isin(np.arange(len(labels)), [labels.index(each) for each in spec.predictors])
         if not spec.predicts:
             visible[:, here] = False
-    return visible[:, codec.groups]
+    visible = visible[:, codec.groups]
+    visible[:, codec.of_groups] = False
+    return visible
+
+
+def _with_effects(
+    codec: TableCodec, within: WithinGroups, column: int, inputs: Sequence[int], unless: tuple[int, ...]
+) -> LinkSpec:
+    """Return the link of a column in a sequential chain, given its possible inputs, with random effects.
+
+    A column that is constant within groups is predicted from others that are, and has the effects of larger
+    groups.
+    """
+    labels = [each.name for each in codec.columns]
+    names = [labels[group] for group in codec.groups]
+    group, effects, starts = within.group_of(names[column]), list[RandomEffects](), codec.slices
+    if group is not None:
+        inputs = [d for d in inputs if names[d] in within.constant[group]]
+    for own in codec.columns:
+        if not isinstance(own, GroupCodec) or names[column] in within.constant.get(own.name, ()):
+            continue
+        if group is None or own.name in within.constant[group]:
+            slopes = tuple(
+                d for label in own.slopes for d in range(codec.n_encoded)[starts[label]] if d in inputs
+            )
+            moments = own.mean[0], own.scale[0]
+            effects.append(RandomEffects(starts[own.name].start, len(own.levels), *moments, slopes))
+    seen = (*inputs, *(effect.place for effect in effects))
+    once_per = None if group is None else starts[group].start
+    return LinkSpec(codec.names[column], column, seen, unless, effects=tuple(effects), once_per=once_per)
 
 
 def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -276,8 +349,9 @@ def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]
     return [own[np.isin(own, linked)] for own in columns]
 
 
-def _is_last_indicator(codec: TableCodec) -> NDArray[np.bool_]:
-    """Return Bool `[D]`: the last indicator of each category, which the others determine."""
-    last = np.zeros(codec.n_encoded, dtype=bool)
-    last[[codec.slices[each.name].stop - 1 for each in codec.columns if each.indicators is not None]] = True
-    return last
+def _can_have_link(codec: TableCodec) -> NDArray[np.bool_]:
+    """Return Bool `[D]`: all but numbers of groups, and last indicators, which the others determine."""
+    found = np.ones(codec.n_encoded, dtype=bool)
+    found[[codec.slices[each.name].stop - 1 for each in codec.columns if each.indicators is not None]] = False
+    found[codec.of_groups] = False
+    return found

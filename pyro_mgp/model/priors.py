@@ -4,6 +4,7 @@
     coefficient of a product in a `Trend`       β ~ N(0, σ²),  σ ~ half-Cauchy(τ · scale of its group)
     shared scale of the Q products of a link    τ ~ log-normal(0, (Q / 100)²)
     coefficient of a linear term                the same with τ = 1, but σ is fixed in Gaussian links
+    random effect of a group                    u ~ N(0, σ²),  σ ~ half-Cauchy(1), the same in all groups
     rest of the kernel                          √(its variance) ~ half-Cauchy(scale)
     its lengthscales, with inference="mcmc"     ℓ ~ log-normal(log(4 √P), 1)
 
@@ -32,10 +33,11 @@ from pyro_mgp.model.kernels import Trend, trend_of
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 
-# Scales of the half-Cauchy priors of intercept, linear terms, products and the rest, in standardised units.
+# Scales of the half-Cauchy priors of intercept, linear terms, products, the rest and random effects, in
+# standardised units.
 # In design "slade" of the coverage study (30 tables), fixed normal priors of standard deviation 0.5 for
 # products leave the bias of the interaction as it is (-.10) and widen its intervals from .64 to .77.
-_SCALES = (1.0, 1.0, 0.3, 0.3)
+_SCALES = (1.0, 1.0, 0.3, 0.3, 1.0)
 # Prior standard deviation of the log of the scale that products share, for each of them. With a half-Cauchy
 # prior whatever their number, the bias of the interaction of "slade" was a third larger (-.14, before -.10).
 _SPREAD = 0.01
@@ -44,14 +46,16 @@ _SPREAD = 0.01
 _OF_OTHER_KINDS = 3.0
 # Median of the prior of lengthscales, in multiples of √P.
 _TYPICAL = 4.0
-PRODUCTS, REST = 2, 3
-"""Groups of the coefficients of products, and of the rest of a kernel, after those of `Trend.groups`."""
+PRODUCTS, REST, EFFECT = 2, 3, 4
+"""Groups of the coefficients of products, of the rest of a kernel, and of the first random effects; see
+`Trend.groups`."""
 
 
 def group_scales(link: Link) -> Tensor:
-    """Return the scale of the half-Cauchy prior of each group of a link's values, `[4]`.
+    """Return the scale of the half-Cauchy prior of each group of a link's values, `[5]`.
 
-    The groups are `REST` and those of `Trend.groups`, of which intercepts have no such prior.
+    The groups are `REST` and those of `Trend.groups`, of which intercepts have no such prior. All random
+    effects have that of the last.
     """
     return link.Xu.new_tensor(_SCALES) * (1.0 if link.is_gaussian else _OF_OTHER_KINDS)
 
@@ -100,6 +104,9 @@ def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:
                             setattr(trend, name, PyroSample(_product_deviations(wide)))
                         else:
                             setattr(trend, name, PyroSample(dist.HalfCauchy(wide).to_event(1)))
+                if n := len(trend.sizes):
+                    wide = scales[EFFECT].expand(n)
+                    trend.effect_deviations = PyroSample(dist.HalfCauchy(wide).to_event(1))
                 rest.variance = PyroSample(_squared_half_cauchy(scales[REST]))
                 if lengthscales and (n := len(link.inputs)):
                     typical = link.Xu.new_full((n,), math.log(_TYPICAL * n**0.5))

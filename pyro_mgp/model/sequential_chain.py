@@ -25,6 +25,7 @@ from pyro_mgp.model.likelihoods import Category, Ordinal
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_method
+from pyro_mgp.model.once_per_group import members
 
 
 class SequentialChain(Chain):
@@ -47,15 +48,17 @@ class SequentialChain(Chain):
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the informative rows of a link: other cells of its column are its own draws."""
-        return self.informative(observed)[number] & none_is_on(values, self.links[number].unless)
+        link = self.links[number]
+        return link.once(values, self.informative(observed)[number]) & none_is_on(values, link.unless)
 
     def informative(self, observed: Tensor) -> list[Tensor]:
         """Return masks `[n]` of the rows with an observed cell in each link's column or a later link's.
 
         Cells that have limits count as observed. Later links count if they have the column as input, directly
-        or through other links.
+        or through other links. Of a column that is constant within groups all rows count.
         """
-        rows = [observed[:, link.column] for link in self.links]
+        everywhere = torch.ones_like(observed[:, 0])
+        rows = [everywhere if link.once_per is not None else observed[:, link.column] for link in self.links]
         for i in reversed(range(len(rows))):
             for later in self.followers[i]:
                 rows[i] = rows[i] | rows[later]
@@ -79,7 +82,7 @@ class SequentialChain(Chain):
         link, moments = self.links[number], visit.visited[number]
         informative = self.informative(visit.informative)
         weighted = self.weighted(number, visit.observed, informative)
-        is_weighted = weighted[rows]
+        is_weighted = link.once(visit.filled[0], weighted)[rows]
         cells = rows_if_known(is_weighted)
         if cells is None:
             cells = torch.arange(len(rows), device=rows.device)
@@ -114,13 +117,18 @@ class SequentialChain(Chain):
         informative: Sequence[Tensor],
     ) -> LaterLinks:
         """Return the likelihood of a link's cells, or those of the category that it begins, in some rows."""
-        category = self.category_of(number)
-        columns = [self.links[number].column] if category is None else category.columns
+        category, own, n_cells = self.category_of(number), self.links[number], len(rows)
+        columns, owners = [own.column] if category is None else category.columns, None
+        if own.once_per is not None:
+            numbers = filled[0, :, own.once_per]
+            rows, owners = members(numbers, rows, torch.ones_like(numbers, dtype=torch.bool))
         links = []
         for e in self.followers[number]:
             link, conditional = self.links[e], _unshifted(conditionals[e])
-            links.append(Later(e, conditional, link.column, link.unless, informative[e][rows]))
-        return LaterLinks(links, filled[:, rows], columns)
+            # A later column that is constant within the same groups, or larger ones, has one cell for all.
+            told = link.once(filled[0], informative[e])[rows]
+            links.append(Later(e, conditional, link.column, link.unless, told))
+        return LaterLinks(links, filled[:, rows], columns, owners, n_cells)
 
     def candidates(
         self, number: int, conditionals: Sequence[Conditional], table: Tensor, numbers: Numbers

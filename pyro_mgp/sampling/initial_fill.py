@@ -58,6 +58,13 @@ class InitialFill:
         step = max(1, -(-len(values) // _MAX_ROWS))
         return _maximise(start or independent, values[::step], observed[::step])
 
+    def without(self, columns: Sequence[int]) -> InitialFill:
+        """Return the Gaussian with these columns independent of all others."""
+        covariance = self.covariance.clone()
+        covariance[columns], covariance[:, columns] = 0.0, 0.0
+        covariance.diagonal()[columns] = self.covariance.diagonal()[columns]
+        return replace(self, covariance=covariance)
+
     def to(self, device: torch.device) -> InitialFill:
         """Return the Gaussian on a device."""
         return replace(self, mean=self.mean.to(device), covariance=self.covariance.to(device))

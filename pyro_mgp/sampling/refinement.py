@@ -134,7 +134,7 @@ class _Fit:
         self.n_metrics = _METRICS if len(rows) > _SMALL else 1
         n_components = _COMPONENTS if self.n_metrics == 1 else _OF_SEVERAL
         self.n_paths = math.ceil(n_components / self.n_counted)
-        self.holes = chain.holes(rows.observed)
+        self.holes = chain.holes(rows.values, rows.observed)
         self.point = model.initial_fill.expected(rows) if completed is None else completed
         if completed is None:
             fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
@@ -228,15 +228,18 @@ class _Fit:
         # Drawn for all rows at once: the result must not depend on how many fit into memory.
         normal = self.normal(len(self.holes), len(self.rows))
         for here in torch.arange(len(self.rows)).split(found.rows_at_once(1)):
-            point, holes = self.point[here], self.chain.holes(self.rows.observed[here])
+            point, holes = self.point[here], self._holes(here)
             posteriors = [found.posterior(i, point[None], own, range(1)) for i, own in enumerate(holes)]
             corrected = list(map(add_local_gp, self.marginals, self.marginals, posteriors))
             self.draw(corrected, 1, here, functools.partial(_noise_of_link, normal[:, here]))
 
+    def _holes(self, here: Tensor | slice) -> list[Tensor]:
+        """Return the rows of each link's missing cells among the query rows `here`."""
+        return self.chain.holes(self.rows.values[here], self.rows.observed[here])
+
     def draw(self, conditionals: Conditionals, n_sweeps: int, here: Tensor | slice, noise: Noise) -> None:
         """Redraw the missing cells of the query rows `here`."""
-        observed, limits = self.rows.observed[here], self.rows[here].limits
-        holes = self.chain.holes(observed)
+        observed, limits, holes = self.rows.observed[here], self.rows[here].limits, self._holes(here)
         sweeps = self.chain.sweeps(
             [conditionals] * n_sweeps, self.drawn[None, here], observed, lambda _: noise, holes, limits
         )
@@ -418,7 +421,7 @@ class _Fit:
         """
         rows, imputations = self.rows[picked], range(self.n_paths)
         given = replace(rows, observed=rows.observed & ~held_out)
-        holes, noise = self.chain.holes(given.observed), self.noise(self.n_paths)
+        holes, noise = self.chain.holes(given.values, given.observed), self.noise(self.n_paths)
         start = sampler.starts(given, imputations, picked)
         predictive = sampler.predictive(given, imputations, start, holes, picked)
         of_sweeps = sampler.of_sweeps(predictive, sampler.sparse(imputations), imputations)

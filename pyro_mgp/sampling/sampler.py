@@ -36,12 +36,13 @@ from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalLink
 from pyro_mgp.sampling.neighbours import Cells, Conditionals, Neighbours, PathPosteriors, add_local_gp
+from pyro_mgp.sampling.new_groups import with_new_groups
 from pyro_mgp.sampling.residual_process import ResidualProcess
 
 T = TypeVar("T")
 
 # Streams of keyed noise; number 0 is that of the initial fill, 8 of the sequential one.
-_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL = 1, 2, 3, 4, 5, 7
+_FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL, _NEW_GROUPS = 1, 2, 3, 4, 5, 7, 9
 # Starts of the paths that are averaged for means, in turn; a multiple of the number of metrics.
 _STARTS_OF_MEANS = 20
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
@@ -118,7 +119,7 @@ class Sampler:
         if place[0] >= 0 and not self.shifts:
             return self._kept(rows, place, imputations, redrawn=True)
         chain, noise = self.chain, self._sweep_noise(rows, imputations)
-        holes, start = self._holes(rows.observed, imputations), self.starts(rows, imputations)
+        holes, start = self._holes(rows, imputations), self.starts(rows, imputations)
         predictive = self.predictive(rows, imputations, start)
         processes, sparse = self._processes(imputations), self.sparse(imputations)
         if place[0] >= 0:
@@ -147,7 +148,7 @@ class Sampler:
         chain, are visited once more, while the shifted cells are kept.
         """
         chain, n_sweeps, observed = self.chain, self.chain.n_sweeps, rows.observed
-        noise, holes = self._sweep_noise(rows, imputations), self._holes(observed, imputations)
+        noise, holes = self._sweep_noise(rows, imputations), self._holes(rows, imputations)
         if not isinstance(chain, SequentialChain):
             moved = [i for i, link in enumerate(chain.links) if link.column in self.shifts]
             before = [i < max(moved, default=0) and i not in moved for i in range(len(chain.links))]
@@ -156,7 +157,7 @@ class Sampler:
         kept = observed.clone()
         kept[:, list(self.shifts)] = True
         here = (kept != observed).any(1)
-        again = [filled_up(cells[here[cells]], len(filled)) for cells in chain.holes(kept)]
+        again = [filled_up(cells[here[cells]], len(filled)) for cells in chain.holes(rows.values, kept)]
         # Reweighting moves cells instead of redrawing them: it takes several sweeps until they have their
         # conditional distribution, and noise that was used before would move them back.
         for sweep in range(n_sweeps, 2 * n_sweeps):
@@ -190,7 +191,7 @@ class Sampler:
         parts, linked = [self.start.expected(rows[:0])], self.chain.linked_columns
         for here in self._slices(rows, len(imputations)):
             batch = self._batch(rows, here)
-            point, holes = self.start.expected(batch), self._holes(batch.observed, imputations)
+            point, holes = self.start.expected(batch), self._holes(batch, imputations)
             total, first = torch.zeros_like(point), burn_in(self.chain.n_sweeps)
             sweeps = self._all_sweeps(batch, imputations)
             for conditionals, filled, visited in islice(sweeps, first, None):
@@ -199,10 +200,20 @@ class Sampler:
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
                     total[cells, link.column] = inverse.standardise(total[cells, link.column])
+            self._write_in_groups(total, batch, holes)
             total = total.round(decimals=_DECIMALS[self.chain.precision])
             point[:, linked] = point[:, linked].where(batch.observed[:, linked], total[:, linked])
             parts.append(point[: here.stop - here.start])
         return torch.cat(parts)
+
+    def _write_in_groups(self, total: Tensor, rows: EncodedTable, holes: Cells) -> None:
+        """Write cells of columns that are constant within groups into all rows of these, in place."""
+        for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
+            if link.once_per is not None and len(cells):
+                category = self.chain.category_of(i)
+                written, whose = link.written(rows.values, rows.observed, cells)
+                for column in [link.column] if category is None else category.columns:
+                    total[written, column] = total[cells[whose], column]
 
     def _add_means(
         self,
@@ -247,7 +258,7 @@ class Sampler:
 
     def _with_noise(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """Add observation noise to function values in missing cells, if links propagate functions only."""
-        noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows.observed)
+        noise, holes = KeyedNoise(self.seed, rows.keys, imputations), self._holes(rows)
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if not isinstance(link.likelihood, Observation):
                 eps = noise.normal(_OBSERVATION, i, rows=cells)
@@ -302,7 +313,7 @@ class Sampler:
         if neighbours is None:
             return lambda i, sparse, _: sparse.observed_as(self.observations[i])
         marginals, numbers = self.cholesky_cache.marginals(self.chain), neighbours.numbers_of_starts(paths)
-        here = self._holes(rows.observed, paths) if cells is None else cells
+        here = self._holes(rows, paths) if cells is None else cells
 
         def posterior(i: int) -> PathPosteriors | None:
             return neighbours.posterior(i, start, here[i], numbers, own)
@@ -325,9 +336,16 @@ class Sampler:
             if self.training is None:
                 return self.chain.conditionals(self.functions(imputations))
             drawn = self._augmented(self.training, imputations)
-            return self.chains(self.training).conditionals(imputations, drawn)
+            return self._at(self.chains(self.training), drawn, imputations)
 
         return self._cached("functions", imputations, conditionals)
+
+    def _at(
+        self, chains: GibbsChains | PosteriorChains, drawn: Drawn, imputations: Sequence[int]
+    ) -> Conditionals:
+        """Return the sparse GPs at what chains drew for imputations, with effects of new groups."""
+        given = chains.groupings, drawn.precisions, self.seed, _NEW_GROUPS, imputations
+        return with_new_groups(chains.conditionals(imputations, drawn), *given)
 
     @torch.no_grad()
     def sparse_of_burn_in(self, imputations: Sequence[int], sparse: Conditionals) -> Conditionals:
@@ -395,7 +413,7 @@ class Sampler:
         def predictive(paths: tuple[int, ...]) -> Predictive:
             return self.predictive(training, paths, start(paths))
 
-        near, holes = self.neighbours, self._holes(training.observed, paths)
+        near, holes = self.neighbours, self._holes(training, paths)
         has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
@@ -476,14 +494,14 @@ class Sampler:
         """
         if self.training is not None and self.joint:
             chains = self.chains(self.training)
-            sparse: Conditionals = chains.conditionals(paths, chains.draws(paths, of_iterations=True))
+            sparse: Conditionals = self._at(chains, chains.draws(paths, of_iterations=True), paths)
         else:
             sparse = self.sparse(paths)
         # Further starts would hardly make averages more precise, but each has neighbours to be kept.
         numbers = [j % _STARTS_OF_MEANS for j in paths]
         start = self.starts(rows, numbers)
         of_sweeps = self.of_sweeps(self.predictive(rows, numbers, start), sparse, paths)
-        noise, holes = self._sweep_noise(rows, paths), self._holes(rows.observed, paths)
+        noise, holes = self._sweep_noise(rows, paths), self._holes(rows, paths)
         sweeps = self.chain.sweeps(of_sweeps, start, rows.observed, noise, holes, rows.limits)
         return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
 
@@ -492,15 +510,17 @@ class Sampler:
         noise = KeyedNoise(self.seed, rows.keys, imputations)
         return lambda sweep: lambda link, cells: noise.normal(_SWEEP, sweep, link, rows=cells)
 
-    def _holes(self, observed: Tensor, imputations: Sequence[int] = range(1)) -> list[Tensor]:
-        """Return the rows of each link's missing cells, given Bool `[n, D]`, filled up to whole tiles."""
+    def _holes(self, rows: EncodedTable, imputations: Sequence[int] = range(1)) -> list[Tensor]:
+        """Return the numbers of the rows of each link's missing cells, filled up to whole tiles."""
         # Rounding in local GPs depends on the number of cells, not of cells times paths.
         n_paths = len(imputations) if self.neighbours is None else 1
-        return [filled_up(cells, n_paths) for cells in self.chain.holes(observed)]
+        return [filled_up(cells, n_paths) for cells in self.chain.holes(rows.values, rows.observed)]
 
     def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None = None) -> Iterator[slice]:
         """Yield the slices of batches of rows."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
+        if any(link.once_per is not None for link in self.chain.links):
+            size = len(rows)  # the rows of a group have some cells in common
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once(n_paths)))
         return (slice(i, min(i + size, len(rows))) for i in range(0, len(rows), size))

@@ -213,7 +213,7 @@ class SequentialFill:
         for here in torch.arange(len(rows)).split(whole_tiles(_ROWS_AT_ONCE // len(numbers))):
             observed, noise = rows.observed[here], KeyedNoise(seed, rows.keys[here], numbers)
             normal = functools.partial(_normal, noise)
-            holes = [filled_up(cells) for cells in chain.holes(observed)]
+            holes = [filled_up(cells) for cells in chain.holes(rows.values[here], observed)]
             known = None if own is None else own[here]
             given = chain, marginals, observations, filled[:, here], observed, normal, holes
             filled[:, here] = self.draw(*given, known)

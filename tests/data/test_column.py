@@ -96,7 +96,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         {"kind": "ordered"},
         r"needs the order of its levels.*pandas.Categorical\(frame\['x'\], .*ordered=True\)",
     ),
-    (["a", "b"], {"kind": "count"}, r"labels can be \['categorical', 'ordered'\], got kind='count'"),
+    (["a", "b"], {"kind": "count"}, r"labels can be \['categorical', 'ordered', 'group'\], got kind='count'"),
     ([True, False], {"kind": "ordered"}, r"booleans can be \['boolean'\], got kind='ordered'"),
     ([1.0, 2.0], {"kind": "constant"}, "got kind='constant'. Convert the column, or choose another kind"),
     ([1, 2, 3], {"kind": "count", "lower": 0}, "bounds are for .*'integer'.* columns, this is count"),

@@ -79,7 +79,7 @@ def test_predictors_are_those_of_the_moment_they_were_said() -> None:
 
 
 ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"kind": "poisson"}, ValueError, r"kind must be one of \['continuous', .*'duration'\], got 'poisson'"),
+    ({"kind": "poisson"}, ValueError, r"kind must be one of \['continuous', .*'group'\], got 'poisson'"),
     ({"kind": 3}, ValueError, "kind must be one of .*, got 3"),
     ({"lower": "0"}, TypeError, "lower must be a number or None, got '0'"),
     ({"upper": True}, TypeError, "upper must be a number or None, got True"),

@@ -86,7 +86,7 @@ def test_a_bagged_posterior_adds_the_sandwich_variance_to_that_of_the_posterior(
 def test_an_imputation_has_the_same_function_in_any_company() -> None:
     table, observed, chain = holey()
     augmentation, start = Augmentation(chain, table, observed), table.expand(4, -1, -1)
-    more = fresh(4), sweep_noise(40, 4), chain.holes(observed)
+    more = fresh(4), sweep_noise(40, 4), chain.holes(table, observed)
     chains, others = (GibbsChains(augmentation, lambda _: start, *more) for _ in range(2))
     few, many = chains.draws(range(3)), others.draws(range(11))
     for drawn in (few, chains.draws([2, 10])):
@@ -105,13 +105,13 @@ def test_a_sweep_from_the_kept_cells_repeats_the_last_one(kind: type[Chain]) -> 
     chain = chain if kind is SequentialChain else seeing_all_others(table, 3)
     augmentation, noise = Augmentation(chain, table, observed), sweep_noise(len(table), 4)
     chains = GibbsChains(
-        augmentation, lambda _: table.expand(4, -1, -1), fresh(4), noise, chain.holes(observed)
+        augmentation, lambda _: table.expand(4, -1, -1), fresh(4), noise, chain.holes(table, observed)
     )
     drawn = chains.draws(range(4, 8))
     start = table.repeat(4, 1, 1)
     start[:, ~observed] = drawn.cells
     conditionals = chains.conditionals(range(4, 8), drawn)
-    found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(observed))
+    found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(table, observed))
     torch.testing.assert_close(found, chains.state.filled, rtol=0, atol=1e-12)
     assert (start - found)[:, ~observed].abs().min() > 0
 
@@ -132,7 +132,7 @@ def test_functions_that_move_in_turn_have_the_same_distribution(monkeypatch: pyt
 
     def cells_of(most: int) -> Tensor:
         monkeypatch.setattr(gibbs_chains, "_MOST_PAIRS", 3 * most)
-        noises = fresh(n_paths, seed=most), sweep_noise(n_rows, n_paths), chain.holes(observed)
+        noises = fresh(n_paths, seed=most), sweep_noise(n_rows, n_paths), chain.holes(table, observed)
         chains = GibbsChains(Augmentation(chain, table, observed), lambda _: start, *noises, moves=True)
         moves = [links for sweep in range(-2, 2) for links in chains._moving_in(sweep)]
         assert sorted(moves) == ([0, 0, 1, 1] if most == 1 else [0] * 4 + [1] * 4)
@@ -181,7 +181,7 @@ def test_only_chains_of_a_joint_density_go_on_from_draw_to_draw(continues: bool)
     chain = chain if continues else seeing_all_others(table, 5)
     filled = torch.randn(3, 4, *table.shape, generator=torch.Generator().manual_seed(0)).double()
     filled = torch.where(observed, table, filled)
-    more = fresh(4), sweep_noise(len(table), 4), chain.holes(observed)
+    more = fresh(4), sweep_noise(len(table), 4), chain.holes(table, observed)
 
     def after_draws(n: int, *starts: int) -> GibbsChains:
         chains = GibbsChains(Augmentation(chain, table, observed), lambda k: filled[starts[k]], *more)
@@ -203,7 +203,7 @@ def chains_at(lengthscale: float) -> GibbsChains:
     second = Link(linear_quadratic_matern32(1), table[:4, :1], 1, [0], Gaussian(0.5), jitter=1e-6)
     chain = SequentialChain([first, second], ["x", "y"], len(table), n_sweeps=2)
     chain = with_lengthscales(chain, [table.new_zeros(0), table.new_tensor([lengthscale])])
-    holes = chain.holes(observed)
+    holes = chain.holes(table, observed)
     noises = fresh(1, table.device), sweep_noise(len(table), 1, table.device)
     return GibbsChains(Augmentation(chain, table, observed), lambda _: table[None], *noises, holes)
 

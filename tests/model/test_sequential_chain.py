@@ -47,7 +47,7 @@ def swept(
     chain = sequential(table.shape[-1], table.device)
     noise = keyed(table.shape[1], len(table), table.device)
     for sweep in range(first, first + n_sweeps):
-        table, _ = chain.sweep(conditionals, table, observed, noise(sweep), chain.holes(observed))
+        table, _ = chain.sweep(conditionals, table, observed, noise(sweep), chain.holes(table[0], observed))
     return table
 
 
@@ -157,7 +157,7 @@ def test_cells_without_later_observations_are_drawn_as_in_a_plain_chain() -> Non
     table, observed = torch.randn(2, 50, 3).double(), torch.rand(50, 3) > 0.3
     observed = observed.cummin(1).values
     chain = sequential(3)
-    noise, holes, conditionals = keyed(50, 2)(0), chain.holes(observed), linear("cpu")
+    noise, holes, conditionals = keyed(50, 2)(0), chain.holes(table[0], observed), linear("cpu")
     weighted, _ = chain.sweep(conditionals, table, observed, noise, holes)
     drawn, _ = sequential(3, kind=Chain).sweep(conditionals, table, observed, noise, holes)
     assert torch.equal(weighted, drawn)
@@ -171,7 +171,7 @@ def test_a_sweep_does_not_depend_on_the_rows_swept_together() -> None:
     assert torch.equal(table, before)
     assert torch.equal(whole[:, observed], table[:, observed])
     assert (whole != table)[:, ~observed].float().mean() > 0.99
-    among_holes, _ = chain.sweep(conditionals, table, observed, noise, chain.holes(observed))
+    among_holes, _ = chain.sweep(conditionals, table, observed, noise, chain.holes(table[0], observed))
     torch.testing.assert_close(among_holes, whole, rtol=0, atol=1e-12)
     for path in (0, 1):
         own = [Known(each.noise[path : path + 1], each.function) for each in conditionals]

@@ -130,7 +130,7 @@ def test_cells_of_a_row_are_known_once_they_are_drawn() -> None:
     observed = torch.zeros(5, imputer.codec_.n_encoded, dtype=torch.bool, device=device)
     observed[:, 0] = True
     drawn = {0}
-    for i, known in enumerate(known_inputs(chain, observed, chain.holes(observed))):
+    for i, known in enumerate(known_inputs(chain, observed, chain.holes(observed.double(), observed))):
         link = chain.links[i]
         if chain.category_of(i) is None and not any(i in each.links for each in chain.categories):
             expected = [int(column) in drawn for column in link.inputs]
@@ -151,7 +151,7 @@ def test_without_local_gps_draws_are_those_of_the_joint_gaussian() -> None:
     start[..., 0] = 0.8
     with torch.no_grad(), local_parameters():
         fill = SequentialFill.of(chain, gaussian, start[0], observed.T, [None] * 4, 1, [None] * 4)
-        normal, holes = random(4, n_paths, 1, seed=3).to(start), chain.holes(observed)
+        normal, holes = random(4, n_paths, 1, seed=3).to(start), chain.holes(start[0], observed)
         links = chain, chain.conditionals(), [None] * 4
         drawn = fill.draw(*links, start, observed, lambda i, _: normal[i], holes)
     S, mu = gaussian.covariance.cpu().numpy(), gaussian.mean.cpu().numpy()

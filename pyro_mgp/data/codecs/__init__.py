@@ -27,6 +27,7 @@ CODECS: dict[Kind, type[ColumnCodec]] = {
     Kind.ORDERED: kinds.OrderedCodec,
     Kind.DATETIME: kinds.DatetimeCodec,
     Kind.DURATION: kinds.DurationCodec,
+    Kind.GROUP: kinds.GroupCodec,
     Kind.CONSTANT: ConstantCodec,
 }
 """Codec of each kind of column."""

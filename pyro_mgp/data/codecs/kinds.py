@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pandas.api import types
 from scipy import optimize, stats
 
-from pyro_mgp._support.messages import listing, plain
+from pyro_mgp._support.messages import listing, plain, row_name
 from pyro_mgp.data.cells import as_stored, holes_of, is_numeric, numbers_of, seconds_of, to_integers
 from pyro_mgp.data.codecs.base import (
     LARGEST,
@@ -25,7 +25,7 @@ from pyro_mgp.data.codecs.base import (
     finite_numbers,
     moments,
 )
-from pyro_mgp.data.column_spec import ColumnSpec, Kind
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.limits import Limits, NormalFit, Numbers
 from pyro_mgp.data.transforms import Warp
 
@@ -44,6 +44,8 @@ _MOSTLY, _OFTEN = 0.9, 5
 _FURTHER = 2.0
 # First and last day of the years 1 to 9999, in seconds since 1970.
 _CALENDAR = (-62_135_596_800.0, 253_402_214_400.0)
+# Numbers of groups that were not in the table of the fit.
+_OTHER_GROUPS = 2**32
 # Days, hours, minutes and seconds, in seconds.
 _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
@@ -336,6 +338,7 @@ class _LevelCodec(ColumnCodec):
     """Base of the codecs of levels, which are read as their positions among `levels`."""
 
     families = ("labels", "numbers")
+    most_levels: ClassVar[int] = MAX_LEVELS
 
     levels: tuple[Level, ...] = ()
 
@@ -358,9 +361,9 @@ class _LevelCodec(ColumnCodec):
                 f"{odd[0]!r} ({type(odd[0]).__name__}). Rename them: "
                 f"frame[{column.name!r}].cat.rename_categories(str)."
             )
-        if len(levels) > MAX_LEVELS:
+        if len(levels) > cls.most_levels:
             raise ValueError(
-                f"Column {column.name!r}: expected at most {MAX_LEVELS} categories, got {len(levels)} "
+                f"Column {column.name!r}: expected at most {cls.most_levels} categories, got {len(levels)} "
                 f"({listing(levels, 3)}). It is probably an identifier: drop it, or group its categories."
             )
         return {"levels": levels}
@@ -375,7 +378,7 @@ class _LevelCodec(ColumnCodec):
     def _conditions(self) -> dict[str, bool]:
         n_levels = len(self.levels)
         return super()._conditions() | {
-            "levels": n_levels <= MAX_LEVELS and len(set(map(repr, self.levels))) == n_levels
+            "levels": n_levels <= self.most_levels and len(set(map(repr, self.levels))) == n_levels
         }
 
 
@@ -440,6 +443,33 @@ class CategoricalCodec(_LevelCodec):
             # Far outside, 0 and 1 would be standardised to the same number.
             "mean": all(0 <= mean <= 1 for mean in self.mean),
         }
+
+
+@dataclass(frozen=True)
+class GroupCodec(_LevelCodec):
+    """Codec of groups, by their standardised positions among `levels`; other groups are numbered beyond."""
+
+    kind = Kind.GROUP
+    most_levels = 10**6
+
+    slopes: tuple[Label, ...] = ()
+    """Labels of the columns that have a slope in each group."""
+
+    @classmethod
+    def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
+        return super()._given(column, spec) | {"slopes": tuple(spec.slopes)}
+
+    def _read(self, column: pd.Series[Any]) -> Numbers:
+        for row in np.flatnonzero(holes_of(column))[:1]:
+            raise ValueError(
+                f"Column {self.name!r}: {row_name(column.index, row)} is missing; expected the group of "
+                "each row. Drop such rows, or give rows of unknown groups one of their own."
+            )
+        positions = super()._read(column)
+        if len(unseen := np.flatnonzero(np.isnan(positions[:, 0]))):
+            hashes = pd.util.hash_array(column.iloc[unseen].astype(str).to_numpy(dtype=object))
+            positions[unseen, 0] = len(self.levels) + hashes % _OTHER_GROUPS
+        return positions
 
 
 def standardised_errors(codec: ColumnCodec, column: pd.Series[Any], errors: Numbers) -> Numbers:
