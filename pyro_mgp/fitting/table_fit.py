@@ -29,7 +29,7 @@ from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, fe
 from pyro_mgp.fitting.transform_choice import predicts_better_untransformed
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.model.column_order import MOST_INPUTS
-from pyro_mgp.model.link_specs import LinkSpec, groups_first, plan_links, recoded
+from pyro_mgp.model.link_specs import LinkSpec, groups_first, is_sparse, plan_links, recoded
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import (
     Choice,
@@ -50,8 +50,9 @@ _MOST_WEIGHTED = 300_000
 # Most encoded columns of a table with a joint density, and most links: for each of some columns, iterations
 # draw again the functions of all links that see it. In two generated tables of 500 rows links that see all
 # others had a CRPS lower by 2 and 4 % (60 columns), in two thirds and a third of the time, and pooled
-# intervals were valid (40 tables of 40 columns: .944). Most rows of its chains, times the number of links,
-# times the squared number of features of a trend (an iteration then takes some five seconds).
+# intervals were valid (40 tables of 40 columns: .944). With few rows such links fit noise: then columns are
+# not limited. Most rows of the chains of a joint density, times the number of links, times the squared number
+# of features of a trend (an iteration then takes some five seconds).
 _MOST_COLUMNS, _MOST_LINKS, _MOST_WORK = 50, 20, 1e10
 # Share of the CRPS of observed cells that local GPs have to remove, on average over links, to be kept instead
 # of a joint density. They removed 5 % or more in 17 of 21 public tables (up to 1,000 rows, 30 % missing), and
@@ -245,9 +246,9 @@ def _why_too_large(table: EncodedTable, links: Sequence[LinkSpec]) -> str:
     missing_cells, (n_rows, n_columns) = (~table.observed).sum(0).tolist(), table.values.shape
     n_links, multiplied = len(links), min(n_columns, MOST_INPUTS)
     n_features = 1 + n_columns + multiplied * (multiplied + 1) // 2
-    if n_columns > _MOST_COLUMNS or n_links > _MOST_LINKS:
+    if (n_columns > _MOST_COLUMNS and not is_sparse(n_columns, n_rows)) or n_links > _MOST_LINKS:
         return "the table is wide"
-    work = n_chains(n_rows) * n_rows * n_links * n_features**2
+    work = n_chains(n_rows, n_values=n_features) * n_rows * n_links * n_features**2
     n_weighted = sum(missing_cells[link.column] for link in links) * n_links
     return "the table is large" if work > _MOST_WORK or n_weighted > _MOST_WEIGHTED else ""
 

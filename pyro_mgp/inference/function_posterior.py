@@ -85,7 +85,7 @@ class CoefficientScales:
     coefficients: Tensor
     """Numbers of the coefficients whose standard deviations are drawn, `[C]`; see `model.priors`."""
     products: Tensor
-    """Bool `[M]`, the coefficients of products."""
+    """Bool `[M]`, the coefficients of products and of sparse linear terms."""
     rest: Tensor
     """Bool `[M]`, the inducing values of the rest of the kernel, which come last."""
     wide: Tensor
@@ -103,7 +103,7 @@ class CoefficientScales:
         with local_parameters():
             amplitude = rest(link.Xu[:1], diag=True).sqrt().expand(link.n_inducing)
         typical = torch.cat([trend.spread.to(link.Xu), amplitude])
-        coefficients = torch.isin(groups, groups.new_tensor([*drawn_groups(link)])) & (typical > 0)
+        coefficients = torch.isin(groups, groups.new_tensor([*drawn_groups(link).values()])) & (typical > 0)
         wide = group_scales(link)[groups.clamp(max=EFFECT)] / typical
         products = (groups == PRODUCTS) & (typical > 0)
         return cls(coefficients.nonzero()[:, 0], products, groups == REST, wide, shared_spread(trend))

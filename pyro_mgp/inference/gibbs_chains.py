@@ -42,8 +42,10 @@ from pyro_mgp.inference.random_effects import Grouping
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Noise, by_column
 from pyro_mgp.model.conditional import Conditional, Moments, PathwiseConditional
+from pyro_mgp.model.kernels import trend_of
 from pyro_mgp.model.later_links import Later
 from pyro_mgp.model.likelihoods import Ordinal
+from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -51,6 +53,8 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 # Their number is a multiple of the fewest: imputations alternate between as many metrics, see `Neighbours`.
 # What all chains share of local GPs takes most of their time.
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE, _ROWS_WITH_LOCAL_GPS = 4, 20, 10_000, 200_000
+# Entries of all chains' precision matrices of a function.
+_ENTRIES_AT_ONCE = 2_000_000
 # Iterations of a joint density until the first draw, in multiples of those between draws, with moves of
 # functions and without. From the order alone summaries of `mixed_2000` are 1.3 posterior standard deviations
 # from their expectations; they come within the error of eight chains in 8 iterations with moves, 15 without.
@@ -66,6 +70,9 @@ _MANY = 0.1
 # 96 instead of 64 in a table of 12 columns (`real_stock`, six repetitions), pooled intervals of correlations
 # and coefficients held .91 and .91 instead of .91 and .92, in 1.2 times the time of an iteration.
 _MOST_PAIRS = 64
+# Standard deviations of coefficients, relative to the trained ones, from which chains start where few of many
+# matter.
+_SPARSE_START = 0.1
 # Streams of noise.
 _FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE, _CANDIDATE, _EFFECTS = range(9)
 Fresh = Callable[..., Tensor]
@@ -169,8 +176,9 @@ class GibbsChains:
         """Whether chains go on from draw to draw."""
         self.groupings = Grouping.of(self.chain)
         """Random effects, for each column of groups."""
-        # Moves take the values of a function for independent.
-        moves = moves and not self.groupings
+        # Moves take the values of a function for independent, and their time grows with the cube of their
+        # number.
+        moves = moves and not self.groupings and not any(map(_is_sparse, self.chain.links))
         self.burn_in = _BURN_IN_OF_MOVES if moves else _BURN_IN
         self.moving = self._moving_cells() if moves else {}
         """Rows of the missing cells that move with functions, by the number of their link; see the module."""
@@ -232,14 +240,26 @@ class GibbsChains:
         chain, filled = self.chain, self.initial_fill(len(self.kept))
         functions = chain.functions(lambda link, n: self.fresh(n, _FUNCTION, link, len(self.kept)))
         links = [
-            LinkDraw(function, link.likelihood.noise.expand(len(filled), 1), torch.ones_like(function))
-            for function, link in zip(functions, chain.links, strict=True)
+            self._start_of(i, function, link.likelihood.noise.expand(len(filled), 1))
+            for i, (function, link) in enumerate(zip(functions, chain.links, strict=True))
         ]
         weights = None
         if self.bagged:
             weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
         precisions = [grouping.start(len(filled)) for grouping in self.groupings]
         return State(links, [None] * len(links), by_column(filled), weights, precisions)
+
+    def _start_of(self, number: int, function: Tensor, noise: Tensor) -> LinkDraw:
+        """Return a link's state before the first draw, given a function from q(u) and the trained noise.
+
+        With nearly as many terms as rows, functions that interpolate are a mode that chains do not leave:
+        they start from one that hardly explains the column.
+        """
+        scales, prior = torch.ones_like(function), self.augmentation.scales[number]
+        if prior is not None and _is_sparse(self.chain.links[number]):
+            scales[:, prior.products] = _SPARSE_START
+            noise = torch.ones_like(noise)
+        return LinkDraw(function, noise, scales)
 
     def draws(self, numbers: Sequence[int], *, of_iterations: bool = False) -> Drawn:
         """Return what was drawn for imputations; number j is draw j // S of chain j % S.
@@ -495,8 +515,17 @@ def _without(numbers: Tensor, others: Tensor) -> Tensor:
     return numbers[~torch.isin(numbers, others)]
 
 
-def n_chains(n_rows: int, *, local_gps: bool = False) -> int:
-    """Return the number of chains: more for small tables, whose chains move slowly, and with local GPs."""
+def _is_sparse(link: Link) -> bool:
+    """Return whether few of many linear terms of a link are expected to matter."""
+    trend, _ = trend_of(link.kernel)
+    return trend is not None and len(trend.sparse_deviations) > 0
+
+
+def n_chains(n_rows: int, *, local_gps: bool = False, n_values: int = 0) -> int:
+    """Return the number of chains: more for small tables, whose chains move slowly, and with local GPs.
+
+    There are fewer if functions have many values.
+    """
     at_once = _ROWS_WITH_LOCAL_GPS if local_gps else _ROWS_AT_ONCE
-    fitting = at_once // max(n_rows, 1) // _FEWEST_CHAINS * _FEWEST_CHAINS
-    return min(max(fitting, _FEWEST_CHAINS), _MOST_CHAINS)
+    most = min(at_once // max(n_rows, 1), _ENTRIES_AT_ONCE // max(n_values, 1) ** 2)
+    return min(max(most // _FEWEST_CHAINS * _FEWEST_CHAINS, _FEWEST_CHAINS), _MOST_CHAINS)

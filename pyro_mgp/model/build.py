@@ -26,7 +26,7 @@ from pyro_mgp.model.likelihoods import (
     Ordinal,
 )
 from pyro_mgp.model.link import Link
-from pyro_mgp.model.link_specs import LinkSpec
+from pyro_mgp.model.link_specs import LinkSpec, is_sparse
 from pyro_mgp.model.local_parameters import estimate
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -156,7 +156,9 @@ def build_chain(
     for spec, likelihood, pairs, own in zip(link_specs, likelihoods, products, effects, strict=True):
         inputs = list(spec.inputs)
         if kernel is linear_quadratic_matern32:
-            covariance = kernel(len(inputs), pairs, n_features, own)
+            few = spec.product_inputs if is_sparse(len(spec.smooth_inputs), n_rows) else None
+            curved = None if few is None else [i for i, d in enumerate(inputs) if d in few]
+            covariance = kernel(len(inputs), pairs, n_features, own, curved=curved)
         elif inputs:
             covariance = kernel(len(inputs))
         else:

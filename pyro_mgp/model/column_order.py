@@ -146,8 +146,10 @@ class Evidence:
         terms = self._terms_of(inputs)
         linear = terms[self.kinds[terms] == 0]
         terms = linear if only_linear else terms
-        together = self._of_all(column, linear if len(inputs) > MOST_INPUTS else terms, len(inputs))
-        return max(together, self._of_few(column, terms))
+        few = self._of_few(column, terms)
+        if len(inputs) > _MOST_COLUMNS:
+            return few
+        return max(few, self._of_all(column, linear if len(inputs) > MOST_INPUTS else terms, len(inputs)))
 
     def _of_all(self, column: int, terms: Tensor, n_inputs: int) -> float:
         """Return the log evidence of regression on all of these terms."""
@@ -234,7 +236,8 @@ def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) ->
     after the incomplete ones needs a link. Each whose own link is curved is tried at later places, one after
     the other. Where all is linear, order does not matter.
     """
-    curved = [each for each in first if evidence.of_curvature(each) > _VERY_CLEARLY]
+    is_wide = len(evidence.groups) > _MOST_COLUMNS
+    curved = [each for each in first if not is_wide and evidence.of_curvature(each) > _VERY_CLEARLY]
     plain = [each for each in first if each not in curved]
     order = _improved(evidence, then, first, CLEARLY)
     # No link predicts variables in front, but the evidence of their order counts if one of them leaves.

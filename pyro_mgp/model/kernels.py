@@ -148,13 +148,18 @@ class Trend(Kernel):
         products: Pairs of inputs whose products are features; None for all pairs and squares.
         n_features: Number of features, at least as many as there are; the others are zero.
         effects: Random effects of groups, in the order of their inputs.
+        sparse: Inputs of which few are expected to matter; see `model.priors`.
     """
 
     places: Tensor
     """Inputs whose products are features, `[2, Q]`."""
     linear_deviations: Tensor
     product_deviations: Tensor
-    """Standard deviations of the coefficients of linear terms and of products, `[Q]`."""
+    """Standard deviations of the coefficients of linear terms that are not sparse, and of products, `[Q]`."""
+    sparse_deviations: Tensor
+    """Standard deviations of the coefficients of linear terms in inputs of which few matter."""
+    of_linear: Tensor
+    """Position of each linear term among these deviations, those of sparse ones last, `[P]`."""
     effect_deviations: Tensor
     """Standard deviations of random effects, for each intercept and slope of each of the `effects`, `[E]`."""
     effect_of: Tensor
@@ -170,6 +175,8 @@ class Trend(Kernel):
         products: Sequence[tuple[int, int]] | None = None,
         n_features: int = 0,
         effects: Sequence[RandomEffects] = (),
+        *,
+        sparse: Sequence[int] = (),
     ) -> None:
         super().__init__(input_dim)
         self.effects, self.n_linear = tuple(effects), input_dim - len(effects)
@@ -180,8 +187,10 @@ class Trend(Kernel):
         self.register_buffer("places", torch.tensor(products, dtype=torch.long).view(-1, 2).T, False)
         self.sizes = [each.n_groups for each in effects for _ in range(1 + len(each.slopes))]
         """Numbers of groups, for each intercept and slope of each of the `effects`."""
+        dense = [p for p in range(self.n_linear) if p not in sparse]
         parts = (
-            ("linear", self.n_linear, linear),
+            ("linear", len(dense), linear),
+            ("sparse", len(sparse), linear),
             ("product", len(products), quadratic),
             ("effect", len(self.sizes), EFFECTS),
         )
@@ -191,6 +200,7 @@ class Trend(Kernel):
         self.register_buffer("log_shared", torch.zeros((), dtype=torch.float64), False)
         numbers = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes, dtype=torch.long))
         self.register_buffer("effect_of", numbers, False)
+        self.register_buffer("of_linear", torch.tensor([*dense, *sparse], dtype=torch.long).argsort(), False)
         self.n_features = max(n_features, 1 + self.n_linear + len(products) + sum(self.sizes))
         """Number F of features."""
 
@@ -198,7 +208,8 @@ class Trend(Kernel):
     def spread(self) -> Tensor:
         """Standard deviations of the coefficients of all features, `[F]`."""
         of_effects = self.effect_deviations[self.effect_of]
-        deviations = torch.cat([self.linear_deviations, self.product_deviations, of_effects])
+        of_linear = torch.cat([self.linear_deviations, self.sparse_deviations])[self.of_linear]
+        deviations = torch.cat([of_linear, self.product_deviations, of_effects])
         known = torch.nn.functional.pad(deviations, (1, 0), value=INTERCEPT**0.5)
         return torch.nn.functional.pad(known, (0, self.n_features - len(known)))
 
@@ -206,11 +217,13 @@ class Trend(Kernel):
     def groups(self) -> Tensor:
         """Group of each feature's coefficient, `[F]`.
 
-        It is 0 for intercept and padding, 1 for linear terms, 2 for products, and 4 and more for each
-        intercept and slope of the `effects`.
+        It is 0 for intercept and padding, 1 for linear terms, 2 for products and sparse linear terms, and 4
+        and more for each intercept and slope of the `effects`.
         """
         n_products = self.places.shape[1]
-        numbers = [0] + [1] * self.n_linear + [2] * n_products + [4 + k for k in self.effect_of.tolist()]
+        n_dense = len(self.linear_deviations)
+        numbers = [0, *(1 if place < n_dense else 2 for place in self.of_linear.tolist())]
+        numbers += [2] * n_products + [4 + k for k in self.effect_of.tolist()]
         return torch.tensor(numbers + [0] * (self.n_features - len(numbers)))
 
     def features(self, X: Tensor) -> Tensor:
@@ -268,18 +281,23 @@ def linear_quadratic_matern32(
     products: Sequence[tuple[int, int]] | None = None,
     n_features: int = 0,
     effects: Sequence[RandomEffects] = (),
+    *,
+    curved: Sequence[int] | None = None,
 ) -> Kernel:
     """Return the default kernel of sequential chains: a quadratic `Trend` plus an ARD Matérn 3/2 kernel.
 
     A product of two columns extrapolates, where a Matérn kernel returns to zero. The variances of the trend
     are fixed in training, since estimated ones shrink its coefficients by several per cent; their posterior
-    is drawn with that of the coefficients (`inference.data_augmentation`).
+    is drawn with that of the coefficients (`inference.data_augmentation`). The Matérn kernel is one of the
+    `curved` inputs, by default of all but the numbers of groups; linear terms of other inputs are sparse.
     """
-    n_smooth = input_dim - len(effects)
-    n_inputs = max(n_smooth, 1)
-    trend = Trend(input_dim, 2.0 / n_inputs, 1.0 / n_inputs, products, n_features, effects)
-    lengthscale = torch.full((n_smooth,), 4.0 * float(n_inputs) ** 0.5)
-    return kernels.Sum(trend, Matern32(n_smooth, torch.tensor(0.3), lengthscale, list(range(n_smooth))))
+    smooth = list(range(input_dim - len(effects)) if curved is None else curved)
+    sparse = [p for p in range(input_dim - len(effects)) if p not in smooth]
+    n_inputs = max(len(smooth), 1)
+    variances = 2.0 / n_inputs, 1.0 / n_inputs
+    trend = Trend(input_dim, *variances, products, n_features, effects, sparse=sparse)
+    lengthscale = torch.full((len(smooth),), 4.0 * float(n_inputs) ** 0.5)
+    return kernels.Sum(trend, Matern32(len(smooth), torch.tensor(0.3), lengthscale, smooth))
 
 
 def trend_of(kernel: Kernel) -> tuple[Trend | None, Kernel]:

@@ -19,6 +19,8 @@ from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.column_order import CLEARLY, MOST_INPUTS, Evidence, best_order
 from pyro_mgp.model.kernels import RandomEffects
 
+# Inputs of a link, as a share of the rows, beyond which few of them are expected to matter.
+_SPARSE_FROM = 0.2
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
 
@@ -112,16 +114,43 @@ def with_product_inputs(
 ) -> list[LinkSpec]:
     """Return links with the inputs whose products predict best, given completed rows `[n, D]`.
 
-    Links with few inputs have products of all.
+    Links with few inputs have products of all. Where few of many inputs matter, they are those that are
+    clearly correlated with the column, after those that have a link themselves: of several that are
+    correlated with each other, none may add much to the others, but all of them together do.
     """
     if max((len(link.smooth_inputs) for link in link_specs), default=0) <= MOST_INPUTS:
         return list(link_specs)
     evidence, found = evidence_of(codec, completed[None]), []
+    linked = [link.column for link in link_specs]
     for link in link_specs:
-        inputs = link.smooth_inputs
-        best = evidence.best_inputs(link.column, inputs) if len(inputs) > MOST_INPUTS else None
+        inputs, best = link.smooth_inputs, None
+        if is_sparse(len(inputs), len(completed)):
+            best = _correlated(completed, link.column, inputs, linked)
+        elif len(inputs) > MOST_INPUTS:
+            best = evidence.best_inputs(link.column, inputs)
         found.append(replace(link, product_inputs=None if best is None else tuple(best)))
     return found
+
+
+def is_sparse(n_inputs: int, n_rows: int) -> bool:
+    """Return whether few of a link's inputs are expected to matter: rows are too few to tell more."""
+    return n_inputs > max(MOST_INPUTS, _SPARSE_FROM * n_rows)
+
+
+def _correlated(rows: Tensor, column: int, inputs: Sequence[int], first: Sequence[int]) -> list[int]:
+    """Return the inputs, at most `MOST_INPUTS`, most correlated with a column of rows `[n, D]`.
+
+    Of inputs without any correlation one is expected to be among them by chance. Those among the `first`
+    ones come first, whatever their correlation.
+    """
+    centred = rows - rows.mean(0)
+    scaled = centred / centred.norm(dim=0).clamp(min=1e-12)
+    correlation = (scaled[:, inputs].T @ scaled[:, column]).abs().clamp(max=1 - 1e-12)
+    least = torch.special.ndtri(torch.tensor(1 - 0.5 / len(inputs), dtype=rows.dtype))
+    clear = correlation.atanh() * max(len(rows) - 3, 1) ** 0.5 > least
+    is_first = torch.tensor([d in first for d in inputs])
+    ranked = (correlation + is_first.to(correlation)).argsort(descending=True)[:MOST_INPUTS].tolist()
+    return sorted(inputs[k] for k in ranked if clear[k] or is_first[k])
 
 
 def best_plan(

@@ -109,7 +109,9 @@ class FittedModel:
             bounds = None if column is None else column.bounds
             observations.append(support or (Truncated(*bounds) if bounds else None))
         inverses = [None if column is None else column.inverse_transform for column in columns]
-        chains = chains or n_chains(self.chain.n_rows, local_gps=self.neighbours is not None)
+        n_values = max((link.n_values for link in self.chain.links), default=0)
+        corrected = self.neighbours is not None
+        chains = chains or n_chains(self.chain.n_rows, local_gps=corrected, n_values=n_values)
         return Sampler(
             self.chain, self.initial_fill, self.joint_draws, self.seed if seed is None else seed,
             self.neighbours, observations, inverses, shifts or {}, self.cholesky_cache, self.training,
