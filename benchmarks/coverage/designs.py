@@ -17,6 +17,7 @@ from benchmarks.coverage import (
     regions,
     shah,
     slade,
+    wide,
 )
 from benchmarks.coverage.design import Design
 
@@ -31,6 +32,7 @@ DESIGNS: dict[str, Design] = {
     **limits.DESIGNS,
     **shah.DESIGNS,
     **multilevel.DESIGNS,
+    **wide.DESIGNS,
     **real.DESIGNS,
 }
 """Designs by name; each module says what its designs are."""

@@ -376,10 +376,11 @@ class GibbsChains:
         link, prior = self.chain.links[i], augmentation.scales[i]
         given = augmentation.with_latents(i, given, function, lambda n: self.fresh(n, _LATENT, *stream))
         posterior = learnt = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
-        for k, grouping in enumerate(self.groupings):
-            functions = [own.function for own in state.links]
-            told = grouping.prior_of(i, functions, state.precisions[k], posterior)
-            posterior = FunctionPosterior.natural(scales.square(), *told)
+        functions = [own.function for own in state.links]
+        for grouping, precision in zip(self.groupings, state.precisions, strict=True):
+            if i in grouping.links:
+                told = grouping.prior_of(i, functions, precision, posterior)
+                posterior = FunctionPosterior.natural(scales.square(), *told)
         if prior is not None:
             scales, posterior = prior.rescale(scales, posterior, self.fresh(5, _RESCALING, *stream))
         function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
