@@ -321,7 +321,7 @@ class _Parts:
         support = self.header["discrete_support"]
         check(len(support) == n_links, f"expected discrete_support of {n_links} links, got {len(support)}")
         supports = [None if each is None else DiscreteSupport.from_dict(each, start.mean) for each in support]
-        return FittedModel(
+        model = FittedModel(
             self.encoder,
             self.link_specs,
             chain,
@@ -334,6 +334,10 @@ class _Parts:
             self.engine.joint_draws,
             lengthscales=drawn or None,
         )
+        rules = self.encoder.rules
+        within = dataclasses.replace(rules.within, known=model.cells_of_groups())
+        encoder = dataclasses.replace(self.encoder, rules=dataclasses.replace(rules, within=within))
+        return dataclasses.replace(model, encoder=encoder)
 
     def _neighbours(
         self,

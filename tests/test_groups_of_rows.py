@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from pyro.infer import Predictive, Trace_ELBO
 
 from pyro_mgp import ColumnSpec, Engine, MGPImputer, calibrate
+from pyro_mgp.imputer import FitWarning
+from pyro_mgp.scaling.partitions import impute_partition
 
 SCHOOL = {"school": ColumnSpec(kind="group")}
 
@@ -123,6 +126,7 @@ def test_new_groups_have_effects_of_their_own(fitted: MGPImputer) -> None:
     rows = pupils().iloc[:24].assign(y=np.nan, x=np.linspace(-0.1, 0.1, 24), w=0.0)
     rows["school"] = ["new"] * 8 + ["other"] * 8 + ["s2"] * 8
     m = 400
+    warnings.simplefilter("ignore", FitWarning)
     draws = fitted.impute(rows, m=m)
     y = np.array([table["y"] for table in draws])
     correlation = np.corrcoef(y.T)
@@ -149,6 +153,62 @@ def test_slopes_differ_between_groups() -> None:
         errors[slopes] = np.sqrt((error[frame["y"].isna()] ** 2).mean())
     assert errors["t",] < 0.45
     assert errors["t",] < 0.6 * errors[()]
+
+
+def test_columns_with_slopes_come_before_others() -> None:
+    """Where growth is curved, a search by evidence alone may put time last, without slopes."""
+    g, patient = np.random.default_rng(5), np.repeat(np.arange(40), 5)
+    y = g.normal(size=40)[patient] + g.normal(size=200)
+    frame = pd.DataFrame({"patient": patient, "y": y, "t": y**2 / 2 + 0.1 * g.normal(size=200)})
+    frame["y"] = frame["y"].mask(g.random(200) < 0.3)
+    without = imputer({"patient": ColumnSpec(kind="group")}).fit(frame)
+    assert without.order_ == ["y", "t"]
+    (link,) = imputer({"patient": ColumnSpec(kind="group", slopes=["t"])}).fit(frame).model_.link_specs
+    assert link.name == "y" and len(link.effects[0].slopes) == 1
+
+
+def test_columns_may_have_no_effects() -> None:
+    frame = pupils(10, 6).drop(columns=["w", "kind"])
+    specs = SCHOOL | {"x": ColumnSpec(predictors=["y"])}
+    links = {link.name: link for link in imputer(specs, max_steps=3).fit(frame).model_.link_specs}
+    assert len(links["x"].effects) == 0 and len(links["y"].effects) == 1
+
+
+def test_new_rows_get_the_cells_of_their_school(fitted: MGPImputer, tmp_path: Path) -> None:
+    truth = pupils()
+    rows = truth[truth["school"].isin(["s1", "s2"])].assign(w=np.nan, kind=None, y=np.nan)
+    rows["kind"] = pd.Categorical(rows["kind"], categories=["a", "b", "c"])
+    fitted.save(tmp_path / "imputer", overwrite=True)
+    for own in (fitted, MGPImputer.load(tmp_path / "imputer")):
+        for table in own.impute(rows, m=2):
+            np.testing.assert_allclose(table["w"], truth.loc[rows.index, "w"], rtol=1e-9)
+            assert (table["kind"] == truth.loc[rows.index, "kind"]).all()
+    rows.loc[rows.index[:2], "w"] = [1.0, 2.0]
+    with pytest.raises(ValueError, match="'w' is constant within each 'school', but 's1' has"):
+        fitted.impute(rows, m=2)
+
+
+def test_rows_of_new_groups_with_observed_cells_are_told_of(fitted: MGPImputer) -> None:
+    rows = pupils().iloc[:4].assign(school="new")
+    with pytest.warns(FitWarning, match="4 rows belong to groups that were not in the table"):
+        fitted.impute(rows, m=2)
+    with pytest.raises(ValueError, match="of which other partitions may have rows"):
+        impute_partition(fitted, rows, 2)
+
+
+def test_too_many_effects_are_an_error() -> None:
+    frame = pd.DataFrame({"patient": np.arange(4402) // 2, "t": np.arange(4402) % 7, "y": np.arange(4402.0)})
+    frame.loc[3, "y"] = np.nan
+    with pytest.raises(ValueError, match="a link would have 2201 of them: expected at most 2000"):
+        imputer({"patient": ColumnSpec(kind="group")}).fit(frame)
+
+
+def test_limits_are_those_of_rows() -> None:
+    frame = pupils(10, 6)
+    frame["w"], frame["most"] = frame["w"].mask(frame["school"] == "s1"), 1.0
+    frame["most"] = frame["most"].where(frame["school"] == "s1")
+    with pytest.raises(ValueError, match="'w' is constant within groups, and its spec names limits"):
+        imputer(SCHOOL | {"w": ColumnSpec(upper_limit="most")}).fit(frame)
 
 
 def test_crossed_groups() -> None:
@@ -189,6 +249,7 @@ def test_ordered_levels_and_counts_have_effects() -> None:
 def test_a_saved_imputer_draws_the_same(fitted: MGPImputer, tmp_path: Path) -> None:
     rows = pupils().iloc[:12].assign(y=np.nan)
     rows.loc[:5, "school"] = "new"
+    warnings.simplefilter("ignore", FitWarning)
     fitted.save(tmp_path / "imputer")
     loaded = MGPImputer.load(tmp_path / "imputer")
     assert loaded.impute(rows, m=3) == fitted.impute(rows, m=3)
@@ -231,7 +292,12 @@ def test_diagnostics_and_files(fitted: MGPImputer, tmp_path: Path) -> None:
         ({"inference": "mcmc"}, r"inference=\"mcmc\" draws none"),
         ({"engine": Engine(joint_draws=False)}, "it needs joint predictive draws"),
         ({"order": ["x", "w", "y"], "inputs": "earlier"}, "constant within groups come before others"),
+        ({"order": ["w", "y"], "inputs": "earlier"}, r"order must also name \['x'\]"),
         ({"specs": {"school": ColumnSpec(kind="group", slopes=["z"])}}, "names 'z': expected another column"),
+        (
+            {"specs": {"school": ColumnSpec(kind="group", slopes=["w"])}},
+            r"slopes of \['w'\], constant within",
+        ),
     ],
 )
 def test_what_cannot_be_had_is_an_error(settings: dict[str, Any], message: str) -> None:

@@ -8,8 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from pyro_mgp.data.cells import holes_of, label_of
+from pyro_mgp._support.messages import listing
+from pyro_mgp.data.cells import complete, holes_of, label_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.parquet_table import ParquetTable
 
@@ -36,6 +38,8 @@ class WithinGroups:
 
     Other columns of groups may be among them: schools, if the groups are classes.
     """
+    known: Mapping[Label, Mapping[Any, Any]] = field(default_factory=dict, compare=False)
+    """For each column that is constant within groups, its cells in the table of the fit by group."""
 
     @classmethod
     def find(cls, frame: pd.DataFrame, groups: Sequence[Label]) -> Self:
@@ -47,7 +51,16 @@ class WithinGroups:
         for group in groups:
             others = [label_of(label) for label in frame.columns if label != group]
             found[group] = tuple(label for label in others if _is_constant(frame[label], frame[group]))
-        return cls(found)
+        within = cls(found)
+        return cls(found, within._known_in(frame))
+
+    def _known_in(self, frame: pd.DataFrame) -> dict[Label, dict[Any, Any]]:
+        """Return the cells of constant columns by group."""
+        known = {}
+        for label in {label: None for labels in self.constant.values() for label in labels}:
+            observed = frame[~holes_of(frame[label])]
+            known[label] = dict(zip(observed[self.group_of(label)], observed[label], strict=True))
+        return known
 
     def group_of(self, label: Label) -> Label | None:
         """Return the column of groups within which a column is constant; None without one.
@@ -66,19 +79,33 @@ class WithinGroups:
     def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return a table with missing cells of constant columns filled by the one value that their group has.
 
-        It is the same object if there is none to fill.
+        It is the value in other rows of the table, or else in the table of the fit. The result is the same
+        object if there is none to fill. Different cells of one group are a ValueError.
         """
         for group, labels in self.constant.items():
             for label in labels:
                 holes = holes_of(frame[label])
                 own = frame[label][~holes].groupby(frame[group][~holes], observed=True)
-                values = own.first()[own.nunique() == 1]
-                told = holes & frame[group].isin(values.index).to_numpy()
+                for each in own.nunique().loc[lambda counts: counts > 1].index[:1]:
+                    raise ValueError(
+                        f"Column {label!r} is constant within each {group!r}, but {each!r} has "
+                        f"{listing(own.get_group(each).unique())}. Correct the cells."
+                    )
+                values = own.first().to_dict()
+                if self.group_of(label) == group:
+                    values = {**self.known.get(label, {}), **values}
+                told = holes & frame[group].isin(list(values)).to_numpy()
                 if told.any():
-                    frame = frame.copy()
-                    cells = values.reindex(frame[group][told])
-                    frame.loc[told, label] = cells.to_numpy()
+                    frame = complete(frame, {label: _cells(frame[group], holes, told, values)})
         return frame
+
+
+def _cells(
+    groups: pd.Series[Any], holes: NDArray[np.bool_], told: NDArray[np.bool_], values: Mapping[Any, Any]
+) -> NDArray[Any]:
+    """Return the values of the groups in rows with a hole, `[n]`, None where there is none."""
+    pairs = zip(groups[holes], told[holes], strict=True)
+    return pd.Series([values[group] if is_told else None for group, is_told in pairs]).to_numpy()
 
 
 def _is_constant(column: pd.Series[Any], groups: pd.Series[Any]) -> bool:

@@ -113,6 +113,12 @@ class Rules:
         texts, groups = self._texts_of(frame), [each for each in labels if each in self.groups]
         modelled = frame.drop(columns=list(self.not_modelled | texts))
         within = WithinGroups.find(modelled, groups)
+        for group, constant in within.constant.items():
+            if wrong := [label for label in self.specs[group].slopes if label in constant]:
+                raise ValueError(
+                    f"The spec of column {group!r} names slopes of {listing(wrong)}, constant within its "
+                    "groups: there they cannot be told from intercepts. Leave them out."
+                )
         return replace(self, middles=middles, survival=survival, texts=texts, within=within)
 
     @property

@@ -101,6 +101,8 @@ def _unsuitable(column: pd.Series[Any], observed: Mask, label: Label, rules: Rul
     """Return the reason why no cells of a column can be held out, or None if they can."""
     if label in rules.derived:
         return "is derived from other columns"
+    if label in rules.groups:
+        return "holds groups"
     if label in rules.texts:
         return "holds text or identifiers"
     if label in rules.not_modelled:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import label_of
-from pyro_mgp.data.codecs.kinds import NumberCodec
+from pyro_mgp.data.codecs.kinds import GroupCodec, NumberCodec
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
@@ -58,6 +58,8 @@ _MOST_COLUMNS, _MOST_LINKS, _MOST_WORK = 50, 20, 1e10
 # of a joint density. They removed 5 % or more in 17 of 21 public tables (up to 1,000 rows, 30 % missing), and
 # less than 3 % in tables of waves, products and other smooth relations (300 to 3,000 rows, two of each).
 _LOCAL = 0.04
+# Most random effects of a link: the time of an iteration grows with the cube of their number.
+_MOST_EFFECTS = 2000
 # Rows of a large table, those with the smallest keys, that show whether it has a joint density and in which
 # order. In nine tables of 10,000 rows (seven of them public) local GPs removed at most .02 of the CRPS of
 # 2,000 rows where they removed less than .03 of that of all rows, and .25 or more in the other six tables.
@@ -78,6 +80,11 @@ def fit_frame(
     rules = Rules.parse(parameters.specs, frame.columns.tolist(), parameters.survival).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     limits = rules.limits(frame)
+    if shared := [label for label in limits if rules.within.group_of(label) is not None]:
+        raise ValueError(
+            f"Column {shared[0]!r} is constant within groups, and its spec names limits, which are those of "
+            "single rows: leave out the limits or the groups"
+        )
     if limits and engine.propagate == "latent":
         raise ValueError(
             f'propagate="latent", as in paper(), cannot be used: cells of {listing(limits)} may have limits, '
@@ -154,15 +161,24 @@ def _fit_in_order(
 
 def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
     """Raise a ValueError if a table with groups has settings that leave its links without random effects."""
-    parameters, names = given.parameters, listing(codec.names[d] for d in codec.of_groups)
+    parameters, names = given.parameters, ", ".join(repr(codec.names[d]) for d in codec.of_groups)
+    n_effects = sum(_n_effects(codec))
     if parameters.inputs == "others":
         why = 'inputs="others" has none: take inputs="auto"'
     elif parameters.kernel not in ("auto", "linear+quadratic+matern32"):
         why = 'a kernel of your own has none: take kernel="auto"'
     elif parameters.inference == "mcmc":
         why = 'inference="mcmc" draws none: take inference="auto"'
+    elif n_effects > _MOST_EFFECTS:
+        why = f"a link would have {n_effects} of them: expected at most {_MOST_EFFECTS}"
     if why:
         raise ValueError(f"Column {names}: random effects of groups cannot be had, since {why}")
+
+
+def _n_effects(codec: TableCodec) -> list[int]:
+    """Return the number of random effects of each column of groups in a link."""
+    groups = [own for own in codec.columns if isinstance(own, GroupCodec)]
+    return [len(own.levels) * (1 + len(own.slopes)) for own in groups]
 
 
 def _fit_in_given_order(
@@ -178,9 +194,19 @@ def _fit_in_given_order(
     # Columns without a place in the order come first, like complete ones.
     if (expected := groups_first(codec, given.rules.within, order)) != list(order):
         raise ValueError(
-            "columns that are constant within groups come before others: expected an order such as "
-            f"{expected}, got {list(order)}"
+            "columns that are constant within groups come before others, then those with slopes in groups: "
+            f"expected an order such as {expected}, got {list(order)}"
         )
+    is_told = given.rules.within.group_of
+    if any(
+        is_told(label) is not None and not table.observed[:, codec.slices[label]].all() for label in order
+    ):
+        others = [own.name for own in codec.columns if own.width and own.kind is not Kind.GROUP]
+        if without := [label for label in others if label not in order and is_told(label) is None]:
+            raise ValueError(
+                f"order must also name {listing(without)}: columns that are constant within groups come "
+                "before these, which tell of their missing cells"
+            )
     linked = np.flatnonzero(given.may_be_missing(codec, table)).tolist()
     sequence = [d for d in linked if d not in named] + named
     links = given.link_specs(codec, table, sequence)

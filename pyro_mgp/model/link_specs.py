@@ -75,7 +75,8 @@ def plan_links(
     """
     groups = codec.groups
     visible = _visible(codec, specs or {})
-    has_link, within = _can_have_link(codec), within or WithinGroups()
+    has_link, within, is_group = _can_have_link(codec), within or WithinGroups(), np.zeros(len(groups), bool)
+    is_group[codec.of_groups] = True
     linked = np.flatnonzero(incomplete & has_link)
     if sequence is not None:
         linked = np.asarray([d for d in sequence if has_link[d]], dtype=np.intp)
@@ -86,7 +87,7 @@ def plan_links(
     extra = (codec.n_encoded,) if target is not None and target_is_input else ()
     link_specs = []
     for i, d in enumerate(linked.tolist()):
-        inputs = visible[groups[d]] & (groups != groups[d])
+        inputs = visible[groups[d]] & (groups != groups[d]) & ~is_group
         if sequence is not None:
             inputs &= ~np.isin(groups, groups[linked[i:]])
         earlier = tuple(np.flatnonzero(groups[:d] == groups[d]).tolist())
@@ -94,7 +95,8 @@ def plan_links(
             seen = (*np.flatnonzero(inputs).tolist(), *extra)
             link = LinkSpec(codec.names[d], d, seen, earlier)
         else:
-            link = _with_effects(codec, within, d, np.flatnonzero(inputs).tolist(), earlier)
+            effects = np.flatnonzero(visible[groups[d]] & is_group).tolist()
+            link = _with_effects(codec, within, d, np.flatnonzero(inputs).tolist(), effects, earlier)
         link_specs.append(link)
         if not link.inputs and sequence is None:
             raise ValueError(
@@ -106,7 +108,8 @@ def plan_links(
     name = str(target.name)
     while name in codec.names:
         name = f"target {name}"
-    return [*link_specs, LinkSpec(name, codec.n_encoded, tuple(np.flatnonzero(visible[-1]).tolist()))]
+    last = tuple(np.flatnonzero(visible[-1] & ~is_group).tolist())
+    return [*link_specs, LinkSpec(name, codec.n_encoded, last)]
 
 
 def with_product_inputs(
@@ -191,7 +194,8 @@ def plan_sequence(
     """Return the encoded columns with a link in a sequential chain, in the order of the largest evidence.
 
     Complete columns before the first `incomplete` one, Bool `[D]`, get no link unless `every` column does.
-    Columns that are constant `within` groups come before others if one of them is incomplete.
+    Columns that are constant `within` groups come before others if one of them is incomplete, and columns
+    that have slopes in groups before those in whose links they have them.
     """
     groups, scale = codec.groups, codec.raw_scale
     holes = {variable: bool(incomplete[groups == variable].any()) for variable in groups.tolist()}
@@ -201,21 +205,34 @@ def plan_sequence(
     then.sort(key=lambda variable: least[variable])
     order = best_order(evidence, first, then)
     labels = [column.name for column in codec.columns]
-    if within and any(holes[v] and within.group_of(labels[v]) is not None for v in order):
-        order = [labels.index(label) for label in groups_first(codec, within, [labels[v] for v in order])]
+    is_told = within is not None and any(
+        (every or holes[v]) and within.group_of(labels[v]) is not None for v in order
+    )
+    if is_told or _slopes(codec):
+        known = within if within and is_told else WithinGroups()
+        order = [labels.index(label) for label in groups_first(codec, known, [labels[v] for v in order])]
     needed = 0 if every else min((i for i, v in enumerate(order) if holes[v]), default=len(order))
     return [d for v in order[needed:] for d in np.flatnonzero(groups == v).tolist()]
 
 
 def groups_first(codec: TableCodec, within: WithinGroups, labels: Sequence[Label]) -> list[Label]:
-    """Return the labels of columns with those in front that are constant within the fewest groups."""
-    sizes = {own.name: len(own.levels) for own in codec.columns if isinstance(own, GroupCodec)}
+    """Return the labels of columns in the order that groups need.
 
-    def n_groups(label: Label) -> float:
+    Columns that are constant within the fewest groups come first, then those that have slopes in groups.
+    """
+    codecs = [own for own in codec.columns if isinstance(own, GroupCodec)]
+    sizes, sloping = {own.name: len(own.levels) for own in codecs}, {*_slopes(codec)}
+
+    def key(label: Label) -> tuple[float, bool]:
         group = within.group_of(label)
-        return math.inf if group is None else sizes[group]
+        return math.inf if group is None else sizes[group], label not in sloping
 
-    return sorted(labels, key=n_groups)
+    return sorted(labels, key=key)
+
+
+def _slopes(codec: TableCodec) -> list[Label]:
+    """Return the labels of the columns that have slopes in groups."""
+    return [label for own in codec.columns if isinstance(own, GroupCodec) for label in own.slopes]
 
 
 def rival_sequence(
@@ -234,8 +251,10 @@ def rival_sequence(
     outcome = max(curvature, key=lambda variable: curvature[variable])
     if curvature[outcome] <= CLEARLY or groups[sequence[-1]] == outcome:
         return None
-    if within and outcome < len(codec.columns) and within.group_of(codec.columns[outcome].name) is not None:
-        return None
+    if within and outcome < len(codec.columns):
+        label = codec.columns[outcome].name
+        if within.group_of(label) is not None or label in _slopes(codec):
+            return None
     rival = [*(d for d in sequence if groups[d] != outcome), *np.flatnonzero(groups == outcome).tolist()]
     gains = np.array([_gain(codec, rows, sequence, rival) for rows in completed.split(1)])
     return rival if gains.mean() + _VARIANCES * gains.var() > 0 else None
@@ -329,15 +348,20 @@ def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:
             visible[here] = np.isin(np.arange(len(labels)), [labels.index(each) for each in spec.predictors])
         if not spec.predicts:
             visible[:, here] = False
-    visible = visible[:, codec.groups]
-    visible[:, codec.of_groups] = False
-    return visible
+    return visible[:, codec.groups]
 
 
 def _with_effects(
-    codec: TableCodec, within: WithinGroups, column: int, inputs: Sequence[int], unless: tuple[int, ...]
+    codec: TableCodec,
+    within: WithinGroups,
+    column: int,
+    inputs: Sequence[int],
+    places: Sequence[int],
+    unless: tuple[int, ...],
 ) -> LinkSpec:
     """Return the link of a column in a sequential chain, given its possible inputs, with random effects.
+
+    The numbers of groups whose effects it may have are in the encoded columns `places`.
 
     A column that is constant within groups is predicted from others that are, and has the effects of larger
     groups.
@@ -348,7 +372,9 @@ def _with_effects(
     if group is not None:
         inputs = [d for d in inputs if names[d] in within.constant[group]]
     for own in codec.columns:
-        if not isinstance(own, GroupCodec) or names[column] in within.constant.get(own.name, ()):
+        if not isinstance(own, GroupCodec) or starts[own.name].start not in places:
+            continue
+        if names[column] in within.constant.get(own.name, ()):
             continue
         if group is None or own.name in within.constant[group]:
             slopes = tuple(

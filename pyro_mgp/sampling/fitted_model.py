@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyro_mgp._support.messages import FitWarning, warn_user
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.gibbs_chains import n_chains
@@ -50,6 +53,22 @@ class FittedModel:
     own: InputTable | None = None  # table of the fit, its target observed; None if loaded or fitted to files
     lengthscales: list[Tensor] | None = None  # drawn ones of each link, `[K, P]`; None for the estimates
     cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)  # kept from call to call
+
+    def cells_of_groups(self) -> dict[Label, dict[Any, Any]]:
+        """Return the cells of columns that are constant within groups in the training rows, by group."""
+        codec, within, rows = self.encoder.codec, self.encoder.rules.within, self.training
+        columns, slices = {column.name: column for column in codec.columns}, codec.slices
+        found = dict[Label, dict[Any, Any]]()
+        for label in {label: None for labels in within.constant.values() for label in labels}:
+            group = columns.get(within.group_of(label) or "")
+            if rows is None or group is None or not group.width or not columns[label].width:
+                continue
+            here = rows.observed[:, slices[label].start].nonzero()[:, 0].cpu()
+            values = rows.values.cpu().numpy()[here]
+            numbers = np.rint(group.in_own_units(values[:, slices[group.name]])).astype(int)
+            cells = columns[label].decode(values[:, slices[label]]).tolist()
+            found[label] = {(group.levels or ())[k]: cell for k, cell in zip(numbers, cells, strict=True)}
+        return found
 
     @property
     def is_sequential(self) -> bool:
@@ -154,6 +173,7 @@ class FittedModel:
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
         """Encode a table to complete; warn of incomplete columns that have no link."""
         given, groups = self.encoder.encode(X, row_ids), self.encoder.codec.groups
+        self._warn_of_new_groups(given)
         incomplete = groups[~given.encoded.observed[:, : len(groups)].all(0).numpy()]
         linked = {groups[spec.column] for spec in self.link_specs if spec.column < len(groups)}
         if without := set(incomplete) - linked:
@@ -164,3 +184,20 @@ class FittedModel:
                 FitWarning,
             )
         return given
+
+    def _warn_of_new_groups(self, given: InputTable) -> None:
+        """Warn of rows of new groups with observed cells, which do not tell their effects."""
+        codec, linked = self.encoder.codec, [spec.column for spec in self.link_specs]
+        for column in codec.columns:
+            if column.kind is not Kind.GROUP or not column.width:
+                continue
+            numbers = column.in_own_units(given.encoded.values[:, codec.slices[column.name]].cpu().numpy())
+            is_new = np.rint(numbers) >= len(column.levels or ())
+            observed = given.encoded.observed[:, linked].any(1).cpu().numpy()
+            if n := int((is_new & observed).sum()):
+                warn_user(
+                    f"Column {column.name!r}: {n} rows belong to groups that were not in the table of the "
+                    "fit. Effects of these are drawn from their prior, whatever is observed in their rows: "
+                    "where that matters, fit a table with these rows.",
+                    FitWarning,
+                )

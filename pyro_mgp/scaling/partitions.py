@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import Ranks, RowIds, ranks_among_equals
 from pyro_mgp.data.parquet_table import without
@@ -113,6 +114,11 @@ def impute_partition(
         return Imputations(frame, {}, imputations if isinstance(imputations, int) else len(imputations))
     with _LOCK:
         imputer = state.imputer() if isinstance(state, FittedState) else state
+        if shared := [link.name for link in imputer.model_.link_specs if link.once_per is not None]:
+            raise ValueError(
+                f"columns {listing(shared)} are constant within groups, of which other partitions may have "
+                "rows as well: impute the whole table at once, by impute(frame)"
+            )
         return imputer.impute(frame, imputations, row_ids=row_ids, random_state=random_state, delta=delta)
 
 

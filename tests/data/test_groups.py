@@ -60,11 +60,12 @@ def test_cells_are_completed_from_their_group() -> None:
     assert within.complete(frame) is frame
 
 
-def test_groups_with_different_cells_are_left_alone() -> None:
+def test_different_cells_of_a_group_are_an_error() -> None:
     frame = pupils().assign(teacher=np.arange(40.0)).mask(pd.DataFrame(np.eye(40, 6, dtype=bool)).to_numpy())
     frame["class"], frame["school"] = pupils()["class"], pupils()["school"]
     within = WithinGroups({"class": ("teacher",)})
-    assert within.complete(frame) is frame
+    with pytest.raises(ValueError, match="'teacher' is constant within each 'class', but 'c"):
+        within.complete(frame)
 
 
 @pytest.mark.parametrize("labels", [["a", "b", "c"], [3, 10, 20], [True, False, True]])

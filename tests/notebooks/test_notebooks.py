@@ -20,6 +20,7 @@ STEMS = [
     "04_diagnostics",
     "05_missing_not_at_random",
     "06_detection_limits",
+    "07_visits",
 ]
 OTHERS = {"README.md", "execute.py"}
 MOST_BYTES = 1_500_000

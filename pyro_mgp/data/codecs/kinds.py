@@ -467,7 +467,10 @@ class GroupCodec(_LevelCodec):
             )
         positions = super()._read(column)
         if len(unseen := np.flatnonzero(np.isnan(positions[:, 0]))):
-            hashes = pd.util.hash_array(column.iloc[unseen].astype(str).to_numpy(dtype=object))
+            labels = column.iloc[unseen]
+            # Integers and floats of the same value are one group.
+            names = numbers_of(labels) if is_numeric(labels) else labels.astype(str).to_numpy(dtype=object)
+            hashes = pd.util.hash_array(names)
             positions[unseen, 0] = len(self.levels) + hashes % _OTHER_GROUPS
         return positions
 
