@@ -731,6 +731,19 @@ def test_limits_unknown_to_a_model_are_an_error(
     assert not (tmp_path / "again").exists()
 
 
+def test_groups_are_named_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    g, school = np.random.default_rng(0), np.repeat(np.arange(10), 5)
+    frame = pd.DataFrame({"school": [f"s{k}" for k in school], "x": g.normal(size=50).round(3)})
+    frame["y"] = (g.normal(size=10)[school] + frame["x"]).round(3).mask(np.arange(50) % 4 == 0)
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    assert run(path, "-o", tmp_path / "out", "-m", 2, "--groups", "school", "--quiet") == 0
+    (link,) = MGPImputer.load(tmp_path / "out" / "imputer").model_.link_specs
+    assert [effects.n_groups for effects in link.effects] == [10]
+    message = error_of(capsys, path, "-o", tmp_path / "again", "--groups", "class")
+    assert "specs name column 'class'" in message
+
+
 def test_a_survival_outcome_is_named_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
