@@ -10,6 +10,8 @@
 
 # %%
 import os
+import textwrap
+import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -140,7 +142,8 @@ pd.DataFrame(rows, index=columns).T.round(2)
 #
 # The effects of such a patient are drawn from their prior, whose covariance matrix is that of the patients in
 # the table: one intercept and one slope in each imputation, for all rows. Each draw is the curve of some
-# patient of the same arm. Scores of the new patient do not change it, although the first two are high here:
+# patient of the same arm. Scores of the new patient do not change it, although the first two are high here.
+# A warning tells of that:
 
 # %%
 visits = pd.DataFrame(
@@ -154,7 +157,11 @@ def later(tables) -> pd.DataFrame:
     return cells.agg(["mean", "std"]).round(1)
 
 
-later(imputer.impute(visits, m=5 * m))
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    draws = imputer.impute(visits, m=5 * m)
+print(textwrap.fill(str(told[0].message), 100))
+later(draws)
 
 # %% [markdown]
 # For imputations that learn from them, the patient must be in the table of the fit.
