@@ -26,10 +26,7 @@ class WithinGroups:
     Example:
         >>> school, size = [1, 1, 2, 2, 3, 3], [90.0, None, 40.0, 40.0, 70.0, 70.0]
         >>> frame = pd.DataFrame({"school": school, "size": size, "score": [1, 2, 3, 4, 5, 6]})
-        >>> found = WithinGroups.find(frame, ["school"])
-        >>> found.constant
-        {'school': ('size',)}
-        >>> found.complete(frame)["size"].tolist()
+        >>> WithinGroups({"school": ["size"]}).complete(frame)["size"].tolist()
         [90.0, 90.0, 40.0, 40.0, 70.0, 70.0]
     """
 
