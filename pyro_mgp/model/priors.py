@@ -49,9 +49,9 @@ _SPREAD = 0.01
 _OF_OTHER_KINDS = 3.0
 # Median of the prior of lengthscales, in multiples of √P.
 _TYPICAL = 4.0
-PRODUCTS, REST, EFFECT = 2, 3, 4
-"""Groups of the coefficients of products, of the rest of a kernel, and of the first random effects; see
-`Trend.groups`."""
+LINEAR, PRODUCTS, REST, EFFECT = 1, 2, 3, 4
+"""Groups of the coefficients of linear terms, of products, of the rest of a kernel, and of the first random
+effects; see `Trend.groups`."""
 
 
 def group_scales(link: Link) -> Tensor:
@@ -71,7 +71,7 @@ def shared_spread(trend: Trend) -> float:
 def drawn_groups(link: Link) -> dict[str, int]:
     """Return the attributes of a trend whose deviations have priors, with the groups of these."""
     groups = {"product_deviations": PRODUCTS, "sparse_deviations": PRODUCTS}
-    return groups if link.is_gaussian else {"linear_deviations": 1, **groups}
+    return groups if link.is_gaussian else {"linear_deviations": LINEAR, **groups}
 
 
 def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:

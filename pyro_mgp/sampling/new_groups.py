@@ -22,13 +22,17 @@ class NewEffects:
     """Effects of new groups in one link."""
 
     grouping: Grouping
+    """Effects of a column of groups in all links."""
     own: Sequence[int]
     """Positions of the link's effects among those of a group."""
     factors: Tensor
     """Cholesky factors of the precisions of a group's effects, `[S, K, K]`."""
     seed: int
+    """Seed of the keyed noise from which effects are made."""
     stream: Sequence[int]
+    """Stream of that noise, one for each column of groups."""
     imputations: Sequence[int]
+    """Numbers of the imputations of the S paths."""
 
     def at(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of new groups in a table `[S, n, D]`, and the link's effects there.
@@ -52,7 +56,9 @@ class WithNewGroups(Conditional):
     """Conditional of a link whose random effects are drawn for new groups."""
 
     conditional: Conditional
+    """The conditional at drawn functions, in which new groups have no effects."""
     effects: Sequence[NewEffects]
+    """Effects of new groups, for each column of groups that the link has effects of."""
 
     @classmethod
     def of(cls, conditional: Conditional, effects: Sequence[NewEffects]) -> WithNewGroups:
