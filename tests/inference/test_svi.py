@@ -66,7 +66,7 @@ def test_the_loss_of_a_step_is_the_bound_in_closed_form(inputs: str, kernel: Any
         seen.update((name, p.grad.clone()) for name, p in chain.named_parameters() if p.grad is not None)
 
     by_svi, _ = SviStep(chain, None, record, redraw=False)(filled, observed, None)
-    assert float(by_svi) == pytest.approx(float(closed.detach()), abs=1e-8)
+    assert float(by_svi) == pytest.approx(float(closed.detach()), rel=1e-10)
     for name, gradient in gradients.items():
         torch.testing.assert_close(seen[name], gradient, rtol=1e-6, atol=1e-6)
 
