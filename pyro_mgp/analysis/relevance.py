@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyro_mgp._support.checks import one_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
@@ -134,7 +134,9 @@ def _mean_squares(gradient: Numbers, groups: NDArray[np.intp], columns: Sequence
     found = np.zeros(len(columns))
     for c, column in enumerate(columns):
         own, correlations = gradient[:, groups == c], np.ones((1, 1))
-        if column.width > 1:
+        if column.kind is Kind.SEMICONTINUOUS:
+            correlations = np.diag([1.0, 1 - column.mean[0]])  # amounts vary in their rows only
+        elif column.width > 1:
             # Exactly one indicator of a category is on in each row.
             shares, scale = np.array(column.mean), np.array(column.scale)
             correlations = (np.diag(shares) - np.outer(shares, shares)) / np.outer(scale, scale)

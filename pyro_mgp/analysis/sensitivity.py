@@ -44,6 +44,11 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
             raise ValueError(f"delta of column {label!r} must be a finite number, got {value!r}")
         column, scale = columns[label], 1.0
+        if column.kind is Kind.SEMICONTINUOUS:
+            raise ValueError(
+                f"delta of column {label!r}: it is modelled in two parts, which have no common scale to be "
+                "shifted on; fit it with ColumnSpec(kind='continuous')"
+            )
         if column.indicators is not None:
             if column.width > 2:
                 raise ValueError(

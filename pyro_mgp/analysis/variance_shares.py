@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from pyro_mgp.analysis.relevance import ChainImputer, encoded_rows, groups_and_labels
+from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.sampling.local_gp import LocalLink
 from pyro_mgp.sampling.observed_cells import own_references
 
@@ -68,7 +69,8 @@ def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = 
     own = None if near is None else own_references(given, model.chain, near, keys).to(rows.device)
     found = []
     for i, (link, conditional) in enumerate(zip(model.chain.links, model.chain.conditionals(), strict=True)):
-        here = given.observed[:, link.column].nonzero()[:, 0]
+        applies = none_is_on(given.values, link.unless)
+        here = (given.observed[:, link.column] & applies).nonzero()[:, 0]
         smooth = conditional.functions(rows[here])[0]
         nearby = torch.zeros_like(smooth)
         if near is not None and near.links[i]:

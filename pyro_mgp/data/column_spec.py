@@ -23,6 +23,9 @@ class Kind(enum.StrEnum):
     """Numbers with outliers: Student's t."""
     INTEGER = "integer"
     """Integers: as continuous, and rounded; cumulative probit if there are two values."""
+    SEMICONTINUOUS = "semicontinuous"
+    """Numbers of which many equal the smallest (or largest) one, such as 0: whether a number does is a
+    boolean, and the others are as continuous or integer. Detected in tables with a joint density."""
     COUNT = "count"
     """Integers from 0 upwards: negative binomial with a log link; detected by their distribution."""
     BOOLEAN = "boolean"

@@ -102,7 +102,7 @@ class TableCodec:
         Columns that are constant `within` groups are fitted to one cell of each group.
 
         Too few rows or columns, or wrong labels of columns, are a ValueError. A TableWarning says that rows
-        are entirely missing, that an incomplete column is constant, or that many cells equal a bound.
+        are entirely missing, or that an incomplete column is constant.
         """
         labels, within = labels_of(table.columns), within or WithinGroups()
         _check_fit_shape(table)
@@ -115,7 +115,6 @@ class TableCodec:
             is_empty &= holes
             if holes.any():
                 incomplete.add(name)
-            _warn_of_atoms(codecs[-1], column)
             _warn_of_limits(codecs[-1], column, (specs or {}).get(name))
         codec = cls(tuple(codecs))
         codec._check_varying(table, incomplete)
@@ -147,26 +146,49 @@ class TableCodec:
         specs: Specs,
         limits: Mapping[Label, Limits] | None = None,
         within: WithinGroups | None = None,
+        *,
+        transforms: bool = True,
     ) -> tuple[TableCodec, EncodedTable]:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
         Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
-        Transforms that keep draws within bounds stay, see `untransformed`, and columns with limits.
+        Transforms that keep draws within bounds stay, see `untransformed`, and columns with limits. Amounts
+        of semicontinuous columns are transformed unless `transforms` rules it out.
         """
         columns, values = list(self.columns), encoded.to_numpy()
+        parts = [values[:, self.slices[column.name]] for column in columns]
         for i, column in enumerate(self.columns):
             if not isinstance(column, NumberCodec) or column.has_limits:
                 continue
             cells, spec = (within or WithinGroups()).cells(frame, column.name), specs.get(column.name)
             keeps = column.warp is not None and (warp or column.needs_warp)
-            refitted = fit_column(cells, keeps, discrete_support, spec, float_counts=True)
+            refitted = fit_column(cells, keeps, discrete_support, spec, joint_density=True)
+            if refitted.kind is Kind.SEMICONTINUOUS and transforms:
+                # The transform of amounts keeps them within the bound.
+                refitted = fit_column(cells, True, discrete_support, spec, joint_density=True)
             if keeps != (column.warp is not None) or refitted.kind != column.kind:
-                columns[i] = refitted
-                values[:, self.slices[column.name]] = refitted.encode(frame[column.name])
+                columns[i], parts[i] = refitted, refitted.encode(frame[column.name])
         if columns == list(self.columns):
             return self, encoded
         codec = TableCodec(tuple(columns))
-        return codec, codec._encoded(values, frame.index, None, limits or {})
+        return codec, codec._encoded(np.concatenate(parts, axis=1), frame.index, None, limits or {})
+
+    def warn_of_atoms(self, table: pd.DataFrame | ParquetTable) -> None:
+        """Warn of numbers of which many equal a bound, but no draw will, given the table of the fit."""
+        for codec in self.columns:
+            if not isinstance(codec, ContinuousCodec) or codec.support is not None:
+                continue
+            bounds = [bound for bound in (codec.lower, codec.upper) if bound is not None]
+            cells = numbers_of(table[codec.name]) if bounds else np.empty(0)
+            for bound in bounds:
+                share = (cells == bound).sum() / max((~np.isnan(cells)).sum(), 1)
+                if share >= _ATOM:
+                    warn_user(
+                        f"Column {codec.name!r}: {share:.0%} of its observed cells equal the bound "
+                        f"{bound:g}, but no draw will. If they mean something of their own (no income), "
+                        "model it in two parts: ColumnSpec(kind='semicontinuous').",
+                        TableWarning,
+                    )
 
     def _check_varying(self, table: pd.DataFrame | ParquetTable, incomplete: Collection[Label]) -> None:
         """Check that incomplete columns have others to predict them; warn of constant columns."""
@@ -325,21 +347,6 @@ def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
         f"{' and '.join(parts)}. Expected, in this order: {listing(expected)}. Add the missing ones (NaN "
         "will do) and drop the others."
     )
-
-
-def _warn_of_atoms(codec: ColumnCodec, column: pd.Series[Any]) -> None:
-    if not isinstance(codec, ContinuousCodec) or codec.support is not None:
-        return
-    cells = numbers_of(column)
-    for bound in (codec.lower, codec.upper):
-        share = (cells == bound).sum() / max((~np.isnan(cells)).sum(), 1)
-        if share >= _ATOM:
-            warn_user(
-                f"Column {codec.name!r}: {share:.0%} of its observed cells equal the bound {bound:g}, but no "
-                "draw will. If they mean something of their own (no income, below detection), give that a "
-                "boolean column, and let the number apply there (only_if).",
-                TableWarning,
-            )
 
 
 def _warn_of_limits(codec: ColumnCodec, column: pd.Series[Any], spec: ColumnSpec | None) -> None:

@@ -191,7 +191,7 @@ def untrained_chain(
         propagate=engine.propagate,
         backpropagate=engine.backpropagate,
         precision=parameters.precision,
-        categories=build.categories(codec, link_specs, inducing.device),
+        compounds=build.compounds(codec, link_specs, inducing.device),
     )
 
 

@@ -75,8 +75,10 @@ class GivenTable:
     ) -> tuple[TableCodec, EncodedTable]:
         """Return a codec refitted for a joint density, and the table encoded with it."""
         support, specs = self.parameters.discrete_support, self.rules.modelled_specs
-        given = self.limits, self.rules.within
-        return codec.for_joint_density(self.modelled, table, warp, support, specs, *given)
+        given, transforms = (self.limits, self.rules.within), self.parameters.warp
+        return codec.for_joint_density(
+            self.modelled, table, warp, support, specs, *given, transforms=transforms
+        )
 
     def may_be_missing(self, codec: TableCodec, table: EncodedTable) -> NDArray[np.bool_]:
         """Return the encoded columns with missing cells, or with limits in other tables, Bool `[D]`."""

@@ -188,8 +188,8 @@ class GibbsChains:
         """For each pair (i, e), the completed rows from which link e learns, without those in which cells of
         link i move."""
         for i, rows in self.moving.items():
-            category = self.chain.category_of(i)
-            links = [i] if category is None else category.links
+            compound = self.chain.compound_of(i)
+            links = [i] if compound is None else compound.links
             self.unmoved[i] = {e: _without(holes[e], rows) for e in links}
             self.without_moving |= self._rows_without_moving(i, rows)
         self.state = self._start()
@@ -207,8 +207,8 @@ class GibbsChains:
         chain, observed = self.chain, self.observed
         if not isinstance(chain, SequentialChain):
             return {}
-        # The first link of a category stands for all of its indicators.
-        others = {i for category in chain.categories for i in category.links[1:]}
+        # The first link of a compound stands for all of its columns.
+        others = {i for compound in chain.compounds for i in compound.links[1:]}
         others |= {i for i, link in enumerate(chain.links) if link.once_per is not None}
         numbers = [i for i in range(len(chain.links)) if i not in others]
         informative = chain.informative(self.informative)

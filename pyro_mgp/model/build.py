@@ -13,17 +13,20 @@ from torch import Tensor
 
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import CountCodec, HeavyTailedCodec
+from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, RandomEffects, linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import (
     Category,
+    Compound,
     CountScale,
     Gaussian,
     HeavyTailed,
     Likelihood,
     NegativeBinomial,
     Ordinal,
+    TwoPart,
 )
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.link_specs import LinkSpec, is_sparse
@@ -70,27 +73,31 @@ def _likelihood(codec: TableCodec, link: LinkSpec, column: ColumnCodec | None, n
         return HeavyTailed(noise)
     if column is not None:
         first = codec.slices[column.name].start
-        ordinal = column.ordinal(link.column - first, [d - first for d in link.unless])
+        unless = [d - first for d in link.unless] if column.indicators is not None else []
+        ordinal = column.ordinal(link.column - first, unless)
         if ordinal is not None:
             return Ordinal(*map(torch.as_tensor, ordinal))
     return Gaussian(noise)
 
 
 def codecs_of_links(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[ColumnCodec | None]:
-    """Return the codec of each link's column, None for a target."""
-    columns = [column for column in codec.columns for _ in column.names]
+    """Return the codec of each link's encoded column, None for a target."""
+    columns = [part for column in codec.columns for part in column.parts]
     return [columns[link.column] if link.column < len(columns) else None for link in link_specs]
 
 
-def categories(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device) -> list[Category]:
-    """Return the categorical variables whose indicators have links."""
+def compounds(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.device) -> list[Compound]:
+    """Return the variables that have several links: categories, and those of two parts."""
     numbers = {link.column: number for number, link in enumerate(link_specs)}
-    found = []
+    found = list[Compound]()
     for column in codec.columns:
         columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
         if column.indicators is not None and columns[0] in numbers:
             off, on = (torch.as_tensor(values, device=device) for values in column.indicators)
             found.append(Category(tuple(numbers[d] for d in columns[:-1]), columns, off, on))
+        if isinstance(column, SemicontinuousCodec) and columns[0] in numbers:
+            off, on = (torch.tensor(value, device=device).double() for value in column.indicator_values)
+            found.append(TwoPart(tuple(numbers[d] for d in columns), columns, off, on, column.mean_bound))
     return found
 
 
@@ -109,7 +116,7 @@ def products_of(codec: TableCodec, link_specs: Sequence[LinkSpec]) -> list[list[
     with binary columns only: the exponential of a quadratic function has no bounds.
     """
     groups = [*codec.groups.tolist(), len(codec.columns)]
-    binary = [column.is_binary for column in codec.columns for _ in column.names] + [False]
+    binary = [part.is_binary for column in codec.columns for part in column.parts] + [False]
     found = []
     for link, column in zip(link_specs, codecs_of_links(codec, link_specs), strict=True):
         multiplied = link.inputs if link.product_inputs is None else link.product_inputs

@@ -23,7 +23,7 @@ from torch import Tensor
 from pyro_mgp.model.cholesky import naming
 from pyro_mgp.model.conditional import Conditional, Moments, gaussian_draw
 from pyro_mgp.model.joint_density import JointDensity
-from pyro_mgp.model.likelihoods import Category
+from pyro_mgp.model.likelihoods import Compound, TwoPart
 from pyro_mgp.model.limited_cells import clamped, informative_cells
 from pyro_mgp.model.link import Link, condition
 from pyro_mgp.model.local_parameters import LocalModule, local_method
@@ -78,14 +78,14 @@ class Chain(LocalModule):
             function value f as in the paper. Of columns that are not Gaussian it is always a drawn value.
         backpropagate: Whether gradients of sweeps pass through draws that are not discrete into earlier
             links, as in the paper, or each link learns from the observed cells of its own column.
-        categories: Variables of several indicators, exactly one of which is on.
+        compounds: Variables of several links, such as categories; see `likelihoods.Compound`.
         precision: "double", or "mixed" for float32 in the products over rows, where no gradient passes
             through the draws.
         priors: Functions that return log densities of parameters under their priors, terms of the bound.
 
     Raises:
         ValueError: If names and links do not pair up, two links predict the same column, or the links of a
-            category do not follow each other.
+            compound do not follow each other.
 
     Example:
         >>> from pyro_mgp.model.kernels import matern32
@@ -109,7 +109,7 @@ class Chain(LocalModule):
         n_sweeps: int = 1,
         propagate: Propagate = "predictive",
         backpropagate: bool = True,
-        categories: Sequence[Category] = (),
+        compounds: Sequence[Compound] = (),
         precision: Precision = "double",
         priors: Sequence[Callable[[], Tensor]] = (),
     ) -> None:
@@ -127,13 +127,13 @@ class Chain(LocalModule):
         self.n_sweeps = n_sweeps
         self.propagate = propagate
         self.backpropagate = backpropagate
-        for category in categories:
-            if list(category.links) != list(range(category.links[0], category.links[-1] + 1)):
+        for compound in compounds:
+            if list(compound.links) != list(range(compound.links[0], compound.links[-1] + 1)):
                 raise ValueError(
-                    f"the links of a category must follow each other, got links number {category.links}: "
+                    f"the links of a variable must follow each other, got links number {compound.links}: "
                     "a link in between would be conditioned on indicators of several levels, or of none"
                 )
-        self.categories = tuple(categories)
+        self.compounds = tuple(compounds)
         self.precision = precision
         self.priors = tuple(priors)
 
@@ -204,7 +204,7 @@ class Chain(LocalModule):
     @property
     def _joint_density(self) -> JointDensity:
         return JointDensity(
-            self.links, self.names, self.categories, self.n_rows, latent=self.propagate == "latent"
+            self.links, self.names, self.compounds, self.n_rows, latent=self.propagate == "latent"
         )
 
     @local_method
@@ -369,26 +369,26 @@ class Chain(LocalModule):
             column.copy_(torch.where(observed[:, link.column], column, drawn))
         else:
             column.index_copy_(1, written, drawn[:, whose])
-        for category in self.categories:
-            if number == category.links[-1]:
-                levels = self.draw_levels(category, visit, eps)[:, whose]
-                for d, values in zip(category.columns, levels.unbind(-1), strict=True):
+        for compound in self.compounds:
+            if number == compound.links[-1]:
+                cells = self.draw_compound(compound, visit, eps)[:, whose]
+                for d, values in zip(compound.columns, cells.unbind(-1), strict=True):
                     filled[:, written, d] = torch.where(observed[written, d], filled[:, written, d], values)
 
     @property
     def linked_columns(self) -> list[int]:
         """Encoded columns that links predict, and those of levels without a link."""
-        without = [category.columns[-1] for category in self.categories]
-        return [link.column for link in self.links] + without
+        columns = [link.column for link in self.links]
+        return columns + [d for each in self.compounds for d in each.columns if d not in columns]
 
     @property
-    def links_of_categories(self) -> set[int]:
-        """Numbers of the links of levels of categories."""
-        return {i for category in self.categories for i in category.links}
+    def links_of_compounds(self) -> set[int]:
+        """Numbers of the links of variables that have several."""
+        return {i for compound in self.compounds for i in compound.links}
 
-    def category_of(self, number: int) -> Category | None:
-        """Return the category that a link begins, if there is one."""
-        return next((each for each in self.categories if each.links[0] == number), None)
+    def compound_of(self, number: int) -> Compound | None:
+        """Return the variable of several links that a link begins, if there is one."""
+        return next((each for each in self.compounds if each.links[0] == number), None)
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link.
@@ -430,10 +430,13 @@ class Chain(LocalModule):
             parts.append(mixture[link.learns_from(values, scored)[here]])
         return torch.cat(parts)
 
-    def draw_levels(self, category: Category, visit: Visit, eps: Tensor) -> Tensor:
-        """Draw the indicators of a category `[S, k, K]`, after the last of its links was visited."""
-        mean = [visit.conditionals[link].expectation(visit.visited[link]) for link in category.links]
-        return category.draw(torch.stack(mean, dim=-1), torch.special.ndtr(eps))
+    def draw_compound(self, compound: Compound, visit: Visit, eps: Tensor) -> Tensor:
+        """Draw the columns of a compound `[S, k, columns]`, after the last of its links was visited."""
+        if isinstance(compound, TwoPart):
+            drawn = compound.written([visit.filled[:, visit.rows, d] for d in compound.columns])
+            return torch.stack([drawn[d] for d in compound.columns], dim=-1)
+        mean = [visit.conditionals[link].expectation(visit.visited[link]) for link in compound.links]
+        return compound.draw(torch.stack(mean, dim=-1), torch.special.ndtr(eps))
 
     def _draw(self, conditional: Conditional, moments: Moments, eps: Tensor, limits: Tensor | None) -> Tensor:
         if self.propagate == "predictive" or conditional.observation is not None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -66,12 +66,22 @@ class Evidence:
         groups: Number of the variable of each encoded column, `[D]`.
         binary: Whether each encoded column is an indicator of a level, or has two values, `[D]`.
         n_rows: Number of different rows; sums over rows are averages over completions. Default: all.
+        amounts: For each encoded column of amounts, the indicator of rows without one.
     """
 
     def __init__(
-        self, values: Tensor, groups: Sequence[int], binary: Sequence[bool], n_rows: int | None = None
+        self,
+        values: Tensor,
+        groups: Sequence[int],
+        binary: Sequence[bool],
+        n_rows: int | None = None,
+        amounts: Mapping[int, int] | None = None,
     ) -> None:
         self.n_rows, self.groups, self.binary = n_rows or len(values), groups, binary
+        self.amounts = {
+            d: self._of_rows(values, values[:, indicator] < 0) for d, indicator in (amounts or {}).items()
+        }
+        """Evidence of columns of amounts, of the rows that have one."""
         values = values[: self.n_rows * self._completions(values.shape[1])]
         scale = values.std(0)
         shares = (values > (values.amin(0) + values.amax(0)) / 2).double().mean(0)
@@ -99,6 +109,11 @@ class Evidence:
         self.of = functools.cache(self._of)
         """Function that returns the log evidence of a variable given some others, up to a constant."""
 
+    def _of_rows(self, values: Tensor, rows: Tensor) -> Evidence:
+        """Return the evidence of some rows, given Bool `[n]`."""
+        n_rows = max(int(rows.sum()) * self.n_rows // len(values), 1)
+        return Evidence(values[rows], self.groups, self.binary, n_rows)
+
     def _columns(self, variable: int) -> list[int]:
         """Return the encoded columns of a variable."""
         return [d for d, group in enumerate(self.groups) if group == variable]
@@ -121,11 +136,14 @@ class Evidence:
     def _of(self, variable: int, before: frozenset[int], only_linear: bool = False) -> float:
         columns = self._columns(variable)
         inputs = [d for d, group in enumerate(self.groups) if group in before]
-        if len(columns) > 1:
+        if len(columns) > 1 and self.binary[columns[-1]]:
             # The last indicator of a category follows from the others.
             columns = columns[:-1]
         total = 0.0
         for i, d in enumerate(columns):
+            if d in self.amounts:
+                total += self.amounts[d]._of_column(d, inputs, only_linear)
+                continue
             found = self._of_column(d, [*inputs, *columns[:i]], only_linear)
             if self.binary[d]:
                 found = min(found, self._of_column(d, columns[:i]) + self.most[d])

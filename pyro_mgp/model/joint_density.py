@@ -27,7 +27,7 @@ from torch import Tensor
 from pyro_mgp.model.cholesky import factorise, naming
 from pyro_mgp.model.conditional import gaussian_draw
 from pyro_mgp.model.kernel_stack import KernelStack, stack_kernels
-from pyro_mgp.model.likelihoods import Category, Observation, Recoded, WithinLimits
+from pyro_mgp.model.likelihoods import Compound, Observation, Recoded, WithinLimits
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import priors_of
 
@@ -41,7 +41,7 @@ class JointDensity:
 
     links: Sequence[Link]
     names: Sequence[str]
-    categories: Sequence[Category]
+    compounds: Sequence[Compound]
     n_rows: int
     latent: bool
     """Whether f instead of a draw z is written into missing cells of Gaussian columns, as in the paper."""
@@ -163,13 +163,13 @@ class JointDensity:
     ) -> None:
         """Write the drawn cells of a link into rows of the columns, given whose cell each row has.
 
-        Those of a category are written after its last link.
+        Those of a compound are written after its last link.
         """
-        category = next((each for each in self.categories if number in each.links), None)
-        if category is None:
+        compound = next((each for each in self.compounds if number in each.links), None)
+        if compound is None:
             written = {self.links[number].column: drawn[number]}
-        elif number == category.links[-1]:
-            written = _levels(category, [drawn[i] for i in category.links])
+        elif number == compound.links[-1]:
+            written = compound.written([drawn[i] for i in compound.links])
         else:
             return
         for d, values in written.items():
@@ -198,17 +198,3 @@ def _moments(
     values = values[:, None] if values.dim() == 2 else values
     mean = basis @ values if values.dim() == 1 else (basis @ values.mT)[..., 0]
     return mean, variance.view(table.shape[:-1])
-
-
-def _levels(category: Category, linked: Sequence[Tensor]) -> dict[int, Tensor]:
-    """Return the indicators of a category by column, given the cells `[..., k]` of its binary links.
-
-    The level is the first one whose indicator is on, and the last if none is.
-    """
-    left = torch.ones_like(linked[0], dtype=torch.bool)
-    found = {}
-    for k, column in enumerate(category.columns):
-        on = linked[k] > (category.on[k] + category.off[k]) / 2 if k < len(linked) else left
-        found[column] = torch.where(left & on, category.on[k], category.off[k])
-        left = left & ~on
-    return found

@@ -26,8 +26,8 @@ from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.limited_cells import log_within
 
-# Draws among which a cell chooses besides its current value.
-_CANDIDATES = 5
+N_CANDIDATES = 5
+"""Draws among which a cell chooses besides its current value."""
 
 Numbers = Callable[[int], Tensor]
 """Standard normal numbers `[S, k]` of the cells that move, by their stream."""
@@ -65,7 +65,7 @@ class Candidates:
     @classmethod
     def of_draws(cls, current: Tensor, draw: Callable[[Tensor], Tensor], numbers: Numbers) -> Candidates:
         """Return the current values `[S, k]` and draws from p(x | earlier); see `resample`."""
-        fresh = [draw(numbers(1 + i)) for i in range(_CANDIDATES)]
+        fresh = [draw(numbers(1 + i)) for i in range(N_CANDIDATES)]
         values = torch.stack([current, *fresh], dim=-1)
         return cls(values[..., None], torch.zeros_like(values))
 
@@ -183,7 +183,7 @@ def resample(
     if shifted is None:
         return candidates.chosen(likelihood, numbers(0))[..., 0]
     chosen = _choose(likelihood[..., 1:], numbers(0))
-    normal = torch.stack([numbers(1 + i) for i in range(_CANDIDATES)], dim=-1)
+    normal = torch.stack([numbers(1 + i) for i in range(N_CANDIDATES)], dim=-1)
     return shifted(normal.gather(-1, chosen[..., None])[..., 0])
 
 

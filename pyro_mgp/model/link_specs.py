@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import GroupCodec
+from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec
 from pyro_mgp.data.column_spec import Kind, Label, Specs
 from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.table import TableCodec
@@ -293,8 +294,10 @@ def evidence_of(codec: TableCodec, completed: Tensor) -> Evidence:
     values[..., codec.of_groups] = 0.0  # these numbers predict nothing
     has_target = completed.shape[2] > codec.n_encoded
     groups = [*codec.groups.tolist(), *([len(codec.columns)] if has_target else [])]
-    binary = [column.is_binary for column in codec.columns for _ in column.names] + [False] * has_target
-    return Evidence(values.flatten(0, 1), groups, binary, completed.shape[1])
+    binary = [part.is_binary for column in codec.columns for part in column.parts] + [False] * has_target
+    places = [codec.slices[each.name].start for each in codec.columns if each.kind is Kind.SEMICONTINUOUS]
+    amounts = {indicator + 1: indicator for indicator in places}
+    return Evidence(values.flatten(0, 1), groups, binary, completed.shape[1], amounts)
 
 
 def log_evidence(codec: TableCodec, evidence: Evidence, completed: Tensor, sequence: Sequence[int]) -> float:
@@ -312,8 +315,8 @@ def log_evidence(codec: TableCodec, evidence: Evidence, completed: Tensor, seque
 
 def _log_slope(column: ColumnCodec, cells: Tensor) -> float:
     """Return the mean log Jacobian determinant of the encoding of a column's cells, `[S, n, 1]`."""
-    if column.indicators is not None:
-        return 0.0
+    if column.width > 1:
+        return 0.0  # plans have the same encoding of such columns
     scale = math.log(float(cells.std().clamp(min=1e-9)))
     own = 0.0
     if column.warp is not None:
@@ -323,17 +326,20 @@ def _log_slope(column: ColumnCodec, cells: Tensor) -> float:
 
 def recoded(codec: TableCodec, other: TableCodec, completed: Tensor) -> Tensor:
     """Return rows `[..., D]` that one codec encoded as another would."""
-    completed = completed.clone()
+    parts, end = [], codec.n_encoded
     for column, new in zip(codec.columns, other.columns, strict=True):
-        if column.warp != new.warp:
-            here = codec.slices[column.name]
-            numbers = column.in_own_units(completed[..., here].numpy())
-            if new.kind is Kind.COUNT:
+        cells = completed[..., codec.slices[column.name]]
+        if column.warp != new.warp or column.width != new.width:
+            numbers = column.in_own_units(cells.numpy())
+            if isinstance(new, SemicontinuousCodec):
+                numbers = new.in_either_part(numbers)
+            elif new.kind is Kind.COUNT:
                 numbers = np.clip(np.rint(numbers), *new.drawn_range)
             elif new.warp is not None and new.warp.keeps_bounds:
                 numbers = np.clip(numbers, new.low, new.high)
-            completed[..., here] = torch.as_tensor(new.standardise(numbers[..., None]))
-    return completed
+            cells = torch.as_tensor(new.standardise(numbers[..., None]))
+        parts.append(cells)
+    return torch.cat([*parts, completed[..., end:]], dim=-1)
 
 
 def _visible(codec: TableCodec, specs: Specs) -> NDArray[np.bool_]:

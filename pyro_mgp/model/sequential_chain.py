@@ -10,6 +10,7 @@ columns are informative; see `later_links`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,13 +20,24 @@ from torch import Tensor
 from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain, Visit
-from pyro_mgp.model.conditional import Conditional, Moments, Shifted
-from pyro_mgp.model.later_links import Candidates, Later, LaterLinks, Numbers, resample, slice_sample
-from pyro_mgp.model.likelihoods import Category, Ordinal
+from pyro_mgp.model.conditional import Conditional, Moments, Shifted, write
+from pyro_mgp.model.later_links import (
+    N_CANDIDATES,
+    Candidates,
+    Later,
+    LaterLinks,
+    Numbers,
+    resample,
+    slice_sample,
+)
+from pyro_mgp.model.likelihoods import Category, Compound, Ordinal, TwoPart
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_method
 from pyro_mgp.model.once_per_group import members
+
+# First stream of numbers for the second move of amounts, after those of the first.
+_FURTHER = 100
 
 
 class SequentialChain(Chain):
@@ -76,9 +88,10 @@ class SequentialChain(Chain):
     def weight_by_later(self, visit: Visit, drawn: Tensor) -> Tensor:
         """Return draws from a link's density times the likelihood of the later links; see `Chain`."""
         number, rows = visit.number, visit.rows
-        if any(number in category.links for category in self.categories):
-            # All indicators are drawn together, after the last link of the category.
-            return drawn
+        if (compound := next((each for each in self.compounds if number in each.links), None)) is not None:
+            # All columns are drawn together, after the last link; two parts move from where they are.
+            two = isinstance(compound, TwoPart)
+            return visit.filled[:, visit.rows, self.links[number].column] if two else drawn
         link, moments = self.links[number], visit.visited[number]
         informative = self.informative(visit.informative)
         weighted = self.weighted(number, visit.observed, informative)
@@ -116,9 +129,9 @@ class SequentialChain(Chain):
         rows: Tensor,
         informative: Sequence[Tensor],
     ) -> LaterLinks:
-        """Return the likelihood of a link's cells, or those of the category that it begins, in some rows."""
-        category, own, n_cells = self.category_of(number), self.links[number], len(rows)
-        columns, owners = [own.column] if category is None else category.columns, None
+        """Return the likelihood of a link's cells, or those of the compound that it begins, in some rows."""
+        compound, own, n_cells = self.compound_of(number), self.links[number], len(rows)
+        columns, owners = [own.column] if compound is None else compound.columns, None
         if own.once_per is not None:
             numbers = filled[0, :, own.once_per]
             rows, owners = members(numbers, rows, torch.ones_like(numbers, dtype=torch.bool))
@@ -133,22 +146,46 @@ class SequentialChain(Chain):
     def candidates(
         self, number: int, conditionals: Sequence[Conditional], table: Tensor, numbers: Numbers
     ) -> Candidates:
-        """Return candidates for a link's cells in rows `[S, k, D]`, or for the category that it begins."""
-        link, own, category = self.links[number], conditionals[number], self.category_of(number)
-        if category is not None:
-            visited = {i: conditionals[i].moments(table) for i in category.links}
-            return _levels(category, conditionals, visited)
+        """Return candidates for a link's cells in rows `[S, k, D]`, or for the compound that it begins."""
+        link, own, compound = self.links[number], conditionals[number], self.compound_of(number)
+        if compound is not None:
+            visited = {i: conditionals[i].moments(table) for i in compound.links}
+            if isinstance(compound, TwoPart):
+                return _two_parts(
+                    compound, conditionals, visited, table[..., list(compound.columns)], numbers
+                )
+            return _levels(compound, conditionals, visited)
         at, current = own.moments(table), table[..., link.column]
         if isinstance(link.likelihood, Ordinal):
             return _values(link.likelihood, own, at)
         return Candidates.of_draws(current, partial(own.draw, at), numbers)
 
-    def draw_levels(self, category: Category, visit: Visit, eps: Tensor) -> Tensor:
-        """Draw the indicators of a category, `[S, k, K]`, given the later links as well; see `Chain`."""
-        first, informative = category.links[0], self.informative(visit.informative)
+    def draw_compound(self, compound: Compound, visit: Visit, eps: Tensor) -> Tensor:
+        """Draw the columns of a compound, `[S, k, columns]`, given the later links as well; see `Chain`."""
+        first, informative = compound.links[0], self.informative(visit.informative)
         later = self.later_links(first, visit.conditionals, visit.filled, visit.rows, informative)
-        levels = _levels(category, visit.conditionals, visit.visited)
+        if isinstance(compound, TwoPart):
+            return self._draw_two_parts(compound, visit, later, eps)
+        levels = _levels(compound, visit.conditionals, visit.visited)
         return levels.chosen(later.of_candidates(levels), eps)
+
+    def _draw_two_parts(self, compound: TwoPart, visit: Visit, later: LaterLinks, eps: Tensor) -> Tensor:
+        """Choose between the bound and amounts, then move the amounts; `[S, k, 2]`."""
+
+        def numbers(k: int) -> Tensor:
+            return visit.noise(visit.number + len(self.links) * k, visit.rows)
+
+        current = visit.filled[:, visit.rows][..., list(compound.columns)]
+        parts = _two_parts(compound, visit.conditionals, visit.visited, current, numbers)
+        chosen = parts.chosen(later.of_candidates(parts), eps)
+        table, (_, column) = later.table.clone(), compound.columns
+        write(table, compound.columns, chosen if later.owners is None else chosen[:, later.owners])
+        link, (_, number) = self.links[visit.number], compound.links
+        own, at = visit.conditionals[number], visit.visited[number]
+        amounts = replace(later, table=table, columns=[column])
+        moved = _moved(link, own, at, amounts, lambda k: numbers(k + _FURTHER), None)
+        drawn = compound.written([chosen[..., 0], moved])
+        return torch.stack([drawn[d] for d in compound.columns], dim=-1)
 
 
 def _moved(
@@ -200,6 +237,29 @@ def _levels(
         remaining = remaining + left
     levels = torch.eye(len(on), dtype=torch.bool, device=on.device)
     return Candidates.of_levels(torch.where(levels, on, off), torch.stack([*log_prob, remaining], dim=-1))
+
+
+def _two_parts(
+    compound: TwoPart,
+    conditionals: Sequence[Conditional],
+    visited: Mapping[int, Moments] | Sequence[Moments],
+    current: Tensor,
+    numbers: Numbers,
+) -> Candidates:
+    """Return the bound and some amounts with their probabilities given the earlier columns.
+
+    Of cells that have an amount, `current` `[S, k, 2]`, it is one of them, which leaves the density of cells
+    invariant: given the amounts, the cell is one of these candidates in proportion to their weights.
+    """
+    first, second = compound.links
+    at = visited[first]
+    log_off, log_on = (
+        conditionals[first].log_prob(each.expand_as(at.mean), at) for each in (compound.off, compound.on)
+    )
+    fresh = [conditionals[second].draw(visited[second], numbers(1 + i)) for i in range(1 + N_CANDIDATES)]
+    indicator, amount = current.unbind(-1)
+    amounts = torch.stack([amount.where(indicator < 0, fresh[0]), *fresh[1:]], dim=-1)
+    return Candidates(*compound.candidates(log_off, log_on, amounts))
 
 
 def _unshifted(conditional: Conditional) -> Conditional:

@@ -248,7 +248,7 @@ class _Table:
                 label, links = variable.codec.name, source.sampler.chain.names
                 levels[label] = variable.codec.levels or ()
                 # The only link of a column is named after the column.
-                alone = variable.category is None and not variable.of_no_column
+                alone = variable.compound is None and not variable.of_no_column
                 for link in (links[i] for i in variable.links):
                     if link not in self.link_names:
                         self.link_names[link] = self.names[label] if alone else _new_name(link, taken)

@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
+from pyro_mgp.model.likelihoods import Category
 from pyro_mgp.sampling.discrete_support import is_nearest
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
@@ -215,7 +216,7 @@ class Neighbours:
 
     def update_means(self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells) -> None:
         """Fill missing cells in place with conditional means in the first metric of each link."""
-        of_categories = chain.links_of_categories
+        of_categories = chain.links_of_compounds
         for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
             # Categories have no local GP, and keep the probabilities of their levels.
             if i in of_categories:
@@ -267,7 +268,8 @@ def fill_sparse_means(
         for link, conditional, here in zip(chain.links, marginals, holes, strict=True):
             means.append(conditional.mean(point[here][None]))
             point[here, link.column] = means[-1][0]
-            for category in chain.categories:
-                if category.links[-1] == len(means) - 1:
+            for category in chain.compounds:
+                # Columns in two parts are modelled in joint densities only, which have no local GPs.
+                if isinstance(category, Category) and category.links[-1] == len(means) - 1:
                     answers = torch.stack([means[i] for i in category.links], dim=-1)
                     point[here[:, None], list(category.columns)] = category.expectation(answers)[0]

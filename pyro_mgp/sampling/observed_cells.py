@@ -34,7 +34,7 @@ from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional
-from pyro_mgp.model.likelihoods import Category, Observation, Truncated
+from pyro_mgp.model.likelihoods import Compound, Observation, Truncated, TwoPart
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.neighbours import Neighbours
@@ -61,12 +61,12 @@ class Replicates:
 
 @dataclass(frozen=True)
 class Variable:
-    """Variable of the chain: a column with one link, or a category with one link per level."""
+    """Variable of the chain: a column with one link, or with several, such as a category."""
 
     codec: ColumnCodec  # codec of the column
     links: tuple[int, ...]  # numbers of its links in the chain
     columns: tuple[int, ...]  # indices of its encoded columns
-    category: Category | None  # levels of a category, which are modelled one after the other
+    compound: Compound | None  # levels of a category, or two parts, modelled one after the other
     of_no_column: bool  # whether its numbers are no cells of the table: of a target, or cumulative hazards
 
 
@@ -75,16 +75,16 @@ def variables(
 ) -> list[Variable]:
     """Return the columns that the links of a chain predict, in its order."""
     found, groups = [], codec.groups
-    of_category = {i: category for category in chain.categories for i in category.links}
+    of_compound = {i: compound for compound in chain.compounds for i in compound.links}
     for i, link in enumerate(chain.links):
-        category = of_category.get(i)
-        if category is not None and i != category.links[0]:
+        compound = of_compound.get(i)
+        if compound is not None and i != compound.links[0]:
             continue
-        links, columns = (category.links, category.columns) if category else ((i,), (link.column,))
+        links, columns = (compound.links, compound.columns) if compound else ((i,), (link.column,))
         if link.column < len(groups):
             own = codec.columns[groups[link.column]]
             hazards = survival is not None and own.name == survival.time
-            found.append(Variable(own, links, columns, category, hazards))
+            found.append(Variable(own, links, columns, compound, hazards))
         elif target is not None:  # its link is Gaussian whatever its dtype
             found.append(Variable(as_continuous(target), links, columns, None, True))
     return found
@@ -231,16 +231,41 @@ def _replicate(
     variable: Variable, predicted: Sequence[_Predicted], observed: Tensor, eps: Tensor, own: Numbers
 ) -> tuple[Tensor, Tensor]:
     """Return standardised replicates `[m, c, width]`, and log densities `[m, c]`, of cells in `own` units."""
-    if variable.category is None:
+    if variable.compound is None:
         (link,) = predicted
         return link.draw(eps)[..., None], _log_density(variable.codec, link, observed[:, 0], own)
+    if isinstance(variable.compound, TwoPart):
+        return _replicate_two_parts(variable, variable.compound, predicted, observed, eps, own)
     # The probability of a level is the product of those of all questions up to the first "yes".
     shares, total, asked = [], torch.zeros_like(eps), torch.ones_like(observed[:, 0], dtype=torch.bool)
     for link, answer in zip(predicted, observed.unbind(1), strict=False):  # the last level has no question
         shares.append(link.expectation())
         total = total + torch.where(asked, link.log_prob(answer), 0.0)
         asked = asked & (answer < 0)
-    return variable.category.draw(torch.stack(shares, dim=-1), torch.special.ndtr(eps)), total
+    return variable.compound.draw(torch.stack(shares, dim=-1), torch.special.ndtr(eps)), total
+
+
+def _replicate_two_parts(
+    variable: Variable,
+    compound: TwoPart,
+    predicted: Sequence[_Predicted],
+    observed: Tensor,
+    eps: Tensor,
+    own: Numbers,
+) -> tuple[Tensor, Tensor]:
+    """Return replicates of indicator and amount, and the probability of the bound or density of amounts."""
+    indicator, amount = predicted
+    shares = [indicator.log_prob(each.expand_as(observed[:, 0])) for each in (compound.off, compound.on)]
+    # One number decides on both parts: its rest, given the part, is uniform again.
+    uniform, of_off = torch.special.ndtr(eps), shares[0].exp()
+    rest = (uniform / of_off).clamp(1e-12, 1 - 1e-12)
+    drawn = torch.where(uniform < of_off, compound.off, compound.on)
+    parts = compound.written([drawn, amount.draw(torch.special.ndtri(rest))])
+    is_amount, codec = observed[:, 0] < 0, variable.codec.parts[1]
+    amounts = np.where(is_amount.cpu().numpy(), own, codec.low)
+    density = _log_density(codec, amount, observed[:, 1], amounts)
+    total = torch.where(is_amount, shares[0] + density, shares[1])
+    return torch.stack([parts[d] for d in compound.columns], dim=-1), total
 
 
 def _log_density(codec: ColumnCodec, link: _Predicted, cells: Tensor, own: Numbers) -> Tensor:

@@ -219,7 +219,7 @@ class _Fit:
         drawn = self.fill.draw(*links, start, observed, self.noise(_DRAWS), self.holes)
         # The mean of equal numbers may differ from them in the last bit.
         self.drawn, self.point = drawn[0].clone(), drawn.mean(0).where(~observed, self.rows.values)
-        of_categories = self.chain.links_of_categories
+        of_categories = self.chain.links_of_compounds
         holes = [rows if i in of_categories else rows[:0] for i, rows in enumerate(self.holes)]
         fill_sparse_means(self.chain, self.marginals, self.point, holes)  # the levels' probabilities
 
@@ -345,7 +345,7 @@ class _Fit:
         columns = [link.column for link in self.chain.links]
         share = max(_HELD_OUT_PER_ROW / len(columns), _HELD_OUT_PER_COLUMN / n_rows)
         chance = torch.rand(n_rows, self.point.shape[1], generator=self.generator)
-        for category in self.chain.categories:
+        for category in self.chain.compounds:
             chance[:, list(category.columns)] = chance[:, [category.columns[0]]]
             columns += category.columns
         held_out = torch.zeros_like(chance, dtype=torch.bool)

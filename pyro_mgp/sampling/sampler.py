@@ -27,7 +27,7 @@ from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, PosteriorChains, burn_in
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
-from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.model.likelihoods import Observation, TwoPart
 from pyro_mgp.model.likelihoods.numeric import GaussianMixture
 from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.sequential_chain import SequentialChain
@@ -200,6 +200,11 @@ class Sampler:
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
                     total[cells, link.column] = inverse.standardise(total[cells, link.column])
+            for compound in self.chain.compounds:
+                if isinstance(compound, TwoPart):
+                    cells, (first, second) = holes[compound.links[0]], compound.columns
+                    values = compound.of_means(total[cells, first], total[cells, second])
+                    total[cells, first], total[cells, second] = values
             self._write_in_groups(total, batch, holes)
             total = total.round(decimals=_DECIMALS[self.chain.precision])
             point[:, linked] = point[:, linked].where(batch.observed[:, linked], total[:, linked])
@@ -210,9 +215,9 @@ class Sampler:
         """Write cells of columns that are constant within groups into all rows of these, in place."""
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if link.once_per is not None and len(cells):
-                category = self.chain.category_of(i)
+                compound = self.chain.compound_of(i)
                 written, whose = link.written(rows.values, rows.observed, cells)
-                for column in [link.column] if category is None else category.columns:
+                for column in [link.column] if compound is None else compound.columns:
                     total[written, column] = total[cells[whose], column]
 
     def _add_means(
@@ -226,7 +231,7 @@ class Sampler:
     ) -> None:
         """Add the expectations of missing cells after a sweep, averaged over paths, in place."""
         expected: list[Tensor] = []
-        of_categories = self.chain.links_of_categories
+        of_compounds = self.chain.links_of_compounds
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             inverse = self.inverse_transforms[i]
             # Later links have reweighted the draws, or limits have truncated their distributions.
@@ -235,13 +240,16 @@ class Sampler:
                 expected.append(drawn if inverse is None else inverse(drawn))
             else:
                 expected.append(conditionals[i].expectation(visited[i], inverse))
-            if i not in of_categories:
+            if i not in of_compounds:
                 total[cells, link.column] += mean_over_paths(expected[i])
-        for category in self.chain.categories:
-            cells, answers = holes[category.links[0]], torch.stack([expected[i] for i in category.links], -1)
-            levels = category.expectation(answers)
-            mean = mean_over_paths(levels.flatten(1)).unflatten(0, levels.shape[1:])
-            total[cells[:, None], list(category.columns)] += mean
+        for compound in self.chain.compounds:
+            cells, answers = holes[compound.links[0]], [expected[i] for i in compound.links]
+            if isinstance(compound, TwoPart):
+                means = torch.stack([answers[0], compound.numbers(*answers)], dim=-1)
+            else:
+                means = compound.expectation(torch.stack(answers, dim=-1))
+            mean = mean_over_paths(means.flatten(1)).unflatten(0, means.shape[1:])
+            total[cells[:, None], list(compound.columns)] += mean
 
     @torch.no_grad()
     def target(self, rows: EncodedTable, imputations: Sequence[int]) -> GaussianMixture:

@@ -275,7 +275,7 @@ def known_inputs(chain: Chain, observed: Tensor, holes: Sequence[Tensor]) -> Ite
     known = observed.clone()
     for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
         yield known[here][:, link.inputs]
-        category = chain.category_of(i)
+        category = chain.compound_of(i)
         known[:, [link.column] if category is None else list(category.columns)] = True
 
 

@@ -186,8 +186,8 @@ def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
     # Integers of a column with missing cells are floating-point numbers in a file that pandas has read.
     with_holes = series(np.where(generator.random(500) < 0.2, np.nan, visits))
     assert fit_column(with_holes, discrete_support=50).kind is Kind.CONTINUOUS
-    assert fit_column(with_holes, discrete_support=50, float_counts=True).kind is Kind.COUNT
-    assert fit_column(with_holes + 0.5, discrete_support=50, float_counts=True).kind is Kind.CONTINUOUS
+    assert fit_column(with_holes, discrete_support=50, joint_density=True).kind is Kind.COUNT
+    assert fit_column(with_holes + 0.5, discrete_support=50, joint_density=True).kind is Kind.CONTINUOUS
     found, asked = fit_column(series(visits), discrete_support=50), fit(visits, kind="count")
     assert found.decode([[50.0]])[0] == 2 * visits.max()
     assert asked.decode([[50.0]])[0] > 10 * visits.max()

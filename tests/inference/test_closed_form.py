@@ -51,7 +51,7 @@ def make_category(kernel=linear_matern32, **switches):
     for link, unless in zip(chain.links[1:], ([], [1]), strict=True):
         link.likelihood = Ordinal(torch.tensor([-0.7, 1.4]).double(), torch.tensor([0.6, 0.4]).double())
         link.unless = unless
-    chain.categories = (Category((1, 2), (1, 2, 3), off, on),)
+    chain.compounds = (Category((1, 2), (1, 2, 3), off, on),)
     return chain, table, observed, noise
 
 

@@ -13,7 +13,7 @@ from pyro.infer import TraceMeanField_ELBO
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.build import (
     build_chain,
-    categories,
+    compounds,
     likelihoods,
     starting_noise,
 )
@@ -121,5 +121,5 @@ def test_numbers_are_gaussian_and_all_else_has_two_values() -> None:
     # "yes" and not "a", two in three of the others are not "b".
     below = [float(torch.special.ndtr(found[k].thresholds).detach()) for k in (0, 3, 4)]
     assert below == pytest.approx([0.75, 0.75, 2 / 3])
-    (category,) = categories(codec, specs, torch.device("cpu"))
+    (category,) = compounds(codec, specs, torch.device("cpu"))
     assert (category.links, category.columns) == ((3, 4), (3, 4, 5))

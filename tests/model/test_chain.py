@@ -306,4 +306,4 @@ def test_links_of_a_category_must_follow_each_other():
     chain, _, _ = make_chain()
     two = torch.zeros(3).double()
     with pytest.raises(ValueError, match=r"must follow each other, got links number \(0, 2\)"):
-        Chain(list(chain.links), ["a", "b", "c"], 12, categories=[Category((0, 2), (0, 2, 3), two, two + 1)])
+        Chain(list(chain.links), ["a", "b", "c"], 12, compounds=[Category((0, 2), (0, 2, 3), two, two + 1)])

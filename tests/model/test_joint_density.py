@@ -252,7 +252,7 @@ def test_categories_have_one_level_with_their_stick_breaking_probabilities() -> 
         kernel.variance = LIKE * 1e-12
         links.append(Link(kernel, torch.zeros(1, 1).double(), k, [3], likelihood, unless=list(range(k))))
     category = Category((0, 1), (0, 1, 2), off, on)
-    chain = Chain(links, ["p", "q"], 4000, categories=[category])
+    chain = Chain(links, ["p", "q"], 4000, compounds=[category])
     table, observed = torch.zeros(4000, 4).double(), torch.zeros(4000, 4) > 0
     observed[:, 3] = True
     drawn = poutine.trace(chain.model).get_trace(table, observed).nodes["filled"]["value"].detach()

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from known_function import Known
+from pyro import poutine
 from scipy.stats import kstest, norm
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from pyro_mgp.inference.closed_form_rows import Share, Sweep
 from pyro_mgp.model.chain import Chain, Noise, by_column, fresh_noise
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.kernels import matern32
-from pyro_mgp.model.likelihoods import Gaussian
+from pyro_mgp.model.likelihoods import Gaussian, Ordinal, TwoPart
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.sequential_chain import SequentialChain
 
@@ -184,6 +185,69 @@ def test_a_sweep_does_not_depend_on_the_rows_swept_together() -> None:
                 lambda link, rows, here=here, at=at: noise(link, at[rows])[here],
             )
             torch.testing.assert_close(alone[0, 0], whole[path, row], rtol=0, atol=1e-12)
+
+
+def two_parts(n_rows: int) -> tuple[SequentialChain, list[Conditional]]:
+    """Return a chain of [x = bound], of amounts x ~ N(.2, .5) and of y, with known functions.
+
+    P(x = bound) = .4; y = 1 + N(0, .3) at the bound, and y = x + N(0, .3) elsewhere.
+    """
+    off, on = torch.tensor([-0.8, 1.25]).double()
+    ordinal = Ordinal(torch.stack([off, on]), torch.tensor([0.6, 0.4]).double())
+    links = [
+        Link(matern32(0), torch.zeros(1, 0).double(), 0, [], ordinal),
+        Link(matern32(0), torch.zeros(1, 0).double(), 1, [], Gaussian(0.5), unless=[0]),
+        Link(matern32(2), torch.zeros(1, 2).double(), 2, [0, 1], Gaussian(0.3)),
+    ]
+    chain = SequentialChain(
+        links, ["x=0", "x", "y"], n_rows, compounds=[TwoPart((0, 1), (0, 1), off, on, -2.0)]
+    )
+    one = torch.tensor(1.0).double()
+    functions = [lambda rows: 0.0 * rows[..., 0], lambda rows: 0.2 + 0.0 * rows[..., 0], _after_two_parts]
+    known = [Known(one * noise, f) for noise, f in zip((1.0, 0.5, 0.3), functions, strict=True)]
+    return chain, [known[0].observed_as(ordinal, noisy=False), *known[1:]]
+
+
+def _after_two_parts(rows: Tensor) -> Tensor:
+    return rows[..., 1].where(rows[..., 0] < 0, 1.0)
+
+
+@pytest.mark.parametrize("start", [1.25, -0.8])
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_two_parts_converge_to_their_posterior_and_stay_there(start: float, is_observed: bool) -> None:
+    chain, conditionals = two_parts(n := 6000)
+    table = torch.tensor([start, 0.0, 1.4]).double().expand(1, n, 3)
+    observed = torch.tensor([False, False, is_observed]).expand(n, 3)
+    noise, y = keyed(n, 1), 1.4
+    for sweep in range(25):
+        table, _ = chain.sweep(conditionals, table, observed, noise(sweep), chain.holes(table[0], observed))
+        if sweep < 20:
+            continue
+        at_bound, amounts = table[0, :, 0] > 0, table[0, :, 1]
+        weights, mean, variance = np.array([0.4, 0.6]), 0.2, 0.5
+        if is_observed:
+            weights *= norm.pdf(y, [1.0, 0.2], np.sqrt([0.3, 0.8]))
+            variance = 1 / (1 / 0.5 + 1 / 0.3)
+            mean = variance * (0.2 / 0.5 + y / 0.3)
+        share = weights[0] / weights.sum()
+        assert float(at_bound.double().mean()) == pytest.approx(
+            share, abs=4 * np.sqrt(share * (1 - share) / n)
+        )
+        assert (amounts[at_bound] == 0).all()
+        assert kstest(amounts[~at_bound].numpy(), norm(mean, variance**0.5).cdf).pvalue > 1e-3
+
+
+def test_two_parts_are_written_once_both_are_drawn() -> None:
+    """The Pyro model draws them from their own density, with the amount zero at the bound."""
+    chain, _ = two_parts(n := 4000)
+    for link in chain.links:
+        link.kernel.variance = torch.tensor(1e-12).double()
+    table, observed = torch.zeros(n, 3).double(), torch.zeros(n, 3, dtype=torch.bool)
+    drawn = poutine.trace(chain.model).get_trace(table, observed).nodes["filled"]["value"].detach()
+    at_bound = drawn[:, 0] > 0
+    assert float(at_bound.double().mean()) == pytest.approx(0.4, abs=0.03)
+    assert (drawn[at_bound, 1] == 0).all() and (drawn[~at_bound, 1] != 0).all()
+    assert float(drawn[~at_bound, 1].var()) == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_shift_is_of_draws_and_not_of_what_later_links_say_of_them() -> None:

@@ -280,10 +280,10 @@ def test_held_out_cells_are_of_linked_columns_and_whole_categories() -> None:
     frame = pd.DataFrame({"x": generator.normal(size=400), "c": generator.choice(list("abc"), 400)})
     fit = small_fit(frame.assign(y=generator.normal(size=400)))
     held_out = fit.hold_out(400)
-    category = list(fit.chain.categories[0].columns)
+    category = list(fit.chain.compounds[0].columns)
     assert (held_out[:, category].all(1) == held_out[:, category].any(1)).all()
     assert 0 < held_out.double().mean() < 0.15
-    fit.chain.links, fit.chain.categories = fit.chain.links[:1], ()
+    fit.chain.links, fit.chain.compounds = fit.chain.links[:1], ()
     assert set(fit.hold_out(400).any(0).nonzero()[:, 0].tolist()) == {fit.chain.links[0].column}
 
 
@@ -331,7 +331,7 @@ def test_levels_in_reference_rows_are_probabilities() -> None:
     kind = pd.Series(generator.choice(list("abc"), 400, p=[0.8, 0.1, 0.1]))
     frame = pd.DataFrame({"x": generator.normal(size=400), "y": generator.normal(size=400), "kind": kind})
     fit = small_fit(frame.assign(kind=kind.mask(generator.random(400) < 0.3)))
-    (category,) = fit.chain.categories
+    (category,) = fit.chain.compounds
     columns = list(category.columns)
     share = (fit.point[:, columns] - category.off) / (category.on - category.off)
     torch.testing.assert_close(share.sum(1), torch.ones(400).to(share))

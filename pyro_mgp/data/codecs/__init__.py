@@ -10,7 +10,9 @@ import pandas as pd
 from pyro_mgp._support.messages import dropping, listing
 from pyro_mgp.data.cells import FAMILIES, label_of, natural_kind
 from pyro_mgp.data.codecs import kinds
-from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions
+from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions, finite_numbers
+from pyro_mgp.data.codecs.kinds import ContinuousCodec, IntegerCodec
+from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec, has_common_bound
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.limits import Limits
 from pyro_mgp.storage.untrusted import build
@@ -18,9 +20,10 @@ from pyro_mgp.storage.untrusted import build
 __all__ = ["CODECS", "ColumnCodec", "codec_from_dict", "fit_column"]
 
 CODECS: dict[Kind, type[ColumnCodec]] = {
-    Kind.CONTINUOUS: kinds.ContinuousCodec,
+    Kind.CONTINUOUS: ContinuousCodec,
     Kind.HEAVY_TAILED: kinds.HeavyTailedCodec,
-    Kind.INTEGER: kinds.IntegerCodec,
+    Kind.INTEGER: IntegerCodec,
+    Kind.SEMICONTINUOUS: SemicontinuousCodec,
     Kind.COUNT: kinds.CountCodec,
     Kind.BOOLEAN: kinds.BooleanCodec,
     Kind.CATEGORICAL: kinds.CategoricalCodec,
@@ -39,7 +42,7 @@ def fit_column(
     discrete_support: int = 0,
     spec: ColumnSpec | None = None,
     *,
-    float_counts: bool = False,
+    joint_density: bool = False,
     limits: Limits | None = None,
 ) -> ColumnCodec:
     """Fit the codec of a column, of the class for the column's kind.
@@ -47,8 +50,9 @@ def fit_column(
     The result does not depend on the order of the rows, to the last bit. With `warp`, numbers may be
     transformed to be more nearly normal. The support of a numeric column with at most `discrete_support`
     values counts as discrete if nine in ten cells hold a value that occurs five times or more; 0 also keeps
-    integers from being taken for counts. Floating-point numbers may be counts with `float_counts` only.
-    Moments and transform are those that make observed cells and `limits` of missing ones most likely.
+    integers from being taken for counts. With `joint_density` only, floating-point numbers may be counts, and
+    numbers semicontinuous. Moments and transform are those that make observed cells and `limits` of missing
+    ones most likely.
 
     Raises:
         TypeError: The dtype is not supported, or an object column mixes types.
@@ -61,13 +65,15 @@ def fit_column(
             dropping(f"Column {name!r} is entirely missing: expected an observed cell, got none.", name)
         )
     kind, family = Kind(spec.kind or natural), FAMILIES[natural]
+    if kind is Kind.SEMICONTINUOUS and family == "numbers" and not joint_density:
+        kind = natural  # for links that see all other columns
     possible = [str(each) for each, codec in CODECS.items() if family in codec.families]
     if kind not in possible:
         raise ValueError(
             f"Column {name!r}: {family} can be {listing(possible)}, got kind={str(kind)!r}. Convert the "
             "column, or choose another kind."
         )
-    bounded = ["continuous", "integer"]
+    bounded = ["continuous", "integer", "semicontinuous"]
     if kind not in bounded and (spec.lower, spec.upper) != (None, None):
         raise ValueError(f"Column {name!r}: bounds are for {listing(bounded)} columns, this is {kind}.")
     if limits is not None and kind is not Kind.CONTINUOUS:
@@ -75,7 +81,12 @@ def fit_column(
         if spec.kind is not None:
             advice = "Leave out its kind, or the limits."
         raise ValueError(f"Column {name!r}: limits are for continuous columns, this is {kind}. {advice}")
-    return CODECS[kind].fit(column, family, FitOptions(warp, discrete_support, spec, float_counts, limits))
+    options = FitOptions(warp, discrete_support, spec, joint_density, limits)
+    codec = CODECS[kind].fit(column, family, options)
+    is_free = spec.kind is None and limits is None and isinstance(codec, ContinuousCodec | IntegerCodec)
+    if joint_density and is_free and has_common_bound(finite_numbers(column.dropna())):
+        return SemicontinuousCodec.fit(column, family, options)
+    return codec
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:

@@ -34,7 +34,7 @@ class FitOptions(NamedTuple):
     warp: bool
     discrete_support: int
     spec: ColumnSpec
-    float_counts: bool
+    joint_density: bool
     limits: Limits | None
 
 
@@ -88,6 +88,11 @@ class ColumnCodec:
     def names(self) -> tuple[str, ...]:
         """Names of the encoded columns: `"bill_length_mm"`, or `"species=Adelie"` for an indicator."""
         return (str(self.name),) * self.width
+
+    @property
+    def parts(self) -> tuple[ColumnCodec, ...]:
+        """Codec of each encoded column: this one, unless the column has parts of different kinds."""
+        return (self,) * self.width
 
     @property
     def bounds(self) -> tuple[float, float] | None:

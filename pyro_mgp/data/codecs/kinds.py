@@ -76,7 +76,7 @@ class NumberCodec(ColumnCodec):
         if options.limits is not None:
             return self._learn_within(observed, options.limits.ordered(), warp=options.warp)
         bounded = self.lower is not None or self.upper is not None
-        may_count = options.float_counts or self.kind is Kind.INTEGER
+        may_count = options.joint_density or self.kind is Kind.INTEGER
         detects = options.spec.kind is None and not bounded and options.discrete_support and may_count
         if detects and _are_counts(observed):
             most = _MOST_TIMES * float(observed.max())

@@ -1,5 +1,7 @@
 """Observation models of columns, with expected log densities under q(f)."""
 
+from typing import TypeAlias
+
 from pyro_mgp.model.likelihoods.base import (
     LEAST_VARIANCE,
     MIN_NOISE,
@@ -23,11 +25,16 @@ from pyro_mgp.model.likelihoods.numeric import (
     Truncated,
     WithinLimits,
 )
+from pyro_mgp.model.likelihoods.two_part import TwoPart
+
+Compound: TypeAlias = Category | TwoPart
+"""A variable of several links, whose columns are drawn together."""
 
 __all__ = [
     "LEAST_VARIANCE",
     "MIN_NOISE",
     "Category",
+    "Compound",
     "CountScale",
     "Drawn",
     "ExpectedNormal",
@@ -43,6 +50,7 @@ __all__ = [
     "Recoded",
     "Scored",
     "Truncated",
+    "TwoPart",
     "WithinLimits",
     "draw_truncated",
     "mean_under_normal",

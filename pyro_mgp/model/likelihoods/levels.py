@@ -124,6 +124,19 @@ class Category:
     on: Tensor
     """Standardised value of each indicator where it is off, and where it is on, `[K]`."""
 
+    def written(self, drawn: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return the indicators by column, given the cells `[..., k]` of its binary links.
+
+        The level is the first one whose indicator is on, and the last if none is.
+        """
+        left = torch.ones_like(drawn[0], dtype=torch.bool)
+        found = {}
+        for k, column in enumerate(self.columns):
+            on = drawn[k] > (self.on[k] + self.off[k]) / 2 if k < len(drawn) else left
+            found[column] = torch.where(left & on, self.on[k], self.off[k])
+            left = left & ~on
+        return found
+
     def draw(self, mean: Tensor, uniform: Tensor) -> Tensor:
         """Draw levels from uniform numbers `[S, n]`, and return their indicators, `[S, n, K]`.
 

@@ -1,0 +1,138 @@
+"""Codec of semicontinuous columns: round trips, what counts as a bound, and errors."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
+from pyro_mgp.data.codecs.kinds import ContinuousCodec, IntegerCodec
+from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec, has_common_bound
+from pyro_mgp.data.column_spec import ColumnSpec, Kind
+
+
+def incomes(n: int = 200, share: float = 0.3, *, whole: bool = False, sign: float = 1.0) -> pd.Series:
+    """Return log-normal amounts, of which a share is zero, and some are missing."""
+    g = np.random.default_rng(1)
+    amounts = np.exp(1 + 0.8 * g.normal(size=n))
+    amounts = sign * (np.ceil(10 * amounts) if whole else amounts)
+    amounts[g.random(n) < share] = 0.0
+    amounts[::17] = np.nan
+    return pd.Series(amounts, name="income")
+
+
+def joint(column: pd.Series, kind: str | None = None) -> ColumnCodec:
+    return fit_column(column, True, 50, ColumnSpec(kind=kind), joint_density=True)
+
+
+def test_many_cells_at_a_bound_are_an_indicator_and_amounts() -> None:
+    column = incomes()
+    codec = joint(column)
+    assert isinstance(codec, SemicontinuousCodec) and isinstance(codec.amount, ContinuousCodec)
+    assert codec.names == ("income=0", "income") and codec.width == 2 and codec.bound == 0
+    encoded = codec.encode(column)
+    assert np.isnan(encoded[::17]).all()
+    at_bound, known = (column == 0).to_numpy(), column.notna().to_numpy()
+    assert ((encoded[known, 0] > 0) == at_bound[known]).all()
+    assert (encoded[at_bound, 1] == 0).all()
+    np.testing.assert_allclose(encoded[known].mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(encoded[known, 0].std(), 1)
+    np.testing.assert_allclose(encoded[known & ~at_bound, 1].std(), 1)
+    assert codec.amount.warp is not None and codec.amount.warp.name == "log"
+    np.testing.assert_allclose(codec.decode(encoded[known]), column[known])
+    np.testing.assert_allclose(codec.in_own_units(encoded[known]), column[known])
+    assert codec_from_dict(json.loads(json.dumps(codec.to_dict()))) == codec
+
+
+def test_only_joint_densities_have_two_parts() -> None:
+    assert fit_column(incomes(), True).kind is Kind.CONTINUOUS
+    assert fit_column(incomes(), True, spec=ColumnSpec(kind="semicontinuous")).kind is Kind.CONTINUOUS
+    assert joint(incomes(), "continuous").kind is Kind.CONTINUOUS
+
+
+def test_parts_have_the_kinds_of_a_boolean_and_of_numbers() -> None:
+    codec = joint(incomes(whole=True))
+    assert isinstance(codec, SemicontinuousCodec) and isinstance(codec.amount, IntegerCodec)
+    indicator, amount = codec.parts
+    assert (indicator.kind, amount.kind) == (Kind.BOOLEAN, Kind.INTEGER)
+    assert indicator.is_binary and not amount.is_binary
+    values, shares = indicator.ordinal() or ((), ())
+    np.testing.assert_allclose(values, codec.indicator_values)
+    np.testing.assert_allclose(shares, [1 - codec.mean[0], codec.mean[0]])
+
+
+@given(st.lists(st.floats(-8, 8), min_size=2, max_size=20), st.booleans())
+def test_whole_amounts_are_drawn_whole_and_beyond_the_bound(numbers: list[float], negative: bool) -> None:
+    codec = joint(incomes(whole=True, sign=-1.0 if negative else 1.0))
+    assert isinstance(codec, SemicontinuousCodec)
+    off, on = codec.indicator_values
+    amounts = codec.decode(np.array([[off, number] for number in numbers]))
+    assert amounts.dtype == np.int64
+    assert (np.abs(amounts) >= 1).all() and (np.sign(amounts) == (-1 if negative else 1)).all()
+    assert (codec.decode(np.array([[on, number] for number in numbers])) == 0).all()
+
+
+def test_the_bound_may_be_the_largest_number() -> None:
+    column = 100 - incomes()
+    codec = joint(column)
+    assert isinstance(codec, SemicontinuousCodec) and codec.bound == 100 == codec.high
+    known = column.notna()
+    np.testing.assert_allclose(codec.decode(codec.encode(column[known])), column[known])
+    with pytest.raises(ValueError, match=r"row 1 .*holds 101.*numbers of at most 100"):
+        codec.encode(pd.Series([3.0, 101.0], name="income"))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_numbers_of_another_model_move_to_the_bound_or_among_the_amounts(sign: float) -> None:
+    codec = joint(incomes(sign=sign))
+    assert isinstance(codec, SemicontinuousCodec) and codec.amount is not None
+    least, most = sorted([codec.amount.low, codec.amount.high], key=abs)
+    numbers = sign * np.array([-0.4, 0.0, 1e-6, 2.5, 1e6])
+    numbers = np.append(numbers, 0.7 * least)
+    moved = codec.in_either_part(numbers)
+    np.testing.assert_allclose(moved, [0.0, 0.0, 0.0, sign * 2.5, most, least])
+    assert np.abs(codec.standardise(moved[:, None])).max() < 5
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([0.0] * 30 + [*np.linspace(1, 5, 70)], True),
+        ([0.0] * 9 + [*np.linspace(1, 5, 70)], False),  # few cells
+        ([0.0] * 12 + [*np.linspace(1, 5, 400)], False),  # a small share
+        ([0.0] * 30 + [1.0] * 11 + [*np.linspace(2, 5, 70)], False),  # another number is common
+        ([0.0] * 30 + [1.0, 2.0, 3.0] * 5, False),  # few others
+        ([3.0] * 30 + [*np.linspace(1, 5, 70)], False),  # in the middle
+        ([5.0] * 30 + [*np.linspace(1, 4, 70)], True),
+    ],
+)
+def test_what_counts_as_a_common_bound(numbers: list[float], expected: bool) -> None:
+    assert has_common_bound(np.array(numbers)) is expected
+
+
+def test_counts_stay_counts_and_those_with_more_zeros_get_two_parts() -> None:
+    g = np.random.default_rng(0)
+    counts = g.negative_binomial(3, 0.3, size=600).astype(float)
+    assert joint(pd.Series(counts, name="n")).kind is Kind.COUNT
+    counts[g.random(600) < 0.5] = 0
+    assert joint(pd.Series(counts, name="n")).kind is Kind.SEMICONTINUOUS
+
+
+def test_a_column_without_other_numbers_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"'x': kind='semicontinuous' needs numbers that differ, besides"):
+        joint(pd.Series([0.0, 0.0, 0.0, 2.0, 2.0], name="x"), "semicontinuous")
+    with pytest.raises(ValueError, match="labels can be"):
+        joint(pd.Series(["a", "b"], name="x"), "semicontinuous")
+
+
+@pytest.mark.parametrize("field", ["bound", "mean", "scale", "amount"])
+def test_saved_fields_that_do_not_fit_together_are_refused(field: str) -> None:
+    codec = joint(incomes())
+    wrong = {"bound": 3.3, "mean": [1.5, 0.0], "scale": [0.4, 2.0], "amount": None}
+    with pytest.raises(ValueError, match=r"'income' does not fit together"):
+        codec_from_dict(json.loads(json.dumps(codec.to_dict())) | {field: wrong[field]})
