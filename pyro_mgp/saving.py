@@ -198,7 +198,7 @@ class _Parts:
         middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
         self.encoder = TableEncoder(
             dataclasses.replace(
-                Rules.parse(parameters.specs, columns, parameters.survival),
+                Rules.parse(parameters.specs, columns, parameters.survival, parameters.weights),
                 middles=middles,
                 survival=_read_survival(header),
                 texts=frozenset(build(list[str | int], header["texts"], "texts")),

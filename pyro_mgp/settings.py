@@ -157,6 +157,7 @@ class Parameters:
         optimizer: PyroOptim | None = None,
         loss: ELBO | None = None,
         survival: tuple[Label, Label] | None = None,
+        weights: Label | None = None,
     ) -> None:
         self.kernel = kernel
         self.inputs = inputs
@@ -181,6 +182,7 @@ class Parameters:
         self.optimizer = optimizer
         self.loss = loss
         self.survival = survival
+        self.weights = weights
 
 
 def check_settings(parameters: Parameters) -> Engine:

@@ -55,6 +55,7 @@ _HELP = {
     "saved imputer can impute any column of new rows (default: incomplete)",
     "--survival": "columns of a survival time and of the event (else the time is censored): the model sees "
     "the cumulative hazard in place of the time",
+    "--weights": "column of sampling weights, whose logarithms predict other columns; use it in analyses",
     "--groups": "columns of labels of groups, such as schools or patients: other columns have random effects "
     "of these",
     "--paper": "the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
@@ -91,6 +92,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--checkpoint-every": {"metavar": "SECONDS", "type": _seconds, "default": 10.0},
     "--steps": {"metavar": "STEPS", "type": at_least(1)},
     "--survival": {"metavar": ("TIME", "EVENT"), "nargs": 2},
+    "--weights": {"metavar": "COLUMN"},
     "--groups": {"metavar": "COLUMN", "nargs": "+", "action": "extend"},
     "--columns": {"choices": ("incomplete", "all")},
     "--device": {"choices": ("auto", "cpu", "cuda"), "default": "auto"},
@@ -106,7 +108,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--jobs": {"metavar": "N", "type": at_least(1)},
 }
 """Arguments of `add_argument` for each option that is not a flag."""
-MODEL = ("steps", "columns", "paper", "survival", "groups")
+MODEL = ("steps", "columns", "paper", "survival", "weights", "groups")
 """Names of the options on the model."""
 _COMMON = (
     *("table", "-o --out", "--drop", "--missing", "--seed", "--overwrite", "--resume", "--checkpoint-every"),

@@ -172,6 +172,7 @@ def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoin
         progress=not args.quiet,
         specs=specs or None,
         survival=None if args.survival is None else tuple(args.survival),
+        weights=args.weights,
         **({} if args.steps is None else {"max_steps": args.steps}),
     )
     if isinstance(table, pd.DataFrame):

@@ -31,6 +31,7 @@ from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.limits import Limits
 from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableWarning, missing
+from pyro_mgp.data.weights import log_weights
 
 Cells = dict[Label, NDArray[Any]]
 """Values of the missing cells of each incomplete column, `[m, n_missing]`, in row order."""
@@ -66,6 +67,8 @@ class Rules:
     """Columns of text or identifiers, which are left as they are."""
     within: WithinGroups = field(default_factory=WithinGroups)
     """Columns that were constant within groups at fit."""
+    weights: Label | None = None
+    """Column of sampling weights, which enter the model as their logarithms; None without one."""
 
     @classmethod
     def parse(
@@ -73,8 +76,9 @@ class Rules:
         specs: Specs | None,
         columns: Sequence[Label],
         survival: tuple[Label, Label] | None = None,
+        weights: Label | None = None,
     ) -> Rules:
-        """Return the rules that specs, and the columns of a survival outcome, set for a table's columns.
+        """Return the rules that specs, the columns of a survival outcome, and weights set for a table.
 
         Specs that name a column that cannot be used, and wrong or circular formulas, are a ValueError.
         """
@@ -97,7 +101,14 @@ class Rules:
             if wrong:
                 expected = "expected another column of the table that is not derived"
                 raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: {expected}")
-        return rules if survival is None else replace(rules, survival=_survival(survival, variables))
+        if weights is not None and weights not in variables:
+            raise ValueError(
+                f"weights names {weights!r}: expected the label of a column of the table that is not derived"
+            )
+        outcome = None if survival is None else _survival(survival, variables)
+        if outcome is not None and weights in (outcome.time, outcome.event):
+            raise ValueError(f"column {weights!r} cannot hold both weights and a survival outcome")
+        return replace(rules, survival=outcome, weights=weights)
 
     def learn(self, frame: pd.DataFrame) -> Rules:
         """Return these rules with what they learn from a table.
@@ -144,7 +155,7 @@ class Rules:
     @property
     def trivial(self) -> bool:
         """True if there are no rules: the user's table is modelled unchanged and imputed completely."""
-        changes = self.only_if or self.not_modelled or self.not_imputed or self.survival
+        changes = self.only_if or self.not_modelled or self.not_imputed or self.on_other_scales
         return not (changes or any(self.within.constant.values()))
 
     @property
@@ -160,6 +171,12 @@ class Rules:
         return {label for label, spec in self.specs.items() if not spec.impute} | describing
 
     @property
+    def on_other_scales(self) -> set[Label]:
+        """Labels of complete columns that are modelled on a scale of their own: hazards, and log weights."""
+        times = set() if self.survival is None else {self.survival.time}
+        return times | (set() if self.weights is None else {self.weights})
+
+    @property
     def may_stay_missing(self) -> list[Label]:
         """Labels of the columns that may have missing cells after imputation."""
         found = {label for label in self.only_if if self.specs[label].otherwise is None} | self.not_imputed
@@ -167,8 +184,8 @@ class Rules:
 
     @property
     def modelled_specs(self) -> Specs:
-        """Specs of the columns that are modelled, but for survival times: these enter as hazards."""
-        outside = self.not_modelled | (set() if self.survival is None else {self.survival.time})
+        """Specs of the columns that are modelled, but for those on other scales."""
+        outside = self.not_modelled | self.on_other_scales
         return {label: spec for label, spec in self.specs.items() if label not in outside}
 
     def check(self, frame: pd.DataFrame) -> None:
@@ -284,6 +301,8 @@ class Rules:
         if self.survival is not None:
             self.survival.check(frame)
             variables[self.survival.time] = self.survival.cumulative_hazard(frame)
+        if self.weights is not None:
+            variables[self.weights] = log_weights(frame[self.weights])
         return variables
 
     def apply_to_draws(self, frame: pd.DataFrame, modelled: pd.DataFrame, draws: Cells, m: int) -> Cells:
@@ -296,7 +315,7 @@ class Rules:
         for j in range(m):
             drawn = complete(modelled, {label: values[j] for label, values in draws.items()})
             full = deduced.copy()
-            own = [label for label in drawn.columns if self.survival is None or label != self.survival.time]
+            own = [label for label in drawn.columns if label not in self.on_other_scales]
             full[own] = drawn[own]
             tables.append(self._completed(frame, full))
         self._warn_of_violations(deduced, tables)

@@ -147,9 +147,8 @@ def _rules(imputer: AnyImputer, frame: pd.DataFrame) -> Rules:
         return Rules.parse(None, frame.columns.tolist())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)  # fits give them
-        return Rules.parse(imputer.specs, frame.columns.tolist(), getattr(imputer, "survival", None)).learn(
-            frame
-        )
+        given = (getattr(imputer, name, None) for name in ("survival", "weights"))
+        return Rules.parse(imputer.specs, frame.columns.tolist(), *given).learn(frame)
 
 
 def _calibrate(

@@ -103,6 +103,8 @@ def _unsuitable(column: pd.Series[Any], observed: Mask, label: Label, rules: Rul
         return "is derived from other columns"
     if label in rules.groups:
         return "holds groups"
+    if label == rules.weights:
+        return "holds weights"
     if label in rules.texts:
         return "holds text or identifiers"
     if label in rules.not_modelled:

@@ -78,7 +78,8 @@ def fit_frame(
 ) -> tuple[FittedModel, Settings]:
     """Fit a model to a table in memory; see `MGPImputer.fit`."""
     kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
-    rules = Rules.parse(parameters.specs, frame.columns.tolist(), parameters.survival).learn(frame)
+    given_rules = parameters.specs, frame.columns.tolist(), parameters.survival, parameters.weights
+    rules = Rules.parse(*given_rules).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     limits = rules.limits(frame)
     if shared := [label for label in limits if rules.within.group_of(label) is not None]:
@@ -331,13 +332,14 @@ def fit_files(
     if wanted_inputs(parameters) == "earlier":
         asked = 'inference="mcmc"' if parameters.inference == "mcmc" else 'inputs="earlier"'
         raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
-    rules = Rules.parse(parameters.specs, table.columns.tolist(), parameters.survival)
+    given_rules = parameters.specs, table.columns.tolist(), parameters.survival, parameters.weights
+    rules = Rules.parse(*given_rules)
     files = Scratch(scratch)
     joint = any(spec.kind in (Kind.GROUP, Kind.SEMICONTINUOUS) for spec in rules.specs.values())
-    if rules.only_if or rules.not_modelled or rules.survival or joint:
+    if rules.only_if or rules.not_modelled or rules.on_other_scales or joint:
         raise ValueError(
-            "derived columns, only_if, standard_error, limits, survival, groups and semicontinuous columns "
-            "need whole rows, but one column at a time is in memory: fit a sample of the rows with "
+            "derived columns, only_if, standard_error, limits, survival, weights, groups and semicontinuous "
+            "columns need whole rows, but one column at a time is in memory: fit a sample of the rows with "
             "fit(frame), or leave these out"
         )
     specs = rules.modelled_specs

@@ -270,7 +270,9 @@ def _table_warnings(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
     """Return the warnings that fitting gives about the table."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        rules = Rules.parse(imputer.specs, frame.columns.tolist(), imputer.survival).learn(frame)
+        rules = Rules.parse(imputer.specs, frame.columns.tolist(), imputer.survival, imputer.weights).learn(
+            frame
+        )
         given = imputer.warp, imputer.discrete_support, rules.modelled_specs, rules.limits(frame)
         TableCodec.fit(rules.modelled(frame), *given)
     found = (str(each.message) for each in caught if issubclass(each.category, TableWarning))

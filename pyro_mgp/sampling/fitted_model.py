@@ -162,7 +162,7 @@ class FittedModel:
         codec, target = self.encoder.codec, self.encoder.target
         names = [*codec.names, *(self.chain.names[-1:] if target else [])]
         keys = None if self.own is None else self.own.encoded.keys
-        columns = variables(self.chain, codec, target, self.encoder.rules.survival)
+        columns = variables(self.chain, codec, target, self.encoder.rules.on_other_scales)
         return ObservedCells(sampler, given.encoded, columns, self.encoder.error_variances, names, keys)
 
     def supported_columns(self) -> dict[int, DiscreteSupport]:

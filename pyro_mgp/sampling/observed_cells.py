@@ -12,7 +12,7 @@ may be added over the cells of a column, but over columns only in a sequential c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,8 @@ from pyro_mgp._support.normal import log_between
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import as_continuous
-from pyro_mgp.data.column_spec import Kind
+from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
-from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional
@@ -67,11 +66,11 @@ class Variable:
     links: tuple[int, ...]  # numbers of its links in the chain
     columns: tuple[int, ...]  # indices of its encoded columns
     compound: Compound | None  # levels of a category, or two parts, modelled one after the other
-    of_no_column: bool  # whether its numbers are no cells of the table: of a target, or cumulative hazards
+    of_no_column: bool  # whether its numbers are no cells of the table: of a target, or on another scale
 
 
 def variables(
-    chain: Chain, codec: TableCodec, target: ColumnCodec | None, survival: Survival | None
+    chain: Chain, codec: TableCodec, target: ColumnCodec | None, on_other_scales: Collection[Label]
 ) -> list[Variable]:
     """Return the columns that the links of a chain predict, in its order."""
     found, groups = [], codec.groups
@@ -83,8 +82,7 @@ def variables(
         links, columns = (compound.links, compound.columns) if compound else ((i,), (link.column,))
         if link.column < len(groups):
             own = codec.columns[groups[link.column]]
-            hazards = survival is not None and own.name == survival.time
-            found.append(Variable(own, links, columns, compound, hazards))
+            found.append(Variable(own, links, columns, compound, own.name in on_other_scales))
         elif target is not None:  # its link is Gaussian whatever its dtype
             found.append(Variable(as_continuous(target), links, columns, None, True))
     return found
