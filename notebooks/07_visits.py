@@ -10,8 +10,6 @@
 
 # %%
 import os
-import textwrap
-import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -140,10 +138,9 @@ pd.DataFrame(rows, index=columns).T.round(2)
 #
 # ## A patient who was not in the table
 #
-# The effects of such a patient are drawn from their prior, whose covariance matrix is that of the patients in
-# the table: one intercept and one slope in each imputation, for all rows. Each draw is the curve of some
-# patient of the same arm. Scores of the new patient do not change it, although the first two are high here.
-# A warning tells of that:
+# The effects of such a patient have the prior of the patients in the table, and are drawn given the scores
+# that are observed: one intercept and one slope in each imputation, for all rows. The first two scores are
+# high here, and so are the later ones, compared with those of a patient of the same arm without any:
 
 # %%
 visits = pd.DataFrame(
@@ -157,14 +154,11 @@ def later(tables) -> pd.DataFrame:
     return cells.agg(["mean", "std"]).round(1)
 
 
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always")
-    draws = imputer.impute(visits, m=5 * m)
-print(textwrap.fill(str(told[0].message), 100))
-later(draws)
+both = {"two scores": visits, "none": visits.assign(y=np.nan)}
+pd.concat({name: later(imputer.impute(rows, m=5 * m)) for name, rows in both.items()})
 
 # %% [markdown]
-# For imputations that learn from them, the patient must be in the table of the fit.
+# A fit to a table with the patient in it gives nearly the same:
 
 # %%
 both = pd.concat([frame, visits], ignore_index=True)

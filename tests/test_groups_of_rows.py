@@ -126,7 +126,6 @@ def test_new_groups_have_effects_of_their_own(fitted: MGPImputer) -> None:
     rows = pupils().iloc[:24].assign(y=np.nan, x=np.linspace(-0.1, 0.1, 24), w=0.0)
     rows["school"] = ["new"] * 8 + ["other"] * 8 + ["s2"] * 8
     m = 400
-    warnings.simplefilter("ignore", FitWarning)
     draws = fitted.impute(rows, m=m)
     y = np.array([table["y"] for table in draws])
     correlation = np.corrcoef(y.T)
@@ -136,9 +135,9 @@ def test_new_groups_have_effects_of_their_own(fitted: MGPImputer) -> None:
     assert abs(different.mean()) < 0.15
     known = y[:, 16:].var(0).mean()
     assert known < 0.75 * y[:, :16].var(0).mean()
-    # Whichever rows are imputed together.
-    alone = fitted.impute(rows.iloc[[3]], m=m)
-    assert [table["y"].iloc[0] for table in alone] == list(y[:, 3])
+    # Whichever other groups are imputed with them.
+    alone = fitted.impute(rows.iloc[:8], m=m)
+    np.testing.assert_allclose([table["y"] for table in alone], y[:, :8], rtol=1e-4)
 
 
 def test_slopes_differ_between_groups() -> None:
@@ -188,12 +187,63 @@ def test_new_rows_get_the_cells_of_their_school(fitted: MGPImputer, tmp_path: Pa
         fitted.impute(rows, m=2)
 
 
-def test_rows_of_new_groups_with_observed_cells_are_told_of(fitted: MGPImputer) -> None:
-    rows = pupils().iloc[:4].assign(school="new")
-    with pytest.warns(FitWarning, match="4 rows belong to groups that were not in the table"):
-        fitted.impute(rows, m=2)
+def test_partitions_that_may_share_cells_of_groups_are_refused(fitted: MGPImputer) -> None:
     with pytest.raises(ValueError, match="of which other partitions may have rows"):
-        impute_partition(fitted, rows, 2)
+        impute_partition(fitted, pupils().iloc[:4].assign(school="new"), 2)
+
+
+def scores(n_schools: int, size: int, seed: int, first: int = 0) -> pd.DataFrame:
+    """Return y = 1 + x / 2 + u + noise with school effects u of variance 1, and whether a noisy y passes."""
+    g, school = np.random.default_rng(seed), np.repeat(np.arange(n_schools), size)
+    x = g.normal(size=len(school))
+    y = 1 + 0.5 * x + g.normal(size=n_schools)[school] + 0.6 * g.normal(size=len(school))
+    passed = pd.array(y + 0.5 * g.normal(size=len(school)) > 1, dtype="boolean")
+    return pd.DataFrame({"school": [f"s{first + k}" for k in school], "x": x, "y": y, "passed": passed})
+
+
+def holey_scores() -> pd.DataFrame:
+    frame, g = scores(50, 8, seed=0), np.random.default_rng(9)
+    frame.loc[g.random(len(frame)) < 0.25, "y"] = np.nan
+    frame.loc[g.random(len(frame)) < 0.2, "passed"] = pd.NA
+    return frame
+
+
+@pytest.mark.parametrize("columns", [["school", "x", "y"], ["school", "x", "y", "passed"]])
+def test_effects_of_new_groups_are_drawn_given_their_rows(columns: list[str]) -> None:
+    """With y only, means are those of the posterior at true parameters; whether pupils passed tells more."""
+    fitted = imputer().fit(holey_scores()[columns])
+    truth = scores(60, 6, seed=5, first=1000)
+    hidden = np.arange(len(truth)) % 6 < 3
+    rows = truth.assign(y=truth["y"].mask(hidden))[columns]
+    drawn = np.array([table["y"] for table in fitted.impute(rows, m=100)])[:, hidden]
+    y, fixed = truth["y"].to_numpy(), 1 + 0.5 * truth["x"].to_numpy()
+    # Three cells of a school are known in complete rows, with a noise of variance .36.
+    mean = (y - fixed).reshape(60, 6)[:, 3:].sum(1) / 0.36 / (1 + 3 / 0.36)
+    expected = fixed[hidden] + np.repeat(mean, 3)
+    error = drawn.mean(0) - y[hidden]
+    assert (error**2 / drawn.var(0)).mean() == pytest.approx(1.0, abs=0.3)
+    if columns[-1] == "y":
+        assert np.corrcoef(drawn.mean(0), expected)[0, 1] > 0.98
+        np.testing.assert_allclose(np.polyfit(expected, drawn.mean(0), 1), [1.0, 0.0], atol=0.12)
+    else:
+        assert np.mean(error**2) < 0.9 * np.mean((expected - y[hidden]) ** 2)
+    point = np.asarray(fitted.transform(rows)["y"])[hidden]
+    assert np.corrcoef(point, drawn.mean(0))[0, 1] > 0.97
+
+
+def test_draws_for_new_groups_do_not_depend_on_batches_or_on_rows_of_others(tmp_path: Path) -> None:
+    fitted = imputer(max_steps=5).fit(holey_scores())
+    rows = scores(6, 6, seed=5, first=1000)
+    rows.loc[::2, "y"] = np.nan
+    together = fitted.impute(rows, m=2)
+    for one, other in zip(fitted.impute(rows, m=2, batch_size=4), together, strict=True):
+        pd.testing.assert_frame_equal(one, other, rtol=1e-5)
+    alone = fitted.impute(rows.iloc[:6], m=2)
+    for one, other in zip(alone, together, strict=True):
+        pd.testing.assert_frame_equal(one, other.iloc[:6], rtol=1e-4)
+    paths = fitted.impute_to_parquet(tmp_path / "tables", rows, m=2, batch_size=4)
+    for path, table in zip(paths, together, strict=True):
+        pd.testing.assert_frame_equal(pd.read_parquet(path), table, rtol=1e-5, check_dtype=False)
 
 
 def test_too_many_effects_are_an_error() -> None:

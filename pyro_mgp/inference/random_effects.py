@@ -78,6 +78,10 @@ class Grouping:
             groupings.append(cls(column, effects[column], links, coefficients, slopes, units, wides))
         return groupings
 
+    def numbers(self, rows: Tensor) -> Tensor:
+        """Return the number of the group of each row of a table `[n, D]`, `[n]`; J and more for new ones."""
+        return (rows[:, self.column] * self.effects.scale + self.effects.mean).round().long()
+
     @property
     def n_numbers(self) -> int:
         """Number of standard normal numbers that `draw` takes for a chain."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pyro_mgp._support.messages import FitWarning, warn_user
@@ -69,6 +69,11 @@ class FittedModel:
             cells = columns[label].decode(values[:, slices[label]]).tolist()
             found[label] = {(group.levels or ())[k]: cell for k, cell in zip(numbers, cells, strict=True)}
         return found
+
+    @property
+    def has_cells_of_groups(self) -> bool:
+        """True if a column with a link is constant within groups, whose rows have its cells in common."""
+        return any(link.once_per is not None for link in self.chain.links)
 
     @property
     def is_sequential(self) -> bool:
@@ -173,7 +178,7 @@ class FittedModel:
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
         """Encode a table to complete; warn of incomplete columns that have no link."""
         given, groups = self.encoder.encode(X, row_ids), self.encoder.codec.groups
-        self._warn_of_new_groups(given)
+        given = replace(given, of_new_groups=self._of_new_groups(given))
         incomplete = groups[~given.encoded.observed[:, : len(groups)].all(0).numpy()]
         linked = {groups[spec.column] for spec in self.link_specs if spec.column < len(groups)}
         if without := set(incomplete) - linked:
@@ -185,19 +190,11 @@ class FittedModel:
             )
         return given
 
-    def _warn_of_new_groups(self, given: InputTable) -> None:
-        """Warn of rows of new groups with observed cells, which do not tell their effects."""
-        codec, linked = self.encoder.codec, [spec.column for spec in self.link_specs]
+    def _of_new_groups(self, given: InputTable) -> NDArray[np.bool_] | None:
+        """Return the rows of groups that were not in the table of the fit, Bool `[N]`; None without any."""
+        codec, found = self.encoder.codec, np.zeros(len(given.encoded), dtype=np.bool_)
         for column in codec.columns:
-            if column.kind is not Kind.GROUP or not column.width:
-                continue
-            numbers = column.in_own_units(given.encoded.values[:, codec.slices[column.name]].cpu().numpy())
-            is_new = np.rint(numbers) >= len(column.levels or ())
-            observed = given.encoded.observed[:, linked].any(1).cpu().numpy()
-            if n := int((is_new & observed).sum()):
-                warn_user(
-                    f"Column {column.name!r}: {n} rows belong to groups that were not in the table of the "
-                    "fit. Effects of these are drawn from their prior, whatever is observed in their rows: "
-                    "where that matters, fit a table with these rows.",
-                    FitWarning,
-                )
+            if column.kind is Kind.GROUP and column.width:
+                cells = given.encoded.values[:, codec.slices[column.name]].cpu().numpy()
+                found |= np.rint(column.in_own_units(cells)) >= len(column.levels or ())
+        return found if found.any() else None

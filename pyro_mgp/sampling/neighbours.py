@@ -216,10 +216,10 @@ class Neighbours:
 
     def update_means(self, chain: Chain, marginals: Conditionals, point: Tensor, holes: Cells) -> None:
         """Fill missing cells in place with conditional means in the first metric of each link."""
-        of_categories = chain.links_of_compounds
+        of_compounds = chain.links_of_compounds
         for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
-            # Categories have no local GP, and keep the probabilities of their levels.
-            if i in of_categories:
+            # Compounds have no local GP; categories keep the probabilities of their levels.
+            if i in of_compounds:
                 continue
             rows = point[here]
             mean = marginals[i].mean(rows[None])[0]

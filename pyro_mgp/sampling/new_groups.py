@@ -1,12 +1,19 @@
-"""Random effects of groups that were not in the table of the fit, drawn from their prior.
+"""Random effects of groups that were not in the table of the fit.
 
-Their numbers are hashes of their labels, by which the draws are keyed: all rows of such a group have the same
-effects in an imputation, whichever other rows are imputed with them.
+All rows of such a group that are imputed together have the same effects in an imputation. Before each sweep
+the K effects of a group in all links are drawn given the cells of these rows: with the residuals r of cells
+that have Gaussian noise, of variance s², or of latent variables of ordered values (s² = 1), in rows with
+design z, intercepts and slopes,
+
+    u | r ~ N(P⁻¹ Σ z r / s², P⁻¹),   P = Ω + Σ z zᵀ / s²
+
+where Ω is the precision of their prior. Cells of other kinds tell nothing of them, nor do missing cells of
+which no later column tells. The numbers of these groups are hashes of their labels, by which draws are keyed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +22,9 @@ from torch import Tensor
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.inference.random_effects import Grouping
 from pyro_mgp.model.conditional import Along, Conditional, Moments
+from pyro_mgp.model.likelihoods import Ordinal
+from pyro_mgp.model.likelihoods.levels import none_is_on
+from pyro_mgp.model.link import Link
 
 
 @dataclass(frozen=True)
@@ -33,22 +43,43 @@ class NewEffects:
     """Stream of that noise, one for each column of groups."""
     imputations: Sequence[int]
     """Numbers of the imputations of the S paths."""
+    drawn: tuple[Tensor, Tensor] | None = None
+    """Numbers of groups, ascending `[G]`, and their effects given cells, `[S, G, K]`; None for the prior."""
 
     def at(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of new groups in a table `[S, n, D]`, and the link's effects there.
 
         The shapes are `[k]` and `[S, k, E]`.
         """
-        effects = self.grouping.effects
-        numbers = (table[0, :, self.grouping.column] * effects.scale + effects.mean).round().long()
-        rows = (numbers >= effects.n_groups).nonzero()[:, 0]
+        numbers = self.grouping.numbers(table[0])
+        rows = (numbers >= self.grouping.effects.n_groups).nonzero()[:, 0]
         if not len(rows):
             return rows, table.new_zeros(len(table), 0, len(self.own))
         groups, group_of = torch.unique(numbers[rows], return_inverse=True)
-        noise = KeyedNoise(self.seed, groups, self.imputations)
-        normal = torch.stack([noise.normal(*self.stream, k) for k in range(len(self.grouping.links))], dim=1)
-        drawn = torch.linalg.solve_triangular(self.factors.mT, normal, upper=True).mT * self.grouping.units
+        if self.drawn is None:
+            factors = self.factors[:, None].expand(-1, len(groups), -1, -1)
+            drawn = self.draw(groups, 0, torch.zeros_like(factors[..., 0]), factors)
+        else:
+            known, drawn = self.drawn
+            drawn = drawn[:, torch.searchsorted(known, groups)]
         return rows, drawn[:, group_of][..., list(self.own)]
+
+    def draw(self, groups: Tensor, sweep: int, mean: Tensor, factors: Tensor) -> Tensor:
+        """Draw the effects of groups `[G]`, `[S, G, K]`.
+
+        Takes their means and the Cholesky factors of their precisions, `[S, G, K]` and `[S, G, K, K]`, in
+        units of the grouping.
+        """
+        noise, n_effects = KeyedNoise(self.seed, groups, self.imputations), len(self.grouping.links)
+        normal = torch.stack([noise.normal(*self.stream, sweep, k) for k in range(n_effects)], dim=-1)
+        step = torch.linalg.solve_triangular(factors.mT, normal[..., None], upper=True)[..., 0]
+        return (mean + step) * self.grouping.units
+
+    def design(self, table: Tensor) -> Tensor:
+        """Return what multiplies the link's effects in rows of a table `[S, n, D]`, `[S, n, E]`."""
+        slopes = [self.grouping.slopes[k] for k in self.own]
+        ones = torch.ones_like(table[..., 0])
+        return torch.stack([ones if slope is None else table[..., slope] for slope in slopes], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -128,3 +159,84 @@ def with_new_groups(
             else:
                 found[i] = WithNewGroups.of(last, [new])
     return found
+
+
+@dataclass(frozen=True)
+class CellsOfGroups:
+    """Completed rows that tell of the effects of their groups."""
+
+    links: Sequence[Link]
+    table: Tensor
+    """The rows, `[S, n, D]`."""
+    told: Sequence[Tensor]
+    """Bool `[n]`, the rows in which a link's cell is informative, each of equal rows once."""
+    normal: Callable[[int], Tensor]
+    """Standard normal numbers for the latent variables of a link, `[S, n]`, by its number."""
+
+
+def given_cells(conditionals: Sequence[Conditional], cells: CellsOfGroups, sweep: int) -> list[Conditional]:
+    """Return the conditionals of links with effects of new groups drawn given cells, before a sweep."""
+    found = list(conditionals)
+    for column in dict.fromkeys(each.grouping.column for own in found for each in _effects(own)):
+        # One conditional of each link, as it is after the effects of other columns of groups were drawn.
+        here = {
+            i: (own, each)
+            for i, own in enumerate(found)
+            for each in _effects(own)
+            if each.grouping.column == column
+        }
+        drawn = _drawn(here, cells, sweep)
+        for i, (own, effects) in here.items():
+            assert isinstance(own, WithNewGroups)
+            changed = [replace(each, drawn=drawn) if each is effects else each for each in own.effects]
+            found[i] = replace(own, effects=changed)
+    return found
+
+
+def _effects(conditional: Conditional) -> Sequence[NewEffects]:
+    return conditional.effects if isinstance(conditional, WithNewGroups) else ()
+
+
+def _drawn(
+    having: Mapping[int, tuple[Conditional, NewEffects]], cells: CellsOfGroups, sweep: int
+) -> tuple[Tensor, Tensor] | None:
+    """Draw the effects of new groups in the links that have them; None without a new group."""
+    _, first = next(iter(having.values()))
+    rows, _ = first.at(cells.table)
+    if not len(rows):
+        return None
+    table = cells.table[:, rows]
+    groups, group_of = torch.unique(first.grouping.numbers(table[0]), return_inverse=True)
+    precision = (first.factors @ first.factors.mT)[:, None].repeat(1, len(groups), 1, 1)
+    shift = torch.zeros_like(precision[..., 0])
+    for i, (conditional, own) in having.items():
+        link, at = cells.links[i], conditional.moments(table)
+        regressed = _regressed(link, conditional, at, table, cells.normal(i)[:, rows])
+        if regressed is None:
+            continue
+        values, variance = regressed
+        design, (_, current), places = own.design(table), own.at(table), torch.tensor(own.own)
+        residual = values - at.mean + (design * current).sum(-1)
+        design = design * first.grouping.units[places]
+        told = cells.told[i][rows] & none_is_on(table, link.unless)
+        weighted = design * (told / variance)[..., None]
+        squares, products = weighted[..., :, None] * design[..., None, :], weighted * residual[..., None]
+        square = precision.new_zeros(*precision.shape[:2], *squares.shape[2:]).index_add(1, group_of, squares)
+        precision[:, :, places[:, None], places] += square
+        shift[..., places] += shift.new_zeros(*shift.shape[:2], len(places)).index_add(1, group_of, products)
+    factors = torch.linalg.cholesky(precision)
+    mean = torch.cholesky_solve(shift[..., None], factors)[..., 0]
+    return groups, first.draw(groups, 1 + sweep, mean, factors)
+
+
+def _regressed(
+    link: Link, conditional: Conditional, at: Moments, table: Tensor, normal: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Return what is the function plus normal noise, and its variance, `[S, n]`; None for other kinds."""
+    values = table[..., link.column]
+    if isinstance(link.likelihood, Ordinal):
+        latent = link.likelihood.draw_latent(values, at.mean, at.variance, torch.special.ndtr(normal))
+        return latent, 1 + at.variance.expand_as(latent)
+    if not link.is_gaussian:
+        return None
+    return values, (at.variance + conditional.noise).expand_as(values)

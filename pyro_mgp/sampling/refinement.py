@@ -219,8 +219,8 @@ class _Fit:
         drawn = self.fill.draw(*links, start, observed, self.noise(_DRAWS), self.holes)
         # The mean of equal numbers may differ from them in the last bit.
         self.drawn, self.point = drawn[0].clone(), drawn.mean(0).where(~observed, self.rows.values)
-        of_categories = self.chain.links_of_compounds
-        holes = [rows if i in of_categories else rows[:0] for i, rows in enumerate(self.holes)]
+        of_compounds = self.chain.links_of_compounds
+        holes = [rows if i in of_compounds else rows[:0] for i, rows in enumerate(self.holes)]
         fill_sparse_means(self.chain, self.marginals, self.point, holes)  # the levels' probabilities
 
     def redraw(self, found: Neighbours) -> None:
@@ -341,13 +341,13 @@ class _Fit:
         return torch.cat([others[picked], worst]), torch.cat(weights).to(local.residuals)
 
     def hold_out(self, n_rows: int) -> Tensor:
-        """Draw the cells to hold out if observed, Bool `[n, D]`; indicators of a category together."""
+        """Draw the cells to hold out if observed, Bool `[n, D]`; columns of a compound together."""
         columns = [link.column for link in self.chain.links]
         share = max(_HELD_OUT_PER_ROW / len(columns), _HELD_OUT_PER_COLUMN / n_rows)
         chance = torch.rand(n_rows, self.point.shape[1], generator=self.generator)
-        for category in self.chain.compounds:
-            chance[:, list(category.columns)] = chance[:, [category.columns[0]]]
-            columns += category.columns
+        for compound in self.chain.compounds:
+            chance[:, list(compound.columns)] = chance[:, [compound.columns[0]]]
+            columns += compound.columns
         held_out = torch.zeros_like(chance, dtype=torch.bool)
         held_out[:, columns] = chance[:, columns] < min(share, _HELD_OUT_SHARE)
         return held_out.to(self.point.device)

@@ -29,20 +29,22 @@ from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.likelihoods import Observation, TwoPart
 from pyro_mgp.model.likelihoods.numeric import GaussianMixture
-from pyro_mgp.model.limited_cells import clamped
+from pyro_mgp.model.limited_cells import clamped, informative_cells
+from pyro_mgp.model.once_per_group import first_rows
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalLink
 from pyro_mgp.sampling.neighbours import Cells, Conditionals, Neighbours, PathPosteriors, add_local_gp
-from pyro_mgp.sampling.new_groups import with_new_groups
+from pyro_mgp.sampling.new_groups import CellsOfGroups, given_cells, with_new_groups
 from pyro_mgp.sampling.residual_process import ResidualProcess
 
 T = TypeVar("T")
 
 # Streams of keyed noise; number 0 is that of the initial fill, 8 of the sequential one.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL, _NEW_GROUPS = 1, 2, 3, 4, 5, 7, 9
+_LATENT_OF_GROUPS = 10
 # Starts of the paths that are averaged for means, in turn; a multiple of the number of metrics.
 _STARTS_OF_MEANS = 20
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
@@ -129,7 +131,9 @@ class Sampler:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
             filled = start
             for sweep, conditionals in enumerate(early):
-                filled, _ = chain.sweep(conditionals, filled, rows.observed, noise(sweep), holes, rows.limits)
+                own = self._given_cells(conditionals, filled, rows, imputations, sweep)
+                filled, _ = chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
+            last = self._given_cells(last, filled, rows, imputations, len(early))
         shifted = [
             Shifted.of(own, self.shifts[link.column]) if link.column in self.shifts else own
             for own, link in zip(last, chain.links, strict=True)
@@ -197,14 +201,15 @@ class Sampler:
             for conditionals, filled, visited in islice(sweeps, first, None):
                 self._add_means(total, conditionals, filled, visited, holes, batch.limits)
             total /= self.chain.n_sweeps - first
+            two_parts = [each for each in self.chain.compounds if isinstance(each, TwoPart)]
+            at_bound = [each.is_bound(total[holes[each.links[1]], each.columns[1]]) for each in two_parts]
             for link, cells, inverse in zip(self.chain.links, holes, self.inverse_transforms, strict=True):
                 if inverse is not None:
                     total[cells, link.column] = inverse.standardise(total[cells, link.column])
-            for compound in self.chain.compounds:
-                if isinstance(compound, TwoPart):
-                    cells, (first, second) = holes[compound.links[0]], compound.columns
-                    values = compound.of_means(total[cells, first], total[cells, second])
-                    total[cells, first], total[cells, second] = values
+            for compound, is_bound in zip(two_parts, at_bound, strict=True):
+                cells, (indicator, amount) = holes[compound.links[0]], compound.columns
+                total[cells, indicator] = torch.where(is_bound, compound.on, compound.off)
+                total[cells, amount] = total[cells, amount].where(~is_bound, 0.0)
             self._write_in_groups(total, batch, holes)
             total = total.round(decimals=_DECIMALS[self.chain.precision])
             point[:, linked] = point[:, linked].where(batch.observed[:, linked], total[:, linked])
@@ -510,8 +515,41 @@ class Sampler:
         start = self.starts(rows, numbers)
         of_sweeps = self.of_sweeps(self.predictive(rows, numbers, start), sparse, paths)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows, paths)
-        sweeps = self.chain.sweeps(of_sweeps, start, rows.observed, noise, holes, rows.limits)
-        return ((each, *swept) for each, swept in zip(of_sweeps, sweeps, strict=True))
+        filled = start
+        for sweep, conditionals in enumerate(of_sweeps):
+            own = self._given_cells(conditionals, filled, rows, paths, sweep)
+            filled, visited = self.chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
+            yield own, filled, visited
+
+    def _given_cells(
+        self,
+        conditionals: Conditionals,
+        filled: Tensor,
+        rows: EncodedTable,
+        imputations: Sequence[int],
+        sweep: int,
+    ) -> Conditionals:
+        """Return conditionals with the effects of new groups drawn given rows `[S, n, D]`, before a sweep."""
+        chain = self.chain
+        if not isinstance(chain, SequentialChain) or not self._has_new_groups(rows):
+            return conditionals
+        informative = chain.informative(informative_cells(rows.observed, rows.limits))
+        once = first_rows(rows.keys, torch.ones_like(rows.keys, dtype=torch.bool))
+        told = [
+            link.once(rows.values, own) & once for link, own in zip(chain.links, informative, strict=True)
+        ]
+        noise = KeyedNoise(self.seed, rows.keys, imputations)
+        cells = CellsOfGroups(chain.links, filled, told, lambda i: noise.normal(_LATENT_OF_GROUPS, sweep, i))
+        return given_cells(conditionals, cells, sweep)
+
+    def _has_new_groups(self, rows: EncodedTable) -> bool:
+        """Return whether rows belong to groups that were not in the table of the fit."""
+        if self.training is None or not self.joint:
+            return False
+        return any(
+            bool((grouping.numbers(rows.values) >= grouping.effects.n_groups).any())
+            for grouping in self.chains(self.training).groupings
+        )
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
         """Return the keyed noise of the sweeps, as a function of their number."""
@@ -527,8 +565,8 @@ class Sampler:
     def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None = None) -> Iterator[slice]:
         """Yield the slices of batches of rows."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
-        if any(link.once_per is not None for link in self.chain.links):
-            size = len(rows)  # the rows of a group have some cells in common
+        if any(link.once_per is not None for link in self.chain.links) or self._has_new_groups(rows):
+            size = len(rows)  # the rows of a group have some cells, or what tells of its effects, in common
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once(n_paths)))
         return (slice(i, min(i + size, len(rows))) for i in range(0, len(rows), size))

@@ -275,8 +275,8 @@ def known_inputs(chain: Chain, observed: Tensor, holes: Sequence[Tensor]) -> Ite
     known = observed.clone()
     for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
         yield known[here][:, link.inputs]
-        category = chain.compound_of(i)
-        known[:, [link.column] if category is None else list(category.columns)] = True
+        compound = chain.compound_of(i)
+        known[:, [link.column] if compound is None else list(compound.columns)] = True
 
 
 def certain_inputs(chain: Chain, link: Link) -> Tensor:
