@@ -79,7 +79,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         survival: Labels of two complete columns, times and whether the event occurred (else the time is
             censored). The model sees the Nelson-Aalen cumulative hazard in place of the time, as White and
             Royston (2009) advise for covariates of a survival analysis.
-        weights: Label of a complete column of positive sampling weights. Their logarithms are a predictor of
+        weights: Label of a complete column of positive sampling weights. Their logarithms are modelled with
             all other columns, so that imputations suit analyses that use the weights.
 
     Attributes:

@@ -204,6 +204,8 @@ def check_settings(parameters: Parameters) -> Engine:
         isinstance(outcome, tuple | list) and len(outcome) == 2
     ):
         raise TypeError(f"survival must be the labels of times and events, (time, event), got {outcome!r}")
+    if parameters.weights is not None and not isinstance(parameters.weights, str | int):
+        raise TypeError(f"weights must be the label of a column, got {type(parameters.weights).__name__}")
     engine = Engine() if parameters.engine is None else parameters.engine
     if not isinstance(engine, Engine):
         raise TypeError(f"engine must be a pyro_mgp.Engine or None, got {engine!r}")

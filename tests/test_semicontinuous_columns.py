@@ -76,7 +76,7 @@ def amounts_given(frame: pd.DataFrame) -> float:
 def test_a_kind_that_is_given_is_not_said_and_continuous_has_one_part() -> None:
     frame = amounts()
     fitted = imputer(specs={"z": ColumnSpec(kind="semicontinuous")}).fit(frame)
-    assert fitted.chain_.names[-3:-1] == ("z=0", "z") or "z=0" in fitted.chain_.names
+    assert {"z=0", "z>0"} <= {*fitted.chain_.names}
     one = imputer(specs={"z": ColumnSpec(kind="continuous")}).fit(frame)
     assert "z=0" not in one.chain_.names
 
@@ -99,6 +99,56 @@ def test_point_predictions_are_means_over_both_parts() -> None:
     found = np.asarray(fitted.transform(frame)["z"][holes])
     assert np.abs(found - mean).mean() < 0.25 * mean.std()
     assert found.mean() == pytest.approx(mean.mean(), rel=0.05)
+
+
+def test_point_predictions_of_whole_numbers_may_be_the_bound() -> None:
+    g = np.random.default_rng(0)
+    x = g.normal(size=300)
+    z = np.where(x + 0.5 * g.normal(size=300) < 0.4, 0, 1 + g.poisson(0.7, size=300))
+    frame = pd.DataFrame({"x": x, "z": np.where(g.random(300) < 0.3, np.nan, z)})
+    fitted = imputer(specs={"z": ColumnSpec(kind="semicontinuous")}).fit(frame)
+    holes = frame["z"].isna()
+    mean = np.mean([table["z"][holes] for table in fitted.impute(m=200)], axis=0)
+    found = np.asarray(fitted.transform(frame)["z"][holes])
+    assert (found[mean < 0.3] == 0).all() and (found[mean > 0.7] >= 1).all()
+    assert np.abs(found - mean).max() < 0.8
+
+
+@pytest.mark.filterwarnings("error::pyro_mgp.data.table.TableWarning")
+def test_hazards_and_log_weights_and_mcmc_have_no_parts() -> None:
+    """Times of censored patients often are the end of the study, and weights are often one."""
+    frame, g = amounts(150), np.random.default_rng(0)
+    frame["z"] = frame["z"].fillna(1.0) + 0.1 * g.normal(size=150)
+    time = np.minimum(g.exponential(4, size=150), 5.0)
+    outcome = frame.assign(time=time, event=time < 5, w=np.where(time < 3, 1.0, time))
+    fitted = imputer(survival=("time", "event"), weights="w", max_steps=5).fit(
+        outcome[["x", "y", "time", "event", "w"]]
+    )
+    assert all(column.kind is not Kind.SEMICONTINUOUS for column in fitted.codec_.columns)
+    small = amounts(60).drop(columns="y")
+    by_mcmc = imputer(inference="mcmc", max_steps=5).fit(small)
+    assert "z=0" not in by_mcmc.chain_.names
+
+
+@pytest.mark.filterwarnings("error::pyro_mgp.data.table.TableWarning")
+def test_complete_columns_and_those_with_slopes_in_groups_have_one_part() -> None:
+    """Many visits are at time zero, and growth is linear in time."""
+    frame = amounts(150).drop(columns="z").assign(patient=np.repeat(np.arange(30), 5))
+    frame["t"] = np.where(np.arange(150) % 5 == 0, 0.0, np.random.default_rng(0).uniform(1, 3, size=150))
+    complete = imputer(max_steps=5).fit(frame[["x", "y", "t"]])
+    frame.loc[3::7, "t"] = np.nan
+    specs = {"patient": ColumnSpec(kind="group", slopes=["t"])}
+    for fitted in (complete, imputer(specs=specs, max_steps=5).fit(frame)):
+        kinds = {column.name: column.kind for column in fitted.codec_.columns}
+        assert kinds["t"] is Kind.CONTINUOUS
+
+
+def test_limits_are_for_numbers_in_one_part() -> None:
+    frame = amounts().assign(most=np.nan)
+    frame.loc[frame["z"].isna(), "most"] = 9.0
+    specs = {"z": ColumnSpec(kind="semicontinuous", upper_limit="most")}
+    with pytest.raises(ValueError, match="limits are for continuous columns, this is semicontinuous"):
+        imputer(specs=specs).fit(frame)
 
 
 @pytest.mark.filterwarnings(FOUND)

@@ -17,6 +17,8 @@ from benchmarks.coverage import (
     regions,
     shah,
     slade,
+    two_part,
+    weighted,
     wide,
 )
 from benchmarks.coverage.design import Design
@@ -30,6 +32,8 @@ DESIGNS: dict[str, Design] = {
     **factors.DESIGNS,
     **regions.DESIGNS,
     **limits.DESIGNS,
+    **two_part.DESIGNS,
+    **weighted.DESIGNS,
     **shah.DESIGNS,
     **multilevel.DESIGNS,
     **wide.DESIGNS,

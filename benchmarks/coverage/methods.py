@@ -52,11 +52,11 @@ def half_of_limit(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
     return [frame] * m
 
 
-def without_groups(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
-    """Impute with `MGPImputer` the other columns than that of groups, which is the first."""
-    group = frame.columns[0]
-    completed = mgp(frame.drop(columns=group), m, seed)
-    return [pd.concat([frame[[group]], each], axis=1) for each in completed]
+def without_first(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
+    """Impute with `MGPImputer` the other columns than the first one, of groups or weights."""
+    first = frame.columns[0]
+    completed = mgp(frame.drop(columns=first), m, seed)
+    return [pd.concat([frame[[first]], each], axis=1) for each in completed]
 
 
 def iterative(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
@@ -120,7 +120,8 @@ METHODS: dict[str, Impute] = {
     COMPLETE_CASES: complete_cases,
     "mgp": mgp,
     "half_of_limit": half_of_limit,
-    "without_groups": without_groups,
+    "without_groups": without_first,
+    "without_weights": without_first,
     "observed": multilevel.observed,
     "mice_2l.pan": multilevel.pan,
     "mgp_per_cell": functools.partial(mgp, options={"joint_draws": False}),

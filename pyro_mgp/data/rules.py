@@ -103,7 +103,12 @@ class Rules:
                 raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: {expected}")
         if weights is not None and weights not in variables:
             raise ValueError(
-                f"weights names {weights!r}: expected the label of a column of the table that is not derived"
+                f"weights names {weights!r}: expected the label of a column of the table that is not derived "
+                "and does not describe another one"
+            )
+        if weights in specs:
+            raise ValueError(
+                f"column {weights!r} holds weights, of which the logarithm is modelled: leave out its spec"
             )
         outcome = None if survival is None else _survival(survival, variables)
         if outcome is not None and weights in (outcome.time, outcome.event):
@@ -186,7 +191,16 @@ class Rules:
     def modelled_specs(self) -> Specs:
         """Specs of the columns that are modelled, but for those on other scales."""
         outside = self.not_modelled | self.on_other_scales
-        return {label: spec for label, spec in self.specs.items() if label not in outside}
+        specs = {label: spec for label, spec in self.specs.items() if label not in outside}
+        if self.weights is None:
+            return specs
+        # All columns are predicted from weights.
+        return {
+            label: spec
+            if spec.predictors is None
+            else replace(spec, predictors=[*spec.predictors, self.weights])
+            for label, spec in specs.items()
+        }
 
     def check(self, frame: pd.DataFrame) -> None:
         """Check that the observed cells of a table follow the rules; a ValueError names the row otherwise."""

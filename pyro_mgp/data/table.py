@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from pyro_mgp._support.messages import Hinted, dropping, listing, row_name, warn
 from pyro_mgp.data.cells import holes_of, labels_of, numbers_of
 from pyro_mgp.data.codecs import ColumnCodec, fit_column
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, NumberCodec
+from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, no_limits, row_keys
 from pyro_mgp.data.groups import WithinGroups
@@ -148,12 +149,14 @@ class TableCodec:
         within: WithinGroups | None = None,
         *,
         transforms: bool = True,
+        one_part: Collection[Label] = (),
     ) -> tuple[TableCodec, EncodedTable]:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
         Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
         Transforms that keep draws within bounds stay, see `untransformed`, and columns with limits. Amounts
-        of semicontinuous columns are transformed unless `transforms` rules it out.
+        of semicontinuous columns are transformed unless `transforms` rules it out. Complete columns, and those
+        of `one_part`, are semicontinuous only if their specs say so: a linear relation to them stays linear.
         """
         columns, values = list(self.columns), encoded.to_numpy()
         parts = [values[:, self.slices[column.name]] for column in columns]
@@ -163,7 +166,12 @@ class TableCodec:
             cells, spec = (within or WithinGroups()).cells(frame, column.name), specs.get(column.name)
             keeps = column.warp is not None and (warp or column.needs_warp)
             refitted = fit_column(cells, keeps, discrete_support, spec, joint_density=True)
-            if refitted.kind is Kind.SEMICONTINUOUS and transforms:
+            is_asked = spec is not None and spec.kind is not None
+            is_whole = column.name in one_part or not holes_of(frame[column.name]).any()
+            if refitted.kind is Kind.SEMICONTINUOUS and is_whole and not is_asked:
+                spec = replace(spec or ColumnSpec(), kind=column.kind)
+                refitted = fit_column(cells, keeps, discrete_support, spec, joint_density=True)
+            elif refitted.kind is Kind.SEMICONTINUOUS and transforms:
                 # The transform of amounts keeps them within the bound.
                 refitted = fit_column(cells, True, discrete_support, spec, joint_density=True)
             if keeps != (column.warp is not None) or refitted.kind != column.kind:
@@ -173,9 +181,16 @@ class TableCodec:
         codec = TableCodec(tuple(columns))
         return codec, codec._encoded(np.concatenate(parts, axis=1), frame.index, None, limits or {})
 
-    def warn_of_atoms(self, table: pd.DataFrame | ParquetTable) -> None:
-        """Warn of numbers of which many equal a bound, but no draw will, given the table of the fit."""
+    def warn_of_atoms(self, table: pd.DataFrame | ParquetTable, specs: Specs) -> None:
+        """Warn of numbers of which many equal a bound, given the table of the fit.
+
+        Either no draw will, or the column was found to have two parts, and the warning says so.
+        """
         for codec in self.columns:
+            if isinstance(codec, SemicontinuousCodec):
+                is_asked = codec.name in specs and specs[codec.name].kind is not None
+                if not is_asked and holes_of(table[codec.name]).any():
+                    warn_user(_of_two_parts(codec), TableWarning)
             if not isinstance(codec, ContinuousCodec) or codec.support is not None:
                 continue
             bounds = [bound for bound in (codec.lower, codec.upper) if bound is not None]
@@ -186,7 +201,8 @@ class TableCodec:
                     warn_user(
                         f"Column {codec.name!r}: {share:.0%} of its observed cells equal the bound "
                         f"{bound:g}, but no draw will. If they mean something of their own (no income), "
-                        "model it in two parts: ColumnSpec(kind='semicontinuous').",
+                        "model it in two parts, ColumnSpec(kind='semicontinuous'), in a table with a joint "
+                        "density; or give that a boolean column, and let the number apply there (only_if).",
                         TableWarning,
                     )
 
@@ -346,6 +362,15 @@ def check_same_columns(frame: pd.DataFrame, expected: list[Label]) -> None:
         f"{counts if len(came) != len(expected) else ''}The columns differ from those at fit: "
         f"{' and '.join(parts)}. Expected, in this order: {listing(expected)}. Add the missing ones (NaN "
         "will do) and drop the others."
+    )
+
+
+def _of_two_parts(codec: SemicontinuousCodec) -> str:
+    end = "smallest" if codec.bound == codec.low else "largest"
+    return (
+        f"Column {codec.name!r}: {codec.mean[0]:.0%} of its observed cells equal its {end} number, "
+        f"{codec.bound:g}. It is modelled in two parts: whether a cell does, and the others. If one part is "
+        "enough, say so: ColumnSpec(kind='continuous')."
     )
 
 

@@ -76,8 +76,11 @@ class GivenTable:
         """Return a codec refitted for a joint density, and the table encoded with it."""
         support, specs = self.parameters.discrete_support, self.rules.modelled_specs
         given, transforms = (self.limits, self.rules.within), self.parameters.warp
+        one_part = self.rules.on_other_scales | {label for each in specs.values() for label in each.slopes}
+        if self.parameters.inference == "mcmc":  # which takes Gaussian links only
+            one_part = {column.name for column in codec.columns}
         return codec.for_joint_density(
-            self.modelled, table, warp, support, specs, *given, transforms=transforms
+            self.modelled, table, warp, support, specs, *given, transforms=transforms, one_part=one_part
         )
 
     def may_be_missing(self, codec: TableCodec, table: EncodedTable) -> NDArray[np.bool_]:

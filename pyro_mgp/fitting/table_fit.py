@@ -15,15 +15,14 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pyro_mgp._support.messages import listing, warn_user
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import label_of
 from pyro_mgp.data.codecs.kinds import GroupCodec, NumberCodec
-from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
-from pyro_mgp.data.table import TableCodec, TableWarning, as_frame
+from pyro_mgp.data.table import TableCodec, as_frame
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
 from pyro_mgp.fitting.chain_fit import TrainingTable, check_memory, fit_chain
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, few_chains
@@ -103,7 +102,7 @@ def fit_frame(
     warn_of_inducing_inputs(parameters, len(frame))
     given = GivenTable(parameters, engine, rules, own, own if modelled is frame else modelled, target, limits)
     model, settings = _fit_in_order(given, codec, table, kept)
-    model.encoder.codec.warn_of_atoms(modelled)
+    model.encoder.codec.warn_of_atoms(modelled, specs)
     if parameters.inference == "mcmc" and model.link_specs:
         pairs = zip(model.chain.names, model.chain.links, strict=True)
         if table.limits is not None:
@@ -185,7 +184,8 @@ def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
 
 def _semicontinuous(given: GivenTable) -> list[Label]:
     """Return the labels of columns whose specs ask for two parts."""
-    return [label for label, spec in given.rules.specs.items() if spec.kind is Kind.SEMICONTINUOUS]
+    specs = given.rules.modelled_specs
+    return [label for label, spec in specs.items() if spec.kind is Kind.SEMICONTINUOUS]
 
 
 def _n_effects(codec: TableCodec) -> list[int]:
@@ -203,7 +203,6 @@ def _fit_in_given_order(
 ) -> tuple[FittedModel, Settings]:
     """Fit a joint density whose columns with a link have the order of these labels."""
     codec, table = given.for_joint_density(codec, table, warp=True)
-    _say_what_is_semicontinuous(given, codec)
     named = [d for label in order for d in range(codec.n_encoded)[codec.slices[label]]]
     # Columns without a place in the order come first, like complete ones.
     if (expected := groups_first(codec, given.rules.within, order)) != list(order):
@@ -226,19 +225,6 @@ def _fit_in_given_order(
     links = given.link_specs(codec, table, sequence)
     tables = given.training_table(codec, table, links, Choice("earlier", "as given"))
     return fit_chain(given.parameters, given.engine, *tables, checkpoint)
-
-
-def _say_what_is_semicontinuous(given: GivenTable, codec: TableCodec) -> None:
-    """Warn of columns that were found to have two parts."""
-    for column in codec.columns:
-        if isinstance(column, SemicontinuousCodec) and column.name not in _semicontinuous(given):
-            share, end = column.mean[0], "smallest" if column.bound == column.low else "largest"
-            warn_user(
-                f"Column {column.name!r}: {share:.0%} of its observed cells equal its {end} number, "
-                f"{column.bound:g}. It is modelled in two parts: whether a cell does, and the others. If one "
-                "part is enough, say so: ColumnSpec(kind='continuous').",
-                TableWarning,
-            )
 
 
 def _few_rows(table: EncodedTable) -> Tensor | None:
@@ -280,7 +266,6 @@ def _fit_joint_density(
     if any(isinstance(column, NumberCodec) and column.has_optional_warp for column in codec.columns):
         # No transform is needed if nonlinear dependence on other columns explains long tails.
         encodings.append(given.for_joint_density(codec, table, warp=False))
-    _say_what_is_semicontinuous(given, encodings[0][0])
     incomplete = given.may_be_missing(*encodings[0])
     whole = PlanSearch(given, encodings, Choice("earlier", reason), incomplete)
     search = whole
@@ -355,7 +340,7 @@ def fit_files(
     inputs = Choice("others", f"more than {_SMALL_ROWS:,} rows in files")
     given = TrainingTable(encoder, link_specs, rows, {}, inputs, files.like)
     fitted = fit_chain(parameters, engine, given, None, kept)
-    codec.warn_of_atoms(table)
+    codec.warn_of_atoms(table, specs)
     discard_own(kept, checkpoint)
     return fitted
 

@@ -96,8 +96,8 @@ def compounds(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.d
             off, on = (torch.as_tensor(values, device=device) for values in column.indicators)
             found.append(Category(tuple(numbers[d] for d in columns[:-1]), columns, off, on))
         if isinstance(column, SemicontinuousCodec) and columns[0] in numbers:
-            off, on = (torch.tensor(value, device=device).double() for value in column.indicator_values)
-            found.append(TwoPart(tuple(numbers[d] for d in columns), columns, off, on, column.mean_bound))
+            off, on = torch.tensor(column.indicator_values, dtype=torch.float64, device=device).unbind()
+            found.append(TwoPart(tuple(numbers[d] for d in columns), columns, off, on, *column.of_means))
     return found
 
 

@@ -50,7 +50,7 @@ class Later:
 
 @dataclass(frozen=True)
 class Candidates:
-    """K candidates for each of k missing cells, or for all indicators of a category."""
+    """K candidates for each of k missing cells, or for all columns of a compound."""
 
     values: Tensor
     """The candidates, `[S, k, K, columns]`."""
@@ -89,7 +89,7 @@ class LaterLinks:
     table: Tensor
     """Rows of the cells, `[S, k, D]`."""
     columns: Sequence[int]
-    """Columns of the cells: one, or all indicators of a category."""
+    """Columns of the cells: one, or all columns of a compound."""
     owners: Tensor | None = None
     """Number of the cell that each row of the table has in common with others, `[R]`; then the table is
     `[S, R, D]`. None if each row has its own cell."""

@@ -274,7 +274,9 @@ def _table_warnings(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
             frame
         )
         given = imputer.warp, imputer.discrete_support, rules.modelled_specs, rules.limits(frame)
-        TableCodec.fit(rules.modelled(frame), *given)
+        modelled = rules.modelled(frame)
+        TableCodec.fit(modelled, *given)
+        imputer.codec_.warn_of_atoms(modelled, rules.modelled_specs)
     found = (str(each.message) for each in caught if issubclass(each.category, TableWarning))
     return list(dict.fromkeys(found))
 

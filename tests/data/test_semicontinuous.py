@@ -34,7 +34,7 @@ def test_many_cells_at_a_bound_are_an_indicator_and_amounts() -> None:
     column = incomes()
     codec = joint(column)
     assert isinstance(codec, SemicontinuousCodec) and isinstance(codec.amount, ContinuousCodec)
-    assert codec.names == ("income=0", "income") and codec.width == 2 and codec.bound == 0
+    assert codec.names == ("income=0", "income>0") and codec.width == 2 and codec.bound == 0
     encoded = codec.encode(column)
     assert np.isnan(encoded[::17]).all()
     at_bound, known = (column == 0).to_numpy(), column.notna().to_numpy()
@@ -83,8 +83,8 @@ def test_the_bound_may_be_the_largest_number() -> None:
     assert isinstance(codec, SemicontinuousCodec) and codec.bound == 100 == codec.high
     known = column.notna()
     np.testing.assert_allclose(codec.decode(codec.encode(column[known])), column[known])
-    with pytest.raises(ValueError, match=r"row 1 .*holds 101.*numbers of at most 100"):
-        codec.encode(pd.Series([3.0, 101.0], name="income"))
+    beyond = codec.encode(pd.Series([3.0, 100.0, 101.0], name="income"))
+    assert beyond[0, 0] < 0 and beyond[1].tolist() == beyond[2].tolist() == [codec.indicator_values[1], 0.0]
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -112,20 +112,42 @@ def test_numbers_of_another_model_move_to_the_bound_or_among_the_amounts(sign: f
     ],
 )
 def test_what_counts_as_a_common_bound(numbers: list[float], expected: bool) -> None:
-    assert has_common_bound(np.array(numbers)) is expected
+    assert has_common_bound(np.array(numbers), ColumnSpec()) is expected
 
 
-def test_counts_stay_counts_and_those_with_more_zeros_get_two_parts() -> None:
+def test_counts_and_numbers_with_a_discrete_support_have_one_part_unless_asked() -> None:
     g = np.random.default_rng(0)
     counts = g.negative_binomial(3, 0.3, size=600).astype(float)
     assert joint(pd.Series(counts, name="n")).kind is Kind.COUNT
     counts[g.random(600) < 0.5] = 0
-    assert joint(pd.Series(counts, name="n")).kind is Kind.SEMICONTINUOUS
+    assert joint(pd.Series(counts, name="n")).kind is Kind.CONTINUOUS
+    assert joint(pd.Series(counts, name="n"), "semicontinuous").kind is Kind.SEMICONTINUOUS
+
+
+@pytest.mark.parametrize(("lower", "kind"), [(0.0, Kind.SEMICONTINUOUS), (-1.0, Kind.CONTINUOUS)])
+def test_bounds_of_the_spec_say_whether_numbers_may_lie_beyond(lower: float, kind: Kind) -> None:
+    spec = ColumnSpec(lower=lower)
+    codec = fit_column(incomes(), True, 50, spec, joint_density=True)
+    assert codec.kind is kind
+    with pytest.raises(ValueError, match=f"numbers of at least {lower:g}"):
+        codec.encode(pd.Series([3.0, -2.0], name="income"))
+    if lower < 0:
+        asked = ColumnSpec(kind="semicontinuous", lower=lower)
+        with pytest.raises(ValueError, match="but its spec lets them be -1 as well"):
+            fit_column(incomes(), True, 50, asked, joint_density=True)
+
+
+def test_whole_amounts_take_numbers_between_them_and_the_bound() -> None:
+    codec = joint(incomes(whole=True))
+    encoded = codec.encode(pd.Series([0.3, 0.7, 1.0, 2.4], name="income"))
+    assert ((encoded[:, 0] > 0) == [True, False, False, False]).all()
+    assert np.isfinite(encoded).all()
 
 
 def test_a_column_without_other_numbers_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"'x': kind='semicontinuous' needs numbers that differ, besides"):
-        joint(pd.Series([0.0, 0.0, 0.0, 2.0, 2.0], name="x"), "semicontinuous")
+    for cells in ([0.0, 0.0, 0.0, 2.0, 2.0], [0.5, 1.0, 2.0, 3.0]):
+        with pytest.raises(ValueError, match=r"'x': kind='semicontinuous' needs several cells that equal"):
+            joint(pd.Series(cells, name="x"), "semicontinuous")
     with pytest.raises(ValueError, match="labels can be"):
         joint(pd.Series(["a", "b"], name="x"), "semicontinuous")
 

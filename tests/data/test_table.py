@@ -902,8 +902,8 @@ def test_cells_at_a_bound_that_no_draw_equals_are_pointed_out() -> None:
     with pytest.warns(
         TableWarning, match="'x': 30% of its observed cells equal the bound 0, but no draw will"
     ):
-        TableCodec.fit(frame, specs={"x": ColumnSpec(lower=0)}).warn_of_atoms(frame)
-    TableCodec.fit(frame, specs={"x": ColumnSpec(lower=-1)}).warn_of_atoms(frame)
+        TableCodec.fit(frame, specs={"x": ColumnSpec(lower=0)}).warn_of_atoms(frame, {})
+    TableCodec.fit(frame, specs={"x": ColumnSpec(lower=-1)}).warn_of_atoms(frame, {})
 
 
 def test_in_a_joint_density_whole_numbers_may_be_counts_and_transforms_may_be_dropped():

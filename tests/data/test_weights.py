@@ -76,9 +76,23 @@ def test_what_is_no_weight_is_refused(cells: list[Any], error: type[Exception], 
     [
         ({"weights": "nope"}, "weights names 'nope'"),
         ({"weights": "w", "specs": {"w": ColumnSpec(derived="x + y")}}, "weights names 'w'"),
+        ({"weights": "w", "specs": {"w": ColumnSpec(lower=0)}}, "'w' holds weights.*leave out its spec"),
         ({"weights": "w", "survival": ("w", "x")}, "cannot hold both"),
     ],
 )
 def test_the_column_of_weights_must_be_in_the_table(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         small(**settings).fit(sample())
+
+
+def test_labels_only_name_the_column_of_weights() -> None:
+    frame = sample()
+    with pytest.raises(TypeError, match="weights must be the label of a column, got ndarray"):
+        small(weights=frame["w"].to_numpy()).fit(frame)
+
+
+def test_columns_with_predictors_are_predicted_from_weights_too() -> None:
+    frame = sample(200)
+    specs = {"y": ColumnSpec(predictors=["x"])}
+    fitted = small(weights="w", specs=specs).fit(frame)
+    assert fitted.model_.link_specs[0].inputs == (0, 2)

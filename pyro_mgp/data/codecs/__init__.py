@@ -65,7 +65,7 @@ def fit_column(
             dropping(f"Column {name!r} is entirely missing: expected an observed cell, got none.", name)
         )
     kind, family = Kind(spec.kind or natural), FAMILIES[natural]
-    if kind is Kind.SEMICONTINUOUS and family == "numbers" and not joint_density:
+    if kind is Kind.SEMICONTINUOUS and family == "numbers" and limits is None and not joint_density:
         kind = natural  # for links that see all other columns
     possible = [str(each) for each, codec in CODECS.items() if family in codec.families]
     if kind not in possible:
@@ -83,10 +83,13 @@ def fit_column(
         raise ValueError(f"Column {name!r}: limits are for continuous columns, this is {kind}. {advice}")
     options = FitOptions(warp, discrete_support, spec, joint_density, limits)
     codec = CODECS[kind].fit(column, family, options)
-    is_free = spec.kind is None and limits is None and isinstance(codec, ContinuousCodec | IntegerCodec)
-    if joint_density and is_free and has_common_bound(finite_numbers(column.dropna())):
-        return SemicontinuousCodec.fit(column, family, options)
-    return codec
+    if not joint_density or spec.kind is not None or limits is not None:
+        return codec
+    # A discrete support has the bound among its values.
+    if not isinstance(codec, ContinuousCodec | IntegerCodec) or codec.support is not None:
+        return codec
+    has_bound = has_common_bound(finite_numbers(column.dropna()), spec)
+    return SemicontinuousCodec.fit(column, family, options) if has_bound else codec
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:

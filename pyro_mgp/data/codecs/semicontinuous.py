@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pyro_mgp._support.messages import listing
 from pyro_mgp.data.codecs.base import ColumnCodec, FitOptions
 from pyro_mgp.data.codecs.kinds import BooleanCodec, ContinuousCodec, IntegerCodec
-from pyro_mgp.data.column_spec import Kind
+from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.limits import Numbers
 
 # The smallest or largest number has a meaning of its own if it has at least this share of the cells and so
@@ -40,11 +41,19 @@ class SemicontinuousCodec(ColumnCodec):
     """Number that many cells equal: the smallest or the largest one."""
     amount: ContinuousCodec | IntegerCodec | None = None
     """Codec of the other cells."""
+    lower: float | None = None
+    upper: float | None = None
+    """Smallest and largest possible number, None for no bound."""
+
+    @classmethod
+    def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
+        return {"lower": spec.lower, "upper": spec.upper}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the indicator, `"income=0"`, and of the amounts."""
-        return f"{self.name}={self.bound:g}", str(self.name)
+        """Names of the indicator, `"income=0"`, and of the amounts, `"income>0"`."""
+        side = ">" if self.bound == self.low else "<"
+        return f"{self.name}={self.bound:g}", f"{self.name}{side}{self.bound:g}"
 
     @property
     def parts(self) -> tuple[ColumnCodec, ...]:
@@ -60,12 +69,22 @@ class SemicontinuousCodec(ColumnCodec):
         return -self.mean[0] / self.scale[0], (1 - self.mean[0]) / self.scale[0]
 
     @property
-    def mean_bound(self) -> float:
-        """The bound in the units in which amounts are averaged: those of the inverse of their transform."""
-        amounts, warp = self._amounts, self._amounts.warp
-        if warp is None:
-            return (self.bound - amounts.mean[0]) / amounts.scale[0]
-        return (self.bound - warp.centre) / warp.spread
+    def of_means(self) -> tuple[float, float]:
+        """The bound, and the distance within which a mean is nearer to it than to an amount.
+
+        They are in the units in which amounts are averaged, those of the inverse of their transform.
+        """
+        centre, spread = self._units
+        lower, upper = self._amounts.limits
+        end = lower if self.bound == self.low else upper
+        return (self.bound - centre) / spread, abs((end - self.bound) / spread)
+
+    @property
+    def _units(self) -> tuple[float, float]:
+        amounts = self._amounts
+        if amounts.warp is None:
+            return amounts.mean[0], amounts.scale[0]
+        return amounts.warp.centre, amounts.warp.spread
 
     @property
     def _amounts(self) -> ContinuousCodec | IntegerCodec:
@@ -73,20 +92,27 @@ class SemicontinuousCodec(ColumnCodec):
         return self.amount
 
     def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
-        if not at_fit:
-            is_least = self.bound == self.low
-            beyond = raw < self.bound if is_least else raw > self.bound
-            yield beyond, f"numbers of at {'least' if is_least else 'most'} {self.bound:g}"
+        if self.lower is not None:
+            yield raw < self.lower, f"numbers of at least {self.lower:g}"
+        if self.upper is not None:
+            yield raw > self.upper, f"numbers of at most {self.upper:g}"
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
-        bound, _ = _commonest_end(observed)
+        bound, n = commonest_end(observed, options.spec)
         others, whole = observed[observed != bound], not (observed % 1).any()
-        if len(np.unique(others)) < 2:
+        if len(np.unique(others)) < 2 or n < 2:
             raise ValueError(
-                f"Column {self.name!r}: kind='semicontinuous' needs numbers that differ, besides those equal "
-                f"to {bound:g}, got {np.unique(others).tolist()}. Leave out the kind."
+                f"Column {self.name!r}: kind='semicontinuous' needs several cells that equal the smallest or "
+                f"largest number, and others that differ; {n} of {len(observed)} equal {bound:g}, and the "
+                f"others are {listing(np.unique(others).tolist())}. Leave out the kind."
             )
         lower, upper = options.spec.lower, options.spec.upper
+        beyond = lower if bound < others.min() else upper
+        if beyond is not None and beyond != bound:
+            raise ValueError(
+                f"Column {self.name!r}: cells equal {bound:g}, but its spec lets them be {beyond:g} as well, "
+                "beyond which no amount is modelled. Leave out that bound, or the kind."
+            )
         distance = 0.5 if whole else 0.0  # of whole amounts from the bound, half way to the next one
         if bound < others.min():
             lower = bound + distance
@@ -110,8 +136,12 @@ class SemicontinuousCodec(ColumnCodec):
         )
 
     def standardise(self, raw: Numbers) -> Numbers:
-        """Return indicators and amounts `[..., 2]`, standardised, of numbers `[..., 1]`."""
-        at_bound = raw == self.bound
+        """Return indicators and amounts `[..., 2]`, standardised, of numbers `[..., 1]`.
+
+        Numbers beyond the bound count as the bound.
+        """
+        is_least, limits = self.bound == self.low, self._amounts.limits
+        at_bound = raw <= limits[0] if is_least else raw >= limits[1]
         amounts = self._amounts.standardise(np.where(at_bound, self._amounts.low, raw))
         indicator = np.where(np.isnan(raw), np.nan, (at_bound - self.mean[0]) / self.scale[0])
         return np.concatenate([indicator, np.where(at_bound, 0.0, amounts)], axis=-1)
@@ -132,7 +162,7 @@ class SemicontinuousCodec(ColumnCodec):
         """Convert a column to indicators and amounts, float64 `[N, 2]`, NaN where missing."""
         encoded = super().encode(column)
         is_amount = encoded[:, 0] < 0
-        if is_amount.any():  # with the checks of amounts, and their range
+        if is_amount.any():  # within the reach of their transform
             encoded[is_amount, 1] = self._amounts.encode(column[is_amount])[:, 0]
         return encoded
 
@@ -151,16 +181,28 @@ class SemicontinuousCodec(ColumnCodec):
         }
 
 
-def has_common_bound(observed: Numbers) -> bool:
-    """Return whether so many numbers equal the smallest or largest one that it has a meaning of its own."""
-    bound, n = _commonest_end(observed)
+def has_common_bound(observed: Numbers, spec: ColumnSpec) -> bool:
+    """Return whether so many numbers equal the smallest or largest one that it has a meaning of its own.
+
+    It has none if the spec says that numbers may lie beyond.
+    """
+    bound, n = commonest_end(observed, spec)
+    ends = {float(observed.min()): spec.lower, float(observed.max()): spec.upper}
+    if ends[bound] not in (None, bound):
+        return False
     others = np.unique(observed[observed != bound], return_counts=True)[1]
     few = len(others) < _OTHERS or n < max(_CELLS, _SHARE * observed.size)
     return not few and bool(n >= _TIMES * others.max())
 
 
-def _commonest_end(observed: Numbers) -> tuple[float, int]:
-    """Return the smallest or the largest number, whichever has more cells, and how many it has."""
+def commonest_end(observed: Numbers, spec: ColumnSpec) -> tuple[float, int]:
+    """Return the smallest or the largest number, and how many cells it has.
+
+    It is the one that is a bound of the spec, or else the one that has more cells.
+    """
     low, high = float(observed.min()), float(observed.max())
     n_low, n_high = (int((observed == end).sum()) for end in (low, high))
+    is_low, is_high = spec.lower == low, spec.upper == high
+    if is_low != is_high:
+        return (low, n_low) if is_low else (high, n_high)
     return (low, n_low) if n_low >= n_high else (high, n_high)

@@ -32,6 +32,8 @@ class TwoPart:
     """Standardised values of the indicator, `[]`."""
     bound: float
     """The bound, in the units that the inverse transform of amounts gives, standardised ones without it."""
+    reach: float = 0.0
+    """Distance from the bound, in these units, within which a mean is nearer to it than to an amount."""
 
     def written(self, drawn: Sequence[Tensor]) -> dict[int, Tensor]:
         """Return the cells of the variable by column, given draws from its two links, `[..., k]`."""
@@ -54,10 +56,6 @@ class TwoPart:
         """Return the numbers for which indicators and amounts `[...]` stand, amounts in units of `bound`."""
         return amount.where(indicator < 0, self.bound)
 
-    def of_means(self, indicator: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """Return indicator and amount of a mean number, standardised: the bound if all numbers equal it.
-
-        Takes the mean of the indicators and the numbers, `[k]`.
-        """
-        at_bound = indicator > self.on - 1e-9 * (self.on - self.off)
-        return torch.where(at_bound, self.on, self.off), number.where(~at_bound, 0.0)
+    def is_bound(self, mean: Tensor) -> Tensor:
+        """Return Bool `[k]`, the mean numbers that are nearer to the bound than to an amount."""
+        return (mean - self.bound).abs() <= self.reach + 1e-9
