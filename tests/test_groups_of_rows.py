@@ -213,21 +213,21 @@ def test_effects_of_new_groups_are_drawn_given_their_rows(columns: list[str]) ->
     """With y only, means are those of the posterior at true parameters; whether pupils passed tells more."""
     fitted = imputer().fit(holey_scores()[columns])
     truth = scores(60, 6, seed=5, first=1000)
-    hidden = np.arange(len(truth)) % 6 < 3
-    rows = truth.assign(y=truth["y"].mask(hidden))[columns]
-    drawn = np.array([table["y"] for table in fitted.impute(rows, m=100)])[:, hidden]
+    left_out = np.arange(len(truth)) % 6 < 3
+    rows = truth.assign(y=truth["y"].mask(left_out))[columns]
+    drawn = np.array([table["y"] for table in fitted.impute(rows, m=100)])[:, left_out]
     y, fixed = truth["y"].to_numpy(), 1 + 0.5 * truth["x"].to_numpy()
     # Three cells of a school are known in complete rows, with a noise of variance .36.
     mean = (y - fixed).reshape(60, 6)[:, 3:].sum(1) / 0.36 / (1 + 3 / 0.36)
-    expected = fixed[hidden] + np.repeat(mean, 3)
-    error = drawn.mean(0) - y[hidden]
+    expected = fixed[left_out] + np.repeat(mean, 3)
+    error = drawn.mean(0) - y[left_out]
     assert (error**2 / drawn.var(0)).mean() == pytest.approx(1.0, abs=0.3)
     if columns[-1] == "y":
         assert np.corrcoef(drawn.mean(0), expected)[0, 1] > 0.98
         np.testing.assert_allclose(np.polyfit(expected, drawn.mean(0), 1), [1.0, 0.0], atol=0.12)
     else:
-        assert np.mean(error**2) < 0.9 * np.mean((expected - y[hidden]) ** 2)
-    point = np.asarray(fitted.transform(rows)["y"])[hidden]
+        assert np.mean(error**2) < 0.9 * np.mean((expected - y[left_out]) ** 2)
+    point = np.asarray(fitted.transform(rows)["y"])[left_out]
     assert np.corrcoef(point, drawn.mean(0))[0, 1] > 0.97
 
 

@@ -155,8 +155,9 @@ class TableCodec:
 
         Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
         Transforms that keep draws within bounds stay, see `untransformed`, and columns with limits. Amounts
-        of semicontinuous columns are transformed unless `transforms` rules it out. Complete columns, and those
-        of `one_part`, are semicontinuous only if their specs say so: a linear relation to them stays linear.
+        of semicontinuous columns are transformed unless `transforms` rules it out. Complete columns, and
+        those of `one_part`, are semicontinuous only if their specs say so: a linear relation to them stays
+        linear.
         """
         columns, values = list(self.columns), encoded.to_numpy()
         parts = [values[:, self.slices[column.name]] for column in columns]
