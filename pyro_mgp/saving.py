@@ -242,6 +242,7 @@ class _Parts:
             check(self.sequential or len(link.inputs) > 0, f"{link.name!r} is predicted from nothing")
             self._check_groups(link)
         check(encoder.rules.within.constant.keys() <= {*encoder.columns}, "within: there is no such column")
+        check(encoder.rules.texts <= {*encoder.columns}, "texts: there is no such column")
 
     def _check_groups(self, link: LinkSpec) -> None:
         """Raise a ValueError if the saved groups of a link are inconsistent."""

@@ -123,6 +123,9 @@ class InitialFill:
         for rows, columns in _blocks(observed):
             if columns.shape[1] == 0:
                 continue
+            # Whole tiles, or chunks: some libraries round a product by its number of rows.
+            whole = _whole(rows, columns.shape[1])
+            rows, columns = rows[whole], columns[whole]
             deviation, places = evened(tables[0, rows] - self.mean), columns.expand(len(tables), -1, -1)
             missing, factor = _factor(precision, observed[rows], columns)
             pull = (deviation @ precision).gather(1, columns) * missing
@@ -171,6 +174,12 @@ def _chunk(width: int) -> int:
     if most < TILE:
         return max(part for part in range(1, most + 1) if TILE % part == 0)
     return min(_MAX_AT_ONCE, whole_tiles(most))
+
+
+def _whole(rows: Tensor, width: int) -> Tensor:
+    """Return positions of rows with matrices of a width, filled up to whole tiles, or to chunks of one."""
+    positions = torch.arange(len(rows), device=rows.device)
+    return torch.cat([positions, positions[-1:].expand(-len(rows) % min(TILE, _chunk(width)))])
 
 
 def _maximise(gaussian: InitialFill, values: Tensor, observed: Tensor) -> InitialFill:
