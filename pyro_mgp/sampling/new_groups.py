@@ -215,7 +215,8 @@ def _drawn(
         if regressed is None:
             continue
         values, variance = regressed
-        design, (_, current), places = own.design(table), own.at(table), torch.tensor(own.own)
+        design, (_, current) = own.design(table), own.at(table)
+        places = torch.tensor(own.own, device=table.device)
         residual = values - at.mean + (design * current).sum(-1)
         design = design * first.grouping.units[places]
         told = cells.told[i][rows] & none_is_on(table, link.unless)
