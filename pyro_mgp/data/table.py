@@ -188,10 +188,9 @@ class TableCodec:
         Either no draw will, or the column was found to have two parts, and the warning says so.
         """
         for codec in self.columns:
-            if isinstance(codec, SemicontinuousCodec):
-                is_asked = codec.name in specs and specs[codec.name].kind is not None
-                if not is_asked and holes_of(table[codec.name]).any():
-                    warn_user(_of_two_parts(codec), TableWarning)
+            is_asked = codec.name in specs and specs[codec.name].kind is not None
+            if isinstance(codec, SemicontinuousCodec) and not is_asked:
+                warn_user(_of_two_parts(codec), TableWarning)
             if not isinstance(codec, ContinuousCodec) or codec.support is not None:
                 continue
             bounds = [bound for bound in (codec.lower, codec.upper) if bound is not None]

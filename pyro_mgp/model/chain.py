@@ -131,7 +131,7 @@ class Chain(LocalModule):
             if list(compound.links) != list(range(compound.links[0], compound.links[-1] + 1)):
                 raise ValueError(
                     f"the links of a variable must follow each other, got links number {compound.links}: "
-                    "a link in between would be conditioned on indicators of several levels, or of none"
+                    "a link in between would see parts of it that are not drawn together"
                 )
         self.compounds = tuple(compounds)
         self.precision = precision
@@ -380,6 +380,11 @@ class Chain(LocalModule):
         """Encoded columns that links predict, and those of levels without a link."""
         columns = [link.column for link in self.links]
         return columns + [d for each in self.compounds for d in each.columns if d not in columns]
+
+    @property
+    def has_cells_of_groups(self) -> bool:
+        """True if a column with a link is constant within groups, whose rows have its cells in common."""
+        return any(link.once_per is not None for link in self.links)
 
     @property
     def links_of_compounds(self) -> set[int]:

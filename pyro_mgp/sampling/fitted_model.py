@@ -71,11 +71,6 @@ class FittedModel:
         return found
 
     @property
-    def has_cells_of_groups(self) -> bool:
-        """True if a column with a link is constant within groups, whose rows have its cells in common."""
-        return any(link.once_per is not None for link in self.chain.links)
-
-    @property
     def is_sequential(self) -> bool:
         """True if links condition on complete and earlier columns only."""
         return isinstance(self.chain, SequentialChain)

@@ -565,7 +565,7 @@ class Sampler:
     def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None = None) -> Iterator[slice]:
         """Yield the slices of batches of rows."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
-        if any(link.once_per is not None for link in self.chain.links) or self._has_new_groups(rows):
+        if self.chain.has_cells_of_groups or self._has_new_groups(rows):
             size = len(rows)  # the rows of a group have some cells, or what tells of its effects, in common
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once(n_paths)))

@@ -98,7 +98,7 @@ class SemicontinuousCodec(ColumnCodec):
             yield raw > self.upper, f"numbers of at most {self.upper:g}"
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
-        bound, n = commonest_end(observed, options.spec)
+        bound, n = _commonest_end(observed, options.spec)
         others, whole = observed[observed != bound], not (observed % 1).any()
         if len(np.unique(others)) < 2 or n < 2:
             raise ValueError(
@@ -186,7 +186,7 @@ def has_common_bound(observed: Numbers, spec: ColumnSpec) -> bool:
 
     It has none if the spec says that numbers may lie beyond.
     """
-    bound, n = commonest_end(observed, spec)
+    bound, n = _commonest_end(observed, spec)
     ends = {float(observed.min()): spec.lower, float(observed.max()): spec.upper}
     if ends[bound] not in (None, bound):
         return False
@@ -195,7 +195,7 @@ def has_common_bound(observed: Numbers, spec: ColumnSpec) -> bool:
     return not few and bool(n >= _TIMES * others.max())
 
 
-def commonest_end(observed: Numbers, spec: ColumnSpec) -> tuple[float, int]:
+def _commonest_end(observed: Numbers, spec: ColumnSpec) -> tuple[float, int]:
     """Return the smallest or the largest number, and how many cells it has.
 
     It is the one that is a bound of the spec, or else the one that has more cells.
