@@ -21,10 +21,11 @@ from torch import Tensor
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp.inference.random_effects import Grouping
-from pyro_mgp.model.conditional import Along, Conditional, Moments
+from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.link import Link
+from pyro_mgp.model.offsets import WithOffsets
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,21 @@ class NewEffects:
     drawn: tuple[Tensor, Tensor] | None = None
     """Numbers of groups, ascending `[G]`, and their effects given cells, `[S, G, K]`; None for the prior."""
 
-    def at(self, table: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, table: Tensor, columns: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return what new groups add at rows `[S, n, D]`; see `Offset`."""
+        offset, slopes = torch.zeros_like(table[..., 0]), table.new_zeros(*table.shape[:2], len(columns))
+        rows, drawn = self.effects_at(table)
+        for k, effect in zip(self.own, drawn.unbind(2), strict=True):
+            column = self.grouping.slopes[k]
+            if column is None:
+                offset[:, rows] += effect
+            elif column in columns:
+                slopes[:, rows, list(columns).index(column)] += effect
+            else:
+                offset[:, rows] += effect * table[:, rows, column]
+        return offset, slopes
+
+    def effects_at(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of new groups in a table `[S, n, D]`, and the link's effects there.
 
         The shapes are `[k]` and `[S, k, E]`.
@@ -82,62 +97,6 @@ class NewEffects:
         return torch.stack([ones if slope is None else table[..., slope] for slope in slopes], dim=-1)
 
 
-@dataclass(frozen=True)
-class WithNewGroups(Conditional):
-    """Conditional of a link whose random effects are drawn for new groups."""
-
-    conditional: Conditional
-    """The conditional at drawn functions, in which new groups have no effects."""
-    effects: Sequence[NewEffects]
-    """Effects of new groups, for each column of groups that the link has effects of."""
-
-    @classmethod
-    def of(cls, conditional: Conditional, effects: Sequence[NewEffects]) -> WithNewGroups:
-        """Return a conditional with the effects of new groups added, and the same observation model."""
-        observation, noisy = conditional.observation, conditional.noisy
-        return cls(conditional.noise, conditional, effects, observation=observation, noisy=noisy)
-
-    def moments(self, rows: Tensor) -> Moments:
-        """Return the moments of the function at rows `[S, n, D]`."""
-        at, (offset, _) = self.conditional.moments(rows), self._offsets(rows, ())
-        return replace(at, mean=at.mean + offset)
-
-    def functions(self, rows: Tensor) -> Tensor:
-        """Return each drawn function at rows `[n, D]`."""
-        found = self.conditional.functions(rows)
-        return found + self._offsets(rows.expand(len(found), *rows.shape), ())[0]
-
-    def along(self, table: Tensor, columns: Sequence[int]) -> Along:
-        """Return the moments at rows of a table as a function of the values of some columns."""
-        given = self.conditional.along(table, columns)
-        offset, slopes = self._offsets(table, columns)
-
-        def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
-            at = given(paths, numbers, values)
-            added = offset[paths, numbers] + (slopes[paths, numbers] * values).sum(1)
-            return replace(at, mean=at.mean + added)
-
-        return moments
-
-    def _offsets(self, table: Tensor, columns: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return what new groups add at rows `[S, n, D]`: without some columns, and the slopes of these.
-
-        The shapes are `[S, n]` and `[S, n, columns]`.
-        """
-        offset, slopes = torch.zeros_like(table[..., 0]), table.new_zeros(*table.shape[:2], len(columns))
-        for each in self.effects:
-            rows, drawn = each.at(table)
-            for k, effect in zip(each.own, drawn.unbind(2), strict=True):
-                column = each.grouping.slopes[k]
-                if column is None:
-                    offset[:, rows] += effect
-                elif column in columns:
-                    slopes[:, rows, list(columns).index(column)] += effect
-                else:
-                    offset[:, rows] += effect * table[:, rows, column]
-        return offset, slopes
-
-
 def with_new_groups(
     conditionals: Sequence[Conditional],
     groupings: Sequence[Grouping],
@@ -153,11 +112,7 @@ def with_new_groups(
         for i in dict.fromkeys(grouping.links):
             own = [k for k, link in enumerate(grouping.links) if link == i]
             new = NewEffects(grouping, own, factors, seed, (stream, number), imputations)
-            last = found[i]
-            if isinstance(last, WithNewGroups):
-                found[i] = replace(last, effects=[*last.effects, new])
-            else:
-                found[i] = WithNewGroups.of(last, [new])
+            found[i] = WithOffsets.of(found[i], new)
     return found
 
 
@@ -187,14 +142,15 @@ def given_cells(conditionals: Sequence[Conditional], cells: CellsOfGroups, sweep
         }
         drawn = _drawn(here, cells, sweep)
         for i, (own, effects) in here.items():
-            assert isinstance(own, WithNewGroups)
-            changed = [replace(each, drawn=drawn) if each is effects else each for each in own.effects]
-            found[i] = replace(own, effects=changed)
+            assert isinstance(own, WithOffsets)
+            changed = [replace(effects, drawn=drawn) if each is effects else each for each in own.offsets]
+            found[i] = replace(own, offsets=changed)
     return found
 
 
 def _effects(conditional: Conditional) -> Sequence[NewEffects]:
-    return conditional.effects if isinstance(conditional, WithNewGroups) else ()
+    offsets = conditional.offsets if isinstance(conditional, WithOffsets) else ()
+    return [each for each in offsets if isinstance(each, NewEffects)]
 
 
 def _drawn(
@@ -202,7 +158,7 @@ def _drawn(
 ) -> tuple[Tensor, Tensor] | None:
     """Draw the effects of new groups in the links that have them; None without a new group."""
     _, first = next(iter(having.values()))
-    rows, _ = first.at(cells.table)
+    rows, _ = first.effects_at(cells.table)
     if not len(rows):
         return None
     table = cells.table[:, rows]
@@ -215,7 +171,7 @@ def _drawn(
         if regressed is None:
             continue
         values, variance = regressed
-        design, (_, current) = own.design(table), own.at(table)
+        design, (_, current) = own.design(table), own.effects_at(table)
         places = torch.tensor(own.own, device=table.device)
         residual = values - at.mean + (design * current).sum(-1)
         design = design * first.grouping.units[places]
