@@ -46,7 +46,7 @@ from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among
 Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 15
+FORMAT_VERSION = 16
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}
@@ -254,6 +254,8 @@ class _Parts:
         right = places == link.inputs[len(link.smooth_inputs) :] and {*places} <= {*columns}
         right = right and all(effect.n_groups == columns[effect.place] for effect in link.effects)
         right = right and all({*effect.slopes} <= {*link.smooth_inputs} for effect in link.effects)
+        times = {effect.time for effect in link.effects} - {None}
+        right = right and times <= {*range(codec.n_encoded)} - {*columns}
         right = right and (link.once_per is None or link.once_per in columns)
         check(right, f"{link.name!r} has effects of other groups than the columns")
 

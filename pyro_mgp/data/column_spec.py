@@ -67,6 +67,8 @@ class ColumnSpec:
         upper_limit: Label of a column of numbers that missing cells are at most, such as the limit of
             detection of cells below it. With `lower_limit`, cells are interval-censored.
         slopes: For kind "group", labels of columns that have a slope in each group, besides its intercept.
+        time: For kind "group", label of a column of times, complete and different in the rows of a group:
+            cells of a subject at close times are alike, besides its intercept.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -92,6 +94,7 @@ class ColumnSpec:
     lower_limit: Label | None = None
     upper_limit: Label | None = None
     slopes: Sequence[Label] = ()
+    time: Label | None = None
 
     def __post_init__(self) -> None:
         if self.kind is not None:
@@ -113,8 +116,9 @@ class ColumnSpec:
             if isinstance(own := getattr(self, name), str):
                 raise TypeError(f"{name} must be a list of column labels, got the text {own!r}")
         object.__setattr__(self, "slopes", tuple(self.slopes))
-        if self.slopes and self.kind != Kind.GROUP:
-            raise ValueError("slopes are those of groups: give kind='group', or leave them out")
+        for name in ("slopes", "time"):
+            if getattr(self, name) not in ((), None) and self.kind != Kind.GROUP:
+                raise ValueError(f"{name} is an argument for groups: give kind='group', or leave it out")
         if self.predictors is not None:
             object.__setattr__(self, "predictors", tuple(self.predictors))
         if self.otherwise is not None and self.only_if is None:

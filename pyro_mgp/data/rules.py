@@ -96,7 +96,8 @@ class Rules:
         variables = {*columns} - rules.not_modelled
         for label, spec in specs.items():
             wrong = [each for each in spec.predictors or () if each not in variables]
-            wrong += [each for each in spec.slopes if each not in variables - {label} - rules.groups]
+            of_groups = [*spec.slopes, *(() if spec.time is None else [spec.time])]
+            wrong += [each for each in of_groups if each not in variables - {label} - rules.groups]
             wrong += [each for each in spec.described_by if each not in {*columns} - {label, *derived}]
             if wrong:
                 expected = "expected another column of the table that is not derived"
@@ -305,6 +306,9 @@ class Rules:
 
         It is the same object if there are no rules. A cell that contradicts a rule is a ValueError.
         """
+        for label, spec in self.specs.items():
+            if spec.time is not None:
+                _check_times(frame, label, spec.time)
         if self.trivial:
             return frame
         self.check(frame)
@@ -376,6 +380,26 @@ def _is_text(column: pd.Series[Any]) -> bool:
         return False
     n_different, n_cells = column.nunique(), int(column.notna().sum())
     return n_different > MAX_LEVELS or (n_different > _MOST_ONCE and n_different > n_cells / 2)
+
+
+def _check_times(frame: pd.DataFrame, subject: Label, time: Label) -> None:
+    """Check that times are complete, and differ in the rows of a subject; a ValueError names the row."""
+    times = frame[time]
+    if not (is_numeric(times) or types.is_datetime64_any_dtype(times) or types.is_timedelta64_dtype(times)):
+        raise ValueError(
+            f"Column {time!r} holds the times of {subject!r}: expected numbers or dates, got {times.dtype}"
+        )
+    for row in np.flatnonzero(holes_of(times))[:1]:
+        raise ValueError(
+            f"Column {time!r} holds the times of {subject!r}: {row_name(frame.index, row)} is missing; "
+            "expected a time in each row. Fill it in, or drop the row."
+        )
+    for row in np.flatnonzero(frame.duplicated([subject, time]) & ~holes_of(frame[subject]))[:1]:
+        raise ValueError(
+            f"Column {time!r} holds the times of {subject!r}: {row_name(frame.index, row)} repeats time "
+            f"{plain(times.iloc[row])} of {plain(frame[subject].iloc[row])!r}; expected one row for each "
+            "visit. Drop repeated rows, or make their times differ."
+        )
 
 
 def _survival(columns: tuple[Label, Label], variables: Collection[Label]) -> Survival:

@@ -100,7 +100,8 @@ class TableCodec:
     ) -> TableCodec:
         """Fit the codec of every column of a table, reading one column at a time; see `fit_column`.
 
-        Columns that are constant `within` groups are fitted to one cell of each group.
+        Columns that are constant `within` groups are fitted to one cell of each group, and times of visits
+        have no transform.
 
         Too few rows or columns, or wrong labels of columns, are a ValueError. A TableWarning says that rows
         are entirely missing, or that an incomplete column is constant.
@@ -108,9 +109,10 @@ class TableCodec:
         labels, within = labels_of(table.columns), within or WithinGroups()
         _check_fit_shape(table)
         codecs, incomplete, is_empty = [], set(), np.ones(len(table), dtype=np.bool_)
+        times = {spec.time for spec in (specs or {}).values()}
         for name in labels:
             holes = holes_of(column := table[name])
-            given = warp, discrete_support, (specs or {}).get(name)
+            given = warp and name not in times, discrete_support, (specs or {}).get(name)
             own = (limits or {}).get(name)
             codecs.append(fit_column(column if own else within.cells(table, name), *given, limits=own))
             is_empty &= holes

@@ -48,12 +48,12 @@ class InputTable:
     """The modelled table, encoded, with the target as its last column if there is one."""
     limits: Mapping[Label, Limits] = field(default_factory=dict)
     """Limits of missing cells in their own units, by column."""
-    of_new_groups: NDArray[np.bool_] | None = None
-    """Rows of groups that were not in the table of the fit, Bool `[N]`; None without any."""
+    has_new_effects: NDArray[np.bool_] | None = None
+    """Rows of groups, or visits, that were not in the table of the fit, Bool `[N]`; None without any."""
 
     def __getitem__(self, rows: slice) -> InputTable:
         limits = {label: own[rows] for label, own in self.limits.items()}
-        new = None if self.of_new_groups is None else self.of_new_groups[rows]
+        new = None if self.has_new_effects is None else self.has_new_effects[rows]
         return InputTable(self.frame.iloc[rows], self.modelled.iloc[rows], self.encoded[rows], limits, new)
 
     @functools.cached_property
@@ -63,10 +63,10 @@ class InputTable:
 
     @functools.cached_property
     def incomplete(self) -> Tensor:
-        """Positions of the rows with missing cells, and of those that tell of their group, `[n]`."""
+        """Positions of the rows with missing cells, and of those that tell of new effects, `[n]`."""
         rows = np.logical_or.reduce(self.holes, axis=1)
         return torch.as_tensor(
-            np.flatnonzero(rows if self.of_new_groups is None else rows | self.of_new_groups)
+            np.flatnonzero(rows if self.has_new_effects is None else rows | self.has_new_effects)
         )
 
 

@@ -159,28 +159,38 @@ class Augmentation:
         return Regression(known, completed, weights)
 
     def with_latents(
-        self, number: int, given: Regression, function: Tensor, fresh: Callable[[int], Tensor]
+        self,
+        number: int,
+        given: Regression,
+        function: Tensor,
+        fresh: Callable[[int], Tensor],
+        offset: Tensor | None = None,
     ) -> Regression:
         """Return rows with latent variables drawn for the values of a link with an `Ordinal` likelihood.
 
-        Given these, which are the last function drawn `[S, M]` plus noise of variance one, its posterior is
-        Gaussian. `fresh(n)` returns standard normal numbers `[S, n]`. Rows of other links are left unchanged.
+        Given these, which are the last function drawn `[S, M]`, an offset in the rows `[S, n]` (None for
+        none), and noise of variance one, its posterior is Gaussian. `fresh(n)` returns standard normal
+        numbers `[S, n]`. Rows of other links are left unchanged.
         """
         likelihood = self.chain.links[number].likelihood
         if not isinstance(likelihood, Ordinal):
             return given
 
-        def latents(rows: Rows, normal: Tensor) -> Rows:
-            mean = times(function, rows.basis)
+        def latents(rows: Rows, normal: Tensor, offset: Tensor) -> Rows:
+            mean = times(function, rows.basis) + offset
             values, rest = (each.expand_as(mean) for each in (rows.targets, rows.rest))
             drawn = likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
             return rows._replace(targets=drawn)
 
         normal = fresh(len(self.known_rows[number]) + len(self.completed_rows[number]))
         n_known, n_completed = (own.targets.shape[-1] for own in (given.known, given.completed))
-        known, completed, _ = normal.tensor_split([n_known, n_known + n_completed], dim=1)
+        ends = [n_known, n_known + n_completed]
+        known, completed, _ = normal.tensor_split(ends, dim=1)
+        offset = torch.zeros_like(normal[:, : ends[1]]) if offset is None else offset
+        of_known, of_completed = offset.tensor_split(ends[:1], dim=1)
         return given._replace(
-            known=latents(given.known, known), completed=latents(given.completed, completed)
+            known=latents(given.known, known, of_known),
+            completed=latents(given.completed, completed, of_completed),
         )
 
     def rows(self, number: int, rows: Tensor, scales: Tensor | None = None) -> Rows:

@@ -40,6 +40,7 @@ from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.random_effects import Grouping
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
+from pyro_mgp.inference.time_process import CorrelatedRows, ProcessDraw, TimeProcess
 from pyro_mgp.model.chain import Noise, by_column
 from pyro_mgp.model.conditional import Conditional, Moments, PathwiseConditional
 from pyro_mgp.model.kernels import trend_of
@@ -75,6 +76,7 @@ _MOST_PAIRS = 64
 _SPARSE_START = 0.1
 # Streams of noise.
 _FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE, _CANDIDATE, _EFFECTS = range(9)
+_PROCESS, _COVARIANCE = range(9, 11)
 Fresh = Callable[..., Tensor]
 """Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
 
@@ -95,6 +97,7 @@ class Drawn:
     cells: Tensor  # missing cells of the training table before the last iteration
     redrawn: Tensor  # missing cells after the last iteration
     precisions: Sequence[Tensor] = ()  # of random effects, for each column of groups, `[S, K, K]`
+    processes: Sequence[ProcessDraw] = ()  # process over time; none without one
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
@@ -103,12 +106,15 @@ class Drawn:
         links = [LinkDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_links]
         cells, redrawn = (torch.cat([getattr(part, name) for part in parts]) for name in ("cells", "redrawn"))
         precisions = [*map(torch.cat, zip(*(part.precisions for part in parts), strict=True))]
-        return cls(links, cells, redrawn, precisions)
+        of_processes = zip(*(part.processes for part in parts), strict=True)
+        processes = [ProcessDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_processes]
+        return cls(links, cells, redrawn, precisions, processes)
 
     def __getitem__(self, imputations: Sequence[int]) -> Drawn:
         links = [LinkDraw(*(each[imputations] for each in own)) for own in self.links]
         precisions = [each[imputations] for each in self.precisions]
-        return Drawn(links, self.cells[imputations], self.redrawn[imputations], precisions)
+        processes = [ProcessDraw(*(each[imputations] for each in own)) for own in self.processes]
+        return Drawn(links, self.cells[imputations], self.redrawn[imputations], precisions, processes)
 
 
 class State(NamedTuple):
@@ -124,6 +130,8 @@ class State(NamedTuple):
     """Weights of the rows, `[S, N]`; None for weights of one."""
     precisions: list[Tensor]
     """Precisions of the random effects of each column of groups, `[S, K, K]`."""
+    processes: list[ProcessDraw]
+    """Process over time; empty without one."""
 
 
 def burn_in(n_sweeps: int) -> int:
@@ -176,6 +184,8 @@ class GibbsChains:
         """Whether chains go on from draw to draw."""
         self.groupings = Grouping.of(self.chain)
         """Random effects, for each column of groups."""
+        self.process = TimeProcess.of(self.chain, augmentation.table)
+        """Process over time within subjects; None without one."""
         # Moves take the values of a function for independent, and their time grows with the cube of their
         # number.
         moves = moves and not self.groupings and not any(map(_is_sparse, self.chain.links))
@@ -247,7 +257,8 @@ class GibbsChains:
         if self.bagged:
             weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
         precisions = [grouping.start(len(filled)) for grouping in self.groupings]
-        return State(links, [None] * len(links), by_column(filled), weights, precisions)
+        processes = [] if self.process is None else [self.process.start(len(filled))]
+        return State(links, [None] * len(links), by_column(filled), weights, precisions, processes)
 
     def _start_of(self, number: int, function: Tensor, noise: Tensor) -> LinkDraw:
         """Return a link's state before the first draw, given a function from q(u) and the trained noise.
@@ -274,7 +285,14 @@ class GibbsChains:
 
     def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
         """Return the conditionals of the links at what was drawn for some numbers."""
-        return [self.augmentation.conditional(i, *own) for i, own in enumerate(drawn.links)]
+        return [self._conditional(i, own, drawn.processes) for i, own in enumerate(drawn.links)]
+
+    def _conditional(self, i: int, drawn: LinkDraw, processes: Sequence[ProcessDraw]) -> Conditional:
+        """Return the conditional of a link at what was drawn for it and for the process over time."""
+        conditional = self.augmentation.conditional(i, *drawn)
+        if self.process is None:
+            return conditional
+        return self.process.with_offset(i, conditional, processes[0])
 
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
@@ -294,7 +312,7 @@ class GibbsChains:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
-                passed.append(Drawn(state.links, none, none, state.precisions))
+                passed.append(Drawn(state.links, none, none, state.precisions, state.processes))
         self._check_draw(state)
         missing = ~self.observed
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
@@ -324,8 +342,8 @@ class GibbsChains:
         """
         chain = self.chain
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
-        links, posteriors, filled, weights, precisions = state
-        new = State([*links], [*posteriors], filled.clone(), weights, [*precisions])
+        links, posteriors, filled, weights, precisions, processes = state
+        new = State([*links], [*posteriors], filled.clone(), weights, [*precisions], [*processes])
         try:
             with local_parameters():
                 # All links of a joint density learn from the same table.
@@ -356,6 +374,9 @@ class GibbsChains:
             normal = self.fresh(grouping.n_numbers, _EFFECTS, len(self.kept), sweep, k)
             functions = [own.function for own in state.links]
             state.precisions[k] = grouping.draw(functions, state.precisions[k], normal)
+        if learns and self.process is not None:
+            normal = self.fresh(self.process.n_numbers, _COVARIANCE, len(self.kept), sweep)
+            state.processes[0] = self.process.draw_covariance(state.processes[0], normal)
         for i in moving:
             if conditionals[i].observation is None:
                 self._interweave(chain, state, i, conditionals, sweep)
@@ -374,8 +395,11 @@ class GibbsChains:
         """Draw the function, then noise variance and scales, of a link, given its rows, in place."""
         augmentation, (function, noise, scales) = self.augmentation, state.links[i]
         link, prior = self.chain.links[i], augmentation.scales[i]
-        given = augmentation.with_latents(i, given, function, lambda n: self.fresh(n, _LATENT, *stream))
-        posterior = learnt = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
+        given, correlated = self._correlated(state, i, given, stream)
+        if correlated is None:
+            posterior = learnt = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
+        else:
+            posterior = learnt = FunctionPosterior.natural(scales.square(), *correlated.sums(noise))
         functions = [own.function for own in state.links]
         for grouping, precision in zip(self.groupings, state.precisions, strict=True):
             if i in grouping.links:
@@ -384,13 +408,38 @@ class GibbsChains:
         if prior is not None:
             scales, posterior = prior.rescale(scales, posterior, self.fresh(5, _RESCALING, *stream))
         function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
-        if link.is_gaussian:
+        if correlated is not None:
+            noise, state.processes[0] = correlated.draw(
+                function, noise, lambda n: self.fresh(n, _PROCESS, *stream), has_noise=link.is_gaussian
+            )
+        elif link.is_gaussian:
             noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, _VARIANCE, *stream))
         elif not isinstance(link.likelihood, Ordinal):
             state.posteriors[i] = replace(posterior, gram=learnt.gram, shift=learnt.shift)
         if prior is not None:
             scales = prior.draw(function, scales, lambda n: self.fresh(n, _SCALE, *stream))
         state.links[i] = LinkDraw(function, noise, scales)
+
+    def _correlated(
+        self, state: State, i: int, given: Regression, stream: tuple[int, ...]
+    ) -> tuple[Regression, CorrelatedRows | None]:
+        """Return the rows from which a link learns with latent variables drawn, and those of its process.
+
+        The latter is None without a process over time in the link.
+        """
+        augmentation, process, offset = self.augmentation, self.process, None
+        rows = torch.cat([augmentation.known_rows[i], augmentation.completed_rows[i]])
+        if process is not None and i not in process.links:
+            process = None
+        if process is not None:
+            offset = process.in_rows(i, state.processes[0], rows)
+        function = state.links[i].function
+        given = augmentation.with_latents(
+            i, given, function, lambda n: self.fresh(n, _LATENT, *stream), offset
+        )
+        if process is None:
+            return given, None
+        return given, CorrelatedRows.of(process, i, state.processes[0], given, rows)
 
     def _interweave(
         self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
@@ -468,7 +517,7 @@ class GibbsChains:
 
     def _predictive(self, state: State, i: int) -> Conditional:
         """Return the predictive distribution of a link's cells."""
-        conditional = self.augmentation.conditional(i, *state.links[i])
+        conditional = self._conditional(i, state.links[i], state.processes)
         return self.predictive(len(self.kept), i, conditional)
 
 
@@ -481,9 +530,10 @@ class PosteriorChains:
 
     chains: Sequence[GibbsChains]  # chains of a joint density, each by itself
     continues: ClassVar[bool] = True  # whether chains go on from draw to draw
-    groupings: ClassVar[
-        list[Grouping]
-    ] = []  # random effects, of which there are none with drawn lengthscales
+    groupings: ClassVar[list[Grouping]] = []
+    """Random effects, of which there are none with drawn lengthscales."""
+    process: ClassVar[TimeProcess | None] = None
+    """Process over time, of which there is none either."""
 
     @property
     def record(self) -> Record:

@@ -80,17 +80,12 @@ class Grouping:
 
     def numbers(self, rows: Tensor) -> Tensor:
         """Return the number of the group of each row of a table `[n, D]`, `[n]`; J and more for new ones."""
-        return (rows[:, self.column] * self.effects.scale + self.effects.mean).round().long()
+        return self.effects.numbers(rows[:, self.column])
 
     @property
     def n_numbers(self) -> int:
         """Number of standard normal numbers that `draw` takes for a chain."""
-        n_effects, n_groups = self.coefficients.shape
-        return n_effects * (n_effects + 2 + self._freedom(n_groups))
-
-    def _freedom(self, n_groups: int) -> int:
-        """Return the degrees of freedom of the Wishart distribution given the effects."""
-        return n_groups + len(self.links) + 1
+        return n_numbers_of_precision(*self.coefficients.shape)
 
     def start(self, n_chains: int) -> Tensor:
         """Return the precisions Ω of S chains before the first draw, `[S, K, K]`."""
@@ -101,18 +96,7 @@ class Grouping:
 
         Takes the last precisions, and as many normal numbers as `n_numbers`, `[S, ...]`.
         """
-        n_effects, n_groups = self.coefficients.shape
-        of_rates, of_wishart = normal.tensor_split([n_effects * (n_effects + 2)], dim=1)
-        chi_square = of_rates.unflatten(1, (n_effects, n_effects + 2)).square().sum(2)
-        diagonal = precision.diagonal(dim1=1, dim2=2)
-        rates = chi_square / (4 * diagonal + 2 / self.wide.square())
-        effects = self._effects(functions)
-        squares = effects @ effects.mT + torch.diag_embed(4 * rates)
-        # With L Lᵀ the inverse of the squares and Z normal, L Zᵀ Z Lᵀ has the Wishart distribution.
-        factor = torch.linalg.cholesky(squares)
-        Z = of_wishart.unflatten(1, (self._freedom(n_groups), n_effects))
-        root = torch.linalg.solve_triangular(factor.mT, Z.mT, upper=True)
-        return root @ root.mT
+        return draw_precision(self._effects(functions), precision, self.wide, normal)
 
     def _effects(self, functions: Sequence[Tensor]) -> Tensor:
         """Return the effects in S chains, `[S, K, J]`."""
@@ -137,3 +121,31 @@ class Grouping:
             for other in own:
                 gram[:, rows, self.coefficients[other]] += precision[:, k, other, None] - float(k == other)
         return gram, shift
+
+
+def n_numbers_of_precision(n_effects: int, n_groups: int) -> int:
+    """Return the number of standard normal numbers that `draw_precision` takes for a chain."""
+    return n_effects * (n_effects + 2 + _freedom(n_effects, n_groups))
+
+
+def draw_precision(effects: Tensor, precision: Tensor, wide: Tensor, normal: Tensor) -> Tensor:
+    """Draw the precisions Ω `[S, K, K]` of the effects of J groups, `[S, K, J]`, given these.
+
+    Takes the last precisions, the scales A of the priors of standard deviations `[K]`, and standard normal
+    numbers, `[S, ...]`.
+    """
+    n_effects, n_groups = effects.shape[1:]
+    of_rates, of_wishart = normal.tensor_split([n_effects * (n_effects + 2)], dim=1)
+    chi_square = of_rates.unflatten(1, (n_effects, n_effects + 2)).square().sum(2)
+    rates = chi_square / (4 * precision.diagonal(dim1=1, dim2=2) + 2 / wide.square())
+    squares = effects @ effects.mT + torch.diag_embed(4 * rates)
+    # With L Lᵀ the inverse of the squares and Z normal, L Zᵀ Z Lᵀ has the Wishart distribution.
+    factor = torch.linalg.cholesky(squares)
+    Z = of_wishart.unflatten(1, (_freedom(n_effects, n_groups), n_effects))
+    root = torch.linalg.solve_triangular(factor.mT, Z.mT, upper=True)
+    return root @ root.mT
+
+
+def _freedom(n_effects: int, n_groups: int) -> int:
+    """Return the degrees of freedom of the Wishart distribution of a precision given the effects."""
+    return n_groups + n_effects + 1

@@ -128,11 +128,17 @@ class RandomEffects:
     """A group's number is this mean, plus this scale times the input."""
     slopes: tuple[int, ...] = ()
     """Positions of the inputs that have a slope in each group; in a `LinkSpec`, their encoded columns."""
+    time: int | None = None
+    """Encoded column with the times of a process within groups, which is no part of a kernel; None without
+    one. See `inference.time_process`."""
+
+    def numbers(self, column: Tensor) -> Tensor:
+        """Return the number of the group of each row, given the input that holds it, `[n]`."""
+        return (column * self.scale + self.mean).round().long()
 
     def members(self, column: Tensor) -> Tensor:
         """Return Bool `[J, n]`, the rows of each group, given the input with their numbers, `[n]`."""
-        numbers = (column * self.scale + self.mean).round()
-        return numbers == torch.arange(self.n_groups, device=column.device)[:, None]
+        return self.numbers(column) == torch.arange(self.n_groups, device=column.device)[:, None]
 
 
 class Trend(Kernel):

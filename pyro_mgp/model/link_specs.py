@@ -232,8 +232,10 @@ def groups_first(codec: TableCodec, within: WithinGroups, labels: Sequence[Label
 
 
 def _slopes(codec: TableCodec) -> list[Label]:
-    """Return the labels of the columns that have slopes in groups."""
-    return [label for own in codec.columns if isinstance(own, GroupCodec) for label in own.slopes]
+    """Return the labels of the columns that have slopes in groups, or hold times of these."""
+    groups = [own for own in codec.columns if isinstance(own, GroupCodec)]
+    times = [own.time for own in groups if own.time is not None]
+    return [*times, *(label for own in groups for label in own.slopes)]
 
 
 def rival_sequence(
@@ -386,8 +388,9 @@ def _with_effects(
             slopes = tuple(
                 d for label in own.slopes for d in range(codec.n_encoded)[starts[label]] if d in inputs
             )
-            moments = own.mean[0], own.scale[0]
-            effects.append(RandomEffects(starts[own.name].start, len(own.levels), *moments, slopes))
+            numbers = starts[own.name].start, len(own.levels), own.mean[0], own.scale[0]
+            time = None if own.time is None else starts[own.time].start
+            effects.append(RandomEffects(*numbers, slopes, time))
     seen = (*inputs, *(effect.place for effect in effects))
     once_per = None if group is None else starts[group].start
     return LinkSpec(codec.names[column], column, seen, unless, effects=tuple(effects), once_per=once_per)

@@ -78,6 +78,35 @@ class Visits:
             before = end
 
 
+@dataclass(frozen=True)
+class VisitIndex:
+    """Finds visits by the numbers of their subjects and their times."""
+
+    times: Tensor
+    """Times at which there is a visit, ascending `[T]`."""
+    keys: Tensor
+    """Numbers of subjects and times, one number for each visit, ascending `[V]`."""
+    order: Tensor
+    """Numbers of the visits in that order, `[V]`."""
+
+    @classmethod
+    def of(cls, subjects: Tensor, times: Tensor) -> VisitIndex:
+        """Return the index of V visits, given numbers of subjects and times, `[V]` each."""
+        distinct, place = torch.unique(times, return_inverse=True)
+        keys, order = (subjects * max(len(distinct), 1) + place).sort(stable=True)
+        return cls(distinct, keys, order)
+
+    def find(self, subjects: Tensor, times: Tensor) -> Tensor:
+        """Return the numbers of the visits at subjects and times `[n]`; -1 for those that are not known."""
+        if not len(self.keys):
+            return torch.full_like(subjects, -1)
+        place = torch.searchsorted(self.times, times.contiguous()).clamp(max=len(self.times) - 1)
+        keys = subjects * len(self.times) + place
+        found = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
+        is_known = (self.times[place] == times) & (self.keys[found] == keys)
+        return self.order[found].where(is_known, -1)
+
+
 def _differs(values: Tensor) -> Tensor:
     """Return Bool `[n]`: True where a value differs from the one before, and in front."""
     return torch.cat([values.new_ones(1, dtype=torch.bool), values[1:] != values[:-1]])[: len(values)]

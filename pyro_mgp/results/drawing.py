@@ -97,7 +97,7 @@ def draw_to_parquet(
         draws = model.encoder.decode(part, batches, m, model.supported_columns())
         return Imputations(part.frame, draws, m, model.encoder.rules.may_stay_missing)
 
-    if given.of_new_groups is not None or model.chain.has_cells_of_groups:
+    if given.has_new_effects is not None or model.chain.has_cells_of_groups:
         batch_size = len(given.frame)  # rows have cells, or what tells of their group, in common
     starts = range(0, len(given.frame), batch_size)
     watched = progress_bar(starts, progress, desc="imputing", unit="batches")

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pyro_mgp._support.messages import FitWarning, warn_user
-from pyro_mgp.data.column_spec import Kind, Label
+from pyro_mgp.data.codecs.kinds import GroupCodec
+from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.gibbs_chains import n_chains
@@ -23,6 +24,7 @@ from pyro_mgp.model.build import codecs_of_links
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.likelihoods import Observation, Truncated
 from pyro_mgp.model.link_specs import LinkSpec
+from pyro_mgp.model.ornstein_uhlenbeck import VisitIndex
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -173,7 +175,7 @@ class FittedModel:
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
         """Encode a table to complete; warn of incomplete columns that have no link."""
         given, groups = self.encoder.encode(X, row_ids), self.encoder.codec.groups
-        given = replace(given, of_new_groups=self._of_new_groups(given))
+        given = replace(given, has_new_effects=self._has_new_effects(given))
         incomplete = groups[~given.encoded.observed[:, : len(groups)].all(0).numpy()]
         linked = {groups[spec.column] for spec in self.link_specs if spec.column < len(groups)}
         if without := set(incomplete) - linked:
@@ -185,11 +187,24 @@ class FittedModel:
             )
         return given
 
-    def _of_new_groups(self, given: InputTable) -> NDArray[np.bool_] | None:
-        """Return the rows of groups that were not in the table of the fit, Bool `[N]`; None without any."""
+    def _has_new_effects(self, given: InputTable) -> NDArray[np.bool_] | None:
+        """Return the rows of groups, or visits, not in the table of the fit, Bool `[N]`; None without any."""
         codec, found = self.encoder.codec, np.zeros(len(given.encoded), dtype=np.bool_)
         for column in codec.columns:
-            if column.kind is Kind.GROUP and column.width:
-                cells = given.encoded.values[:, codec.slices[column.name]].cpu().numpy()
-                found |= np.rint(column.in_own_units(cells)) >= len(column.levels or ())
+            if isinstance(column, GroupCodec) and column.width:
+                here = codec.slices[column.name]
+                numbers = np.rint(column.in_own_units(given.encoded.values[:, here].cpu().numpy()))
+                found |= numbers >= len(column.levels)
+                if column.time is not None and self.training is not None:
+                    found |= self._are_new_visits(given.encoded, here.start, codec.slices[column.time].start)
         return found if found.any() else None
+
+    def _are_new_visits(self, rows: EncodedTable, subject: int, time: int) -> NDArray[np.bool_]:
+        """Return the rows that are no visits of the training rows, given their columns, Bool `[N]`."""
+        assert self.training is not None
+        tables = [own.values[:, [subject, time]].cpu() for own in (self.training, rows)]
+        subjects, _ = torch.cat([table[:, 0] for table in tables]).unique(return_inverse=True)
+        known, asked = (
+            (torch.searchsorted(subjects, table[:, 0].contiguous()), table[:, 1]) for table in tables
+        )
+        return (VisitIndex.of(*known).find(*asked) < 0).numpy()

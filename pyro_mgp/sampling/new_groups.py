@@ -167,10 +167,10 @@ def _drawn(
     shift = torch.zeros_like(precision[..., 0])
     for i, (conditional, own) in having.items():
         link, at = cells.links[i], conditional.moments(table)
-        regressed = _regressed(link, conditional, at, table, cells.normal(i)[:, rows])
-        if regressed is None:
+        found = regressed(link, conditional, at, table, cells.normal(i)[:, rows])
+        if found is None:
             continue
-        values, variance = regressed
+        values, variance = found
         design, (_, current) = own.design(table), own.effects_at(table)
         places = torch.tensor(own.own, device=table.device)
         residual = values - at.mean + (design * current).sum(-1)
@@ -186,7 +186,7 @@ def _drawn(
     return groups, first.draw(groups, 1 + sweep, mean, factors)
 
 
-def _regressed(
+def regressed(
     link: Link, conditional: Conditional, at: Moments, table: Tensor, normal: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """Return what is the function plus normal noise, and its variance, `[S, n]`; None for other kinds."""

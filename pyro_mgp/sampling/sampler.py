@@ -38,13 +38,14 @@ from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalLink
 from pyro_mgp.sampling.neighbours import Cells, Conditionals, Neighbours, PathPosteriors, add_local_gp
 from pyro_mgp.sampling.new_groups import CellsOfGroups, given_cells, with_new_groups
+from pyro_mgp.sampling.new_visits import given_visits, has_new_visits
 from pyro_mgp.sampling.residual_process import ResidualProcess
 
 T = TypeVar("T")
 
 # Streams of keyed noise; number 0 is that of the initial fill, 8 of the sequential one.
 _FUNCTION, _SWEEP, _OBSERVATION, REPLICATE, _AUGMENTATION, _RESIDUAL, _NEW_GROUPS = 1, 2, 3, 4, 5, 7, 9
-_LATENT_OF_GROUPS = 10
+_LATENT_OF_GROUPS, _NEW_VISITS = 10, 11
 # Starts of the paths that are averaged for means, in turn; a multiple of the number of metrics.
 _STARTS_OF_MEANS = 20
 # Decimals of a draw in standard deviations of its column: below the smallest noise, above rounding errors.
@@ -129,11 +130,11 @@ class Sampler:
             last: Conditionals = [*map(predictive, count(), sparse, processes)]
         else:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
-            filled = start
+            filled, own = start, list[Conditional]()
             for sweep, conditionals in enumerate(early):
-                own = self._given_cells(conditionals, filled, rows, imputations, sweep)
+                own = self._given_cells(conditionals, own, filled, rows, imputations, sweep)
                 filled, _ = chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
-            last = self._given_cells(last, filled, rows, imputations, len(early))
+            last = self._given_cells(last, own, filled, rows, imputations, len(early))
         shifted = [
             Shifted.of(own, self.shifts[link.column]) if link.column in self.shifts else own
             for own, link in zip(last, chain.links, strict=True)
@@ -515,24 +516,29 @@ class Sampler:
         start = self.starts(rows, numbers)
         of_sweeps = self.of_sweeps(self.predictive(rows, numbers, start), sparse, paths)
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows, paths)
-        filled = start
+        filled, own = start, list[Conditional]()
         for sweep, conditionals in enumerate(of_sweeps):
-            own = self._given_cells(conditionals, filled, rows, paths, sweep)
+            own = self._given_cells(conditionals, own, filled, rows, paths, sweep)
             filled, visited = self.chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
             yield own, filled, visited
 
     def _given_cells(
         self,
         conditionals: Conditionals,
+        before: Conditionals,
         filled: Tensor,
         rows: EncodedTable,
         imputations: Sequence[int],
         sweep: int,
-    ) -> Conditionals:
-        """Return conditionals with the effects of new groups drawn given rows `[S, n, D]`, before a sweep."""
+    ) -> list[Conditional]:
+        """Return conditionals with what is new in rows `[S, n, D]` drawn given these, before a sweep.
+
+        It is effects of new groups, and the process over time at new visits. Takes the conditionals of the
+        sweep before, empty for the first: those of a joint density are the same but for what is new.
+        """
         chain = self.chain
-        if not isinstance(chain, SequentialChain) or not self._has_new_groups(rows):
-            return conditionals
+        if not isinstance(chain, SequentialChain) or not self.has_new_effects(rows):
+            return list(conditionals)
         informative = chain.informative(informative_cells(rows.observed, rows.limits))
         once = first_rows(rows.keys, torch.ones_like(rows.keys, dtype=torch.bool))
         told = [
@@ -540,16 +546,18 @@ class Sampler:
         ]
         noise = KeyedNoise(self.seed, rows.keys, imputations)
         cells = CellsOfGroups(chain.links, filled, told, lambda i: noise.normal(_LATENT_OF_GROUPS, sweep, i))
-        return given_cells(conditionals, cells, sweep)
+        own = given_cells(before or conditionals, cells, sweep)
+        return given_visits(own, cells, lambda i: noise.normal(_NEW_VISITS, sweep, i))
 
-    def _has_new_groups(self, rows: EncodedTable) -> bool:
-        """Return whether rows belong to groups that were not in the table of the fit."""
+    def has_new_effects(self, rows: EncodedTable) -> bool:
+        """Return whether rows belong to groups, or are visits, that were not in the table of the fit."""
         if self.training is None or not self.joint:
             return False
+        chains = self.chains(self.training)
         return any(
             bool((grouping.numbers(rows.values) >= grouping.effects.n_groups).any())
-            for grouping in self.chains(self.training).groupings
-        )
+            for grouping in chains.groupings
+        ) or (chains.process is not None and has_new_visits(chains.process, rows.values))
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
         """Return the keyed noise of the sweeps, as a function of their number."""
@@ -565,7 +573,7 @@ class Sampler:
     def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None = None) -> Iterator[slice]:
         """Yield the slices of batches of rows."""
         size = batch_size or whole_tiles(_ROWS_AT_ONCE // n_paths)
-        if self.chain.has_cells_of_groups or self._has_new_groups(rows):
+        if self.chain.has_cells_of_groups or self.has_new_effects(rows):
             size = len(rows)  # the rows of a group have some cells, or what tells of its effects, in common
         if batch_size is None and self.neighbours is not None:
             size = min(size, whole_tiles(self.neighbours.rows_at_once(n_paths)))

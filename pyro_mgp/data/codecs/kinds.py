@@ -454,10 +454,12 @@ class GroupCodec(_LevelCodec):
 
     slopes: tuple[Label, ...] = ()
     """Labels of the columns that have a slope in each group."""
+    time: Label | None = None
+    """Label of the column with the times of a process within groups; None without one."""
 
     @classmethod
     def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
-        return super()._given(column, spec) | {"slopes": tuple(spec.slopes)}
+        return super()._given(column, spec) | {"slopes": tuple(spec.slopes), "time": spec.time}
 
     def _read(self, column: pd.Series[Any]) -> Numbers:
         for row in np.flatnonzero(holes_of(column))[:1]:
