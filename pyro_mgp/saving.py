@@ -19,7 +19,6 @@ from pyro_mgp.data.codecs import codec_from_dict
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.groups import WithinGroups
-from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.data.table_encoder import TableEncoder
@@ -198,7 +197,7 @@ class _Parts:
         middles = {label: build(tuple[float, float], each.get("middle"), "ranges") for label, each in ranges}
         self.encoder = TableEncoder(
             dataclasses.replace(
-                Rules.parse(parameters.specs, columns, parameters.survival, parameters.weights),
+                parameters.rules(columns),
                 middles=middles,
                 survival=_read_survival(header),
                 texts=frozenset(build(list[str | int], header["texts"], "texts")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -15,7 +15,8 @@ from pyro_mgp._support import devices
 from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
 from pyro_mgp._support.messages import FitWarning, warn_user
 from pyro_mgp._support.processes import current
-from pyro_mgp.data.column_spec import Label, Specs
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
+from pyro_mgp.data.rules import Rules
 from pyro_mgp.model.chain import Precision, Propagate
 from pyro_mgp.model.kernels import KernelFactory, resolve_kernel, small_linear_matern32
 from pyro_mgp.sampling.fitted_model import FEW_ROWS
@@ -158,6 +159,9 @@ class Parameters:
         loss: ELBO | None = None,
         survival: tuple[Label, Label] | None = None,
         weights: Label | None = None,
+        groups: Label | Sequence[Label] | None = None,
+        subject: Label | None = None,
+        time: Label | None = None,
     ) -> None:
         self.kernel = kernel
         self.inputs = inputs
@@ -183,6 +187,20 @@ class Parameters:
         self.loss = loss
         self.survival = survival
         self.weights = weights
+        self.groups = groups
+        self.subject = subject
+        self.time = time
+
+    def rules(self, columns: Sequence[Label]) -> Rules:
+        """Return the rules that the parameters set for a table with some columns; see `Rules.parse`."""
+        specs = dict(self.specs or {})
+        groups = [self.groups] if isinstance(self.groups, str | int) else list(self.groups or ())
+        for label in groups:
+            specs[label] = replace(specs.get(label, ColumnSpec()), kind=Kind.GROUP)
+        if self.subject is not None:
+            own = specs.get(self.subject, ColumnSpec())
+            specs[self.subject] = replace(own, kind=Kind.GROUP, time=self.time)
+        return Rules.parse(specs, columns, self.survival, self.weights)
 
 
 def check_settings(parameters: Parameters) -> Engine:
@@ -204,8 +222,13 @@ def check_settings(parameters: Parameters) -> Engine:
         isinstance(outcome, tuple | list) and len(outcome) == 2
     ):
         raise TypeError(f"survival must be the labels of times and events, (time, event), got {outcome!r}")
-    if parameters.weights is not None and not isinstance(parameters.weights, str | int):
-        raise TypeError(f"weights must be the label of a column, got {type(parameters.weights).__name__}")
+    for name in ("weights", "subject", "time"):
+        if not isinstance(label := getattr(parameters, name), str | int | None):
+            raise TypeError(f"{name} must be the label of a column, got {type(label).__name__}")
+    if not isinstance(parameters.groups, str | int | list | tuple | None):
+        raise TypeError(f"groups must be labels of columns, got {type(parameters.groups).__name__}")
+    if parameters.time is not None and parameters.subject is None:
+        raise ValueError("time is the label of the times of visits of a subject: give subject as well")
     engine = Engine() if parameters.engine is None else parameters.engine
     if not isinstance(engine, Engine):
         raise TypeError(f"engine must be a pyro_mgp.Engine or None, got {engine!r}")

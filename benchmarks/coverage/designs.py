@@ -15,6 +15,7 @@ from benchmarks.coverage import (
     multilevel,
     real,
     regions,
+    serial,
     shah,
     slade,
     two_part,
@@ -36,6 +37,7 @@ DESIGNS: dict[str, Design] = {
     **weighted.DESIGNS,
     **shah.DESIGNS,
     **multilevel.DESIGNS,
+    **serial.DESIGNS,
     **wide.DESIGNS,
     **real.DESIGNS,
 }

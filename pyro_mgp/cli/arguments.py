@@ -58,6 +58,9 @@ _HELP = {
     "--weights": "column of sampling weights, whose logarithms predict other columns; use it in analyses",
     "--groups": "columns of labels of groups, such as schools or patients: other columns have random effects "
     "of these",
+    "--subject": "column of the subjects of a table of visits",
+    "--time": "column of the times of visits: cells of a subject are the more alike, the closer their times; "
+    "needs --subject",
     "--paper": "the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
     "--device": "where to compute; auto: a CUDA GPU, if there is one, from 10,000 rows on (default: auto)",
     "--distributed": "run as one of several processes started by torchrun, which share the rows of each "
@@ -94,6 +97,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--survival": {"metavar": ("TIME", "EVENT"), "nargs": 2},
     "--weights": {"metavar": "COLUMN"},
     "--groups": {"metavar": "COLUMN", "nargs": "+", "action": "extend"},
+    "--subject": {"metavar": "COLUMN"},
+    "--time": {"metavar": "COLUMN"},
     "--columns": {"choices": ("incomplete", "all")},
     "--device": {"choices": ("auto", "cpu", "cuda"), "default": "auto"},
     "--scratch": {"metavar": "FOLDER"},
@@ -108,7 +113,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--jobs": {"metavar": "N", "type": at_least(1)},
 }
 """Arguments of `add_argument` for each option that is not a flag."""
-MODEL = ("steps", "columns", "paper", "survival", "weights", "groups")
+MODEL = ("steps", "columns", "paper", "survival", "weights", "groups", "subject", "time")
 """Names of the options on the model."""
 _COMMON = (
     *("table", "-o --out", "--drop", "--missing", "--seed", "--overwrite", "--resume", "--checkpoint-every"),

@@ -21,7 +21,7 @@ from pyro_mgp._support.signals import Interruption, stoppable
 from pyro_mgp.cli import messages, work
 from pyro_mgp.cli.arguments import MODEL
 from pyro_mgp.cli.messages import PROGRAM, count, duration, listed, one_line_warnings, say, wrapped
-from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
+from pyro_mgp.data.column_spec import Label, Specs
 from pyro_mgp.data.limits import split_limits
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.imputer import MGPImputer
@@ -164,7 +164,6 @@ def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoin
     """Fit an imputer with the settings of the options."""
     _check_device(args)
     specs = dict(split_limits(table)[1]) if isinstance(table, pd.DataFrame) else {}
-    specs |= {label: ColumnSpec(kind=Kind.GROUP) for label in args.groups or ()}
     imputer = (MGPImputer.paper if args.paper else MGPImputer)(
         columns=args.columns or "incomplete",
         device=args.device,
@@ -173,6 +172,9 @@ def _fit(table: pd.DataFrame | ParquetTable, args: argparse.Namespace, checkpoin
         specs=specs or None,
         survival=None if args.survival is None else tuple(args.survival),
         weights=args.weights,
+        groups=args.groups,
+        subject=args.subject,
+        time=args.time,
         **({} if args.steps is None else {"max_steps": args.steps}),
     )
     if isinstance(table, pd.DataFrame):

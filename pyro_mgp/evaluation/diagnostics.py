@@ -26,6 +26,7 @@ from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
 from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
 from pyro_mgp.evaluation.missingness import without_cells
+from pyro_mgp.settings import Parameters
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Default nominal levels of intervals."""
@@ -143,12 +144,11 @@ def compare(
 
 def _rules(imputer: AnyImputer, frame: pd.DataFrame) -> Rules:
     """Return the rules of an imputer of ours for a table; those of any other are trivial."""
-    if not hasattr(imputer, "specs"):
+    if not isinstance(imputer, Parameters):
         return Rules.parse(None, frame.columns.tolist())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)  # fits give them
-        given = (getattr(imputer, name, None) for name in ("survival", "weights"))
-        return Rules.parse(imputer.specs, frame.columns.tolist(), *given).learn(frame)
+        return imputer.rules(frame.columns.tolist()).learn(frame)
 
 
 def _calibrate(

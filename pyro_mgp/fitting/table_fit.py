@@ -21,7 +21,6 @@ from pyro_mgp.data.codecs.kinds import GroupCodec, NumberCodec
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
-from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, as_frame
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
 from pyro_mgp.fitting.chain_fit import TrainingTable, check_memory, fit_chain
@@ -77,8 +76,7 @@ def fit_frame(
 ) -> tuple[FittedModel, Settings]:
     """Fit a model to a table in memory; see `MGPImputer.fit`."""
     kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
-    given_rules = parameters.specs, frame.columns.tolist(), parameters.survival, parameters.weights
-    rules = Rules.parse(*given_rules).learn(frame)
+    rules = parameters.rules(frame.columns.tolist()).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     limits = rules.limits(frame)
     if shared := [label for label in limits if rules.within.group_of(label) is not None]:
@@ -317,8 +315,7 @@ def fit_files(
     if wanted_inputs(parameters) == "earlier":
         asked = 'inference="mcmc"' if parameters.inference == "mcmc" else 'inputs="earlier"'
         raise ValueError(f"{asked} needs the table in memory: call fit(frame) instead, or leave it out")
-    given_rules = parameters.specs, table.columns.tolist(), parameters.survival, parameters.weights
-    rules = Rules.parse(*given_rules)
+    rules = parameters.rules(table.columns.tolist())
     files = Scratch(scratch)
     joint = any(spec.kind in (Kind.GROUP, Kind.SEMICONTINUOUS) for spec in rules.specs.values())
     if rules.only_if or rules.not_modelled or rules.on_other_scales or joint:

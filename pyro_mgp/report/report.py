@@ -24,7 +24,6 @@ from pyro_mgp._support.messages import FitWarning, listing
 from pyro_mgp.analysis.relevance import relevance
 from pyro_mgp.analysis.variance_shares import variance_shares
 from pyro_mgp.data.column_spec import Label
-from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableCodec, TableWarning, missing
 from pyro_mgp.evaluation.calibration import CAVEAT, Calibration, Verdict
 from pyro_mgp.evaluation.missingness import patterns
@@ -270,9 +269,7 @@ def _table_warnings(frame: pd.DataFrame, imputer: MGPImputer) -> list[str]:
     """Return the warnings that fitting gives about the table."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        rules = Rules.parse(imputer.specs, frame.columns.tolist(), imputer.survival, imputer.weights).learn(
-            frame
-        )
+        rules = imputer.rules(frame.columns.tolist()).learn(frame)
         given = imputer.warp, imputer.discrete_support, rules.modelled_specs, rules.limits(frame)
         modelled = rules.modelled(frame)
         TableCodec.fit(modelled, *given)
