@@ -13,7 +13,7 @@ from pyro.optim import PyroOptim
 
 from pyro_mgp._support import devices
 from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
-from pyro_mgp._support.messages import FitWarning, warn_user
+from pyro_mgp._support.messages import FitWarning, listing, warn_user
 from pyro_mgp._support.processes import current
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.rules import Rules
@@ -195,11 +195,19 @@ class Parameters:
         """Return the rules that the parameters set for a table with some columns; see `Rules.parse`."""
         specs = dict(self.specs or {})
         groups = [self.groups] if isinstance(self.groups, str | int) else list(self.groups or ())
-        for label in groups:
-            specs[label] = replace(specs.get(label, ColumnSpec()), kind=Kind.GROUP)
-        if self.subject is not None:
-            own = specs.get(self.subject, ColumnSpec())
-            specs[self.subject] = replace(own, kind=Kind.GROUP, time=self.time)
+        named = [("groups", label) for label in groups]
+        named += [(name, own) for name in ("subject", "time") if (own := getattr(self, name)) is not None]
+        for name, label in named:
+            if label not in columns:
+                raise ValueError(f"{name} names column {label!r}, but the table has {listing(columns)}")
+        for name, label in named:
+            own = specs.get(label, ColumnSpec())
+            if name == "time":
+                continue
+            time = self.time if name == "subject" and self.time is not None else own.time
+            if own.kind not in (None, Kind.GROUP) or own.time not in (None, time):
+                raise ValueError(f"{name} names column {label!r}, whose spec says something else: {own}")
+            specs[label] = replace(own, kind=Kind.GROUP, time=time)
         return Rules.parse(specs, columns, self.survival, self.weights)
 
 

@@ -181,9 +181,24 @@ def test_new_rows_that_repeat_a_time_are_an_error(fitted: MGPImputer) -> None:
     [
         ({"subject": None}, ValueError, "give subject as well"),
         ({"subject": ["id"]}, TypeError, "subject must be the label of a column, got list"),
-        ({"time": "later"}, ValueError, "the spec of column 'id' names 'later'"),
+        (
+            {"time": "later"},
+            ValueError,
+            "time names column 'later', but the table has ",
+        ),
+        ({"subject": "patient"}, ValueError, "subject names column 'patient', but the table has"),
+        ({"groups": ["id", "ward"]}, ValueError, "groups names column 'ward', but the table has"),
         ({"time": "id"}, ValueError, "the spec of column 'id' names 'id'"),
         ({"groups": 1.5, "subject": None, "time": None}, TypeError, "groups must be labels of columns"),
+        ({"specs": {"id": ColumnSpec(kind="categorical")}}, ValueError, "whose spec says something else"),
+        ({"specs": {"id": ColumnSpec(kind="group", time="x")}}, ValueError, "whose spec says something else"),
+        (
+            {"specs": {"t": ColumnSpec(kind="categorical")}},
+            ValueError,
+            "which are numbers or dates: leave out",
+        ),
+        ({"specs": {"x": ColumnSpec(kind="group", time="y")}}, ValueError, "name times: expected one"),
+        ({"weights": "t"}, ValueError, "cannot hold times of 'id' as well as weights"),
     ],
 )
 def test_what_cannot_be_had_is_an_error(
@@ -191,6 +206,42 @@ def test_what_cannot_be_had_is_an_error(
 ) -> None:
     with pytest.raises(kind, match=message):
         imputer(**settings).fit(with_holes(visits(10), {"y": 0.3}))
+
+
+def test_times_that_are_constant_are_an_error() -> None:
+    frame = with_holes(visits(40, 1), {"y": 0.3}).assign(t=2.0)
+    with pytest.raises(ValueError, match="Column 't' holds the times of 'id', but is constant"):
+        imputer().fit(frame)
+
+
+def test_times_keep_their_scale() -> None:
+    """Visits from 0 on are no counts, whose scale would be logarithmic."""
+    frame = with_holes(visits(40), {"y": 0.3})
+    frame["t"] = frame.groupby("id").cumcount() ** 2
+    codec = next(own for own in imputer().fit(frame).codec_.columns if own.name == "t")
+    assert codec.kind == "continuous" and codec.warp is None
+
+
+def test_subject_keeps_what_its_spec_says() -> None:
+    frame = with_holes(visits(20), {"y": 0.3})
+    given = {"specs": {"id": ColumnSpec(kind="group", slopes=["t"], time="t")}, "time": None}
+    own = imputer(**given).rules(frame.columns.tolist()).specs["id"]
+    assert own == ColumnSpec(kind="group", slopes=["t"], time="t")
+    assert imputer(groups="id", **given | {"subject": None}).rules([*frame.columns]).specs["id"] == own
+
+
+def test_draws_of_new_subjects_do_not_depend_on_the_order_of_rows() -> None:
+    """Cells that a subject's visits have in common are drawn once, whichever comes first."""
+    frame = visits(40)
+    frame["age"] = np.random.default_rng(0).normal(50, 10, 40)[frame["id"]].round()
+    frame["age"] = frame["age"].mask(frame["id"] % 4 == 0)
+    fitted = imputer().fit(with_holes(frame, {"y": 0.3}))
+    new = frame.head(12).assign(age=np.nan, id=[900] * 6 + [901] * 6)
+    shuffled = new.sample(frac=1, random_state=1)
+    for one, other in zip(fitted.impute(new, m=3), fitted.impute(shuffled, m=3), strict=True):
+        pd.testing.assert_frame_equal(one, other.loc[one.index])
+    one, other = (pd.DataFrame(fitted.transform(rows)) for rows in (new, shuffled))
+    pd.testing.assert_frame_equal(one, other.loc[one.index])
 
 
 def test_time_is_an_argument_for_groups() -> None:

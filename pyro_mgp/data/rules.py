@@ -102,6 +102,10 @@ class Rules:
             if wrong:
                 expected = "expected another column of the table that is not derived"
                 raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: {expected}")
+        if len(subjects := [label for label, spec in specs.items() if spec.time is not None]) > 1:
+            raise ValueError(
+                f"the specs of columns {listing(subjects)} name times: expected one process over time"
+            )
         if weights is not None and weights not in variables:
             raise ValueError(
                 f"weights names {weights!r}: expected the label of a column of the table that is not derived "
@@ -114,6 +118,13 @@ class Rules:
         outcome = None if survival is None else _survival(survival, variables)
         if outcome is not None and weights in (outcome.time, outcome.event):
             raise ValueError(f"column {weights!r} cannot hold both weights and a survival outcome")
+        others = {weights} | (set() if outcome is None else {outcome.time, outcome.event})
+        for label, spec in specs.items():
+            if spec.time is not None and spec.time in others:
+                raise ValueError(
+                    f"column {spec.time!r} cannot hold times of {label!r} as well as weights or a survival "
+                    "outcome, which are modelled on another scale"
+                )
         return replace(rules, survival=outcome, weights=weights)
 
     def learn(self, frame: pd.DataFrame) -> Rules:
@@ -127,6 +138,7 @@ class Rules:
         numeric = [label for label in labels if is_numeric(frame[label])] if self.derived else []
         middles = {label: _middle(frame[label]) for label in numeric}
         survival = None if self.survival is None else self.survival.learn(frame)
+        specs = {**self.specs, **_specs_of_times(frame, self.specs)}
         texts, groups = self._texts_of(frame), [each for each in labels if each in self.groups]
         modelled = frame.drop(columns=list(self.not_modelled | texts))
         within = WithinGroups.find(modelled, groups)
@@ -136,7 +148,7 @@ class Rules:
                     f"The spec of column {group!r} names slopes of {listing(wrong)}, constant within its "
                     "groups: there they cannot be told from intercepts. Leave them out."
                 )
-        return replace(self, middles=middles, survival=survival, texts=texts, within=within)
+        return replace(self, specs=specs, middles=middles, survival=survival, texts=texts, within=within)
 
     @property
     def groups(self) -> set[Label]:
@@ -382,12 +394,30 @@ def _is_text(column: pd.Series[Any]) -> bool:
     return n_different > MAX_LEVELS or (n_different > _MOST_ONCE and n_different > n_cells / 2)
 
 
+def _specs_of_times(frame: pd.DataFrame, specs: Specs) -> dict[Label, ColumnSpec]:
+    """Return the specs of columns of times, whose numbers are continuous: counts would have a log scale."""
+    found = dict[Label, ColumnSpec]()
+    for label, spec in specs.items():
+        if spec.time is None:
+            continue
+        own = specs.get(spec.time, ColumnSpec())
+        if own.kind not in (None, Kind.CONTINUOUS, Kind.INTEGER, Kind.DATETIME, Kind.DURATION):
+            raise ValueError(
+                f"Column {spec.time!r} holds the times of {label!r}, which are numbers or dates: leave out "
+                f"kind={str(own.kind)!r} of its spec"
+            )
+        if is_numeric(frame[spec.time]):
+            found[spec.time] = replace(own, kind=Kind.CONTINUOUS)
+    return found
+
+
 def _check_times(frame: pd.DataFrame, subject: Label, time: Label) -> None:
     """Check that times are complete, and differ in the rows of a subject; a ValueError names the row."""
     times = frame[time]
     if not (is_numeric(times) or types.is_datetime64_any_dtype(times) or types.is_timedelta64_dtype(times)):
         raise ValueError(
-            f"Column {time!r} holds the times of {subject!r}: expected numbers or dates, got {times.dtype}"
+            f"Column {time!r} holds the times of {subject!r}: expected numbers or dates, got {times.dtype}. "
+            "Convert texts by pandas.to_datetime"
         )
     for row in np.flatnonzero(holes_of(times))[:1]:
         raise ValueError(

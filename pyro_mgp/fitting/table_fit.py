@@ -166,6 +166,13 @@ def _fit_in_order(
 
 def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
     """Raise a ValueError if a table with groups has settings that leave its links without random effects."""
+    columns = {own.name: own for own in codec.columns}
+    for own in codec.columns:
+        if isinstance(own, GroupCodec) and own.time is not None and not columns[own.time].width:
+            raise ValueError(
+                f"Column {own.time!r} holds the times of {own.name!r}, but is constant: expected times that "
+                "differ. Leave out the time"
+            )
     parameters, names = given.parameters, ", ".join(repr(codec.names[d]) for d in codec.of_groups)
     n_effects = sum(_n_effects(codec))
     if parameters.inputs == "others":
@@ -205,8 +212,8 @@ def _fit_in_given_order(
     # Columns without a place in the order come first, like complete ones.
     if (expected := groups_first(codec, given.rules.within, order)) != list(order):
         raise ValueError(
-            "columns that are constant within groups come before others, then those with slopes in groups: "
-            f"expected an order such as {expected}, got {list(order)}"
+            "columns that are constant within groups come before others, then times of visits and columns "
+            f"with slopes in groups: expected an order such as {expected}, got {list(order)}"
         )
     is_told = given.rules.within.group_of
     if any(

@@ -195,8 +195,8 @@ def plan_sequence(
     """Return the encoded columns with a link in a sequential chain, in the order of the largest evidence.
 
     Complete columns before the first `incomplete` one, Bool `[D]`, get no link unless `every` column does.
-    Columns that are constant `within` groups come before others if one of them is incomplete, and columns
-    that have slopes in groups before those in whose links they have them.
+    Columns that are constant `within` groups come before others if one of them is incomplete, and times of
+    visits and columns that have slopes in groups before those in whose links they are used.
     """
     groups, scale = codec.groups, codec.raw_scale
     holes = {variable: bool(incomplete[groups == variable].any()) for variable in groups.tolist()}
@@ -209,7 +209,7 @@ def plan_sequence(
     is_told = within is not None and any(
         (every or holes[v]) and within.group_of(labels[v]) is not None for v in order
     )
-    if is_told or _slopes(codec):
+    if is_told or _used_in_groups(codec):
         known = within if within and is_told else WithinGroups()
         order = [labels.index(label) for label in groups_first(codec, known, [labels[v] for v in order])]
     needed = 0 if every else min((i for i, v in enumerate(order) if holes[v]), default=len(order))
@@ -219,20 +219,21 @@ def plan_sequence(
 def groups_first(codec: TableCodec, within: WithinGroups, labels: Sequence[Label]) -> list[Label]:
     """Return the labels of columns in the order that groups need.
 
-    Columns that are constant within the fewest groups come first, then those that have slopes in groups.
+    Columns that are constant within the fewest groups come first, then times of visits and columns that have
+    slopes in groups.
     """
     codecs = [own for own in codec.columns if isinstance(own, GroupCodec)]
-    sizes, sloping = {own.name: len(own.levels) for own in codecs}, {*_slopes(codec)}
+    sizes, used = {own.name: len(own.levels) for own in codecs}, {*_used_in_groups(codec)}
 
     def key(label: Label) -> tuple[float, bool]:
         group = within.group_of(label)
-        return math.inf if group is None else sizes[group], label not in sloping
+        return math.inf if group is None else sizes[group], label not in used
 
     return sorted(labels, key=key)
 
 
-def _slopes(codec: TableCodec) -> list[Label]:
-    """Return the labels of the columns that have slopes in groups, or hold times of these."""
+def _used_in_groups(codec: TableCodec) -> list[Label]:
+    """Return the labels of the columns that hold times of visits, or have slopes in groups."""
     groups = [own for own in codec.columns if isinstance(own, GroupCodec)]
     times = [own.time for own in groups if own.time is not None]
     return [*times, *(label for own in groups for label in own.slopes)]
@@ -256,7 +257,7 @@ def rival_sequence(
         return None
     if within and outcome < len(codec.columns):
         label = codec.columns[outcome].name
-        if within.group_of(label) is not None or label in _slopes(codec):
+        if within.group_of(label) is not None or label in _used_in_groups(codec):
             return None
     rival = [*(d for d in sequence if groups[d] != outcome), *np.flatnonzero(groups == outcome).tolist()]
     gains = np.array([_gain(codec, rows, sequence, rival) for rows in completed.split(1)])
