@@ -97,7 +97,7 @@ class Drawn:
     cells: Tensor  # missing cells of the training table before the last iteration
     redrawn: Tensor  # missing cells after the last iteration
     precisions: Sequence[Tensor] = ()  # of random effects, for each column of groups, `[S, K, K]`
-    processes: Sequence[ProcessDraw] = ()  # process over time; none without one
+    process: ProcessDraw | None = None  # process over time; None without one
 
     @classmethod
     def cat(cls, parts: Sequence[Drawn]) -> Drawn:
@@ -106,18 +106,21 @@ class Drawn:
         links = [LinkDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_links]
         cells, redrawn = (torch.cat([getattr(part, name) for part in parts]) for name in ("cells", "redrawn"))
         precisions = [*map(torch.cat, zip(*(part.precisions for part in parts), strict=True))]
-        of_processes = zip(*(part.processes for part in parts), strict=True)
-        processes = [ProcessDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_processes]
-        return cls(links, cells, redrawn, precisions, processes)
+        of_process = [part.process for part in parts if part.process is not None]
+        process = ProcessDraw(*map(torch.cat, zip(*of_process, strict=True))) if of_process else None
+        return cls(links, cells, redrawn, precisions, process)
 
     def __getitem__(self, imputations: Sequence[int]) -> Drawn:
         links = [LinkDraw(*(each[imputations] for each in own)) for own in self.links]
         precisions = [each[imputations] for each in self.precisions]
-        processes = [ProcessDraw(*(each[imputations] for each in own)) for own in self.processes]
-        return Drawn(links, self.cells[imputations], self.redrawn[imputations], precisions, processes)
+        cells, redrawn, process = self.cells[imputations], self.redrawn[imputations], self.process
+        if process is not None:
+            process = ProcessDraw(*(each[imputations] for each in process))
+        return Drawn(links, cells, redrawn, precisions, process)
 
 
-class State(NamedTuple):
+@dataclass
+class State:
     """State of S chains after an iteration."""
 
     links: list[LinkDraw]
@@ -130,8 +133,13 @@ class State(NamedTuple):
     """Weights of the rows, `[S, N]`; None for weights of one."""
     precisions: list[Tensor]
     """Precisions of the random effects of each column of groups, `[S, K, K]`."""
-    processes: list[ProcessDraw]
-    """Process over time; empty without one."""
+    process: ProcessDraw | None
+    """Process over time; None without one."""
+
+    def copy(self) -> State:
+        """Return a state that can be changed in place without changing this one."""
+        lists = [*self.links], [*self.posteriors], self.filled.clone(), self.weights, [*self.precisions]
+        return State(*lists, self.process)
 
 
 def burn_in(n_sweeps: int) -> int:
@@ -257,8 +265,8 @@ class GibbsChains:
         if self.bagged:
             weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
         precisions = [grouping.start(len(filled)) for grouping in self.groupings]
-        processes = [] if self.process is None else [self.process.start(len(filled))]
-        return State(links, [None] * len(links), by_column(filled), weights, precisions, processes)
+        process = None if self.process is None else self.process.start(len(filled))
+        return State(links, [None] * len(links), by_column(filled), weights, precisions, process)
 
     def _start_of(self, number: int, function: Tensor, noise: Tensor) -> LinkDraw:
         """Return a link's state before the first draw, given a function from q(u) and the trained noise.
@@ -285,14 +293,14 @@ class GibbsChains:
 
     def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
         """Return the conditionals of the links at what was drawn for some numbers."""
-        return [self._conditional(i, own, drawn.processes) for i, own in enumerate(drawn.links)]
+        return [self._conditional(i, own, drawn.process) for i, own in enumerate(drawn.links)]
 
-    def _conditional(self, i: int, drawn: LinkDraw, processes: Sequence[ProcessDraw]) -> Conditional:
+    def _conditional(self, i: int, drawn: LinkDraw, process: ProcessDraw | None) -> Conditional:
         """Return the conditional of a link at what was drawn for it and for the process over time."""
         conditional = self.augmentation.conditional(i, *drawn)
-        if self.process is None:
+        if self.process is None or process is None:
             return conditional
-        return self.process.with_offset(i, conditional, processes[0])
+        return self.process.with_offset(i, conditional, process)
 
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
@@ -312,7 +320,7 @@ class GibbsChains:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
-                passed.append(Drawn(state.links, none, none, state.precisions, state.processes))
+                passed.append(Drawn(state.links, none, none, state.precisions, state.process))
         self._check_draw(state)
         missing = ~self.observed
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
@@ -342,8 +350,7 @@ class GibbsChains:
         """
         chain = self.chain
         noise, visited = self.sweep_noise(len(self.kept), sweep), list[Moments]()
-        links, posteriors, filled, weights, precisions, processes = state
-        new = State([*links], [*posteriors], filled.clone(), weights, [*precisions], [*processes])
+        new = state.copy()
         try:
             with local_parameters():
                 # All links of a joint density learn from the same table.
@@ -374,9 +381,9 @@ class GibbsChains:
             normal = self.fresh(grouping.n_numbers, _EFFECTS, len(self.kept), sweep, k)
             functions = [own.function for own in state.links]
             state.precisions[k] = grouping.draw(functions, state.precisions[k], normal)
-        if learns and self.process is not None:
+        if learns and self.process is not None and state.process is not None:
             normal = self.fresh(self.process.n_numbers, _COVARIANCE, len(self.kept), sweep)
-            state.processes[0] = self.process.draw_covariance(state.processes[0], normal)
+            state.process = self.process.draw_covariance(state.process, normal)
         for i in moving:
             if conditionals[i].observation is None:
                 self._interweave(chain, state, i, conditionals, sweep)
@@ -409,7 +416,7 @@ class GibbsChains:
             scales, posterior = prior.rescale(scales, posterior, self.fresh(5, _RESCALING, *stream))
         function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
         if correlated is not None:
-            noise, state.processes[0] = correlated.draw(
+            noise, state.process = correlated.draw(
                 function, noise, lambda n: self.fresh(n, _PROCESS, *stream), has_noise=link.is_gaussian
             )
         elif link.is_gaussian:
@@ -427,19 +434,17 @@ class GibbsChains:
 
         The latter is None without a process over time in the link.
         """
-        augmentation, process, offset = self.augmentation, self.process, None
+        augmentation, function = self.augmentation, state.links[i].function
+        fresh = functools.partial(self._fresh_latents, stream)
+        if self.process is None or state.process is None or i not in self.process.links:
+            return augmentation.with_latents(i, given, function, fresh), None
         rows = torch.cat([augmentation.known_rows[i], augmentation.completed_rows[i]])
-        if process is not None and i not in process.links:
-            process = None
-        if process is not None:
-            offset = process.in_rows(i, state.processes[0], rows)
-        function = state.links[i].function
-        given = augmentation.with_latents(
-            i, given, function, lambda n: self.fresh(n, _LATENT, *stream), offset
-        )
-        if process is None:
-            return given, None
-        return given, CorrelatedRows.of(process, i, state.processes[0], given, rows)
+        offset = self.process.in_rows(i, state.process, rows)
+        given = augmentation.with_latents(i, given, function, fresh, offset)
+        return given, CorrelatedRows.of(self.process, i, state.process, given, rows)
+
+    def _fresh_latents(self, stream: tuple[int, ...], n: int) -> Tensor:
+        return self.fresh(n, _LATENT, *stream)
 
     def _interweave(
         self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
@@ -517,7 +522,7 @@ class GibbsChains:
 
     def _predictive(self, state: State, i: int) -> Conditional:
         """Return the predictive distribution of a link's cells."""
-        conditional = self._conditional(i, state.links[i], state.processes)
+        conditional = self._conditional(i, state.links[i], state.process)
         return self.predictive(len(self.kept), i, conditional)
 
 

@@ -19,18 +19,19 @@ from pyro_mgp.data.encoded_table import EncodedTable, RowIds
 from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.nuts import draw_lengthscales, with_lengthscales
+from pyro_mgp.inference.time_process import TimeProcess
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.build import codecs_of_links
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.likelihoods import Observation, Truncated
 from pyro_mgp.model.link_specs import LinkSpec
-from pyro_mgp.model.ornstein_uhlenbeck import VisitIndex
 from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.imputation_guide import ImputationGuide
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.neighbours import Neighbours
+from pyro_mgp.sampling.new_visits import are_new_visits
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
 from pyro_mgp.sampling.sampler import Sampler
 
@@ -195,16 +196,8 @@ class FittedModel:
                 here = codec.slices[column.name]
                 numbers = np.rint(column.in_own_units(given.encoded.values[:, here].cpu().numpy()))
                 found |= numbers >= len(column.levels)
-                if column.time is not None and self.training is not None:
-                    found |= self._are_new_visits(given.encoded, here.start, codec.slices[column.time].start)
+        process = None if self.training is None else TimeProcess.of(self.chain, self.training.values)
+        if process is not None:
+            rows = given.encoded.values.to(self.initial_fill.device)
+            found |= are_new_visits(process, rows).cpu().numpy()
         return found if found.any() else None
-
-    def _are_new_visits(self, rows: EncodedTable, subject: int, time: int) -> NDArray[np.bool_]:
-        """Return the rows that are no visits of the training rows, given their columns, Bool `[N]`."""
-        assert self.training is not None
-        tables = [own.values[:, [subject, time]].cpu() for own in (self.training, rows)]
-        subjects, _ = torch.cat([table[:, 0] for table in tables]).unique(return_inverse=True)
-        known, asked = (
-            (torch.searchsorted(subjects, table[:, 0].contiguous()), table[:, 1]) for table in tables
-        )
-        return (VisitIndex.of(*known).find(*asked) < 0).numpy()

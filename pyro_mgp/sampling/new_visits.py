@@ -33,7 +33,7 @@ def given_visits(
     Takes standard normal numbers for the process of a link in the rows, `[S, n]`, by its number.
     """
     offsets = {i: each for i, own in enumerate(conditionals) for each in _offsets(own)}
-    if not offsets or not has_new_visits(next(iter(offsets.values())).process, cells.table[0]):
+    if not offsets or not are_new_visits(next(iter(offsets.values())).process, cells.table[0]).any():
         return list(conditionals)
     first = next(iter(offsets.values()))
     process, rows = first.process, first.process.visits_of(cells.table[0])
@@ -41,7 +41,7 @@ def given_visits(
     is_fixed = VisitIndex.of(*process.known).find(*known) >= 0
     place = VisitIndex.of(*known).find(*rows)
     for i, own in offsets.items():
-        left, observed = _residuals(i, conditionals[i], cells)
+        left, observed = _residuals(i, own, conditionals[i], cells)
         current = drawn.values[:, own.k]
         left, observed = (each.masked_fill(is_fixed[place], 0.0) for each in (left * observed, observed))
         precisions = torch.zeros_like(current).index_add(1, place, observed)
@@ -60,9 +60,9 @@ def given_visits(
     return found
 
 
-def has_new_visits(process: TimeProcess, rows: Tensor) -> bool:
-    """Return whether rows `[n, D]` are visits that were not in the table of the fit."""
-    return bool((VisitIndex.of(*process.known).find(*process.visits_of(rows)) < 0).any())
+def are_new_visits(process: TimeProcess, rows: Tensor) -> Tensor:
+    """Return the rows `[n, D]` that are visits which were not in the table of the fit, Bool `[n]`."""
+    return VisitIndex.of(*process.known).find(*process.visits_of(rows)) < 0
 
 
 def _offsets(conditional: Conditional) -> list[ProcessOffset]:
@@ -89,7 +89,9 @@ def _with_visits(
     return known, offset.drawn._replace(values=values[..., order]), Visits.of(*known)
 
 
-def _residuals(number: int, conditional: Conditional, cells: CellsOfGroups) -> tuple[Tensor, Tensor]:
+def _residuals(
+    number: int, offset: ProcessOffset, conditional: Conditional, cells: CellsOfGroups
+) -> tuple[Tensor, Tensor]:
     """Return process plus noise in the rows of a link, and the precisions of the noise, `[S, n]` each.
 
     Precisions are 0 in rows that tell nothing of it.
@@ -98,6 +100,6 @@ def _residuals(number: int, conditional: Conditional, cells: CellsOfGroups) -> t
     found = regressed(link, conditional, at, cells.table, cells.normal(number))
     assert found is not None  # links of other kinds have no process
     values, variance = found
-    current = sum(own.at(cells.table, ())[0] for own in _offsets(conditional))
+    current, _ = offset.at(cells.table, ())
     told = cells.told[number] & none_is_on(cells.table, link.unless)
     return values - at.mean + current, told / variance

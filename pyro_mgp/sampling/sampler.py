@@ -38,7 +38,7 @@ from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalLink
 from pyro_mgp.sampling.neighbours import Cells, Conditionals, Neighbours, PathPosteriors, add_local_gp
 from pyro_mgp.sampling.new_groups import CellsOfGroups, given_cells, with_new_groups
-from pyro_mgp.sampling.new_visits import given_visits, has_new_visits
+from pyro_mgp.sampling.new_visits import are_new_visits, given_visits
 from pyro_mgp.sampling.residual_process import ResidualProcess
 
 T = TypeVar("T")
@@ -95,6 +95,11 @@ class Sampler:
         self, rows: EncodedTable, imputations: Sequence[int], batch_size: int | None = None
     ) -> Iterator[tuple[slice, EncodedTable, Tensor]]:
         """Yield slices of rows, the rows, and their fill by the sweeps without noise, `[S, n, D]`."""
+        if (order := self._order(rows)) is not None:
+            back = order.argsort()
+            for here, batch, filled in self.swept(rows[order], imputations):
+                yield here, batch[back], filled[:, back]
+            return
 
         def sweep(here: slice) -> tuple[EncodedTable, Tensor]:
             batch = self._batch(rows, here)
@@ -193,6 +198,8 @@ class Sampler:
         Conditional means are averaged over paths and over the sweeps after burn-in, in transformed columns in
         the column's own units.
         """
+        if (order := self._order(rows)) is not None:
+            return self.means(rows[order], imputations)[order.argsort()]
         parts, linked = [self.start.expected(rows[:0])], self.chain.linked_columns
         for here in self._slices(rows, len(imputations)):
             batch = self._batch(rows, here)
@@ -557,7 +564,7 @@ class Sampler:
         return any(
             bool((grouping.numbers(rows.values) >= grouping.effects.n_groups).any())
             for grouping in chains.groupings
-        ) or (chains.process is not None and has_new_visits(chains.process, rows.values))
+        ) or (chains.process is not None and bool(are_new_visits(chains.process, rows.values).any()))
 
     def _sweep_noise(self, rows: EncodedTable, imputations: Sequence[int]) -> Callable[[int], Noise]:
         """Return the keyed noise of the sweeps, as a function of their number."""
@@ -569,6 +576,15 @@ class Sampler:
         # Rounding in local GPs depends on the number of cells, not of cells times paths.
         n_paths = len(imputations) if self.neighbours is None else 1
         return [filled_up(cells, n_paths) for cells in self.chain.holes(rows.values, rows.observed)]
+
+    def _order(self, rows: EncodedTable) -> Tensor | None:
+        """Return the order of the keys of rows whose groups have cells in common; None if they are in it.
+
+        The noise of a common cell is that of its group's first row, which must not depend on their order.
+        """
+        order = rows.keys.argsort(stable=True)
+        in_order = bool((order.diff() == 1).all())
+        return None if in_order or not self.chain.has_cells_of_groups else order
 
     def _slices(self, rows: EncodedTable, n_paths: int, batch_size: int | None = None) -> Iterator[slice]:
         """Yield the slices of batches of rows."""

@@ -12,7 +12,7 @@ from pyro_mgp.model.link import Link
 from pyro_mgp.model.offsets import WithOffsets
 from pyro_mgp.model.ornstein_uhlenbeck import Visits
 from pyro_mgp.sampling.new_groups import CellsOfGroups
-from pyro_mgp.sampling.new_visits import given_visits, has_new_visits
+from pyro_mgp.sampling.new_visits import are_new_visits, given_visits
 
 KNOWN = torch.tensor([[0, 0.0], [0, 2.0], [1, 1.0]]).double()
 # Subject, time, input and cell; the last row is that of a new subject, the first a known visit.
@@ -40,7 +40,7 @@ def test_draws_at_new_visits_have_the_posterior_of_a_gaussian_process() -> None:
     table, generator = ROWS.expand(n, -1, -1), torch.Generator().manual_seed(0)
     noise = torch.randn(n, 4, generator=generator).double()
     cells = CellsOfGroups([link], table, [told], lambda i: noise)
-    assert has_new_visits(own, ROWS) and not has_new_visits(own, ROWS[:1])
+    assert are_new_visits(own, ROWS).tolist() == [False, True, True, True]
     with torch.no_grad():
         (found,) = given_visits([conditional], cells, lambda i: noise)
         at = plain.moments(table)
