@@ -105,23 +105,34 @@ def test_numbers_of_another_model_move_to_the_bound_or_among_the_amounts(sign: f
         ([0.0] * 30 + [*np.linspace(1, 5, 70)], True),
         ([0.0] * 9 + [*np.linspace(1, 5, 70)], False),  # few cells
         ([0.0] * 12 + [*np.linspace(1, 5, 400)], False),  # a small share
-        ([0.0] * 30 + [1.0] * 11 + [*np.linspace(2, 5, 70)], False),  # another number is common
+        ([0.0] * 30 + [1.0] * 16 + [*np.linspace(2, 5, 70)], False),  # another number is common
         ([0.0] * 30 + [1.0, 2.0, 3.0] * 5, False),  # few others
         ([3.0] * 30 + [*np.linspace(1, 5, 70)], False),  # in the middle
         ([5.0] * 30 + [*np.linspace(1, 4, 70)], True),
+        # Of counts, those next to zero are compared.
+        ([0.0] * 30 + [1.0] * 5 + [2.0] * 9 + [3.0] * 20 + [*np.arange(4.0, 12.0)], True),
+        ([0.0] * 30 + [1.0] * 18 + [2.0] * 9 + [3.0] * 10 + [*np.arange(4.0, 12.0)], False),
     ],
 )
 def test_what_counts_as_a_common_bound(numbers: list[float], expected: bool) -> None:
     assert has_common_bound(np.array(numbers), ColumnSpec()) is expected
 
 
-def test_counts_and_numbers_with_a_discrete_support_have_one_part_unless_asked() -> None:
+def test_counts_have_two_parts_if_zeros_are_too_many() -> None:
     g = np.random.default_rng(0)
     counts = g.negative_binomial(3, 0.3, size=600).astype(float)
     assert joint(pd.Series(counts, name="n")).kind is Kind.COUNT
     counts[g.random(600) < 0.5] = 0
-    assert joint(pd.Series(counts, name="n")).kind is Kind.CONTINUOUS
-    assert joint(pd.Series(counts, name="n"), "semicontinuous").kind is Kind.SEMICONTINUOUS
+    codec = joint(pd.Series(counts, name="n"))
+    assert codec.kind is Kind.SEMICONTINUOUS and codec.names == ("n=0", "n>0")
+    assert joint(pd.Series(counts, name="n"), "continuous").kind is Kind.CONTINUOUS
+
+
+def test_other_numbers_with_a_discrete_support_have_one_part_unless_asked() -> None:
+    halves = np.repeat(np.arange(0, 10, 0.5), 10)
+    ratings = pd.Series(np.append(halves, np.zeros(60)), name="n")
+    assert joint(ratings).kind is Kind.CONTINUOUS
+    assert joint(ratings, "semicontinuous").kind is Kind.SEMICONTINUOUS
 
 
 @pytest.mark.parametrize(("lower", "kind"), [(0.0, Kind.SEMICONTINUOUS), (-1.0, Kind.CONTINUOUS)])

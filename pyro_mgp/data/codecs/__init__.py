@@ -12,7 +12,7 @@ from pyro_mgp.data.cells import FAMILIES, label_of, natural_kind
 from pyro_mgp.data.codecs import kinds
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions, finite_numbers
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, IntegerCodec
-from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec, has_common_bound
+from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec, are_counts, has_common_bound
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.limits import Limits
 from pyro_mgp.storage.untrusted import build
@@ -85,11 +85,12 @@ def fit_column(
     codec = CODECS[kind].fit(column, family, options)
     if not joint_density or spec.kind is not None or limits is not None:
         return codec
-    # A discrete support has the bound among its values.
-    if not isinstance(codec, ContinuousCodec | IntegerCodec) or codec.support is not None:
+    if not isinstance(codec, ContinuousCodec | IntegerCodec):
         return codec
-    has_bound = has_common_bound(finite_numbers(column.dropna()), spec)
-    return SemicontinuousCodec.fit(column, family, options) if has_bound else codec
+    # A discrete support has the bound among its values, which is enough but for counts with too many zeros.
+    numbers = finite_numbers(column.dropna())
+    has_two_parts = (codec.support is None or are_counts(numbers)) and has_common_bound(numbers, spec)
+    return SemicontinuousCodec.fit(column, family, options) if has_two_parts else codec
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:

@@ -23,8 +23,9 @@ from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.limits import Numbers
 
 # The smallest or largest number has a meaning of its own if it has at least this share of the cells and so
-# many of them, so many times as many as any other number, and if there are so many others.
-_SHARE, _CELLS, _TIMES, _OTHERS = 0.05, 10, 3.0, 10
+# many of them, so many times as many as any other number, and if there are so many others. Of counts, zero is
+# compared with so many of the numbers next to it: other counts may be as common as too many zeros.
+_SHARE, _CELLS, _TIMES, _OTHERS, _NEXT = 0.05, 10, 2.0, 10, 2
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,13 @@ def has_common_bound(observed: Numbers, spec: ColumnSpec) -> bool:
         return False
     others = np.unique(observed[observed != bound], return_counts=True)[1]
     few = len(others) < _OTHERS or n < max(_CELLS, _SHARE * observed.size)
-    return not few and bool(n >= _TIMES * others.max())
+    compared = others[:_NEXT] if bound == 0 and are_counts(observed) else others
+    return not few and bool(n >= _TIMES * compared.max())
+
+
+def are_counts(observed: Numbers) -> bool:
+    """Return whether numbers are whole, and zero is the smallest."""
+    return observed.min() == 0 and not bool((observed % 1).any())
 
 
 def _commonest_end(observed: Numbers, spec: ColumnSpec) -> tuple[float, int]:
