@@ -66,3 +66,23 @@ def test_the_factor_is_that_of_the_precision_given_observations() -> None:
         assert factor.pivots[path].log().sum().item() == pytest.approx(np.linalg.slogdet(dense)[1])
         solved = factor.backward(factor.forward(vectors) / factor.pivots[:, None])
         np.testing.assert_allclose(solved[path], np.linalg.solve(dense, vectors[path].numpy().T).T, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_long_series_keep_their_digits(scale: float) -> None:
+    """With ranges far below and beyond the gaps, and precisions of many orders of magnitude."""
+    rng, n = np.random.default_rng(1), 130
+    subjects = torch.as_tensor(np.repeat([0, 1], [100, 30]))
+    times = torch.as_tensor(rng.uniform(0, 30, n))
+    visits = Visits.of(subjects, times)
+    observed = torch.as_tensor(10 ** rng.uniform(-3, 5, (1, n)))
+    process = OrnsteinUhlenbeck.of(visits, torch.full((1, 1), scale).double())
+    factor = process.given(torch.ones(1, 1).double(), observed)
+    t, subject = times[visits.rows].numpy(), subjects[visits.rows].numpy()
+    near = np.where(subject[:, None] == subject, np.exp(-np.abs(t[:, None] - t) / scale), 0.0)
+    dense = np.linalg.inv(near) + np.diag(observed[0].numpy())
+    assert factor.pivots.log().sum().item() == pytest.approx(np.linalg.slogdet(dense)[1], rel=1e-8)
+    vector = torch.as_tensor(rng.normal(size=(1, n)))
+    solved = factor.backward(factor.forward(vector) / factor.pivots)
+    expected = np.linalg.solve(dense, vector[0].numpy())
+    np.testing.assert_allclose(solved[0], expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
