@@ -12,8 +12,8 @@ tridiagonal, and so is that of z given observations with independent noise, of p
     P Q + diag(d) = L diag(δ) Lᵀ,   L with ones on the diagonal and μ_k below
 
 where 1 / P is the variance of the process. All subjects are visited together, first visits first. Recursions
-by doubling (Särkkä and García-Fernández, IEEE Trans. Automatic Control 66:299-306, 2021) would make imputation
-six times faster with 500 visits of each subject, and up to 1.6 times slower with six.
+by doubling (Särkkä and García-Fernández, IEEE Trans. Automatic Control 66:299-306, 2021) would make
+imputation six times faster with 500 visits of each subject, and up to 1.6 times slower with six.
 """
 
 from __future__ import annotations
