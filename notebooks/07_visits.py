@@ -56,8 +56,10 @@ frame["y"].isna().groupby([arm, visit]).mean().unstack().rename_axis(index="arm"
 # %% [markdown]
 # ## Imputation
 #
-# `slopes=["t"]` gives each patient a slope in time, besides an intercept. For comparison, a second imputer
-# gets the table without the column of patients, and takes the rows for independent of each other.
+# `slopes=["t"]` gives each patient a slope in time, besides an intercept. Where deviations from a patient's
+# line are alike at close times as well, `time="t"` adds a process over time; here they are independent. For
+# comparison, a second imputer gets the table without the column of patients, and takes the rows for
+# independent of each other.
 
 # %%
 specs = {"patient": ColumnSpec(kind="group", slopes=["t"])}
