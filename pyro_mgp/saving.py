@@ -75,13 +75,15 @@ def _settings(parameters: Mapping[str, Any], model: FittedModel, settings: Setti
     """Return the header's record of the parameters and of the settings of the fit."""
     order, specs, engine = parameters["order"], parameters["specs"] or {}, parameters["engine"]
     kernel = parameters["kernel"] if isinstance(parameters["kernel"], str) else None
-    elsewhere = dict.fromkeys(("order", "specs", "optimizer", "loss", "engine", "survival"))
+    groups = parameters["groups"]
+    elsewhere = dict.fromkeys(("order", "specs", "optimizer", "loss", "engine", "survival", "groups"))
     own = {**parameters, "random_state": model.seed, "kernel": kernel, **elsewhere}
     switches = None if engine is None else {name: to_json(value) for name, value in vars(engine).items()}
     return {
         "settings": {**{name: to_json(value) for name, value in own.items()}, "engine": switches},
         "choices": [[name, to_json(value), why] for name, value, why in settings.to_frame().itertuples()],
         "order": None if order is None else [to_json(label) for label in order],
+        "groups": groups if isinstance(groups, str | int | None) else [to_json(label) for label in groups],
         "specs": [[to_json(label), spec.to_dict()] for label, spec in specs.items()],
     }
 
@@ -139,6 +141,7 @@ def read(
 
 def _read_parameters(header: Header, kernel: KernelFactory | None, device: str) -> dict[str, Any]:
     settings = header["settings"] | {"device": device, "order": header["order"]}
+    settings["groups"] = build(str | int | list[str | int] | None, header["groups"], "groups")
     if settings["engine"] is not None:
         settings["engine"] = Engine(**build(dict, settings["engine"], "engine"))
     specs = build(list[tuple[str | int, dict]], header["specs"], "specs")  # type: ignore[type-arg]

@@ -741,7 +741,23 @@ def test_groups_are_named_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
     (link,) = MGPImputer.load(tmp_path / "out" / "imputer").model_.link_specs
     assert [effects.n_groups for effects in link.effects] == [10]
     message = error_of(capsys, path, "-o", tmp_path / "again", "--groups", "class")
-    assert "specs name column 'class'" in message
+    assert "groups names column 'class', but the table has" in message
+
+
+def test_visits_are_named_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    g, patient = np.random.default_rng(0), np.repeat(np.arange(12), 5)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.tile(np.arange(5), 12) ** 2, unit="D")
+    frame = pd.DataFrame({"patient": patient, "day": days, "x": g.normal(size=60).round(3)})
+    frame["y"] = (g.normal(size=12)[patient] + frame["x"]).round(3).mask(np.arange(60) % 4 == 0)
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    named = "--subject", "patient", "--time", "day", "--quiet"
+    assert run(path, "-o", tmp_path / "out", "-m", 2, *named) == 0
+    saved = MGPImputer.load(tmp_path / "out" / "imputer")
+    (effects,) = saved.model_.link_specs[0].effects
+    assert (saved.subject, saved.time) == ("patient", "day") and effects.time is not None
+    message = error_of(capsys, path, "-o", tmp_path / "again", "--time", "day")
+    assert "give subject as well" in message
 
 
 def test_a_survival_outcome_is_named_on_the_command_line(
