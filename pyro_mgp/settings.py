@@ -192,7 +192,10 @@ class Parameters:
         self.time = time
 
     def rules(self, columns: Sequence[Label]) -> Rules:
-        """Return the rules that the parameters set for a table with some columns; see `Rules.parse`."""
+        """Return the rules that the parameters set for a table with some columns; see `Rules.parse`.
+
+        Columns that are not in the table, and specs that contradict `groups` or `subject`, are a ValueError.
+        """
         specs = dict(self.specs or {})
         groups = [self.groups] if isinstance(self.groups, str | int) else list(self.groups or ())
         named = [("groups", label) for label in groups]

@@ -37,8 +37,9 @@ from pyro_mgp.model.offsets import WithOffsets
 from pyro_mgp.model.ornstein_uhlenbeck import OrnsteinUhlenbeck, TridiagonalFactor, VisitIndex, Visits
 from pyro_mgp.model.priors import EFFECT, group_scales
 
-# Half the range of the prior of log ℓ is this share of the range between the median gap and the longest
-# series, and one more: beyond these the process can hardly be told from noise or from a random intercept.
+# The prior of log ℓ is centred between the logarithms of the median gap and of the longest series, and its
+# standard deviation is this share of their difference, and so much more: with shorter ranges the process can
+# hardly be told from noise, with longer ones from a random intercept.
 _SHARE, _FURTHER = 0.25, 0.5
 
 

@@ -118,7 +118,7 @@ def with_new_groups(
 
 @dataclass(frozen=True)
 class CellsOfGroups:
-    """Completed rows that tell of the effects of their groups."""
+    """Completed rows that tell of the effects of their groups, and of the process over time."""
 
     links: Sequence[Link]
     table: Tensor
