@@ -207,10 +207,13 @@ class Parameters:
             own = specs.get(label, ColumnSpec())
             if name == "time":
                 continue
-            time = self.time if name == "subject" and self.time is not None else own.time
+            of_visits = [self.time] if name == "subject" and self.time is not None else []
+            time = own.time if not of_visits else self.time
             if own.kind not in (None, Kind.GROUP) or own.time not in (None, time):
                 raise ValueError(f"{name} names column {label!r}, whose spec says something else: {own}")
-            specs[label] = replace(own, kind=Kind.GROUP, time=time)
+            # Subjects change at rates of their own.
+            slopes = dict.fromkeys([*own.slopes, *of_visits])
+            specs[label] = replace(own, kind=Kind.GROUP, time=time, slopes=tuple(slopes))
         return Rules.parse(specs, columns, self.survival, self.weights)
 
 

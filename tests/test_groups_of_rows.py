@@ -247,10 +247,13 @@ def test_draws_for_new_groups_do_not_depend_on_batches_or_on_rows_of_others(tmp_
 
 
 def test_too_many_effects_are_an_error() -> None:
-    frame = pd.DataFrame({"patient": np.arange(4402) // 2, "t": np.arange(4402) % 7, "y": np.arange(4402.0)})
+    rows = np.arange(4402)
+    frame = pd.DataFrame({"patient": rows // 2, "item": rows % 2201, "y": rows / 2.0})
     frame.loc[3, "y"] = np.nan
-    with pytest.raises(ValueError, match="a link would have 2201 of them: expected at most 2000"):
-        imputer({"patient": ColumnSpec(kind="group")}).fit(frame)
+    with pytest.raises(
+        ValueError, match="2201 effects are of smaller columns of groups: expected at most 2000"
+    ):
+        imputer({name: ColumnSpec(kind="group") for name in ("patient", "item")}).fit(frame)
 
 
 def test_limits_are_those_of_rows() -> None:

@@ -228,6 +228,8 @@ def test_subject_keeps_what_its_spec_says() -> None:
     own = imputer(**given).rules(frame.columns.tolist()).specs["id"]
     assert own == ColumnSpec(kind="group", slopes=["t"], time="t")
     assert imputer(groups="id", **given | {"subject": None}).rules([*frame.columns]).specs["id"] == own
+    named = {"specs": {"id": ColumnSpec(kind="group", slopes=["x"])}}
+    assert imputer(**named).rules([*frame.columns, "x"]).specs["id"].slopes == ("x", "t")
 
 
 def test_draws_of_new_subjects_do_not_depend_on_the_order_of_rows() -> None:
@@ -251,7 +253,7 @@ def test_time_is_an_argument_for_groups() -> None:
 
 def test_parameters_say_the_same_as_specs(fitted: MGPImputer) -> None:
     frame = fitted.model_.own_table().frame
-    spec = {"id": ColumnSpec(kind="group", time="t")}
+    spec = {"id": ColumnSpec(kind="group", slopes=["t"], time="t")}
     same = imputer(subject=None, time=None, specs=spec).fit(frame)
     np.testing.assert_array_equal(same.impute(m=1)[0]["y"], fitted.impute(m=1)[0]["y"])
     intercepts = imputer(subject=None, time=None, groups="id").fit(frame)

@@ -15,7 +15,6 @@ model needs no imputation, and its intervals are those of an exact imputation wi
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,6 @@ from scipy import optimize
 
 from benchmarks.coverage import r_mice
 from benchmarks.coverage.design import Analysis, Design, Numbers, Table, missing_at_random
-from pyro_mgp.data.column_spec import ColumnSpec, Kind
 
 _SCHOOLS, _PUPILS, _PATIENTS, _VISITS, _M = 50, 10, 100, 5, 20
 _SLOPE, _CORRELATION, _RATE = 0.5, 0.3, 0.6
@@ -167,15 +165,11 @@ def observed(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
 _SCHOOL = {"x": _SLOPE, "w": _SLOPE, "logit_icc": float(np.log(_CORRELATION / (1 - _CORRELATION)))}
 
 
-def _options(group: str, slopes: Sequence[str] = ()) -> dict[str, object]:
-    return {"specs": {group: ColumnSpec(kind=Kind.GROUP, slopes=slopes)}}
-
-
 DESIGNS: dict[str, Design] = {
-    "groups": Design(draw_schools, analyse_schools, _M, _SCHOOL, options=_options("school")),
+    "groups": Design(draw_schools, analyse_schools, _M, _SCHOOL, options={"groups": "school"}),
     "groups_both": Design(
-        functools.partial(draw_schools, both=True), analyse_schools, _M, _SCHOOL, options=_options("school")
+        functools.partial(draw_schools, both=True), analyse_schools, _M, _SCHOOL, options={"groups": "school"}
     ),
-    "visits": Design(draw_visits, analyse_visits, _M, _GROWTH, options=_options("patient", ["t"])),
+    "visits": Design(draw_visits, analyse_visits, _M, _GROWTH, options={"subject": "patient", "time": "t"}),
 }
 """The designs by name."""

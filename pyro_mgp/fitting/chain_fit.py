@@ -24,7 +24,7 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.limited_cells import clamped
-from pyro_mgp.model.link_specs import LinkSpec, with_product_inputs
+from pyro_mgp.model.link_specs import LinkSpec, rows_in_kernels, with_product_inputs
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import MAX_INPUTS
@@ -121,20 +121,25 @@ def fit_chain(
         some = filled[:_ROWS_OF_PRODUCTS].cpu()
         given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, some))
     noise = build.starting_noise(start.covariance, given.link_specs, given.is_sequential)
-    inducing = filled[: settings.n_inducing.value].to(on_device)
-    parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)
+    trained = rows_in_kernels(given.encoder.codec, rows) if given.is_sequential else None
+    rows_of = slice(None) if trained is None else trained
+    inducing = filled[rows_of][: settings.n_inducing.value].to(on_device)
+    n_rows = len(rows) if trained is None else len(trained)
+    parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, n_rows
     chain = untrained_chain(parameters, engine, *parts, is_sequential=given.is_sequential)
     for link in chain.links:
         if (known := given.error_variances.get(link.column)) is not None:
             link.known_variance = known.to(on_device)
     history = History()
     if given.link_specs:
-        history = _train(parameters, engine, settings, given, chain, rows, held_out, filled, checkpoint)
+        of_training = rows[rows_of], held_out[rows_of], filled[rows_of]
+        history = _train(parameters, engine, settings, given, chain, *of_training, checkpoint)
     chain.eval()
     initial = InitialFill.fit(rows.values, rows.observed, engine.initial_fill, start)
     initial = initial.without(given.encoder.codec.of_groups).to(on_device)
     is_small = len(rows) <= max(MAX_ROWS, _MOST_AUGMENTED // max(len(given.link_specs), 1))
-    augments = is_small and engine.joint_draws and engine.propagate == "predictive"
+    has_effects = any(link.effects for link in given.link_specs)
+    augments = (is_small or has_effects) and engine.joint_draws and engine.propagate == "predictive"
     training = rows.to(on_device) if augments and given.link_specs else None
     model = FittedModel(
         given.encoder, given.link_specs, chain, initial, None, [None] * len(given.link_specs), training,

@@ -28,7 +28,14 @@ from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, fe
 from pyro_mgp.fitting.transform_choice import predicts_better_untransformed
 from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.model.column_order import MOST_INPUTS
-from pyro_mgp.model.link_specs import LinkSpec, groups_first, is_sparse, plan_links, recoded
+from pyro_mgp.model.link_specs import (
+    LinkSpec,
+    groups_first,
+    is_sparse,
+    plan_links,
+    recoded,
+    rows_in_kernels,
+)
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import (
     Choice,
@@ -57,7 +64,8 @@ _MOST_COLUMNS, _MOST_LINKS, _MOST_WORK = 50, 20, 1e10
 # of a joint density. They removed 5 % or more in 17 of 21 public tables (up to 1,000 rows, 30 % missing), and
 # less than 3 % in tables of waves, products and other smooth relations (300 to 3,000 rows, two of each).
 _LOCAL = 0.04
-# Most random effects of a link: the time of an iteration grows with the cube of their number.
+# Most random effects of a link but for those of the column of groups with the most: the time of an iteration
+# grows with the cube of their number.
 _MOST_EFFECTS = 2000
 # Rows of a large table, those with the smallest keys, that show whether it has a joint density and in which
 # order. In nine tables of 10,000 rows (seven of them public) local GPs removed at most .02 of the CRPS of
@@ -148,7 +156,7 @@ def _fit_in_order(
     if inputs == "others" or why or not links:
         choice = Choice("others", why if inputs == "auto" and why else "as given")
         return _fit_conditional(given, codec, table, links, choice, checkpoint)
-    choice, few = Choice("others", "nearby rows improve predictions"), _few_rows(table)
+    choice, few = Choice("others", "nearby rows improve predictions"), _few_rows(codec, table)
     fit_whole = functools.partial(_fit_conditional, given, codec, table, links, choice, checkpoint)
     deciding = few if len(table) > 2 * _FEW_ROWS else None
     if deciding is not None:
@@ -174,7 +182,7 @@ def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
                 "differ. Leave out the time"
             )
     parameters, names = given.parameters, ", ".join(repr(codec.names[d]) for d in codec.of_groups)
-    n_effects = sum(_n_effects(codec))
+    n_effects = _n_effects_of_others(codec)
     if parameters.inputs == "others":
         why = 'inputs="others" has none: take inputs="auto"'
     elif parameters.kernel not in ("auto", "linear+quadratic+matern32"):
@@ -182,7 +190,7 @@ def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
     elif parameters.inference == "mcmc":
         why = 'inference="mcmc" draws none: take inference="auto"'
     elif n_effects > _MOST_EFFECTS:
-        why = f"a link would have {n_effects} of them: expected at most {_MOST_EFFECTS}"
+        why = f"{n_effects} effects are of smaller columns of groups: expected at most {_MOST_EFFECTS}"
     if why:
         raise ValueError(f"Column {names}: random effects of groups cannot be had, since {why}")
 
@@ -193,10 +201,12 @@ def _semicontinuous(given: GivenTable) -> list[Label]:
     return [label for label, spec in specs.items() if spec.kind is Kind.SEMICONTINUOUS]
 
 
-def _n_effects(codec: TableCodec) -> list[int]:
-    """Return the number of random effects of each column of groups in a link."""
+def _n_effects_of_others(codec: TableCodec) -> int:
+    """Return the number of random effects in a link but for those that are drawn group by group."""
     groups = [own for own in codec.columns if isinstance(own, GroupCodec)]
-    return [len(own.levels) * (1 + len(own.slopes)) for own in groups]
+    sizes = [len(own.levels) * (1 + len(own.slopes)) for own in groups]
+    with_time = [size for own, size in zip(groups, sizes, strict=True) if own.time is not None]
+    return sum(sizes) - max(with_time or sizes)
 
 
 def _fit_in_given_order(
@@ -232,9 +242,11 @@ def _fit_in_given_order(
     return fit_chain(given.parameters, given.engine, *tables, checkpoint)
 
 
-def _few_rows(table: EncodedTable) -> Tensor | None:
+def _few_rows(codec: TableCodec, table: EncodedTable) -> Tensor | None:
     """Return the numbers of the few rows of a table that show its plan; None if it takes all rows."""
-    few = table.random_rows(_FEW_ROWS)
+    few, trained = table.random_rows(_FEW_ROWS), rows_in_kernels(codec, table)
+    if trained is not None:  # by whole groups
+        few = trained[table[trained].random_rows(_FEW_ROWS)]
     # A column needs observed cells to be learnt.
     is_enough = len(few) < len(table) and table.observed[few].any(0).all()
     return few if is_enough else None

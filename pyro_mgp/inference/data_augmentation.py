@@ -158,6 +158,10 @@ class Augmentation:
             weights = free if weights is None else weights * free
         return Regression(known, completed, weights)
 
+    def numbers(self, number: int) -> Tensor:
+        """Return the numbers of the rows from which a link learns, the known ones first, `[n]`."""
+        return torch.cat([self.known_rows[number], self.completed_rows[number]])
+
     def with_latents(
         self,
         number: int,
@@ -249,8 +253,7 @@ class Augmentation:
             for known, completed in zip(given.known, given.completed, strict=True)
         )
         mean, variance = last.moments(basis)
-        rows = torch.cat([self.known_rows[number], self.completed_rows[number]])
-        pull, precision, _ = site_parameters(link, targets, mean, variance + rest, rows)
+        pull, precision, _ = site_parameters(link, targets, mean, variance + rest, self.numbers(number))
         if given.weights is not None:
             pull, precision = pull * given.weights, precision * given.weights
         gram = last.gram.lerp((basis * precision[:, None]) @ basis.mT, SITE_STEP)
@@ -271,9 +274,24 @@ def draw_noise(
     and a function that returns the log likelihoods `[S]` of variances under further rows than those given.
     """
     parts = given.known, given.completed
-    squares = torch.cat([(own.targets - times(function, own.basis)).square() for own in parts], dim=1)
+    left = torch.cat([own.targets - times(function, own.basis) for own in parts], dim=1)
     rest = torch.cat([own.rest.expand(len(function), -1) for own in parts], dim=1)
-    weights = torch.ones_like(rest) if given.weights is None else given.weights
+    return noise_given(left, rest, given.weights, noise, normal, further)
+
+
+def noise_given(
+    left: Tensor,
+    rest: Tensor,
+    weights: Tensor | None,
+    noise: Tensor,
+    normal: Tensor,
+    further: Callable[[Tensor], Tensor] = lambda noise: torch.zeros_like(noise[:, 0]),
+) -> Tensor:
+    """Draw noise variances `[S, 1]` given what functions leave of targets, and `Rows.rest`, `[S, n]` each.
+
+    For other arguments see `draw_noise`.
+    """
+    squares, weights = left.square(), torch.ones_like(rest) if weights is None else weights
 
     def log_density(log_noise: Tensor) -> Tensor:
         variance = log_noise.exp()[:, None] + rest

@@ -29,18 +29,20 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pyro_mgp.inference.cell_moves import N_NUMBERS_OF_MOVE, FunctionAtCandidates, interweave, n_numbers
+from pyro_mgp.inference.chain_state import Drawn, LinkDraw, State, Stream
 from pyro_mgp.inference.data_augmentation import Augmentation, Regression, draw_noise
-from pyro_mgp.inference.function_posterior import FunctionPosterior
+from pyro_mgp.inference.grouped_rows import EffectsPosterior
+from pyro_mgp.inference.link_with_effects import LinkWithEffects
 from pyro_mgp.inference.mixing import Record
 from pyro_mgp.inference.random_effects import Grouping
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
-from pyro_mgp.inference.time_process import CorrelatedRows, ProcessDraw, TimeProcess
+from pyro_mgp.inference.time_process import TimeProcess
 from pyro_mgp.model.chain import Noise, by_column
 from pyro_mgp.model.conditional import Conditional, Moments, PathwiseConditional
 from pyro_mgp.model.kernels import trend_of
@@ -74,72 +76,8 @@ _MOST_PAIRS = 64
 # Standard deviations of coefficients, relative to the trained ones, from which chains start where few of many
 # matter.
 _SPARSE_START = 0.1
-# Streams of noise.
-_FUNCTION, _VARIANCE, _SCALE, _RESCALING, _LATENT, _WEIGHT, _MOVE, _CANDIDATE, _EFFECTS = range(9)
-_PROCESS, _COVARIANCE = range(9, 11)
 Fresh = Callable[..., Tensor]
 """Standard normal numbers of a stream, `[S, n]`: `fresh(n, *stream)`."""
-
-
-class LinkDraw(NamedTuple):
-    """Function, noise variance and scales of a link, drawn in S chains."""
-
-    function: Tensor  # whitened inducing values, `[S, M]`
-    noise: Tensor  # noise variances, `[S, 1]`
-    scales: Tensor  # standard deviations of the inducing values, relative to the trained ones, `[S, M]`
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Functions and noise variances drawn for S imputations, and missing cells, row by row, `[S, cells]`."""
-
-    links: list[LinkDraw]  # what was drawn for each link
-    cells: Tensor  # missing cells of the training table before the last iteration
-    redrawn: Tensor  # missing cells after the last iteration
-    precisions: Sequence[Tensor] = ()  # of random effects, for each column of groups, `[S, K, K]`
-    process: ProcessDraw | None = None  # process over time; None without one
-
-    @classmethod
-    def cat(cls, parts: Sequence[Drawn]) -> Drawn:
-        """Concatenate the draws of consecutive imputations."""
-        of_links = zip(*(part.links for part in parts), strict=True)
-        links = [LinkDraw(*map(torch.cat, zip(*own, strict=True))) for own in of_links]
-        cells, redrawn = (torch.cat([getattr(part, name) for part in parts]) for name in ("cells", "redrawn"))
-        precisions = [*map(torch.cat, zip(*(part.precisions for part in parts), strict=True))]
-        of_process = [part.process for part in parts if part.process is not None]
-        process = ProcessDraw(*map(torch.cat, zip(*of_process, strict=True))) if of_process else None
-        return cls(links, cells, redrawn, precisions, process)
-
-    def __getitem__(self, imputations: Sequence[int]) -> Drawn:
-        links = [LinkDraw(*(each[imputations] for each in own)) for own in self.links]
-        precisions = [each[imputations] for each in self.precisions]
-        cells, redrawn, process = self.cells[imputations], self.redrawn[imputations], self.process
-        if process is not None:
-            process = ProcessDraw(*(each[imputations] for each in process))
-        return Drawn(links, cells, redrawn, precisions, process)
-
-
-@dataclass
-class State:
-    """State of S chains after an iteration."""
-
-    links: list[LinkDraw]
-    """Last draw of each link."""
-    posteriors: list[FunctionPosterior | None]
-    """Distributions of the functions; None before the first iteration."""
-    filled: Tensor
-    """Completed tables, `[S, N, D]`."""
-    weights: Tensor | None
-    """Weights of the rows, `[S, N]`; None for weights of one."""
-    precisions: list[Tensor]
-    """Precisions of the random effects of each column of groups, `[S, K, K]`."""
-    process: ProcessDraw | None
-    """Process over time; None without one."""
-
-    def copy(self) -> State:
-        """Return a state that can be changed in place without changing this one."""
-        lists = [*self.links], [*self.posteriors], self.filled.clone(), self.weights, [*self.precisions]
-        return State(*lists, self.process)
 
 
 def burn_in(n_sweeps: int) -> int:
@@ -194,6 +132,9 @@ class GibbsChains:
         """Random effects, for each column of groups."""
         self.process = TimeProcess.of(self.chain, augmentation.table)
         """Process over time within subjects; None without one."""
+        given = augmentation, self.groupings, self.process
+        self.with_effects = [LinkWithEffects.of(i, *given) for i in range(len(self.chain.links))]
+        """Links with random effects; None for others."""
         # Moves take the values of a function for independent, and their time grows with the cube of their
         # number.
         moves = moves and not self.groupings and not any(map(_is_sparse, self.chain.links))
@@ -256,17 +197,17 @@ class GibbsChains:
     def _start(self) -> State:
         """Return the state in which chains begin before the next draw, with functions from q(u)."""
         chain, filled = self.chain, self.initial_fill(len(self.kept))
-        functions = chain.functions(lambda link, n: self.fresh(n, _FUNCTION, link, len(self.kept)))
+        functions = chain.functions(lambda link, n: self.fresh(n, Stream.FUNCTION, link, len(self.kept)))
         links = [
             self._start_of(i, function, link.likelihood.noise.expand(len(filled), 1))
             for i, (function, link) in enumerate(zip(functions, chain.links, strict=True))
         ]
         weights = None
         if self.bagged:
-            weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], _WEIGHT, len(self.kept)))
-        precisions = [grouping.start(len(filled)) for grouping in self.groupings]
+            weights = -torch.special.log_ndtr(self.fresh(filled.shape[1], Stream.WEIGHT, len(self.kept)))
+        effects = [grouping.start(len(filled)) for grouping in self.groupings]
         process = None if self.process is None else self.process.start(len(filled))
-        return State(links, [None] * len(links), by_column(filled), weights, precisions, process)
+        return State(links, [None] * len(links), by_column(filled), weights, effects, process)
 
     def _start_of(self, number: int, function: Tensor, noise: Tensor) -> LinkDraw:
         """Return a link's state before the first draw, given a function from q(u) and the trained noise.
@@ -293,14 +234,12 @@ class GibbsChains:
 
     def conditionals(self, numbers: Sequence[int], drawn: Drawn) -> list[Conditional]:
         """Return the conditionals of the links at what was drawn for some numbers."""
-        return [self._conditional(i, own, drawn.process) for i, own in enumerate(drawn.links)]
+        return [self._conditional(i, drawn) for i in range(len(drawn.links))]
 
-    def _conditional(self, i: int, drawn: LinkDraw, process: ProcessDraw | None) -> Conditional:
-        """Return the conditional of a link at what was drawn for it and for the process over time."""
-        conditional = self.augmentation.conditional(i, *drawn)
-        if self.process is None or process is None:
-            return conditional
-        return self.process.with_offset(i, conditional, process)
+    def _conditional(self, i: int, drawn: Drawn | State) -> Conditional:
+        """Return the conditional of a link at what was drawn."""
+        conditional, link = self.augmentation.conditional(i, *drawn.links[i]), self.with_effects[i]
+        return conditional if link is None else link.with_offsets(conditional, drawn)
 
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
@@ -320,7 +259,7 @@ class GibbsChains:
                 record = record.with_iteration(state.filled)
             if sweep >= counted:
                 none = before.new_zeros(self.n_chains, 0)
-                passed.append(Drawn(state.links, none, none, state.precisions, state.process))
+                passed.append(Drawn(state.links, none, none, [*state.effects], state.process))
         self._check_draw(state)
         missing = ~self.observed
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
@@ -378,11 +317,10 @@ class GibbsChains:
         """Return the predictive distributions of a joint density's links; see `_learnt`."""
         conditionals = [self._learnt(state, i, sweep, learns) for i in range(len(self.holes))]
         for k, grouping in enumerate(self.groupings if learns else ()):
-            normal = self.fresh(grouping.n_numbers, _EFFECTS, len(self.kept), sweep, k)
-            functions = [own.function for own in state.links]
-            state.precisions[k] = grouping.draw(functions, state.precisions[k], normal)
+            normal = self.fresh(grouping.n_numbers, Stream.EFFECTS, len(self.kept), sweep, k)
+            state.effects[k] = grouping.draw_precision(state.effects[k], normal)
         if learns and self.process is not None and state.process is not None:
-            normal = self.fresh(self.process.n_numbers, _COVARIANCE, len(self.kept), sweep)
+            normal = self.fresh(self.process.n_numbers, Stream.COVARIANCE, len(self.kept), sweep)
             state.process = self.process.draw_covariance(state.process, normal)
         for i in moving:
             if conditionals[i].observation is None:
@@ -395,56 +333,34 @@ class GibbsChains:
         if learns:
             given = self.augmentation.regression(i, state.filled, state.links[i].scales, state.weights)
             for turn in range(1 if self.continues else _TURNS):
-                self._learn_from(given, state, i, (len(self.kept), sweep, i, turn))
+                stream, link = (len(self.kept), sweep, i, turn), self.with_effects[i]
+                if link is None:
+                    self._learn_from(given, state, i, stream)
+                else:
+                    link.learn(given, state, functools.partial(self._fresh, stream))
         return self._predictive(state, i)
 
     def _learn_from(self, given: Regression, state: State, i: int, stream: tuple[int, ...]) -> None:
         """Draw the function, then noise variance and scales, of a link, given its rows, in place."""
         augmentation, (function, noise, scales) = self.augmentation, state.links[i]
-        link, prior = self.chain.links[i], augmentation.scales[i]
-        given, correlated = self._correlated(state, i, given, stream)
-        if correlated is None:
-            posterior = learnt = augmentation.posterior(i, given, noise, state.posteriors[i], scales)
-        else:
-            posterior = learnt = FunctionPosterior.natural(scales.square(), *correlated.sums(noise))
-        functions = [own.function for own in state.links]
-        for grouping, precision in zip(self.groupings, state.precisions, strict=True):
-            if i in grouping.links:
-                told = grouping.prior_of(i, functions, precision, posterior)
-                posterior = FunctionPosterior.natural(scales.square(), *told)
+        link, prior, last = self.chain.links[i], augmentation.scales[i], state.posteriors[i]
+        fresh = functools.partial(self._fresh, stream, Stream.LATENT)
+        given = augmentation.with_latents(i, given, function, fresh)
+        assert not isinstance(last, EffectsPosterior)
+        posterior = learnt = augmentation.posterior(i, given, noise, last, scales)
         if prior is not None:
-            scales, posterior = prior.rescale(scales, posterior, self.fresh(5, _RESCALING, *stream))
-        function = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
-        if correlated is not None:
-            noise, state.process = correlated.draw(
-                function, noise, lambda n: self.fresh(n, _PROCESS, *stream), has_noise=link.is_gaussian
-            )
-        elif link.is_gaussian:
-            noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, _VARIANCE, *stream))
+            scales, posterior = prior.rescale(scales, posterior, self.fresh(5, Stream.RESCALING, *stream))
+        function = posterior.draw(self.fresh(function.shape[1], Stream.FUNCTION, *stream))
+        if link.is_gaussian:
+            noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, Stream.VARIANCE, *stream))
         elif not isinstance(link.likelihood, Ordinal):
             state.posteriors[i] = replace(posterior, gram=learnt.gram, shift=learnt.shift)
         if prior is not None:
-            scales = prior.draw(function, scales, lambda n: self.fresh(n, _SCALE, *stream))
+            scales = prior.draw(function, scales, functools.partial(self._fresh, stream, Stream.SCALE))
         state.links[i] = LinkDraw(function, noise, scales)
 
-    def _correlated(
-        self, state: State, i: int, given: Regression, stream: tuple[int, ...]
-    ) -> tuple[Regression, CorrelatedRows | None]:
-        """Return the rows from which a link learns with latent variables drawn, and those of its process.
-
-        The latter is None without a process over time in the link.
-        """
-        augmentation, function = self.augmentation, state.links[i].function
-        fresh = functools.partial(self._fresh_latents, stream)
-        if self.process is None or state.process is None or i not in self.process.links:
-            return augmentation.with_latents(i, given, function, fresh), None
-        rows = torch.cat([augmentation.known_rows[i], augmentation.completed_rows[i]])
-        offset = self.process.in_rows(i, state.process, rows)
-        given = augmentation.with_latents(i, given, function, fresh, offset)
-        return given, CorrelatedRows.of(self.process, i, state.process, given, rows)
-
-    def _fresh_latents(self, stream: tuple[int, ...], n: int) -> Tensor:
-        return self.fresh(n, _LATENT, *stream)
+    def _fresh(self, stream: tuple[int, ...], kind: Stream, n: int) -> Tensor:
+        return self.fresh(n, kind, *stream)
 
     def _interweave(
         self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
@@ -457,7 +373,7 @@ class GibbsChains:
         posterior = augmentation.posterior(i, given, noise, None, scales)
         later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.informative))
         cells = augmentation.rows(i, state.filled[:, rows], scales)
-        normal = self.fresh(n_numbers(function.shape[1]), _MOVE, len(self.kept), sweep, i)
+        normal = self.fresh(n_numbers(function.shape[1]), Stream.MOVE, len(self.kept), sweep, i)
         function, noise, moved = interweave(function, noise, given, posterior, cells, later, normal)
         state.links[i] = LinkDraw(function, noise, scales)
         state.filled[:, rows, column] = moved
@@ -470,7 +386,7 @@ class GibbsChains:
         rows, stream = self.moving[i], (len(self.kept), sweep, i)
 
         def numbers(k: int) -> Tensor:
-            return self.fresh(len(rows), _CANDIDATE, *stream, k)
+            return self.fresh(len(rows), Stream.CANDIDATE, *stream, k)
 
         later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.informative))
         candidates = chain.candidates(i, conditionals, later.table, numbers)
@@ -487,7 +403,7 @@ class GibbsChains:
         current = {e: function.current(state.links[e].noise) for e, function in moving.items()}
         total = sum(current.values(), others.of_candidates(candidates))
         for e, function in moving.items():
-            normal = self.fresh(N_NUMBERS_OF_MOVE, _MOVE, *stream, e)
+            normal = self.fresh(N_NUMBERS_OF_MOVE, Stream.MOVE, *stream, e)
             weights = candidates.log_weights + total - current[e]
             values, noise, found = function.moved(state.links[e].noise, weights, normal)
             state.links[e] = LinkDraw(values, noise, state.links[e].scales)
@@ -510,10 +426,11 @@ class GibbsChains:
         augmentation, e = self.augmentation, link.number
         function, noise, scales = state.links[e]
         given = augmentation.regression(e, state.filled, scales, numbers=numbers)
-        given = augmentation.with_latents(e, given, function, lambda n: self.fresh(n, _LATENT, *stream))
+        fresh = functools.partial(self._fresh, stream, Stream.LATENT)
+        given = augmentation.with_latents(e, given, function, fresh)
         posterior = augmentation.posterior(e, given, noise, None, scales)
         centre = posterior.mean
-        drawn = posterior.draw(self.fresh(function.shape[1], _FUNCTION, *stream))
+        drawn = posterior.draw(self.fresh(function.shape[1], Stream.FUNCTION, *stream))
         inducing = torch.stack([centre, function - centre, drawn - centre], dim=1)
         values, rest = augmentation.values(e, completed, scales, inducing)
         ellipse, targets = torch.cat([inducing, values], dim=2), completed[..., link.column]
@@ -522,8 +439,7 @@ class GibbsChains:
 
     def _predictive(self, state: State, i: int) -> Conditional:
         """Return the predictive distribution of a link's cells."""
-        conditional = self._conditional(i, state.links[i], state.process)
-        return self.predictive(len(self.kept), i, conditional)
+        return self.predictive(len(self.kept), i, self._conditional(i, state))
 
 
 @dataclass(frozen=True)

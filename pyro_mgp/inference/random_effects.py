@@ -13,29 +13,42 @@ under which correlations are uniform and standard deviations half-t with two deg
     1 / a_k ~ Gamma(K/2 + 1, rate 2 Ω_kk + 1 / A_k²),   Ω ~ Wishart(J + K + 1, (Σ_g u_g u_gᵀ + 4 diag(1/a))⁻¹)
 
 and so has the prior of a link's effects given those of the others: precision Ω_dd and shift -Ω_do u_o.
+
+A kernel has effects among its features, and training takes the cube of their number. Chains keep them apart
+from the function (`without_effects`), and draw them group by group; see `grouped_rows`.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
+from pyro.contrib.gp.kernels import Sum
+from pyro.nn import PyroParam
 from torch import Tensor
+from torch.distributions import constraints
 
-from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import RandomEffects, trend_of
+from pyro_mgp.model.kernels import EFFECTS, RandomEffects, Trend, trend_of
+from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.priors import EFFECT, group_scales
+
+
+class EffectsDraw(NamedTuple):
+    """Random effects of a column of groups, drawn in S chains."""
+
+    values: Tensor
+    """Effects of J groups, K for each, `[S, K, J]`."""
+    precision: Tensor
+    """Precisions Ω of a group's effects, `[S, K, K]`."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Random effects of J groups in all links of a chain, K for each group.
-
-    They are in units of the standard deviations with which the links were trained.
-    """
+    """Random effects of J groups in all links of a chain, K for each group."""
 
     column: int
     """Encoded column with the numbers of the groups."""
@@ -43,84 +56,153 @@ class Grouping:
     """Random effects of one of the links."""
     links: Sequence[int]
     """Number of the link of each effect, ascending, `[K]`."""
-    coefficients: Tensor
-    """Numbers of the coefficients of each effect among its link's values, `[K, J]`."""
     slopes: Sequence[int | None]
     """Encoded column to which each effect is the slope, `[K]`; None for intercepts."""
-    units: Tensor
-    """Standard deviations with which the effects were trained, `[K]`."""
     wide: Tensor
-    """Scales A of the priors of their standard deviations, in these units, `[K]`."""
+    """Scales A of the priors of their standard deviations, `[K]`."""
 
     @classmethod
     def of(cls, chain: Chain) -> list[Self]:
         """Return the random effects of a chain, for each column of groups."""
-        found = dict[int, list[tuple[int, int | None, Tensor, Tensor, Tensor]]]()
+        found = dict[int, list[tuple[int, int | None, Tensor]]]()
         effects = dict[int, RandomEffects]()
         for i, link in enumerate(chain.links):
             trend, _ = trend_of(link.kernel)
-            if trend is None:
-                continue
-            inputs, numbers = link.inputs.tolist(), iter(range(len(trend.sizes)))
-            for effect in trend.effects:
+            inputs = link.inputs.tolist()
+            for effect in () if trend is None else trend.effects:
                 column = inputs[effect.place]
                 effects.setdefault(column, effect)
                 for slope in (None, *(inputs[place] for place in effect.slopes)):
-                    k = next(numbers)
-                    coefficients = (trend.groups == EFFECT + k).nonzero()[:, 0].to(link.Xu.device)
-                    unit = trend.effect_deviations[k].to(link.Xu)
-                    wide = group_scales(link)[EFFECT] / unit
-                    found.setdefault(column, []).append((i, slope, coefficients, unit, wide))
+                    found.setdefault(column, []).append((i, slope, group_scales(link)[EFFECT]))
         groupings = []
         for column, own in found.items():
-            links, slopes, *parts = zip(*own, strict=True)
-            coefficients, units, wides = map(torch.stack, parts)
-            groupings.append(cls(column, effects[column], links, coefficients, slopes, units, wides))
+            links, slopes, wides = zip(*own, strict=True)
+            groupings.append(cls(column, effects[column], links, slopes, torch.stack(wides)))
         return groupings
+
+    def of_link(self, number: int) -> list[int]:
+        """Return the positions of a link's effects among those of a group."""
+        return [k for k, i in enumerate(self.links) if i == number]
 
     def numbers(self, rows: Tensor) -> Tensor:
         """Return the number of the group of each row of a table `[n, D]`, `[n]`; J and more for new ones."""
         return self.effects.numbers(rows[:, self.column])
 
+    def design(self, own: Sequence[int], table: Tensor) -> Tensor:
+        """Return what multiplies some effects in rows of a table `[S, n, D]`, `[S, E, n]`."""
+        ones, slopes = torch.ones_like(table[..., 0]), [self.slopes[k] for k in own]
+        return torch.stack([ones if slope is None else table[..., slope] for slope in slopes], dim=1)
+
     @property
     def n_numbers(self) -> int:
-        """Number of standard normal numbers that `draw` takes for a chain."""
-        return n_numbers_of_precision(*self.coefficients.shape)
+        """Number of standard normal numbers that `draw_precision` takes for a chain."""
+        return n_numbers_of_precision(len(self.links), self.effects.n_groups)
 
-    def start(self, n_chains: int) -> Tensor:
-        """Return the precisions Ω of S chains before the first draw, `[S, K, K]`."""
-        return torch.eye(len(self.links)).to(self.units).expand(n_chains, -1, -1)
+    def start(self, n_chains: int) -> EffectsDraw:
+        """Return the effects of S chains before the first draw, which are zero."""
+        n_effects = len(self.links)
+        values = self.wide.new_zeros(n_chains, n_effects, self.effects.n_groups)
+        return EffectsDraw(values, torch.eye(n_effects).to(values).expand(n_chains, -1, -1) / EFFECTS)
 
-    def draw(self, functions: Sequence[Tensor], precision: Tensor, normal: Tensor) -> Tensor:
-        """Draw the precisions Ω `[S, K, K]` of S chains given the links' functions `[S, M]`.
+    def draw_precision(self, drawn: EffectsDraw, normal: Tensor) -> EffectsDraw:
+        """Draw the precisions Ω given the effects, with numbers `[S, n_numbers]`."""
+        return drawn._replace(precision=draw_precision(drawn.values, drawn.precision, self.wide, normal))
 
-        Takes the last precisions, and as many normal numbers as `n_numbers`, `[S, ...]`.
-        """
-        return draw_precision(self._effects(functions), precision, self.wide, normal)
+    def prior_of(self, own: Sequence[int], drawn: EffectsDraw) -> tuple[Tensor, Tensor]:
+        """Return the prior of some effects given the others: precisions `[S, E, E]`, shifts `[S, E, J]`."""
+        others = [k for k in range(len(self.links)) if k not in own]
+        rows = drawn.precision[:, list(own)]
+        return rows[:, :, list(own)], -rows[:, :, others] @ drawn.values[:, others]
 
-    def _effects(self, functions: Sequence[Tensor]) -> Tensor:
-        """Return the effects in S chains, `[S, K, J]`."""
-        pairs = zip(self.links, self.coefficients, strict=True)
-        return torch.stack([functions[i][:, numbers] for i, numbers in pairs], dim=1)
 
-    def prior_of(
-        self, number: int, functions: Sequence[Tensor], precision: Tensor, posterior: FunctionPosterior
-    ) -> tuple[Tensor, Tensor]:
-        """Return what the prior of a link's effects, given those of others, adds to precision and shift.
+@dataclass(frozen=True)
+class EffectsOffset:
+    """What the random effects of known groups add to the function of a link; see `model.offsets`."""
 
-        The posterior is one with independent standard normal effects. Returns its `gram` and `shift` with
-        the prior's in place of these, `[S, M, M]` and `[S, M]`.
-        """
-        gram, shift = posterior.gram.clone(), posterior.shift.clone()
-        own = [k for k, i in enumerate(self.links) if i == number]
-        others = [k for k, i in enumerate(self.links) if i != number]
-        told = precision[:, own][:, :, others] @ self._effects(functions)[:, others]
-        for a, k in enumerate(own):
-            rows = self.coefficients[k]
-            shift[:, rows] -= told[:, a]
-            for other in own:
-                gram[:, rows, self.coefficients[other]] += precision[:, k, other, None] - float(k == other)
-        return gram, shift
+    grouping: Grouping
+    own: Sequence[int]
+    """Positions of the link's effects among those of a group."""
+    values: Tensor
+    """Effects of all links on S paths, `[S, K, J]`."""
+
+    def at(self, table: Tensor, columns: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return what is added at rows `[S, n, D]`; nothing in rows of other groups. See `Offset`."""
+        numbers, n_groups = self.grouping.numbers(table[0]), self.values.shape[2]
+        is_known = (numbers >= 0) & (numbers < n_groups)
+        drawn = self.values[:, list(self.own)][..., numbers.clamp(0, n_groups - 1)] * is_known
+        return added(self.grouping, self.own, drawn, table, columns)
+
+
+def added(
+    grouping: Grouping, own: Sequence[int], drawn: Tensor, table: Tensor, columns: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Return what some effects, drawn for the groups of rows `[S, E, n]`, add there; see `Offset`."""
+    offset, slopes = torch.zeros_like(table[..., 0]), table.new_zeros(*table.shape[:2], len(columns))
+    for k, effect in zip(own, drawn.unbind(1), strict=True):
+        column = grouping.slopes[k]
+        if column is None:
+            offset += effect
+        elif column in columns:
+            slopes[..., list(columns).index(column)] += effect
+        else:
+            offset += effect * table[..., column]
+    return offset, slopes
+
+
+def without_effects(chain: Chain) -> Chain:
+    """Return a copy of a chain whose kernels have no random effects; the chain itself if there are none."""
+    trends = [trend for trend, _ in (trend_of(link.kernel) for link in chain.links) if trend is not None]
+    if not any(trend.effects for trend in trends):
+        return chain
+    chain, n_features = copy.deepcopy(chain), max(trend.n_others for trend in trends)
+    with torch.no_grad(), local_parameters():
+        for link in chain.links:
+            trend, rest = trend_of(link.kernel)
+            assert trend is not None  # as in all links of such a chain
+            kept, place = _kept(trend, link.n_inducing, n_features)
+            loc = link.u_loc.new_zeros(n_features + link.n_inducing)
+            tril = torch.eye(len(loc)).to(loc)
+            loc[place] = link.u_loc[kept]
+            tril[place[:, None], place] = torch.linalg.cholesky(
+                (link.u_scale_tril @ link.u_scale_tril.T)[kept][:, kept]
+            )
+            link.kernel = Sum(trend.without_effects(n_features), rest)
+            link.u_loc, link.u_scale_tril = PyroParam(loc), PyroParam(tril, constraints.lower_cholesky)
+    return chain
+
+
+def with_effects(
+    chain: Chain, functions: Sequence[Tensor], groupings: Sequence[Grouping], drawn: Sequence[EffectsDraw]
+) -> list[Tensor]:
+    """Return values of links whose kernels have random effects, `[S, M]`, given those `without_effects`."""
+    if not groupings:
+        return list(functions)
+    found = []
+    for i, (link, function) in enumerate(zip(chain.links, functions, strict=True)):
+        trend, _ = trend_of(link.kernel)
+        assert trend is not None
+        kept, place = _kept(trend, link.n_inducing, function.shape[1] - link.n_inducing)
+        values = function.new_zeros(len(function), link.n_values)
+        values[:, kept] = function[:, place]
+        number = iter(range(EFFECT, EFFECT + len(trend.sizes)))
+        for effect in trend.effects:
+            of = [grouping.column for grouping in groupings].index(int(link.inputs[effect.place]))
+            own = drawn[of].values[:, groupings[of].of_link(i), :: effect.every]
+            for each in own.unbind(1):
+                here = (trend.groups == next(number)).to(values.device)
+                values[:, : trend.n_features][:, here] = each / trend.spread.to(values)[here]
+        found.append(values)
+    return found
+
+
+def _kept(trend: Trend, n_inducing: int, n_features: int) -> tuple[Tensor, Tensor]:
+    """Return the positions of values that are no random effects, in a link and in one without these.
+
+    The latter has `n_features`.
+    """
+    of_rest = torch.arange(n_inducing, device=trend.places.device)
+    others = torch.arange(trend.n_others, device=trend.places.device)
+    return torch.cat([others, trend.n_features + of_rest]), torch.cat([others, n_features + of_rest])
 
 
 def n_numbers_of_precision(n_effects: int, n_groups: int) -> int:

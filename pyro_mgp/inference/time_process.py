@@ -25,15 +25,13 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from pyro_mgp.inference.data_augmentation import Regression
 from pyro_mgp.inference.function_posterior import times
+from pyro_mgp.inference.grouped_rows import GroupedRows, Sums
 from pyro_mgp.inference.random_effects import draw_precision, n_numbers_of_precision
 from pyro_mgp.inference.slice_sampling import N_NUMBERS, slice_step
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import RandomEffects, trend_of
 from pyro_mgp.model.likelihoods import MIN_NOISE, Ordinal
-from pyro_mgp.model.offsets import WithOffsets
 from pyro_mgp.model.ornstein_uhlenbeck import OrnsteinUhlenbeck, TridiagonalFactor, VisitIndex, Visits
 from pyro_mgp.model.priors import EFFECT, group_scales
 
@@ -120,12 +118,9 @@ class TimeProcess:
         """Return the numbers of subjects and the times of rows `[n, D]`, `[n]` each."""
         return self.effects.numbers(rows[:, self.subject]), rows[:, self.time]
 
-    def with_offset(self, number: int, conditional: Conditional, drawn: ProcessDraw) -> Conditional:
-        """Return the conditional of a link with the process added, if it has one."""
-        if number not in self.links:
-            return conditional
-        k = self.links.index(number)
-        return WithOffsets.of(conditional, ProcessOffset(self, k, self.known, drawn))
+    def offset(self, number: int, drawn: ProcessDraw) -> ProcessOffset:
+        """Return what the process adds to the function of a link that has it."""
+        return ProcessOffset(self, self.links.index(number), self.known, drawn)
 
     def start(self, n_chains: int) -> ProcessDraw:
         """Return the process in S chains before the first draw, which is zero."""
@@ -186,56 +181,36 @@ class CorrelatedRows:
     """Number of the link among those of the process."""
     drawn: ProcessDraw
     """Last draw of the process."""
-    basis: Tensor
-    """Whitened basis of the rows by visit, `[S, M, V]`; 0 where there is no row."""
-    targets: Tensor
-    """Cells of the link's column, `[S, V]`."""
-    rest: Tensor
-    """Variances of the function that the inducing values do not determine, `[S, V]`."""
-    weights: Tensor
-    """Weights of the rows, `[S, V]`; 0 where there is none."""
+    rows: GroupedRows
+    """The rows by visit, whose groups are subjects."""
 
     @classmethod
     def of(
-        cls, process: TimeProcess, number: int, drawn: ProcessDraw, given: Regression, rows: Tensor
+        cls, process: TimeProcess, number: int, drawn: ProcessDraw, rows: GroupedRows, numbers: Tensor
     ) -> Self:
-        """Return the rows of a regression, given their numbers in the training table `[n]`."""
-        place, n_visits = process.visits.place[rows], len(process.visits.gaps)
+        """Return the rows of a link, given their numbers in the training table `[n]`."""
+        by_visit = rows.at(process.visits.place[numbers], process.known[0])
+        return cls(process, process.links.index(number), drawn, by_visit)
 
-        def by_visit(known: Tensor, completed: Tensor) -> Tensor:
-            both = torch.cat([known.expand(*completed.shape[:-1], -1), completed], dim=-1)
-            return both.new_zeros(*both.shape[:-1], n_visits).index_copy(-1, place, both)
-
-        basis, rest, targets = map(by_visit, given.known, given.completed)
-        ones = targets.new_ones(len(targets), len(rows))
-        weights = ones if given.weights is None else given.weights
-        weights = torch.zeros_like(targets).index_copy(1, place, weights)
-        return cls(process, process.links.index(number), drawn, basis, targets, rest, weights)
-
-    def sums(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Φ V⁻¹ Φᵀ, `[S, M, M]`, and Φ V⁻¹ t, `[S, M]`, of the rows, given noise variances `[S, 1]`.
-
-        V is the covariance matrix of process and noise.
-        """
-        observed, factor = self._precisions(noise), self._factor(self.drawn, noise)
-        weighted = self.basis * observed[:, None]
+    def sums(self, noise: Tensor) -> Sums:
+        """Return what the rows tell, given noise variances `[S, 1]`."""
+        observed, factor = self.rows.precisions(noise), self._factor(self.drawn, noise)
+        stacked = self.rows.stacked
+        stacked[:, -1] -= self.drawn.prior_mean(self.k)
+        weighted = stacked * observed[:, None]
         half = factor.forward(weighted)
-        scaled = half / factor.pivots[:, None]
-        errors = observed * (self.targets - self.drawn.prior_mean(self.k))
-        gram = weighted @ self.basis.mT - scaled @ half.mT
-        return gram, times(errors, self.basis.mT) - times(factor.forward(errors), scaled.mT)
+        return Sums.of([(weighted, stacked), (-half / factor.pivots[:, None], half)], self.rows)
 
     def draw(
-        self, function: Tensor, noise: Tensor, fresh: Callable[[int], Tensor], *, has_noise: bool
+        self, left: Tensor, noise: Tensor, fresh: Callable[[int], Tensor], *, has_noise: bool
     ) -> tuple[Tensor, ProcessDraw]:
-        """Draw the link's noise variance, if it `has_noise`, and its process, given its function.
+        """Draw the link's noise variance, if it `has_noise`, and its process, given its function and effects.
 
-        Takes whitened values `[S, M]`, the last variances `[S, 1]`, and a function that returns standard
+        Takes what these leave `[S, V]`, the last variances `[S, 1]`, and a function that returns standard
         normal numbers `[S, n]`. Returns the variances and the draw of the process of all links.
         """
-        k, n_visits = self.k, self.targets.shape[1]
+        k, n_visits, drawn = self.k, left.shape[1], self.drawn
         numbers = fresh(3 * N_NUMBERS + n_visits).split([N_NUMBERS] * 3 + [n_visits], dim=1)
-        left, drawn = self.targets - times(function, self.basis), self.drawn
         if has_noise:
 
             def of_noise(log_noise: Tensor) -> Tensor:
@@ -262,27 +237,23 @@ class CorrelatedRows:
 
         log_scale = slice_step(of_scale, drawn.scale[:, 0].log(), numbers[2])
         drawn = drawn._replace(scale=log_scale.exp()[:, None])
-        given = left, self._precisions(noise), numbers[3]
+        given = left, self.rows.precisions(noise), numbers[3]
         return noise, draw_values(self.process.visits, drawn, k, *given)
-
-    def _precisions(self, noise: Tensor) -> Tensor:
-        """Return the precisions of the independent errors of the rows, `[S, V]`."""
-        return self.weights / (noise + self.rest)
 
     def _factor(self, drawn: ProcessDraw, noise: Tensor) -> TridiagonalFactor:
         """Return the factor of the precision matrix of the link's process given the rows."""
-        return _factor(self.process.visits, drawn, self.k, self._precisions(noise))
+        return _factor(self.process.visits, drawn, self.k, self.rows.precisions(noise))
 
     def _log_evidence(self, left: Tensor, drawn: ProcessDraw, noise: Tensor) -> Tensor:
         """Return the log density `[S]` of what the function leaves, with the link's process integrated out.
 
         It is conditional on the processes of other links, and up to a constant.
         """
-        observed, factor = self._precisions(noise), self._factor(drawn, noise)
+        observed, factor = self.rows.precisions(noise), self._factor(drawn, noise)
         errors = left - drawn.prior_mean(self.k)
         weighted = observed * errors
         fitted = factor.forward(weighted).square() / factor.pivots
-        is_row = self.weights > 0
+        is_row = self.rows.weights > 0
         size = torch.where(is_row, observed, 1.0).log() - factor.pivots.log()
         process = OrnsteinUhlenbeck.of(self.process.visits, drawn.scale)
         size = size + drawn.precision[:, self.k, self.k, None].log() - process.fresh.log()

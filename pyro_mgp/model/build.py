@@ -156,7 +156,10 @@ def build_chain(
     effects = [_among_inputs(link) for link in link_specs]
     # All links have equally many features, so that their matrices can be stacked.
     sizes = [
-        1 + len(link.smooth_inputs) + len(pairs) + sum(each.n_groups * (1 + len(each.slopes)) for each in own)
+        1
+        + len(link.smooth_inputs)
+        + len(pairs)
+        + sum(len(each.in_kernel) * (1 + len(each.slopes)) for each in own)
         for link, pairs, own in zip(link_specs, products, effects, strict=True)
     ]
     n_features = max(sizes, default=0)

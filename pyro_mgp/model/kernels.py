@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyro.contrib.gp.kernels as kernels
@@ -131,14 +132,24 @@ class RandomEffects:
     time: int | None = None
     """Encoded column with the times of a process within groups, which is no part of a kernel; None without
     one. See `inference.time_process`."""
+    every: int = 1
+    """A kernel has the effects of every so manieth group, from the first on; 0 for none."""
+
+    @property
+    def in_kernel(self) -> range:
+        """Numbers of the groups whose effects are features of a kernel."""
+        return range(0, self.n_groups, self.every) if self.every else range(0)
 
     def numbers(self, column: Tensor) -> Tensor:
         """Return the number of the group of each row, given the input that holds it, `[n]`."""
         return (column * self.scale + self.mean).round().long()
 
     def members(self, column: Tensor) -> Tensor:
-        """Return Bool `[J, n]`, the rows of each group, given the input with their numbers, `[n]`."""
-        return self.numbers(column) == torch.arange(self.n_groups, device=column.device)[:, None]
+        """Return the rows of each group in the kernel, Bool `[J, n]`, given the input with numbers, `[n]`."""
+        own = self.in_kernel
+        return (
+            self.numbers(column) == torch.arange(own.start, own.stop, own.step, device=column.device)[:, None]
+        )
 
 
 class Trend(Kernel):
@@ -191,8 +202,8 @@ class Trend(Kernel):
         if products is None:
             products = list(itertools.combinations_with_replacement(range(self.n_linear), 2))
         self.register_buffer("places", torch.tensor(products, dtype=torch.long).view(-1, 2).T, False)
-        self.sizes = [each.n_groups for each in effects for _ in range(1 + len(each.slopes))]
-        """Numbers of groups, for each intercept and slope of each of the `effects`."""
+        self.sizes = [len(each.in_kernel) for each in effects for _ in range(1 + len(each.slopes))]
+        """Numbers of groups in the kernel, for each intercept and slope of each of the `effects`."""
         dense = [p for p in range(self.n_linear) if p not in sparse]
         parts = (
             ("linear", len(dense), linear),
@@ -207,8 +218,18 @@ class Trend(Kernel):
         numbers = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes, dtype=torch.long))
         self.register_buffer("effect_of", numbers, False)
         self.register_buffer("of_linear", torch.tensor([*dense, *sparse], dtype=torch.long).argsort(), False)
-        self.n_features = max(n_features, 1 + self.n_linear + len(products) + sum(self.sizes))
+        self.n_others = 1 + self.n_linear + len(products)
+        """Number of features that are no random effects, which come first."""
+        self.n_features = max(n_features, self.n_others + sum(self.sizes))
         """Number F of features."""
+
+    def without_effects(self, n_features: int) -> Trend:
+        """Return a trend with the same features but those of random effects, and as many zeros as needed."""
+        trend = copy.copy(self)
+        trend._buffers = self._buffers | {"effect_of": self.effect_of[:0]}
+        trend.effects = tuple(replace(each, every=0) for each in self.effects)
+        trend.sizes, trend.n_features = [0] * len(self.sizes), n_features
+        return trend
 
     @property
     def spread(self) -> Tensor:
@@ -242,8 +263,8 @@ class Trend(Kernel):
         for effect in self.effects:
             members = effect.members(columns[effect.place])
             for values in (members, *(members * columns[slope] for slope in effect.slopes)):
-                found[end : end + effect.n_groups] = values
-                end += effect.n_groups
+                found[end : end + len(members)] = values
+                end += len(members)
         # Beyond all but the most extreme values products grow no longer: their squares would.
         columns = columns.clamp(-_FARTHEST, _FARTHEST)
         found[1 + self.n_linear :][: len(first)] = columns[first] * columns[second]
@@ -262,7 +283,7 @@ class Trend(Kernel):
         pairs += [(min(pair), max(pair)) for pair in products]
         for effect in self.effects:
             of_slopes = [(0, linear.get(slope, 0)) for slope in effect.slopes]
-            pairs += [pair for pair in ((0, 0), *of_slopes) for _ in range(effect.n_groups)]
+            pairs += [pair for pair in ((0, 0), *of_slopes) for _ in effect.in_kernel]
         pairs += [(0, 0)] * (self.n_features - len(pairs))
         factors = list(dict.fromkeys(pairs))
         has_factor = torch.tensor([[pair == factor for factor in factors] for pair in pairs])

@@ -15,6 +15,7 @@ from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import GroupCodec
 from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec
 from pyro_mgp.data.column_spec import Kind, Label, Specs
+from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.column_order import CLEARLY, MOST_INPUTS, Evidence, best_order
@@ -22,6 +23,9 @@ from pyro_mgp.model.kernels import RandomEffects
 
 # Inputs of a link, as a share of the rows, beyond which few of them are expected to matter.
 _SPARSE_FROM = 0.2
+# Most random effects of a column of groups in the kernel of a link: a step of training takes the cube of
+# their number. Of larger tables every so manieth group is in kernels, and rows of such groups train these.
+_MOST_IN_KERNELS = 250
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
 
@@ -389,12 +393,32 @@ def _with_effects(
             slopes = tuple(
                 d for label in own.slopes for d in range(codec.n_encoded)[starts[label]] if d in inputs
             )
-            numbers = starts[own.name].start, len(own.levels), own.mean[0], own.scale[0]
-            time = None if own.time is None else starts[own.time].start
-            effects.append(RandomEffects(*numbers, slopes, time))
+            effects.append(replace(_intercepts(codec, own), slopes=slopes))
     seen = (*inputs, *(effect.place for effect in effects))
     once_per = None if group is None else starts[group].start
     return LinkSpec(codec.names[column], column, seen, unless, effects=tuple(effects), once_per=once_per)
+
+
+def rows_in_kernels(codec: TableCodec, table: EncodedTable) -> Tensor | None:
+    """Return the numbers of the rows of groups that have effects in kernels; None if all rows have.
+
+    All rows are needed also if no cell of a column is observed in these.
+    """
+    found = torch.ones_like(table.keys, dtype=torch.bool)
+    for own in codec.columns:
+        if isinstance(own, GroupCodec) and own.width:
+            effects = _intercepts(codec, own)
+            found &= effects.numbers(table.values[:, effects.place]) % effects.every == 0
+    is_part = not found.all() and bool(table.observed[found].any(0).all())
+    return found.nonzero()[:, 0] if is_part else None
+
+
+def _intercepts(codec: TableCodec, column: GroupCodec) -> RandomEffects:
+    """Return the random intercepts of a column of groups."""
+    n_groups, n_effects, start = len(column.levels), 1 + len(column.slopes), codec.slices[column.name].start
+    time = None if column.time is None else codec.slices[column.time].start
+    every = math.ceil(n_groups * n_effects / _MOST_IN_KERNELS)
+    return RandomEffects(start, n_groups, column.mean[0], column.scale[0], (), time, every)
 
 
 def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
-from pyro_mgp.inference.random_effects import Grouping
+from pyro_mgp.inference.random_effects import EffectsDraw, Grouping, added
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.likelihoods.levels import none_is_on
@@ -51,14 +51,7 @@ class NewEffects:
         """Return what new groups add at rows `[S, n, D]`; see `Offset`."""
         offset, slopes = torch.zeros_like(table[..., 0]), table.new_zeros(*table.shape[:2], len(columns))
         rows, drawn = self.effects_at(table)
-        for k, effect in zip(self.own, drawn.unbind(2), strict=True):
-            column = self.grouping.slopes[k]
-            if column is None:
-                offset[:, rows] += effect
-            elif column in columns:
-                slopes[:, rows, list(columns).index(column)] += effect
-            else:
-                offset[:, rows] += effect * table[:, rows, column]
+        offset[:, rows], slopes[:, rows] = added(self.grouping, self.own, drawn.mT, table[:, rows], columns)
         return offset, slopes
 
     def effects_at(self, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,36 +75,28 @@ class NewEffects:
     def draw(self, groups: Tensor, sweep: int, mean: Tensor, factors: Tensor) -> Tensor:
         """Draw the effects of groups `[G]`, `[S, G, K]`.
 
-        Takes their means and the Cholesky factors of their precisions, `[S, G, K]` and `[S, G, K, K]`, in
-        units of the grouping.
+        Takes their means and the Cholesky factors of their precisions, `[S, G, K]` and `[S, G, K, K]`.
         """
         noise, n_effects = KeyedNoise(self.seed, groups, self.imputations), len(self.grouping.links)
         normal = torch.stack([noise.normal(*self.stream, sweep, k) for k in range(n_effects)], dim=-1)
         step = torch.linalg.solve_triangular(factors.mT, normal[..., None], upper=True)[..., 0]
-        return (mean + step) * self.grouping.units
-
-    def design(self, table: Tensor) -> Tensor:
-        """Return what multiplies the link's effects in rows of a table `[S, n, D]`, `[S, n, E]`."""
-        slopes = [self.grouping.slopes[k] for k in self.own]
-        ones = torch.ones_like(table[..., 0])
-        return torch.stack([ones if slope is None else table[..., slope] for slope in slopes], dim=-1)
+        return mean + step
 
 
 def with_new_groups(
     conditionals: Sequence[Conditional],
     groupings: Sequence[Grouping],
-    precisions: Sequence[Tensor],
+    effects: Sequence[EffectsDraw],
     seed: int,
     stream: int,
     imputations: Sequence[int],
 ) -> list[Conditional]:
-    """Return the conditionals of links with the effects of new groups, given the precisions `[S, K, K]`."""
+    """Return the conditionals of links with the effects of new groups, given those of known ones."""
     found = list(conditionals)
-    for number, (grouping, precision) in enumerate(zip(groupings, precisions, strict=True)):
-        factors = torch.linalg.cholesky(precision)
+    for number, (grouping, known) in enumerate(zip(groupings, effects, strict=True)):
+        factors = torch.linalg.cholesky(known.precision)
         for i in dict.fromkeys(grouping.links):
-            own = [k for k, link in enumerate(grouping.links) if link == i]
-            new = NewEffects(grouping, own, factors, seed, (stream, number), imputations)
+            new = NewEffects(grouping, grouping.of_link(i), factors, seed, (stream, number), imputations)
             found[i] = WithOffsets.of(found[i], new)
     return found
 
@@ -171,10 +156,9 @@ def _drawn(
         if found is None:
             continue
         values, variance = found
-        design, (_, current) = own.design(table), own.effects_at(table)
+        design, (_, current) = own.grouping.design(own.own, table).mT, own.effects_at(table)
         places = torch.tensor(own.own, device=table.device)
         residual = values - at.mean + (design * current).sum(-1)
-        design = design * first.grouping.units[places]
         told = cells.told[i][rows] & none_is_on(table, link.unless)
         weighted = design * (told / variance)[..., None]
         squares, products = weighted[..., :, None] * design[..., None, :], weighted * residual[..., None]

@@ -23,8 +23,10 @@ from pyro_mgp._support.keyed_noise import KeyedNoise
 from pyro_mgp._support.tiles import filled_up, mean_over_paths, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.transforms import InverseTransform
+from pyro_mgp.inference.chain_state import Drawn
 from pyro_mgp.inference.data_augmentation import Augmentation
-from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, PosteriorChains, burn_in
+from pyro_mgp.inference.gibbs_chains import GibbsChains, PosteriorChains, burn_in
+from pyro_mgp.inference.random_effects import with_effects, without_effects
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.likelihoods import Observation, TwoPart
@@ -365,7 +367,7 @@ class Sampler:
         self, chains: GibbsChains | PosteriorChains, drawn: Drawn, imputations: Sequence[int]
     ) -> Conditionals:
         """Return the sparse GPs at what chains drew for imputations, with effects of new groups."""
-        given = chains.groupings, drawn.precisions, self.seed, _NEW_GROUPS, imputations
+        given = chains.groupings, drawn.effects, self.seed, _NEW_GROUPS, imputations
         return with_new_groups(chains.conditionals(imputations, drawn), *given)
 
     @torch.no_grad()
@@ -385,7 +387,9 @@ class Sampler:
     def functions(self, imputations: Sequence[int]) -> list[Tensor]:
         """Return one function per link and imputation, as whitened inducing values `[S, M]`."""
         if self.training is not None:
-            return [link.function for link in self._augmented(self.training, imputations).links]
+            drawn = self._augmented(self.training, imputations)
+            known = self.chains(self.training).groupings, drawn.effects
+            return with_effects(self.chain, [link.function for link in drawn.links], *known)
         return self.chain.functions(lambda link, n: self._noise(n, imputations).normal(_FUNCTION, link))
 
     def _augmented(self, training: EncodedTable, imputations: Sequence[int]) -> Drawn:
@@ -438,7 +442,7 @@ class Sampler:
         has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
-            Augmentation(chain, training.values, training.observed, training.limits),
+            Augmentation(without_effects(chain), training.values, training.observed, training.limits),
             lambda draw: start(numbers(draw)),
             fresh,
             lambda draw, sweep: sweep_noise(draw)(sweep),

@@ -11,8 +11,9 @@ from small_chains import covariance, fresh, holey, regression, sweep_noise
 from torch import Tensor
 
 from pyro_mgp.inference import gibbs_chains
+from pyro_mgp.inference.chain_state import Drawn, LinkDraw
 from pyro_mgp.inference.data_augmentation import Augmentation
-from pyro_mgp.inference.gibbs_chains import Drawn, GibbsChains, LinkDraw, PosteriorChains, n_chains
+from pyro_mgp.inference.gibbs_chains import GibbsChains, PosteriorChains, n_chains
 from pyro_mgp.inference.nuts import with_lengthscales
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import linear_matern32, linear_quadratic_matern32

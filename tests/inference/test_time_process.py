@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pyro_mgp.inference.data_augmentation import Regression, Rows
+from pyro_mgp.inference.grouped_rows import GroupedRows
 from pyro_mgp.inference.time_process import (
     CorrelatedRows,
     ProcessDraw,
@@ -56,12 +56,12 @@ def near(scale: float) -> np.ndarray:
 
 
 def correlated(rng: np.random.Generator, k: int, drawn: ProcessDraw) -> tuple[CorrelatedRows, np.ndarray]:
-    """Return rows of a link, some known and some completed, without visits 3 and 5, and their numbers."""
-    known = Rows(normal(rng, 4, 3), normal(rng, 3).square(), normal(rng, 3))
-    completed = Rows(normal(rng, 2, 4, 4), normal(rng, 2, 4).square(), normal(rng, 2, 4))
+    """Return rows of a link with random intercepts, without visits 3 and 5, and their numbers."""
     numbers = torch.tensor([0, 2, 8, 7, 1, 4, 6])
-    given = Regression(known, completed, None)
-    return CorrelatedRows.of(process(), k, drawn, given, numbers), numbers.numpy()
+    basis, design, groups = normal(rng, 2, 4, 7), torch.ones(2, 1, 7).double(), SUBJECTS[numbers]
+    targets, rest = normal(rng, 2, 7), normal(rng, 2, 7).square()
+    rows = GroupedRows(basis, design, groups, 3, targets, rest, torch.ones_like(rest))
+    return CorrelatedRows.of(process(), k, drawn, rows, numbers), numbers.numpy()
 
 
 @pytest.mark.parametrize("k", [0, 1])
@@ -69,18 +69,23 @@ def test_functions_are_drawn_by_generalised_least_squares(k: int) -> None:
     rng = np.random.default_rng(k)
     drawn, noise = drawn_of(rng), torch.tensor([[0.3], [1.2]]).double()
     rows, numbers = correlated(rng, k, drawn)
-    gram, shift = rows.sums(noise)
+    sums = rows.sums(noise)
     here = Visits.of(SUBJECTS, TIMES).place[numbers].numpy()
     for s in range(2):
         across = np.linalg.inv(drawn.precision[s].numpy())
         gain = across[k, 1 - k] / across[1 - k, 1 - k]
         left = across[k, k] - gain * across[1 - k, k]
         V = left * near(float(drawn.scale[s]))[np.ix_(here, here)]
-        V += np.diag((noise[s] + rows.rest[s, here]).numpy())
-        basis = rows.basis[s][:, here].numpy()
-        errors = (rows.targets[s, here] - gain * drawn.values[s, 1 - k, here]).numpy()
-        np.testing.assert_allclose(gram[s], basis @ np.linalg.solve(V, basis.T), rtol=1e-9)
-        np.testing.assert_allclose(shift[s], basis @ np.linalg.solve(V, errors), rtol=1e-8)
+        V += np.diag((noise[s] + rows.rows.rest[s, here]).numpy())
+        basis = rows.rows.basis[s][:, here].numpy()
+        errors = (rows.rows.targets[s, here] - gain * drawn.values[s, 1 - k, here]).numpy()
+        np.testing.assert_allclose(sums.gram[s], basis @ np.linalg.solve(V, basis.T), rtol=1e-9)
+        np.testing.assert_allclose(sums.shift[s], basis @ np.linalg.solve(V, errors), rtol=1e-8)
+        members = (SUBJECTS[numbers] == torch.arange(3)[:, None]).double().numpy()
+        of_groups = members @ np.linalg.solve(V, np.vstack([basis, members, errors]).T)
+        np.testing.assert_allclose(sums.cross[s, :, 0], of_groups[:, :4], rtol=1e-8)
+        np.testing.assert_allclose(np.diag(sums.block[s, :, 0, 0]), of_groups[:, 4:7], rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(sums.of_effects[s, :, 0], of_groups[:, 7], rtol=1e-8)
 
 
 def test_the_evidence_is_that_of_process_and_noise() -> None:
@@ -90,14 +95,14 @@ def test_the_evidence_is_that_of_process_and_noise() -> None:
     here = Visits.of(SUBJECTS, TIMES).place[numbers].numpy()
     found, expected = [], []
     for other in (drawn, drawn._replace(scale=drawn.scale * 3).stretched(0, torch.tensor([0.4, 2.0]))):
-        found.append(rows._log_evidence(rows.targets, other, noise).numpy())
+        found.append(rows._log_evidence(rows.rows.targets, other, noise).numpy())
         densities = []
         for s in range(2):
             across = np.linalg.inv(other.precision[s].numpy())
             gain = across[0, 1] / across[1, 1]
             V = (across[0, 0] - gain * across[1, 0]) * near(float(other.scale[s]))[np.ix_(here, here)]
-            V += np.diag((noise[s] + rows.rest[s, here]).numpy())
-            errors = rows.targets[s, here] - gain * other.values[s, 1, here]
+            V += np.diag((noise[s] + rows.rows.rest[s, here]).numpy())
+            errors = rows.rows.targets[s, here] - gain * other.values[s, 1, here]
             densities.append(stats.multivariate_normal(np.zeros(len(V)), V).logpdf(errors))
         expected.append(densities)
     np.testing.assert_allclose(np.diff(found, axis=0), np.diff(expected, axis=0), rtol=1e-9)
@@ -137,13 +142,13 @@ def test_parameters_keep_their_priors() -> None:
         kept = OrnsteinUhlenbeck.of(own.visits, scale).kept[:, None, here]
         values[..., here] += kept * values[..., before]
     drawn = drawn._replace(values=values)
-    none = torch.zeros(n, 0).double()
     for _ in range(15):
         for k in range(2):
             cells = drawn.values[:, k] + noise[k].sqrt() * normal(rng, n, 9)
-            basis, rest = torch.zeros(n, 0, 9).double(), torch.zeros(n, 9).double()
-            rows = CorrelatedRows(own, k, drawn, basis, cells, rest, torch.ones_like(rest))
-            noise[k], drawn = rows.draw(none, noise[k], lambda m: normal(rng, n, m), has_noise=True)
+            nothing, rest = torch.zeros(n, 0, 9).double(), torch.zeros(n, 9).double()
+            given = GroupedRows(nothing, nothing, own.known[0], 3, cells, rest, torch.ones_like(rest))
+            rows = CorrelatedRows(own, k, drawn, given)
+            noise[k], drawn = rows.draw(cells, noise[k], lambda m: normal(rng, n, m), has_noise=True)
         drawn = own.draw_covariance(drawn, normal(rng, n, own.n_numbers))
     assert stats.kstest(drawn.scale[:, 0].log(), stats.norm(0.0, 0.5).cdf).pvalue > 1e-3
     covariance = torch.linalg.inv(drawn.precision)

@@ -65,8 +65,7 @@ def test_known_visits_leave_conditionals_as_they_are() -> None:
     own = process()
     drawn = own.start(2)
     link = Link(matern32(1), torch.zeros(1, 1).double(), 3, [2], Gaussian(0.5))
-    conditional = own.with_offset(0, link(torch.zeros(2, 1).double()), drawn)
+    conditional = WithOffsets.of(link(torch.zeros(2, 1).double()), own.offset(0, drawn))
     table = ROWS[:1].expand(2, -1, -1)
     cells = CellsOfGroups([link], table, [torch.tensor([True])], lambda i: torch.zeros(2, 1).double())
     assert given_visits([conditional], cells, lambda i: torch.zeros(2, 1).double()) == [conditional]
-    assert own.with_offset(1, conditional, drawn) is conditional
