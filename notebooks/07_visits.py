@@ -5,8 +5,8 @@
 # column that names the patient. Rows of a patient resemble each other: a patient who starts above others
 # mostly stays above them, and each improves at a rate of their own.
 #
-# With the column of patients declared as groups, the model of each other column has an intercept for each
-# patient, and slopes where asked for. Schools, hospitals and countries are groups as well.
+# With the columns of patients and times named, the model of each other column has an intercept and a slope of
+# time for each patient. Schools, hospitals and countries are groups as well, without times (`groups=`).
 
 # %%
 import os
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import statsmodels.formula.api as smf
 
-from pyro_mgp import ColumnSpec, MGPImputer, pool
+from pyro_mgp import MGPImputer, pool
 
 quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws
 m = 5 if quick else 20
@@ -56,14 +56,13 @@ frame["y"].isna().groupby([arm, visit]).mean().unstack().rename_axis(index="arm"
 # %% [markdown]
 # ## Imputation
 #
-# `slopes=["t"]` gives each patient a slope in time, besides an intercept. Where deviations from a patient's
-# line are alike at close times as well, `time="t"` adds a process over time; here they are independent. For
-# comparison, a second imputer gets the table without the column of patients, and takes the rows for
-# independent of each other.
+# `subject` and `time` give each patient an intercept and a slope in time, and a process over time, since
+# deviations from a patient's line may be alike at close times; here they are independent. For comparison, a
+# second imputer gets the table without the column of patients, and takes the rows for independent of each
+# other.
 
 # %%
-specs = {"patient": ColumnSpec(kind="group", slopes=["t"])}
-imputer = MGPImputer(specs=specs, random_state=0, progress=False).fit(frame)
+imputer = MGPImputer(subject="patient", time="t", random_state=0, progress=False).fit(frame)
 draws = imputer.impute(m=m)
 without = MGPImputer(random_state=0, progress=False).fit(frame.drop(columns="patient")).impute(m=m)
 print(f"{frame['y'].isna().sum()} of {len(frame)} scores are missing.")
@@ -164,4 +163,4 @@ pd.concat({name: later(imputer.impute(rows, m=5 * m)) for name, rows in both.ite
 
 # %%
 both = pd.concat([frame, visits], ignore_index=True)
-later(MGPImputer(specs=specs, random_state=0, progress=False).fit(both).impute(m=5 * m))
+later(MGPImputer(subject="patient", time="t", random_state=0, progress=False).fit(both).impute(m=5 * m))
