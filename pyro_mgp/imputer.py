@@ -84,9 +84,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         groups: Label, or labels, of complete columns of groups such as schools: all other columns have random
             intercepts. The same as `ColumnSpec(kind="group")`, which may also name slopes.
         subject: Label of the column of subjects in a table of visits, which are groups.
-        time: Label of the complete column of the times of these visits, numbers or dates. Subjects have slopes
-            of it, and a process over time: their cells are the more alike, the closer their times. Needs
-            `subject`.
+        time: Label of the complete column of the times of these visits, numbers or dates. Subjects have
+            slopes of it, and a process over time: their cells are the more alike, the closer their times.
+            Needs `subject`.
 
     Attributes:
         model_: Everything that was learnt; see `FittedModel`.
