@@ -59,8 +59,8 @@ _HELP = {
     "--groups": "columns of labels of groups, such as schools or patients: other columns have random effects "
     "of these",
     "--subject": "column of the subjects of a table of visits",
-    "--time": "column of the times of visits: subjects have slopes of it, and their cells are the more alike, "
-    "the closer their times; needs --subject",
+    "--time": "column of the times of visits: subjects have slopes of it, and their cells are the more "
+    "alike, the closer their times; needs --subject",
     "--paper": "the method exactly as in the paper (arXiv:2204.04648); slower, 10000 steps by default",
     "--device": "where to compute; auto: a CUDA GPU, if there is one, from 10,000 rows on (default: auto)",
     "--distributed": "run as one of several processes started by torchrun, which share the rows of each "
