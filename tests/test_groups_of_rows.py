@@ -13,6 +13,8 @@ import torch
 from pyro.infer import Predictive, Trace_ELBO
 
 from pyro_mgp import ColumnSpec, Engine, MGPImputer, calibrate
+from pyro_mgp.analysis.relevance import relevance
+from pyro_mgp.analysis.variance_shares import variance_shares
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.scaling.partitions import impute_partition
 
@@ -374,3 +376,34 @@ def test_effects_have_their_scale_in_the_density_of_the_model(fitted: MGPImputer
     sampled = with_priors(fitted.chain_).links[-1].kernel.kern0._pyro_samples
     assert "effect_deviations" in sampled
     assert torch.is_tensor(fitted.chain_.links[-1].kernel.kern0.effect_deviations)
+
+
+@pytest.fixture(scope="module")
+def many() -> tuple[MGPImputer, pd.DataFrame]:
+    """Return a fit to 400 groups of four, more than kernels hold, and its complete table; y are integers."""
+    g, group = np.random.default_rng(0), np.repeat(np.arange(400), 4)
+    full = pd.DataFrame({"group": group, "x": g.normal(size=1600)})
+    full["y"] = (full["x"] + 2 * g.normal(size=400)[group] + 0.3 * g.normal(size=1600)).round()
+    full["z"] = 0.5 * full["y"] + g.normal(size=400)[group] + 0.3 * g.normal(size=1600)
+    frame = full.assign(y=full["y"].mask(g.random(1600) < 0.25))
+    return imputer({"group": ColumnSpec(kind="group")}).fit(frame), full
+
+
+def test_groups_that_kernels_do_not_hold_have_effects(many: tuple[MGPImputer, pd.DataFrame]) -> None:
+    fitted, full = many
+    (effects,) = fitted.model_.link_specs[0].effects
+    assert len(effects.in_kernel) == 250 and fitted.chain_.n_rows == 1600
+    lost = fitted.model_.own_table().frame["y"].isna().to_numpy()
+    drawn = np.array([table["y"][lost] for table in fitted.impute(m=20)])
+    errors, is_known = drawn.mean(0) - full["y"][lost], full["group"][lost].isin(effects.in_kernel)
+    # Noise and rounding have a standard deviation of .42.
+    for own in (is_known, ~is_known):
+        assert np.sqrt((errors[own] ** 2).mean()) < 0.6
+        assert 0.3 < drawn[:, own].std(0).mean() < 0.7
+
+
+def test_analyses_of_kernels_take_rows_of_their_groups(many: tuple[MGPImputer, pd.DataFrame]) -> None:
+    fitted, full = many
+    assert variance_shares(fitted).loc["y", "unexplained"] < 0.1
+    new = full.head(40).assign(group=np.arange(1000, 1040))
+    assert relevance(fitted, new).loc["y", "z"] > 0.1, "of groups that were not in the table of the fit"

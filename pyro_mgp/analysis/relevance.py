@@ -25,6 +25,7 @@ from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.kernels import lengthscales
+from pyro_mgp.model.link_specs import rows_in_kernels
 from pyro_mgp.sampling.fitted_model import FittedModel
 
 Measure = Literal["derivative", "lengthscale"]
@@ -110,12 +111,16 @@ def groups_and_labels(model: FittedModel) -> tuple[NDArray[np.intp], list[Label]
 
 
 def encoded_rows(model: FittedModel, X: pd.DataFrame | ArrayLike | None) -> EncodedTable:
-    """Return at most 20,000 encoded rows of X, or of the training table if it is None."""
+    """Return at most 20,000 encoded rows of X, or of the training table if it is None.
+
+    They are rows of groups whose effects are in kernels.
+    """
     if X is None and model.own is None:
         raise ValueError(
             "this imputer does not hold the table of its fit: pass one, as in relevance(imputer, X)"
         )
     rows = (model.own_table() if X is None else model.encoder.encode(X)).encoded
+    rows = rows[rows_in_kernels(model.encoder.codec, rows.values)]
     some = torch.linspace(0, len(rows) - 1, min(len(rows), _MAX_ROWS)).long()
     return rows[some]
 

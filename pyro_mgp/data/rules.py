@@ -143,7 +143,8 @@ class Rules:
         modelled = frame.drop(columns=list(self.not_modelled | texts))
         within = WithinGroups.find(modelled, groups)
         for group, constant in within.constant.items():
-            if wrong := [label for label in self.specs[group].slopes if label in constant]:
+            own = self.specs[group]
+            if wrong := [label for label in own.slopes if label in constant and label != own.time]:
                 raise ValueError(
                     f"The spec of column {group!r} names slopes of {listing(wrong)}, constant within its "
                     "groups: there they cannot be told from intercepts. Leave them out."

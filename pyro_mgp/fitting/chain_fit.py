@@ -24,7 +24,7 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.limited_cells import clamped
-from pyro_mgp.model.link_specs import LinkSpec, rows_in_kernels, with_product_inputs
+from pyro_mgp.model.link_specs import LinkSpec, rows_in_kernels, rows_of_training, with_product_inputs
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import MAX_INPUTS
@@ -121,18 +121,17 @@ def fit_chain(
         some = filled[:_ROWS_OF_PRODUCTS].cpu()
         given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, some))
     noise = build.starting_noise(start.covariance, given.link_specs, given.is_sequential)
-    trained = rows_in_kernels(given.encoder.codec, rows) if given.is_sequential else None
-    rows_of = slice(None) if trained is None else trained
-    inducing = filled[rows_of][: settings.n_inducing.value].to(on_device)
-    n_rows = len(rows) if trained is None else len(trained)
-    parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, n_rows
+    part = rows_of_training(given.encoder.codec, rows) if given.is_sequential else None
+    trained = slice(None) if part is None else part
+    inducing = filled[trained][: settings.n_inducing.value].to(on_device)
+    parts = settings.kernel.value, given.encoder.codec, given.link_specs, noise, inducing, len(rows)
     chain = untrained_chain(parameters, engine, *parts, is_sequential=given.is_sequential)
     for link in chain.links:
         if (known := given.error_variances.get(link.column)) is not None:
             link.known_variance = known.to(on_device)
     history = History()
     if given.link_specs:
-        of_training = rows[rows_of], held_out[rows_of], filled[rows_of]
+        of_training = rows[trained], held_out[trained], filled[trained]
         history = _train(parameters, engine, settings, given, chain, *of_training, checkpoint)
     chain.eval()
     initial = InitialFill.fit(rows.values, rows.observed, engine.initial_fill, start)
@@ -146,13 +145,14 @@ def fit_chain(
         history, seed, engine.joint_draws, own,
     )  # fmt: skip
     if given.link_specs and engine.propagate == "predictive":
+        known = rows_in_kernels(given.encoder.codec, rows.values)
         model = refine(
             model,
-            rows[:MAX_ROWS].to(on_device),
+            rows[known][:MAX_ROWS].to(on_device),
             # Residuals are known at observed cells only, which are other cells than those within limits.
             0 if given.is_sequential or rows.limits is not None else parameters.n_neighbors,
             build.values_of_links(given.encoder.codec, given.link_specs, on_device),
-            None if given.completed is None else filled.to(on_device),
+            None if given.completed is None else filled[known].to(on_device),
         )
     return model, settings
 
@@ -241,7 +241,8 @@ def _train(
         patience=engine.patience,
         check_every=_STEPS_OF_SVI_TO_CHECK if by_svi else Options.check_every,
     )
-    return train(
+    chain.n_rows, n_rows = len(rows), chain.n_rows  # which may be a part of the table
+    history = train(
         chain,
         rows,
         held_out,
@@ -254,3 +255,5 @@ def _train(
         workers=workers,
         checkpoint=None if workers.is_alone and not current().is_first else checkpoint,
     )
+    chain.n_rows = n_rows
+    return history

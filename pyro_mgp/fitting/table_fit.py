@@ -32,9 +32,11 @@ from pyro_mgp.model.link_specs import (
     LinkSpec,
     groups_first,
     is_sparse,
+    main_groups,
+    n_effects,
     plan_links,
     recoded,
-    rows_in_kernels,
+    rows_of_training,
 )
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import (
@@ -182,15 +184,17 @@ def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
                 "differ. Leave out the time"
             )
     parameters, names = given.parameters, ", ".join(repr(codec.names[d]) for d in codec.of_groups)
-    n_effects = _n_effects_of_others(codec)
+    main = main_groups(codec)
+    others = [own for own in codec.columns if isinstance(own, GroupCodec) and own.width and own is not main]
+    n_of_others = sum(map(n_effects, others))
     if parameters.inputs == "others":
         why = 'inputs="others" has none: take inputs="auto"'
     elif parameters.kernel not in ("auto", "linear+quadratic+matern32"):
         why = 'a kernel of your own has none: take kernel="auto"'
     elif parameters.inference == "mcmc":
         why = 'inference="mcmc" draws none: take inference="auto"'
-    elif n_effects > _MOST_EFFECTS:
-        why = f"{n_effects} effects are of smaller columns of groups: expected at most {_MOST_EFFECTS}"
+    elif n_of_others > _MOST_EFFECTS:
+        why = f"{n_of_others} effects are of smaller columns of groups: expected at most {_MOST_EFFECTS}"
     if why:
         raise ValueError(f"Column {names}: random effects of groups cannot be had, since {why}")
 
@@ -199,14 +203,6 @@ def _semicontinuous(given: GivenTable) -> list[Label]:
     """Return the labels of columns whose specs ask for two parts."""
     specs = given.rules.modelled_specs
     return [label for label, spec in specs.items() if spec.kind is Kind.SEMICONTINUOUS]
-
-
-def _n_effects_of_others(codec: TableCodec) -> int:
-    """Return the number of random effects in a link but for those that are drawn group by group."""
-    groups = [own for own in codec.columns if isinstance(own, GroupCodec)]
-    sizes = [len(own.levels) * (1 + len(own.slopes)) for own in groups]
-    with_time = [size for own, size in zip(groups, sizes, strict=True) if own.time is not None]
-    return sum(sizes) - max(with_time or sizes)
 
 
 def _fit_in_given_order(
@@ -244,7 +240,7 @@ def _fit_in_given_order(
 
 def _few_rows(codec: TableCodec, table: EncodedTable) -> Tensor | None:
     """Return the numbers of the few rows of a table that show its plan; None if it takes all rows."""
-    few, trained = table.random_rows(_FEW_ROWS), rows_in_kernels(codec, table)
+    few, trained = table.random_rows(_FEW_ROWS), rows_of_training(codec, table)
     if trained is not None:  # by whole groups
         few = trained[table[trained].random_rows(_FEW_ROWS)]
     # A column needs observed cells to be learnt.

@@ -28,6 +28,9 @@ from pyro_mgp.inference.data_augmentation import Regression
 from pyro_mgp.inference.function_posterior import FunctionPosterior, times
 from pyro_mgp.inference.random_effects import EffectsDraw, EffectsOffset, Grouping
 
+# Rows of all chains that are summed at a time: several copies of their basis are in memory.
+_ROWS_AT_ONCE = 40_000
+
 
 class Sums(NamedTuple):
     """What rows tell of the M values of a basis, and of E effects of each of J groups."""
@@ -100,8 +103,18 @@ class GroupedRows:
 
     def weighted(self, precisions: Tensor) -> Sums:
         """Return what the rows tell if errors are independent with precisions `[S, n]`."""
-        stacked = self.stacked
-        return Sums.of([(stacked * precisions[:, None], stacked)], self)
+        size = max(_ROWS_AT_ONCE // len(precisions), 1)
+        parts = []
+        for start in range(0, max(len(self.groups), 1), size):
+            rows = self[start : start + size]
+            stacked = rows.stacked
+            parts.append(Sums.of([(stacked * precisions[:, None, start : start + size], stacked)], rows))
+        return Sums(*(torch.stack(part).sum(0) for part in zip(*parts, strict=True)))
+
+    def __getitem__(self, rows: slice) -> GroupedRows:
+        targets, rest, weights = (part[:, rows] for part in (self.targets, self.rest, self.weights))
+        basis, design = self.basis[..., rows], self.design[..., rows]
+        return GroupedRows(basis, design, self.groups[rows], self.n_groups, targets, rest, weights)
 
     def at(self, places: Tensor, groups: Tensor) -> GroupedRows:
         """Return the rows at other positions `[n]` among V, of these groups `[V]`.

@@ -187,8 +187,8 @@ def with_effects(
         number = iter(range(EFFECT, EFFECT + len(trend.sizes)))
         for effect in trend.effects:
             of = [grouping.column for grouping in groupings].index(int(link.inputs[effect.place]))
-            own = drawn[of].values[:, groupings[of].of_link(i), :: effect.every]
-            for each in own.unbind(1):
+            own = drawn[of].values[:, groupings[of].of_link(i)]
+            for each in own[:, :, list(effect.in_kernel)].unbind(1):
                 here = (trend.groups == next(number)).to(values.device)
                 values[:, : trend.n_features][:, here] = each / trend.spread.to(values)[here]
         found.append(values)

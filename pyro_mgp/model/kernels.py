@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyro.contrib.gp.kernels as kernels
 import torch
 from pyro.contrib.gp.kernels import Kernel
@@ -132,13 +134,19 @@ class RandomEffects:
     time: int | None = None
     """Encoded column with the times of a process within groups, which is no part of a kernel; None without
     one. See `inference.time_process`."""
-    every: int = 1
-    """A kernel has the effects of every so manieth group, from the first on; 0 for none."""
+    n_in_kernel: int | None = None
+    """Number of groups whose effects are features of a kernel; None for all."""
 
     @property
-    def in_kernel(self) -> range:
-        """Numbers of the groups whose effects are features of a kernel."""
-        return range(0, self.n_groups, self.every) if self.every else range(0)
+    def in_kernel(self) -> tuple[int, ...]:
+        """Numbers of the groups whose effects are features of a kernel, ascending: a random part."""
+        return _some(self.n_groups, self.n_groups if self.n_in_kernel is None else self.n_in_kernel)
+
+    def are_in_kernel(self, column: Tensor) -> Tensor:
+        """Return the rows of these and of unknown groups, Bool `[n]`, given the input with numbers."""
+        numbers = self.numbers(column)
+        own = torch.tensor(self.in_kernel, dtype=torch.long, device=column.device)
+        return torch.isin(numbers, own) | (numbers >= self.n_groups)
 
     def numbers(self, column: Tensor) -> Tensor:
         """Return the number of the group of each row, given the input that holds it, `[n]`."""
@@ -146,10 +154,14 @@ class RandomEffects:
 
     def members(self, column: Tensor) -> Tensor:
         """Return the rows of each group in the kernel, Bool `[J, n]`, given the input with numbers, `[n]`."""
-        own = self.in_kernel
-        return (
-            self.numbers(column) == torch.arange(own.start, own.stop, own.step, device=column.device)[:, None]
-        )
+        own = torch.tensor(self.in_kernel, dtype=torch.long, device=column.device)
+        return self.numbers(column) == own[:, None]
+
+
+@functools.lru_cache(maxsize=16)
+def _some(n: int, k: int) -> tuple[int, ...]:
+    """Return k of n numbers, ascending: neighbours in an order of labels may have something in common."""
+    return tuple(np.sort(np.random.default_rng(0).permutation(n)[:k]).tolist())
 
 
 class Trend(Kernel):
@@ -227,7 +239,7 @@ class Trend(Kernel):
         """Return a trend with the same features but those of random effects, and as many zeros as needed."""
         trend = copy.copy(self)
         trend._buffers = self._buffers | {"effect_of": self.effect_of[:0]}
-        trend.effects = tuple(replace(each, every=0) for each in self.effects)
+        trend.effects = tuple(replace(each, n_in_kernel=0) for each in self.effects)
         trend.sizes, trend.n_features = [0] * len(self.sizes), n_features
         return trend
 

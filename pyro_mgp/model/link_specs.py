@@ -23,9 +23,11 @@ from pyro_mgp.model.kernels import RandomEffects
 
 # Inputs of a link, as a share of the rows, beyond which few of them are expected to matter.
 _SPARSE_FROM = 0.2
-# Most random effects of a column of groups in the kernel of a link: a step of training takes the cube of
-# their number. Of larger tables every so manieth group is in kernels, and rows of such groups train these.
+# Most effects of the main groups in the kernel of a link: a step of training takes the cube of their number.
+# Of larger tables a part of these groups is in kernels, whose rows train these.
 _MOST_IN_KERNELS = 250
+# Number of values from which on a column need not have all of them in the rows that train kernels.
+_FEW_VALUES = 20
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
 
@@ -399,26 +401,49 @@ def _with_effects(
     return LinkSpec(codec.names[column], column, seen, unless, effects=tuple(effects), once_per=once_per)
 
 
-def rows_in_kernels(codec: TableCodec, table: EncodedTable) -> Tensor | None:
-    """Return the numbers of the rows of groups that have effects in kernels; None if all rows have.
+def main_groups(codec: TableCodec) -> GroupCodec | None:
+    """Return the groups that are drawn one by one: subjects of visits, or those with the most effects."""
+    groups = [own for own in codec.columns if isinstance(own, GroupCodec) and own.width]
+    subjects = [own for own in groups if own.time is not None]
+    return max(subjects or groups, key=n_effects, default=None)
 
-    All rows are needed also if no cell of a column is observed in these.
+
+def n_effects(column: GroupCodec) -> int:
+    """Return the number of random effects of a column of groups in a link."""
+    return len(column.levels) * (1 + len(column.slopes))
+
+
+def rows_in_kernels(codec: TableCodec, values: Tensor) -> Tensor:
+    """Return the rows of an encoded table `[n, D]` whose effects are all in kernels, Bool `[n]`."""
+    if (own := main_groups(codec)) is None:
+        return torch.ones_like(values[:, 0], dtype=torch.bool)
+    effects = _intercepts(codec, own)
+    return effects.are_in_kernel(values[:, effects.place])
+
+
+def rows_of_training(codec: TableCodec, table: EncodedTable) -> Tensor | None:
+    """Return the numbers of the rows that train kernels: those whose effects are in these, or None for all.
+
+    All are needed if a column of few values does not have all of them in these rows.
     """
-    found = torch.ones_like(table.keys, dtype=torch.bool)
-    for own in codec.columns:
-        if isinstance(own, GroupCodec) and own.width:
-            effects = _intercepts(codec, own)
-            found &= effects.numbers(table.values[:, effects.place]) % effects.every == 0
-    is_part = not found.all() and bool(table.observed[found].any(0).all())
-    return found.nonzero()[:, 0] if is_part else None
+    found = rows_in_kernels(codec, table.values)
+    if found.all():
+        return None
+    for column, observed in zip(table.values.T, table.observed.T, strict=True):
+        n_values = len(column[observed].unique())
+        n_found = len(column[observed & found].unique())
+        if n_found < min(n_values, _FEW_VALUES):
+            return None
+    return found.nonzero()[:, 0]
 
 
 def _intercepts(codec: TableCodec, column: GroupCodec) -> RandomEffects:
     """Return the random intercepts of a column of groups."""
-    n_groups, n_effects, start = len(column.levels), 1 + len(column.slopes), codec.slices[column.name].start
     time = None if column.time is None else codec.slices[column.time].start
-    every = math.ceil(n_groups * n_effects / _MOST_IN_KERNELS)
-    return RandomEffects(start, n_groups, column.mean[0], column.scale[0], (), time, every)
+    most = _MOST_IN_KERNELS // (1 + len(column.slopes))
+    is_part = column is main_groups(codec) and len(column.levels) > most
+    start, n_in_kernel = codec.slices[column.name].start, most if is_part else None
+    return RandomEffects(start, len(column.levels), column.mean[0], column.scale[0], (), time, n_in_kernel)
 
 
 def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:

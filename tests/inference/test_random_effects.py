@@ -28,10 +28,10 @@ N_GROUPS = 3
 GROUPS = torch.tensor([0, 2, 1, 2, 0, 5])
 
 
-def chain(every: int = 1) -> SequentialChain:
+def chain(n_in_kernel: int | None = None) -> SequentialChain:
     """Return links of x given z and groups, and of y given x as well, with a slope of x in each group."""
     Xu = torch.as_tensor(np.random.default_rng(0).normal(size=(4, 4)))
-    own = RandomEffects(1, N_GROUPS, 1.0, 0.8, every=every)
+    own = RandomEffects(1, N_GROUPS, 1.0, 0.8, n_in_kernel=n_in_kernel)
     first = linear_quadratic_matern32(2, [], 12, [own])
     second = linear_quadratic_matern32(3, [], 12, [replace(own, place=2, slopes=(1,))])
     links = [
@@ -103,15 +103,16 @@ def test_the_prior_given_other_links_is_the_conditional_normal(own: list[int]) -
         np.testing.assert_allclose(rest @ shift[s].numpy(), gain @ effects[s, others].numpy(), atol=1e-9)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_function_plus_offset_is_the_function_of_a_kernel_with_effects(every: int) -> None:
-    own, rng = chain(every), np.random.default_rng(3)
+@pytest.mark.parametrize("n_in_kernel", [None, 2])
+def test_function_plus_offset_is_the_function_of_a_kernel_with_effects(n_in_kernel: int | None) -> None:
+    own, rng = chain(n_in_kernel), np.random.default_rng(3)
     few, rows = without_effects(own), table(rng)
     groupings = Grouping.of(few)
-    assert [each.every for link in few.links for each in trend_of(link.kernel)[0].effects] == [0, 0]
+    assert [each.in_kernel for link in few.links for each in trend_of(link.kernel)[0].effects] == [(), ()]
     functions = [normal(rng, 2, link.n_values) for link in few.links]
     drawn = [groupings[0].start(2)._replace(values=normal(rng, 2, 3, N_GROUPS))]
-    drawn[0].values[..., 1::every] = 0.0 if every > 1 else drawn[0].values[..., 1::every]
+    own_groups = trend_of(own.links[0].kernel)[0].effects[0].in_kernel
+    drawn[0].values[..., [g for g in range(N_GROUPS) if g not in own_groups]] = 0.0
     whole = own.conditionals(with_effects(own, functions, groupings, drawn))
     apart = few.conditionals(functions)
     for i in range(2):

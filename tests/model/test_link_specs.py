@@ -25,6 +25,8 @@ from pyro_mgp.model.link_specs import (
     plan_sequence,
     recoded,
     rival_sequence,
+    rows_in_kernels,
+    rows_of_training,
     symmetrised_gain,
     with_product_inputs,
 )
@@ -314,3 +316,17 @@ def test_draws_become_counts_that_exist() -> None:
     drawn[:, :1] = torch.as_tensor(codec.columns[0].standardise(np.array([[-0.6], [2.4], [1e6]])))
     counts = recoded(codec, other, drawn)[:, 0].numpy() * other.columns[0].scale[0] + other.columns[0].mean[0]
     np.testing.assert_allclose(np.expm1(counts), [0, 2, 2 * visits.max()], atol=1e-9)
+
+
+def test_rows_that_train_kernels_have_all_values_of_columns_of_few() -> None:
+    frame = pd.DataFrame({"group": np.arange(800) // 2, "y": np.random.default_rng(0).normal(size=800)})
+    codec = TableCodec.fit(frame, specs={"group": ColumnSpec(kind="group")})
+    table = codec.encode(frame)
+    some = rows_of_training(codec, table)
+    assert some is not None and len(some) == 500
+    # A random part: neither the first groups, nor every second one.
+    groups = np.unique(frame["group"][some.numpy()])
+    assert 180 < np.median(groups) < 220 and 100 < (groups % 2).sum() < 150
+    rare = table.values.clone()
+    rare[:, 1] = 1.0 - rows_in_kernels(codec, rare).double()
+    assert rows_of_training(codec, replace(table, values=rare)) is None
