@@ -26,8 +26,8 @@ _SPARSE_FROM = 0.2
 # Most effects of the main groups in the kernel of a link: a step of training takes the cube of their number.
 # Of larger tables a part of these groups is in kernels, whose rows train these.
 _MOST_IN_KERNELS = 250
-# Number of values from which on a column need not have all of them in the rows that train kernels.
-_FEW_VALUES = 20
+# Number of values from which on a column is not discrete, and need not have all in rows that train kernels.
+_DISCRETE = 20
 # Variances of its gain, over a few draws under another order, by which a rival may be worse and yet be right.
 _VARIANCES = 5.0
 
@@ -424,7 +424,7 @@ def rows_in_kernels(codec: TableCodec, values: Tensor) -> Tensor:
 def rows_of_training(codec: TableCodec, table: EncodedTable) -> Tensor | None:
     """Return the numbers of the rows that train kernels: those whose effects are in these, or None for all.
 
-    All are needed if a column of few values does not have all of them in these rows.
+    All are needed if a discrete column does not have all its values in these rows.
     """
     found = rows_in_kernels(codec, table.values)
     if found.all():
@@ -432,7 +432,7 @@ def rows_of_training(codec: TableCodec, table: EncodedTable) -> Tensor | None:
     for column, observed in zip(table.values.T, table.observed.T, strict=True):
         n_values = len(column[observed].unique())
         n_found = len(column[observed & found].unique())
-        if n_found < min(n_values, _FEW_VALUES):
+        if n_found < min(n_values, _DISCRETE):
             return None
     return found.nonzero()[:, 0]
 
