@@ -52,7 +52,15 @@ class ShownAsTable:
         return f"{self.title}\n{self._rounded().to_string(line_width=None)}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self.title}</p>{self._rounded().to_html()}"
+        return f"<p>{self.title}</p>{self.to_html()}"
+
+    def to_html(self) -> str:
+        """Return the rounded table in HTML."""
+        return self._rounded().to_html()
+
+    def to_latex(self) -> str:
+        """Return the rounded table in LaTeX, for the package booktabs."""
+        return self._rounded().to_latex(escape=True)
 
     def _rounded(self) -> pd.DataFrame:
         """Format estimates with four significant digits, shares and p-values with three decimals."""
@@ -105,6 +113,24 @@ class Pooled(ShownAsTable):
         within = self._covariances().mean(0)
         between = np.atleast_2d(np.cov(self.estimates, rowvar=False))
         return pd.DataFrame(within + (1 + 1 / self.m) * between, self.table.index, self.table.index)
+
+    def summary(self, *, exponentiate: bool = False) -> pd.DataFrame:
+        """Return a tidy table: a row for each `term`, and no index, for export and for pictures.
+
+        Args:
+            exponentiate: Whether estimates and intervals are exponentials, such as odds or hazard ratios;
+                standard errors stay those of the logarithms.
+
+        Example:
+            >>> pool([(1.2, 0.04), (1.5, 0.05)], names=["x"]).summary()[["term", "estimate", "p"]].round(2)
+              term  estimate     p
+            0    x      1.35  0.03
+        """
+        found = self.table.drop(columns="efficiency").rename_axis("term").reset_index()
+        if exponentiate:
+            columns = ["estimate", "low", "high"]
+            found[columns] = np.exp(found[columns])
+        return found
 
     def joint_test(
         self,

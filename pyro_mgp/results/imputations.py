@@ -18,8 +18,10 @@ from scipy import stats
 
 from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import listing
+from pyro_mgp.analysis.pooled_regression import PooledRegression
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
+from pyro_mgp.analysis.regression import Family, Model, Regression
 from pyro_mgp.data.cells import complete, holes_of, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.table import missing
@@ -166,6 +168,56 @@ class Imputations:
             Name: estimate, dtype: float64
         """
         return pool([analysis(table) for table in self], level=level, df_complete=df_complete, names=names)
+
+    def fit(
+        self,
+        formula: str,
+        model: Model | None = None,
+        *,
+        family: Family | None = None,
+        weights: Label | None = None,
+        cluster: Label | None = None,
+        event: Label | None = None,
+        random: str | None = None,
+        quantile: float = 0.5,
+        level: float = 0.95,
+    ) -> PooledRegression:
+        """Fit a regression to every completed table, and pool its coefficients by Rubin's rules.
+
+        It needs the extra `models`, for formulaic and statsmodels.
+
+        Args:
+            formula: Formula such as "y ~ x * g + I(z**2)".
+            model: "ols", "glm", "gee" (exchangeable within clusters), "mixed" (random intercepts of
+                clusters), "ordered" (proportional odds), "quantile", or "phreg" (Cox regression of a time);
+                None for "glm" with a family, else "ols".
+            family: Family of a generalised linear model: "binomial", "poisson", "gamma",
+                "negative_binomial" or "gaussian"; None for the last one.
+            weights: Label of a column of sampling weights, for "ols" and "glm"; standard errors are then
+                robust (HC1).
+            cluster: Label of a column of clusters. Standard errors of "ols" and "glm" are robust to these.
+            event: Label of a column that says whether the event happened at the time, for "phreg".
+            random: Formula of random effects of clusters, such as "~ 1 + t", for "mixed".
+            quantile: Quantile of the outcome, for "quantile".
+            level: Confidence level of the intervals.
+
+        Raises:
+            ImportError: If formulaic or statsmodels are not installed.
+            ValueError: If model and arguments do not fit, a cell is missing, or the fits cannot be pooled.
+
+        Example:
+            >>> g = np.random.default_rng(0)
+            >>> frame = pd.DataFrame({"x": g.normal(size=30)}).assign(y=lambda f: 2 * f.x + g.normal(size=30))
+            >>> lost = frame.y.iloc[:3].to_numpy()
+            >>> draws = Imputations(frame.assign(y=frame.y.iloc[3:]), {"y": [lost - 0.1, lost + 0.1]}, m=2)
+            >>> draws.fit("y ~ x").summary()[["term", "estimate", "se"]].round(2)
+                    term  estimate    se
+            0  Intercept      0.23  0.17
+            1          x      1.62  0.21
+        """
+        chosen = model or ("ols" if family is None else "glm")
+        options = family or "gaussian", weights, cluster, event, random, quantile
+        return PooledRegression.of(Regression(formula, chosen, *options), self, level)
 
     def mix(
         self,

@@ -1,0 +1,124 @@
+"""Pooled regressions: predictions and average marginal effects over m completed tables.
+
+Predictions are pooled on the scale of the linear predictor, on which estimates are closer to normal, and
+then transformed. The average marginal effect of a number is the mean over rows of the derivative of the
+expected outcome, that of a level the mean of its difference from the first level, with other columns as they
+are. Its variance in a completed table is J V Jᵀ (delta method): J are its derivatives with respect to the
+coefficients, and V is the covariance matrix of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pyro_mgp.analysis.joint_tests import Numbers
+from pyro_mgp.analysis.pooling import Pooled, pool
+from pyro_mgp.analysis.regression import FittedRegression, Regression
+from pyro_mgp.data.column_spec import Label
+
+# Step of numerical derivatives, in standard deviations of a column: their relative error is its square.
+_STEP = 1e-4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PooledRegression(Pooled):
+    """Pooled coefficients of a regression, see `Pooled`, with predictions and average marginal effects."""
+
+    fits: Sequence[FittedRegression] = ()
+    """The regression fitted to each completed table."""
+    tables: Iterable[pd.DataFrame] = ()
+    """The completed tables."""
+    weights: Label | None = None
+    """Label of a column of weights, also of marginal effects; None for equal ones."""
+
+    @classmethod
+    def of(
+        cls, regression: Regression, tables: Iterable[pd.DataFrame], level: float = 0.95
+    ) -> PooledRegression:
+        """Fit a regression to completed tables, and pool its coefficients; for errors see `pool`."""
+        fits = [regression(table) for table in tables]
+        return cls(**vars(pool(fits, level=level)), fits=fits, tables=tables, weights=regression.weights)
+
+    def predict(self, rows: pd.DataFrame, *, level: float | None = None) -> pd.DataFrame:
+        """Predict the expected outcome of complete rows, in a Cox regression the relative hazard.
+
+        Args:
+            rows: Rows with the columns of the formula.
+            level: Probability of the intervals; None for that of the coefficients.
+
+        Returns:
+            A row for each, with `estimate`, `low` and `high`, and with `link`, `se` and `df`, the linear
+            predictor, its standard error and degrees of freedom.
+
+        Raises:
+            ValueError: If the outcome has ordered levels, or a cell is missing.
+        """
+        if any("|" in str(name) for name in self.table.index):
+            raise ValueError("an outcome with ordered levels has no mean: predict the probability of each")
+        answers = []
+        for fit in self.fits:
+            X = fit.matrix(rows)
+            answers.append((X @ fit.params, np.einsum("nk,kl,nl->n", X, fit.covariance, X)))
+        level = self.level if level is None else level
+        found = pool(answers, level=level, df_complete=self.df_complete, names=[*rows.index]).table
+        parts = {name: self.fits[0].mean(found[name].to_numpy()) for name in ("estimate", "low", "high")}
+        return pd.DataFrame(parts, rows.index).assign(
+            link=found["estimate"].to_numpy(), se=found["se"].to_numpy(), df=found["df"].to_numpy()
+        )
+
+    def marginal_effects(self, columns: Label | Sequence[Label] | None = None) -> Pooled:
+        """Return average marginal effects of columns on the expected outcome; see the module.
+
+        Args:
+            columns: Labels of numbers, whose effects are per unit, or of columns of levels, whose effects are
+                differences from the first level; None for all columns of the formula.
+
+        Raises:
+            ValueError: If the outcome has ordered levels, or a column is not in the formula.
+        """
+        if any("|" in str(name) for name in self.table.index):
+            raise ValueError("an outcome with ordered levels has no mean: take the coefficients")
+        known = sorted(map(str, self.fits[0].design.required_variables))
+        several = [columns] if isinstance(columns, str | int) else columns
+        chosen = known if several is None else list(several)
+        if wrong := [label for label in chosen if label not in known]:
+            raise ValueError(f"expected columns of the formula, {known}, got {wrong}")
+        answers, names = [], list[str]()
+        for fit, table in zip(self.fits, self.tables, strict=True):
+            weights = np.ones(len(table)) if self.weights is None else table[self.weights].to_numpy(float)
+            found = list(_effects(fit, table, chosen, weights / weights.sum()))
+            names = [name for name, *_ in found]
+            jacobian = np.stack([slopes for *_, slopes in found])
+            effects = pd.Series([effect for _, effect, _ in found], names)
+            answers.append((effects, jacobian @ fit.covariance.to_numpy() @ jacobian.T))
+        return pool(answers, level=self.level, df_complete=self.df_complete, names=names)
+
+
+def _effects(
+    fit: FittedRegression, table: pd.DataFrame, columns: Sequence[Label], weights: Numbers
+) -> Iterator[tuple[str, float, Numbers]]:
+    """Yield name, average marginal effect, and its derivatives `[K]`, of each number and level."""
+
+    def mean(label: Label, values: Any) -> tuple[float, Numbers]:
+        X = fit.matrix(table.assign(**{str(label): values}))
+        predictor = X @ fit.params.to_numpy()
+        return float(weights @ fit.mean(predictor)), (weights * fit.slope(predictor)) @ X
+
+    for label in columns:
+        column = table[label]
+        if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+            values, step = column.astype(float), _STEP * (column.std() or 1.0)
+            (high, slopes_high), (low, slopes_low) = mean(label, values + step), mean(label, values - step)
+            yield str(label), (high - low) / (2 * step), (slopes_high - slopes_low) / (2 * step)
+            continue
+        is_category = isinstance(column.dtype, pd.CategoricalDtype)
+        first, *others = column.cat.categories if is_category else sorted(column.unique())
+        (low, slopes_low) = mean(label, pd.Series(first, table.index, column.dtype))
+        for level in others:
+            high, slopes_high = mean(label, pd.Series(level, table.index, column.dtype))
+            yield f"{label}: {level} - {first}", high - low, slopes_high - slopes_low

@@ -1,0 +1,143 @@
+"""Pooled regressions agree with R's mice and the packages that it pools; see `golden/analyses`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+from pyro_mgp.analysis.pooled_regression import PooledRegression
+from pyro_mgp.analysis.pooling import Pooled, pool
+from pyro_mgp.analysis.regression import Regression
+from pyro_mgp.results.imputations import Imputations
+
+FOLDER = Path(__file__).parents[1] / "golden" / "analyses"
+GOLDEN = pd.read_csv(FOLDER / "pooled.csv", skipinitialspace=True).set_index("analysis")
+LEVELS = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
+LONG = pd.read_csv(FOLDER / "tables.csv").astype({"k": "category", "level": LEVELS})
+TABLES = [table.drop(columns="imp") for _, table in LONG.groupby("imp")]
+
+
+def fitted(formula: str, model: Any = "ols", **options: Any) -> PooledRegression:
+    return PooledRegression.of(Regression(formula, model, **options), TABLES)
+
+
+def assert_golden(name: str, found: Pooled, rtol: float = 1e-6) -> None:
+    """Check estimates, standard errors and degrees of freedom; terms have the order of R."""
+    expected = GOLDEN.loc[name]
+    for column in ("estimate", "se"):
+        np.testing.assert_allclose(found.table[column], expected[column], rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(found.table["df"], expected["df"], rtol=10 * rtol)
+
+
+@pytest.mark.parametrize(
+    ("name", "formula", "options"),
+    [
+        ("ols", "y ~ x * k", {}),
+        ("binomial", "yes ~ x + k", {"model": "glm", "family": "binomial"}),
+        ("poisson", "count ~ x + k", {"model": "glm", "family": "poisson"}),
+        ("phreg", "time ~ x + k", {"model": "phreg", "event": "event"}),
+        ("weighted", "y ~ x + k", {"weights": "w"}),
+        ("clustered", "yes ~ x + k", {"model": "glm", "family": "binomial", "cluster": "site"}),
+    ],
+)
+def test_regressions_agree_with_r(name: str, formula: str, options: dict[str, Any]) -> None:
+    found = fitted(formula, **options)
+    assert_golden(name, found)
+    terms = [term.replace("[T.", "").replace("]", "") for term in found.table.index]
+    named = GOLDEN.loc[name, "term"].str.replace("(Intercept)", "Intercept").tolist()
+    assert sorted(terms) == sorted(named)
+
+
+def test_ordered_levels_have_the_thresholds_of_polr() -> None:
+    found = fitted("level ~ x + k", "ordered")
+    assert found.table.index.tolist() == ["x", "k[T.b]", "k[T.c]", "low|mid", "mid|high"]
+    assert_golden("ordered", found, rtol=1e-4)
+
+
+def test_mixed_models_agree_with_lme4() -> None:
+    assert_golden("mixed", fitted("y ~ x + k", "mixed", cluster="site"), rtol=1e-5)
+
+
+def test_estimating_equations_agree_with_geepack() -> None:
+    """Both estimate the correlation within clusters by moments, but not by the same ones."""
+    assert_golden("gee", fitted("yes ~ x + k", "gee", family="binomial", cluster="site"), rtol=2e-3)
+
+
+def test_predictions_agree_with_r() -> None:
+    rows = pd.DataFrame({"x": [-1.0, 0.0, 2.0], "k": pd.Categorical(["a", "b", "c"])}, index=["p", "q", "r"])
+    found = fitted("yes ~ x + k", "glm", family="binomial").predict(rows)
+    expected = GOLDEN.loc["predict"]
+    np.testing.assert_allclose(found["link"], expected["estimate"], rtol=1e-6)
+    np.testing.assert_allclose(found["se"], expected["se"], rtol=1e-6)
+    np.testing.assert_allclose(found["estimate"], 1 / (1 + np.exp(-expected["estimate"])), rtol=1e-6)
+    assert found.index.tolist() == ["p", "q", "r"]
+    assert (found["low"] < found["estimate"]).all() and (found["estimate"] < found["high"]).all()
+
+
+def test_marginal_effects_agree_with_r() -> None:
+    found = fitted("yes ~ x * k", "glm", family="binomial").marginal_effects(["x", "k"])
+    assert found.table.index.tolist() == GOLDEN.loc["effects", "term"].tolist()
+    assert_golden("effects", found)
+
+
+def test_marginal_effects_of_a_linear_model_are_its_coefficients() -> None:
+    regression = fitted("y ~ x + k")
+    found = regression.marginal_effects().table.loc[["k: b - a", "k: c - a", "x"], ["estimate", "se", "df"]]
+    expected = regression.table.loc[["k[T.b]", "k[T.c]", "x"], ["estimate", "se", "df"]]
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_quantile_regressions_are_those_of_statsmodels() -> None:
+    found = fitted("y ~ x", "quantile", quantile=0.25)
+    fits = [sm.QuantReg(table["y"], sm.add_constant(table["x"])).fit(q=0.25) for table in TABLES]
+    np.testing.assert_allclose(found.table, pool(fits).table, rtol=1e-10)
+
+
+def test_completed_tables_are_fitted_by_one_line() -> None:
+    frame = TABLES[0].assign(y=TABLES[0]["y"].where(np.arange(160) > 5))
+    lost = np.array([table["y"].iloc[:6] for table in TABLES])
+    draws = Imputations(frame, {"y": lost}, m=5)
+    found = draws.fit("yes ~ y", family="binomial")
+    expected = draws.pool(
+        lambda table: sm.GLM(table["yes"], sm.add_constant(table["y"]), sm.families.Binomial()).fit()
+    )
+    np.testing.assert_allclose(found.table, expected.table, rtol=1e-6)
+    odds = found.summary(exponentiate=True)
+    assert odds.columns.tolist()[:3] == ["term", "estimate", "se"]
+    np.testing.assert_allclose(odds["high"], np.exp(found.table["high"]))
+    assert "\\toprule" in found.to_latex() and "<table" in found.to_html()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "mixed"}, "model='mixed' needs cluster, the label of a column"),
+        ({"model": "phreg"}, "model='phreg' needs event"),
+        ({"model": "quantile", "weights": "w"}, "model='quantile' takes no weights"),
+        ({"model": "ols", "family": "binomial"}, "takes no family"),
+        ({"model": "probit"}, "model must be one of"),
+        ({"formula": "y"}, "expected a formula such as"),
+        ({"weights": "v"}, "weights names column 'v', but the table has"),
+        ({"formula": "y ~ hole"}, "null"),
+        ({"model": "ordered"}, "needs an outcome with ordered levels"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(options: dict[str, Any], message: str) -> None:
+    table = TABLES[0].assign(hole=np.nan)
+    with pytest.raises(ValueError, match=message):
+        Regression(**{"formula": "y ~ x", "model": "ols"} | options)(table)
+
+
+def test_outcomes_with_ordered_levels_have_no_mean() -> None:
+    found = fitted("level ~ x", "ordered")
+    with pytest.raises(ValueError, match="has no mean: predict the probability of each"):
+        found.predict(TABLES[0].head())
+    with pytest.raises(ValueError, match="has no mean: take the coefficients"):
+        found.marginal_effects()
+    with pytest.raises(ValueError, match=r"expected columns of the formula, \['x'\], got \['k'\]"):
+        fitted("y ~ x").marginal_effects("k")
