@@ -21,6 +21,7 @@ from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooled_regression import PooledRegression
 from pyro_mgp.analysis.pooling import Fit, Pooled, pool
 from pyro_mgp.analysis.posterior_mixture import Posterior, PosteriorMixture, mix
+from pyro_mgp.analysis.quantities import PooledQuantities, Quantity
 from pyro_mgp.analysis.regression import Family, Model, Regression
 from pyro_mgp.data.cells import complete, holes_of, numbers_of
 from pyro_mgp.data.column_spec import Label
@@ -218,6 +219,21 @@ class Imputations:
         chosen = model or ("ols" if family is None else "glm")
         options = family or "gaussian", weights, cluster, event, random, quantile
         return PooledRegression.of(Regression(formula, chosen, *options), self, level)
+
+    def estimate(self, quantity: Quantity, *, level: float = 0.95) -> PooledQuantities:
+        """Estimate a quantity of `analysis.quantities` from every completed table, and pool it.
+
+        Example:
+            >>> from pyro_mgp.analysis.quantities import correlation
+            >>> x = np.arange(20.0)
+            >>> frame = pd.DataFrame({"x": x, "y": np.where(x > 1, x + np.sin(5 * x), np.nan)})
+            >>> draws = Imputations(frame, {"y": [[0.5, 1.5], [1.0, 0.5]]}, m=2)
+            >>> draws.estimate(correlation("x", "y"))
+            Pooled over 2 imputations, 95% intervals
+                 estimate     low    high      df    riv lambda    fmi
+            x, y   0.9929  0.9815  0.9973  2917.8  0.019  0.019  0.019
+        """
+        return PooledQuantities.of(quantity, self, level)
 
     def mix(
         self,

@@ -1,6 +1,6 @@
 # Pool analyses of tables.csv by mice and write pooled.csv: Rscript pooled.R
-# R 4.2.2, mice 3.15, survival, MASS, sandwich, lme4 and geepack as of Debian 12.
-suppressMessages({library(mice); library(survival); library(MASS); library(sandwich); library(lme4); library(geepack)})
+# R 4.2.2, mice 3.15, survival, MASS, sandwich, lme4, geepack and pROC as of Debian 12.
+suppressMessages({library(mice); library(survival); library(MASS); library(sandwich); library(lme4); library(geepack); library(pROC)})
 long <- read.csv("tables.csv", stringsAsFactors = TRUE)
 long$level <- factor(long$level, levels = c("low", "mid", "high"))
 tables <- split(long, long$imp)
@@ -77,4 +77,19 @@ scalar("effects", lapply(tables, function(t) {
   })
   list(estimate = effects(b), variance = diag(J %*% vcov(fit) %*% t(J)))
 }), 154)
-write.csv(format(rows, digits = 12), "pooled.csv", row.names = FALSE, quote = FALSE)
+
+# Quantities on the scales on which they are pooled.
+one <- function(estimate, variance) list(estimate = estimate, variance = variance)
+scalar("correlation", lapply(tables, function(t) one(c("x, y" = atanh(cor(t$x, t$y))), 1 / (nrow(t) - 3))), Inf)
+scalar("auc", lapply(tables, function(t) {
+  r <- roc(t$yes, t$x, quiet = TRUE, direction = "<")
+  a <- as.numeric(auc(r))
+  one(c("AUC of yes" = qlogis(a)), var(r) / (a * (1 - a))^2)
+}), Inf)
+scalar("survival", lapply(tables, function(t) {
+  s <- summary(survfit(Surv(time, event) ~ 1, t[t$k == "b", ]), times = c(0.3, 1))
+  one(setNames(log(-log(s$surv)), c("S(0.3)", "S(1)")), (s$std.err / s$surv / log(s$surv))^2)
+}), Inf)
+fits <- as.mira(lapply(tables, function(t) lm(y ~ x + k, t)))
+add("r_squared", "R2", data.frame(estimate = pool.r.squared(fits)[1, "est"], se = NA, df = NA))
+write.csv(format(rows, digits = 12), "pooled.csv", row.names = FALSE, quote = 2)
