@@ -58,7 +58,8 @@ class Estimates(NamedTuple):
     @property
     def on_scale(self) -> pd.Series[float]:
         """Estimates on the scale on which they are pooled, `[K]`."""
-        return pd.Series(self.scale.to(np.asarray(self.values, dtype=np.float64)), self.values.index)
+        values: Numbers = self.scale.to(np.asarray(self.values, dtype=np.float64))
+        return pd.Series(values, self.values.index, dtype=np.float64)
 
 
 Quantity = Callable[[pd.DataFrame], Estimates]
