@@ -15,6 +15,7 @@ from benchmarks.coverage import (
     multilevel,
     real,
     regions,
+    reported,
     serial,
     shah,
     slade,
@@ -38,6 +39,7 @@ DESIGNS: dict[str, Design] = {
     **shah.DESIGNS,
     **multilevel.DESIGNS,
     **serial.DESIGNS,
+    **reported.DESIGNS,
     **wide.DESIGNS,
     **real.DESIGNS,
 }

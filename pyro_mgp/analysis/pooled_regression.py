@@ -88,15 +88,25 @@ class PooledRegression(Pooled):
         chosen = known if several is None else list(several)
         if wrong := [label for label in chosen if label not in known]:
             raise ValueError(f"expected columns of the formula, {known}, got {wrong}")
-        answers, names = [], list[str]()
+        answers = []
         for fit, table in zip(self.fits, self.tables, strict=True):
-            weights = np.ones(len(table)) if self.weights is None else table[self.weights].to_numpy(float)
-            found = list(_effects(fit, table, chosen, weights / weights.sum()))
-            names = [name for name, *_ in found]
-            jacobian = np.stack([slopes for *_, slopes in found])
-            effects = pd.Series([effect for _, effect, _ in found], names)
-            answers.append((effects, jacobian @ fit.covariance.to_numpy() @ jacobian.T))
-        return pool(answers, level=self.level, df_complete=self.df_complete, names=names)
+            weights = None if self.weights is None else table[self.weights].to_numpy(dtype=np.float64)
+            answers.append(average_effects(fit, table, chosen, weights))
+        return pool(answers, level=self.level, df_complete=self.df_complete)
+
+
+def average_effects(
+    fit: FittedRegression, table: pd.DataFrame, columns: Sequence[Label], weights: Numbers | None = None
+) -> tuple[pd.Series[float], Numbers]:
+    """Return average marginal effects in a completed table, and their covariance matrix.
+
+    Rows have weights `[n]`; None stands for equal ones. See the module.
+    """
+    weights = np.ones(len(table)) if weights is None else weights
+    names, effects, slopes = zip(*_effects(fit, table, columns, weights / weights.sum()), strict=True)
+    jacobian = np.stack(slopes)
+    covariance = jacobian @ fit.covariance.to_numpy() @ jacobian.T
+    return pd.Series(effects, list(names), dtype=np.float64), covariance
 
 
 def _effects(
